@@ -1,0 +1,76 @@
+"""Every error that Placewise raises on purpose, in one tree.
+
+    PlacewiseError                something that the user can understand and mend
+    ├── InputError                a file, an option or an argument is wrong         (exit code 2)
+    │   ├── GraphError            the ops, tensors and edges do not form a graph
+    │   ├── ModelFileError        a model file cannot be read or priced
+    │   ├── ClusterError          devices or links are wrong or missing
+    │   ├── CostError             a cost is NaN, negative or missing
+    │   ├── PlanError             a plan does not belong to this problem
+    │   ├── PlacerError           a placer cannot take this problem
+    │   └── OutputError           a file cannot be written
+    ├── MissingExtraError         an optional library is not installed              (exit code 2)
+    └── InternalError             a proof and a value contradict each other: a bug of ours
+
+Infeasible problems are not errors: they are a `Status` of a `Result` (exit code 3).
+"""
+
+from __future__ import annotations
+
+
+class PlacewiseError(Exception):
+    """The root: catching it catches everything that Placewise raises on purpose."""
+
+
+class InputError(PlacewiseError):
+    """Bad input: what is wrong, where it is, and what to do about it, in one sentence."""
+
+    def __init__(self, problem: str, *, where: str = "", remedy: str = "") -> None:
+        self.problem, self.where, self.remedy = problem, where, remedy
+        prefix = f"{where}: " if where else ""
+        suffix = f"; {remedy}" if remedy else ""
+        super().__init__(f"{prefix}{problem}{suffix}")
+
+    def at(self, where: str) -> InputError:
+        """The same error with a place in front (a file name, usually)."""
+        place = f"{where}: {self.where}" if self.where else where
+        return type(self)(self.problem, where=place, remedy=self.remedy)
+
+
+class GraphError(InputError):
+    """The ops, tensors and edges do not form a valid graph."""
+
+
+class ModelFileError(InputError):
+    """A model file cannot be read, or a shape that is needed stays unknown."""
+
+
+class ClusterError(InputError):
+    """Devices or links are wrong or missing."""
+
+
+class CostError(InputError):
+    """A cost is NaN, negative or missing."""
+
+
+class PlanError(InputError):
+    """A plan does not belong to this problem or this cluster."""
+
+
+class PlacerError(InputError):
+    """No such placer, or it cannot take this problem; the message says why."""
+
+
+class OutputError(InputError):
+    """A file cannot be written; nothing was left half-written."""
+
+
+class MissingExtraError(PlacewiseError):
+    """A feature needs an optional library that is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs the extra '{extra}': pip install 'placewise[{extra}]'")
+
+
+class InternalError(PlacewiseError):
+    """Two of our own answers contradict each other. Please report it with the problem file."""

@@ -1,0 +1,1 @@
+"""The data of Placewise: frozen dataclasses over read-only arrays, validated once, on construction."""

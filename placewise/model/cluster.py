@@ -1,0 +1,207 @@
+"""Cluster: devices, the links between their memories, and how tensors travel."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+
+from placewise.errors import ClusterError
+from placewise.model.columns import Bools, Floats, Ints, frozen
+
+HOST = "host"
+"""The name of host memory as an end of a link; the model's inputs and outputs live there."""
+
+Transfers = Literal["direct", "staged"]
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One place where ops can run.
+
+    `kind` "cpu" means that the device works in host memory. Speeds are FLOP/s per element type and
+    bytes/s; `op_overhead` is seconds per op, `call_overhead` seconds per piece that is handed over as one
+    call; `efficiency` the reached share of the peak by class of op; `streams` how many ops it runs at
+    once; `unsupported` the op kinds that it cannot run. `notes` says which defaults were taken.
+    """
+
+    name: str
+    kind: str = "accelerator"
+    memory: float = math.inf
+    reserved: float = 0.0
+    peak_flops: Mapping[str, float] = field(default_factory=dict)
+    memory_bandwidth: float = math.inf
+    op_overhead: float = 0.0
+    call_overhead: float = 0.0
+    efficiency: Mapping[str, float] = field(default_factory=dict)
+    streams: int = 1
+    unsupported: frozenset[str] = frozenset()
+    available: bool = True
+    notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        where = f"device {self.name!r}"
+        if not self.name or self.name == HOST:
+            raise ClusterError(f"a device cannot be called {self.name!r}", remedy="choose another name")
+        positive = {"memory_bandwidth": self.memory_bandwidth, "streams": self.streams}
+        positive |= {f"peak_flops[{dtype}]": speed for dtype, speed in self.peak_flops.items()}
+        positive |= {f"efficiency[{kind}]": share for kind, share in self.efficiency.items()}
+        for name, value in positive.items():
+            if not value > 0:
+                raise ClusterError(f"{name} is {value}", where=where, remedy="give a number above zero")
+        amounts = {"memory": self.memory, "reserved": self.reserved}
+        amounts |= {"op_overhead": self.op_overhead, "call_overhead": self.call_overhead}
+        for name, value in amounts.items():
+            if not value >= 0:
+                raise ClusterError(f"{name} is {value}", where=where, remedy="give zero or more")
+
+    @property
+    def is_host(self) -> bool:
+        return self.kind == "cpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A directed way from one memory to another: bytes/s, seconds of latency, and the wire it shares.
+
+    Links with the same non-empty `shared` name use one wire: in throughput its load is the sum of their
+    traffic, in latency they queue behind each other.
+    """
+
+    source: str
+    target: str
+    bandwidth: float
+    latency: float = 0.0
+    shared: str = ""
+
+    def __post_init__(self) -> None:
+        where = f"link {self.source} → {self.target}"
+        if not self.bandwidth > 0:
+            raise ClusterError(f"bandwidth is {self.bandwidth}", where=where, remedy="give bytes per second above zero")
+        if not 0 <= self.latency < math.inf:
+            raise ClusterError(f"latency is {self.latency}", where=where, remedy="give seconds, zero or more")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Cluster:
+    """Devices and links. `direct`: devices send to each other; `staged`: everything goes through host memory.
+
+    Every device has a *location*: itself, or, for devices that work in host memory, the host
+    (index ``n_devices``). Derived tables over locations [n_devices + 1, n_devices + 1]: `link_class` (0 is
+    free, c > 0 indexes `class_bandwidth` and `class_latency`), `queue` (links that share a wire share a
+    queue; −1 on the diagonal) and `wire` (index into `wires`, −1 for a private link).
+
+    A pair without a link of its own goes through host memory, store and forward. Raises ClusterError for
+    unknown or repeated names and for a device that nothing can reach.
+    """
+
+    devices: tuple[Device, ...]
+    links: tuple[Link, ...] = ()
+    transfers: Transfers = "staged"
+    location: Ints = field(init=False)
+    is_host: Bools = field(init=False)
+    link_class: Ints = field(init=False)
+    class_bandwidth: Floats = field(init=False)
+    class_latency: Floats = field(init=False)
+    queue: Ints = field(init=False)
+    wire: Ints = field(init=False)
+    wires: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        count = len(self.devices)
+        if not count:
+            raise ClusterError("a cluster needs at least one device")
+        names = [device.name for device in self.devices]
+        if len(set(names)) < count:
+            repeated = next(name for name in names if names.count(name) > 1)
+            raise ClusterError(f"two devices are both called {repeated!r}", remedy="give each its own name")
+        if self.transfers not in ("direct", "staged"):
+            raise ClusterError(f"transfers are {self.transfers!r}", remedy="say 'direct' or 'staged'")
+        is_host = np.array([device.is_host for device in self.devices])
+        location = np.where(is_host, count, np.arange(count))
+        tables = _link_tables(self, dict(zip(names, location.tolist(), strict=True)))
+        tables |= {"location": frozen(location, np.int32), "is_host": frozen(is_host, np.bool_)}
+        for name, value in tables.items():
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.devices)
+
+    def __iter__(self) -> Iterator[Device]:
+        return iter(self.devices)
+
+    def __repr__(self) -> str:
+        return f"Cluster({', '.join(device.name for device in self.devices)}; {self.transfers})"
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(device.name for device in self.devices)
+
+    def index(self, name: str) -> int:
+        """The position of the device called `name`; raises ClusterError with the names that exist."""
+        for position, device in enumerate(self.devices):
+            if device.name == name:
+                return position
+        raise ClusterError(f"there is no device {name!r}", remedy=f"the cluster has {', '.join(self.names)}")
+
+
+def _link_tables(cluster: Cluster, location: dict[str, int]) -> dict[str, object]:
+    count = len(cluster.devices)
+    place = {**location, HOST: count}
+    direct: dict[tuple[int, int], Link] = {}
+    for link in cluster.links:
+        for end in (link.source, link.target):
+            if end not in place:
+                raise ClusterError(
+                    f"the link {link.source} → {link.target} ends at {end!r}, which does not exist",
+                    remedy=f"the cluster has {', '.join(cluster.names)} and {HOST}",
+                )
+        pair = place[link.source], place[link.target]
+        if pair[0] != pair[1]:
+            direct[pair] = link
+    wires = tuple(sorted({link.shared for link in cluster.links if link.shared}))
+    shape = (count + 1, count + 1)
+    link_class, queue = np.zeros(shape, np.int32), np.full(shape, -1, np.int32)
+    wire = np.full(shape, -1, np.int32)
+    classes: dict[tuple[float, float], int] = {}
+    active = sorted(set(place.values()) | {count})
+    queues = len(wires)
+    for source in active:
+        for target in active:
+            if source == target:
+                continue
+            found = direct.get((source, target)) or _via_host(direct, source, target, count)
+            if found is None:
+                names = (*cluster.names, HOST)
+                if cluster.transfers == "staged" and count not in (source, target):
+                    continue
+                raise ClusterError(
+                    f"nothing links {names[source]} to {names[target]}", remedy="add a link or a default link"
+                )
+            key = (found.bandwidth, found.latency)
+            link_class[source, target] = classes.setdefault(key, len(classes) + 1)
+            if found.shared:
+                wire[source, target] = queue[source, target] = wires.index(found.shared)
+            else:
+                queue[source, target] = queues
+                queues += 1
+    speeds = np.array([(math.inf, 0.0), *classes], np.float64).reshape(-1, 2)
+    return {
+        "link_class": frozen(link_class, np.int32),
+        "class_bandwidth": frozen(speeds[:, 0], np.float64),
+        "class_latency": frozen(speeds[:, 1], np.float64),
+        "queue": frozen(queue, np.int32),
+        "wire": frozen(wire, np.int32),
+        "wires": wires,
+    }
+
+
+def _via_host(direct: dict[tuple[int, int], Link], source: int, target: int, host: int) -> Link | None:
+    up, down = direct.get((source, host)), direct.get((host, target))
+    if up is None or down is None:
+        return None
+    bandwidth = 1 / (1 / up.bandwidth + 1 / down.bandwidth)
+    return Link(up.source, down.target, bandwidth, up.latency + down.latency, up.shared or down.shared)

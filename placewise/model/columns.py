@@ -1,0 +1,71 @@
+"""Read-only columns: the arrays that all data of Placewise is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Bools = npt.NDArray[np.bool_]
+Bytes8 = npt.NDArray[np.int8]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+def frozen(values: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """A contiguous read-only array; copies only if it must, and never freezes a caller's own array."""
+    array = np.ascontiguousarray(values, dtype=dtype)
+    if array.flags.writeable:
+        array = array.copy() if array is values or array.base is not None else array
+        array.flags.writeable = False
+    return array
+
+
+def offsets_of(sorted_ids: npt.NDArray[Any], count: int) -> Longs:
+    """CSR offsets [count + 1] of rows given by a sorted id column."""
+    return np.searchsorted(sorted_ids, np.arange(count + 1)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ragged:
+    """Rows of different lengths: row i is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: Longs
+    values: Longs
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "offsets", frozen(self.offsets, np.int64))
+        object.__setattr__(self, "values", frozen(self.values, np.int64))
+
+    @classmethod
+    def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:
+        lengths: list[int] = [0]
+        flat: list[int] = []
+        for row in rows:
+            flat.extend(row)
+            lengths.append(len(flat))
+        return cls(np.array(lengths, np.int64), np.array(flat, np.int64))
+
+    @classmethod
+    def empty(cls, rows: int) -> Ragged:
+        return cls(np.zeros(rows + 1, np.int64), np.zeros(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, row: int) -> tuple[int, ...]:
+        return tuple(self.values[self.offsets[row] : self.offsets[row + 1]].tolist())
+
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        return (self[row] for row in range(len(self)))
+
+    def take(self, rows: npt.NDArray[Any]) -> Ragged:
+        """The chosen rows, in the given order (vectorized)."""
+        lengths = np.diff(self.offsets)[rows]
+        offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
+        index = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[:-1][rows], lengths)
+        return Ragged(offsets, self.values[index])

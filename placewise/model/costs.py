@@ -1,0 +1,82 @@
+"""CostTable: what every op costs on every device, and every tensor on every kind of link."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.errors import CostError
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Bytes8, Floats, frozen
+from placewise.model.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CostTable:
+    """Seconds of every op on every device and of every tensor on every link class.
+
+    `op_seconds` [n_ops, n_devices], inf where a device cannot run the op; `transfer_seconds`
+    [n_tensors, n_link_classes], column 0 (the same memory) zero; `op_source` [n_ops, n_devices] indexes
+    `sources` and says where each op's figure comes from ("given", "roofline", "measured", "assumed");
+    `transfer_source` says the same of the transfers.
+    """
+
+    op_seconds: Floats
+    transfer_seconds: Floats
+    op_source: Bytes8
+    sources: tuple[str, ...] = ("given",)
+    transfer_source: str = "given"
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("op_seconds", np.float64), ("transfer_seconds", np.float64), ("op_source", np.int8)):
+            object.__setattr__(self, name, frozen(getattr(self, name), dtype))
+
+    @classmethod
+    def given(cls, op_seconds: Floats, transfer_seconds: Floats) -> CostTable:
+        """A table whose figures all come from the user."""
+        return cls(op_seconds, transfer_seconds, np.zeros(np.shape(op_seconds), np.int8))
+
+    def validate(self, graph: Graph, cluster: Cluster) -> None:
+        """Raise CostError, naming op or tensor and device, if a figure is missing, NaN or negative."""
+        expected = (graph.n_ops, len(cluster))
+        if self.op_seconds.shape != expected or self.op_source.shape != expected:
+            raise CostError(f"op_seconds has shape {self.op_seconds.shape} instead of {expected}")
+        expected = (graph.n_tensors, len(cluster.class_bandwidth))
+        if self.transfer_seconds.shape != expected:
+            raise CostError(f"transfer_seconds has shape {self.transfer_seconds.shape} instead of {expected}")
+        bad = ~(self.op_seconds >= 0)
+        if bad.any():
+            op, device = np.argwhere(bad)[0]
+            raise CostError(
+                f"the time of op {graph.ops.name[op]!r} on {cluster.names[device]} is {self.op_seconds[op, device]}",
+                remedy="give seconds ≥ 0, or inf where the device cannot run it",
+            )
+        bad = ~((self.transfer_seconds >= 0) & np.isfinite(self.transfer_seconds))
+        if bad.any():
+            tensor, kind = np.argwhere(bad)[0]
+            raise CostError(
+                f"the transfer time of tensor {graph.tensors.name[tensor]!r} is {self.transfer_seconds[tensor, kind]}",
+                remedy="give finite seconds ≥ 0",
+            )
+        if self.transfer_seconds[:, :1].any():
+            raise CostError("link class 0 is the same memory and must cost nothing")
+
+
+def transfer_seconds_of(graph: Graph, cluster: Cluster) -> Floats:
+    """Transfer times [n_tensors, n_link_classes] from bytes: latency + bytes / bandwidth.
+
+    Tensors of unknown size that no op reads and nobody asks for cost nothing; others raise CostError.
+    """
+    unknown = graph.tensors.bytes < 0
+    if unknown.any():
+        needed = unknown & ((np.diff(graph.consumer_offsets) > 0) | graph.tensors.output)
+        if needed.any():
+            name = graph.tensors.name[int(np.argmax(needed))]
+            raise CostError(
+                f"the size of tensor {name!r} is unknown", remedy="give its shape, or its symbolic dimensions"
+            )
+    size = np.maximum(graph.tensors.bytes, 0)[:, None].astype(np.float64)
+    seconds = cluster.class_latency + size / cluster.class_bandwidth
+    seconds[:, 0] = 0.0
+    return seconds

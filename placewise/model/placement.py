@@ -1,0 +1,70 @@
+"""Placement: which device runs each op. It holds no score: only the judge makes scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.errors import PlanError
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Ints, frozen
+from placewise.model.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Placement:
+    """Op → device, and, where a placer decides them, the call that an op belongs to and its priority.
+
+    `device` [n_ops], −1 for an op that has none; `call` [n_ops], for `subgraph` execution, the number of the
+    op's call among those of its device (the judge cuts calls itself if it is None); `order` [n_ops], for
+    `operator` execution, a priority (smaller starts earlier; upward rank if it is None).
+    """
+
+    device: Ints
+    call: Ints | None = None
+    order: Ints | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("device", "call", "order"):
+            column = getattr(self, name)
+            if column is not None:
+                object.__setattr__(self, name, frozen(column, np.int32))
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        pairs = ((self.device, other.device), (self.call, other.call), (self.order, other.order))
+        return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @classmethod
+    def on(cls, device: int, n_ops: int) -> Placement:
+        """Every op on one device."""
+        return cls(np.full(n_ops, device, np.int32))
+
+    @classmethod
+    def named(cls, graph: Graph, cluster: Cluster, assignment: Mapping[str, str]) -> Placement:
+        """From op names and device names; raises PlanError for an op that is missing or does not exist."""
+        position = {name: op for op, name in enumerate(graph.ops.name)}
+        unknown = next((name for name in assignment if name not in position), None)
+        if unknown is not None:
+            raise PlanError(f"the model has no op {unknown!r}", remedy="use the plan of this model")
+        missing = next((name for name in graph.ops.name if name not in assignment), None)
+        if missing is not None:
+            raise PlanError(f"op {missing!r} has no device", remedy="a plan names every op")
+        index = {name: device for device, name in enumerate(cluster.names)}
+        stranger = next((name for name in assignment.values() if name not in index), None)
+        if stranger is not None:
+            raise PlanError(f"there is no device {stranger!r}", remedy=f"the cluster has {', '.join(cluster.names)}")
+        return cls(np.array([index[assignment[name]] for name in graph.ops.name], np.int32))
+
+    def assignment(self, graph: Graph, cluster: Cluster) -> dict[str, str]:
+        """Op name → device name."""
+        names = cluster.names
+        return {op: names[device] for op, device in zip(graph.ops.name, self.device.tolist(), strict=True)}

@@ -1,0 +1,175 @@
+"""Problem: a graph, a cluster, their costs, an objective and the user's constraints."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from placewise.errors import InputError
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Bools, Floats, Ints, frozen
+from placewise.model.costs import CostTable
+from placewise.model.graph import Graph
+
+ObjectiveKind = Literal["throughput", "latency"]
+Communication = Literal["blocking", "overlap", "duplex"]
+Execution = Literal["operator", "subgraph", "sequential"]
+MemoryModel = Literal["live", "sum"]
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """What is minimized, always in seconds.
+
+    `throughput`: max-load, the seconds per sample of the busiest device or wire in a pipeline's steady
+    state, with `communication` blocking, overlap or duplex. `latency`: the makespan of one sample under
+    `execution` operator, subgraph or sequential. `memory` is how memory is counted: `live` (resident bytes
+    plus the peak of live activations) or `sum` (resident bytes only, host devices unlimited: the published
+    rule of Tarnawski et al. 2020).
+    """
+
+    kind: ObjectiveKind = "latency"
+    communication: Communication = "blocking"
+    execution: Execution = "operator"
+    memory: MemoryModel = "live"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("kind", ObjectiveKind), ("communication", Communication),
+            ("execution", Execution), ("memory", MemoryModel),
+        ):  # fmt: skip
+            value, known = getattr(self, name), get_args(allowed)
+            if value not in known:
+                raise InputError(f"objective {name} {value!r} is not known", remedy=f"choose from {', '.join(known)}")
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.communication if self.kind == 'throughput' else self.execution})"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Every op whose name or scope matches the regular expression `pattern` (searched), and a device."""
+
+    pattern: str
+    device: str
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a placement must respect besides memory, support and colocation.
+
+    `pins` send ops to a device, `forbidden` keep them off one; `contiguous` asks that the stages form a
+    chain of ideals; `headroom` is the share of every accelerator's memory that stays free.
+    """
+
+    pins: tuple[Rule, ...] = ()
+    forbidden: tuple[Rule, ...] = ()
+    contiguous: bool = False
+    headroom: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.headroom < 1:
+            raise InputError(f"headroom is {self.headroom}", remedy="give a share from 0 to below 1")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """Everything that a placer may know, validated once.
+
+    Derived: `allowed` [n_ops, n_devices], where support, pins and forbidden pairs let an op run;
+    `capacity` [n_devices], usable bytes (inf for host devices in the `sum` memory model); `block` [n_ops],
+    the dense id, by first op, of the colocation group that an op moves with (its own if it has none).
+
+    Raises InputError, CostError or ClusterError.
+    """
+
+    graph: Graph
+    cluster: Cluster
+    costs: CostTable
+    objective: Objective = field(default_factory=Objective)
+    constraints: Constraints = field(default_factory=Constraints)
+    warnings: tuple[str, ...] = ()
+    allowed: Bools = field(init=False)
+    capacity: Floats = field(init=False)
+    block: Ints = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.costs.validate(self.graph, self.cluster)
+        derived = {
+            "allowed": frozen(_allowed(self), np.bool_),
+            "capacity": frozen(_capacity(self), np.float64),
+            "block": frozen(_blocks(self.graph), np.int32),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Problem({self.graph!r} on {self.cluster!r}, {self.objective})"
+
+    @property
+    def n_ops(self) -> int:
+        return self.graph.n_ops
+
+    @property
+    def n_devices(self) -> int:
+        return len(self.cluster)
+
+    @property
+    def n_blocks(self) -> int:
+        return int(self.block.max()) + 1 if len(self.block) else 0
+
+    def with_(self, **changes: Any) -> Problem:
+        """A copy with some fields replaced."""
+        return replace(self, **changes)
+
+
+def matching(graph: Graph, pattern: str) -> Bools:
+    """The ops [n_ops] whose name or scope matches `pattern`; raises InputError if it is no regex or matches none."""
+    try:
+        regex = re.compile(pattern)
+    except re.error as error:
+        raise InputError(f"{pattern!r} is not a regular expression ({error})") from None
+    in_scope = np.array([regex.search(scope) is not None for scope in graph.ops.scope.values], np.bool_)
+    found = in_scope[graph.ops.scope.codes] if len(in_scope) else np.zeros(graph.n_ops, np.bool_)
+    found |= np.fromiter((regex.search(name) is not None for name in graph.ops.name), np.bool_, graph.n_ops)
+    if not found.any():
+        raise InputError(f"no op's name or scope matches {pattern!r}", remedy="see `placewise inspect` for the names")
+    return found
+
+
+def _allowed(problem: Problem) -> Bools:
+    graph, cluster, rules = problem.graph, problem.cluster, problem.constraints
+    allowed: Bools = np.isfinite(problem.costs.op_seconds)
+    for position, device in enumerate(cluster):
+        if not device.available:
+            allowed[:, position] = False
+        for kind in device.unsupported:
+            allowed[graph.ops.kind.equals(kind), position] = False
+    for rule in rules.forbidden:
+        allowed[matching(graph, rule.pattern), cluster.index(rule.device)] = False
+    for rule in rules.pins:
+        here, others = matching(graph, rule.pattern), np.arange(len(cluster)) != cluster.index(rule.device)
+        allowed[np.ix_(here, others)] = False
+    return allowed
+
+
+def _capacity(problem: Problem) -> Floats:
+    cluster, headroom = problem.cluster, problem.constraints.headroom
+    capacity = np.array([d.memory - d.reserved - (0 if d.is_host else headroom * d.memory) for d in cluster])
+    capacity = np.where(np.isnan(capacity), np.inf, capacity)
+    if problem.objective.memory == "sum":
+        capacity[cluster.is_host] = np.inf
+    usable: Floats = np.maximum(capacity, 0.0)
+    return usable
+
+
+def _blocks(graph: Graph) -> Ints:
+    group = graph.ops.group.astype(np.int64)
+    key = np.where(group >= 0, group, group.max(initial=0) + 1 + np.arange(graph.n_ops))
+    _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)
+    return rank[inverse]

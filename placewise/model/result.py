@@ -1,0 +1,194 @@
+"""What placing and judging give back: status, bounds, violations, figures per device, and the result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+OPTIMAL_GAP = 1e-6
+"""A value within this relative gap of its bound is called optimal: floating point, not a loophole."""
+
+
+class Outcome(StrEnum):
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+class Reason(StrEnum):
+    PROVED = "proved"
+    TIME_LIMIT = "time limit"
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How an answer ended: what it is, and why the search stopped."""
+
+    outcome: Outcome
+    reason: Reason
+
+    def __str__(self) -> str:
+        return f"{self.outcome} ({self.reason})"
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A proved lower bound in seconds and the name of the method that proved it."""
+
+    value: float
+    method: str
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule: `kind` is coverage, support, pin, colocation, memory, contiguity or calls."""
+
+    kind: str
+    message: str
+    device: str = ""
+    ops: tuple[str, ...] = ()
+    bytes_short: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Improvement:
+    """At `seconds` after the start, `placer` had a placement worth `value` seconds."""
+
+    seconds: float
+    value: float
+    placer: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a placer returns: a placement and perhaps a bound of its own, and no score.
+
+    `reason` says why it stopped; `notes` what the user should know; `infeasible` is its proof, in words,
+    that no placement exists.
+    """
+
+    placement: Placement | None
+    bound: Bound | None = None
+    reason: Reason = Reason.FINISHED
+    notes: tuple[str, ...] = ()
+    infeasible: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """One device under a placement: seconds per sample and bytes.
+
+    `load` is what counts against the objective (compute and communication combined as the mode says);
+    `idle` is the rest of the value; `peak` is resident bytes plus the peak of live activations where the
+    memory model counts them, beside `capacity`, the bytes that may be used.
+    """
+
+    device: str
+    ops: int
+    compute: float
+    send: float
+    receive: float
+    load: float
+    idle: float
+    resident: float
+    peak: float
+    capacity: float
+    waits_for: str = ""
+
+    @property
+    def free(self) -> float:
+        return self.capacity - self.peak
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Timeline:
+    """What runs when, in seconds: ops (with the stream or call that ran them) and transfers.
+
+    `start`, `finish` [n_ops]; transfers as columns `tensor`, `source`, `target` (locations, the host is
+    ``n_devices``), `sent`, `arrived`.
+    """
+
+    start: Floats
+    finish: Floats
+    tensor: Ints
+    source: Ints
+    target: Ints
+    sent: Floats
+    arrived: Floats
+
+    @property
+    def makespan(self) -> float:
+        last = max(self.finish.max(initial=0.0), self.arrived.max(initial=0.0))
+        return float(last)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Judgement:
+    """The judge's word on one placement: its value in seconds, where it comes from, and what it breaks.
+
+    `value` is inf where the placement cannot run at all; `wires` are the loads of shared links;
+    `timeline` is there for latency; `bottleneck` names the device or wire that sets the value.
+    """
+
+    value: float
+    devices: tuple[DeviceUse, ...]
+    violations: tuple[Violation, ...]
+    wires: Mapping[str, float] = field(default_factory=dict)
+    timeline: Timeline | None = None
+    bottleneck: str = ""
+
+    @property
+    def valid(self) -> bool:
+        return not self.violations
+
+
+def gap_of(value: float, bound: float) -> float:
+    """(value − bound) / value; 0 for two zeros, 1 for an infinite value."""
+    if not math.isfinite(value):
+        return 1.0
+    return (value - bound) / value if value > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Result:
+    """The answer of `place()`: checked, judged, bounded, beside what people do without it.
+
+    `judgement` is None when there is no placement; `baselines` maps a name (the best single device, the
+    naive balanced split) to its judgement, also where that one breaks rules; `unmet` says in words why no
+    placement exists.
+    """
+
+    problem: Problem
+    placement: Placement | None
+    status: Status
+    judgement: Judgement | None
+    bound: Bound
+    placer: str
+    seconds: float
+    seed: int = 0
+    baselines: Mapping[str, tuple[Placement, Judgement]] = field(default_factory=dict)
+    history: tuple[Improvement, ...] = ()
+    notes: tuple[str, ...] = ()
+    unmet: str = ""
+
+    @property
+    def value(self) -> float:
+        """Seconds; inf when there is no placement."""
+        return self.judgement.value if self.judgement else math.inf
+
+    @property
+    def lower_bound(self) -> float:
+        return self.bound.value
+
+    @property
+    def gap(self) -> float:
+        return gap_of(self.value, self.bound.value)
