@@ -41,7 +41,7 @@ def parse_bytes(text: str | float) -> float:
 def parse_bandwidth(text: str | float) -> float:
     """``"300GB/s"``, ``"16GiB/s"``, ``"10Gb/s"`` (bits) → bytes per second."""
     plain = str(text).strip()
-    if plain.endswith("b/s") or plain.endswith("bit/s"):
+    if plain.endswith(("b/s", "bit/s")):
         return _scaled(plain.removesuffix("it/s").removesuffix("/s"), "bandwidth", "10Gb/s", "b") / 8
     return _scaled(plain.removesuffix("/s"), "bandwidth", "300GB/s", "B")
 

@@ -137,7 +137,7 @@ def _validate(graph: Graph) -> None:
         if bad.any():
             row = int(np.argmax(bad))
             raise GraphError(
-                f"edge {row} joins {what} {edges.value[row]} to op {edges.consumer[row]}, and one of them does not exist",
+                f"edge {row} joins {what} {edges.value[row]} to op {edges.consumer[row]}, and one does not exist",
                 remedy="check the edge list",
             )
         key = edges.consumer.astype(np.int64) * (1 << 31) + edges.position

@@ -16,6 +16,8 @@ OPTIMAL_GAP = 1e-6
 
 
 class Outcome(StrEnum):
+    """What an answer is worth."""
+
     OPTIMAL = "optimal"
     FEASIBLE = "feasible"
     INFEASIBLE = "infeasible"
@@ -23,6 +25,8 @@ class Outcome(StrEnum):
 
 
 class Reason(StrEnum):
+    """Why a search stopped."""
+
     PROVED = "proved"
     TIME_LIMIT = "time limit"
     FINISHED = "finished"

@@ -1,0 +1,121 @@
+"""The placer contract: what every placer is given, and what it must give back."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Proposal
+
+
+@dataclass(frozen=True, slots=True)
+class PlacerInfo:
+    """What a placer is: `exact` if it proves its answers, what it takes, what it needs, where it is from."""
+
+    name: str
+    summary: str
+    source: str
+    exact: bool = False
+    objectives: frozenset[str] = frozenset({"throughput", "latency"})
+    extra: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """When to stop: whichever comes first of seconds, iterations, evaluations, or a gap reached; and the seed."""
+
+    seconds: float = math.inf
+    iterations: int | None = None
+    evaluations: int | None = None
+    gap: float = 0.0
+    seed: int = 0
+
+
+class Stopwatch:
+    """A running budget of seconds."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.budget, self._start = budget, time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self._start
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self.budget.seconds - self.elapsed)
+
+    @property
+    def out(self) -> bool:
+        return self.left <= 0
+
+    def rest(self) -> Budget:
+        """The budget that remains, for a placer that calls another."""
+        b = self.budget
+        return Budget(self.left, b.iterations, b.evaluations, b.gap, b.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Hints:
+    """Where to start: placements, and probabilities [n_ops, n_devices]."""
+
+    placements: tuple[Placement, ...] = ()
+    probabilities: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A sign of life: who works, since when, on what; with the best value and bound so far if known."""
+
+    placer: str
+    seconds: float
+    message: str = ""
+    value: float | None = None
+    bound: float | None = None
+
+
+OnProgress = Callable[[Progress], None]
+Evaluate = Callable[[Ints], Floats]
+"""Placements [K, n_ops] → seconds [K], NaN or inf where one failed."""
+
+
+def ignore(_: Progress) -> None:
+    """The progress listener that does not listen."""
+
+
+NO_HINTS = Hints()
+
+
+class Placer(Protocol):
+    """Stateless; same problem, options, work budget and seed give the same placement.
+
+    Anytime: at the end of its budget, or on KeyboardInterrupt, it returns the best that it has.
+    It never scores itself: `place()` checks and judges what it proposes.
+    """
+
+    info: ClassVar[PlacerInfo]
+
+    def supports(self, problem: Problem) -> str | None:
+        """None, or in words why this placer cannot take the problem."""
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """A placement, or a Proposal without one that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoOptions:
+    """The options of a placer that has none."""
