@@ -1,0 +1,161 @@
+"""The published workloads of Tarnawski et al. 2020 (msr-fiddle/dnn-partitioning): a graph, its costs, its devices.
+
+``{"maxSizePerFPGA": bytes, "maxFPGAs": k, "maxCPUs": l, "nodes": [...], "edges": [...]}``. Times are
+milliseconds; "FPGA" stands for any accelerator. An op is called by its id; accelerators become ``acc0…``
+and CPUs ``cpu0…``. Tensors travel through host memory, and only accelerators pay for them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import CostError, GraphError, InputError, ModelFileError
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.costs import CostTable
+from placewise.model.graph import Source
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.readers.base import Reading
+
+_MS = 1e-3
+_KEYS = {"nodes", "edges"}
+
+
+def is_workload(document: object) -> bool:
+    """Whether a parsed JSON document looks like a published workload."""
+    return isinstance(document, dict) and set(document) >= _KEYS
+
+
+def read_workload(path: Path, *, objective: str = "throughput") -> Reading:
+    """A published workload as a problem: max-load over contiguous stages, or `subgraph` latency.
+
+    Raises ModelFileError, GraphError or CostError with the file, the node or edge and the remedy.
+    """
+    data = path.read_bytes()
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"is not JSON ({error})", where=str(path), remedy="is the file whole?") from None
+    if not is_workload(document):
+        raise ModelFileError("has no 'nodes' and 'edges'", where=str(path), remedy="see docs/formats.md")
+    source = Source(str(path), hashlib.sha256(data).hexdigest(), "workload")
+    try:
+        problem = _problem(document, source, objective)
+    except InputError as error:
+        raise error.at(str(path)) from None
+    return Reading(problem.graph, problem)
+
+
+def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Problem:
+    nodes, edges = document["nodes"], document["edges"]
+    if not isinstance(nodes, list) or not isinstance(edges, list) or not nodes:
+        raise ModelFileError("'nodes' and 'edges' must be lists, and there must be a node")
+    builder = GraphBuilder()
+    op_of: dict[str, int] = {}
+    groups: dict[Any, int] = {}
+    host_ms, accelerator_ms = [], []
+    for place, node in enumerate(nodes):
+        where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
+        name = _identity(node, "id", where)
+        if name in op_of:
+            raise GraphError("two nodes have this id", where=where, remedy="give every node its own id")
+        colour = node.get("colorClass")
+        op_of[name] = builder.add_op(
+            name,
+            "Op",
+            scope=str(node.get("name", "")),
+            backward=bool(node.get("isBackwardNode", 0)),
+            group=-1 if colour is None else groups.setdefault(_hashable(colour, where), len(groups)),
+            state_bytes=math.ceil(_number(node, "size", where, default=0.0)),
+            origin=(place,),
+        )
+        host_ms.append(_number(node, "cpuLatency", where))
+        supported = bool(node.get("supportedOnFpga", 1))
+        accelerator_ms.append(_number(node, "fpgaLatency", where) if supported else math.inf)
+    cost_of = _add_edges(builder, edges, op_of)
+    graph = builder.build(source)
+    cluster = _cluster(document)
+    order = [op_of[name] for name in graph.ops.name]
+    seconds = np.where(cluster.is_host, np.array(host_ms)[order, None], np.array(accelerator_ms)[order, None]) * _MS
+    transfers = np.zeros((graph.n_tensors, len(cluster.class_bandwidth)))
+    transfers[:, 1:] = np.array([cost_of[name] for name in graph.tensors.name]).reshape(-1, 1) * _MS
+    return Problem(
+        graph,
+        cluster,
+        CostTable.given(seconds, transfers),
+        Objective("latency", execution="subgraph", memory="sum")
+        if objective == "latency"
+        else Objective("throughput", memory="sum"),
+        Constraints(contiguous=objective != "latency"),
+    )
+
+
+def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]) -> dict[str, float]:
+    """One tensor per source; returns its cost in ms by tensor name."""
+    tensor_of: dict[str, int] = {}
+    cost_of: dict[str, float] = {}
+    seen: set[tuple[str, str]] = set()
+    for place, edge in enumerate(edges):
+        where = f"edge {place}"
+        tail, head = _identity(edge, "sourceId", where), _identity(edge, "destId", where)
+        for end in (tail, head):
+            if end not in op_of:
+                raise GraphError(f"joins node {end}, which does not exist", where=where, remedy="check the ids")
+        if (tail, head) in seen:
+            continue
+        seen.add((tail, head))
+        cost, name = _number(edge, "cost", where), f"{tail}:0"
+        if cost_of.setdefault(name, cost) != cost:
+            raise CostError(
+                f"costs {cost} ms, another edge of node {tail} {cost_of[name]} ms",
+                where=where,
+                remedy="a node has one output, whose cost is the same on all its edges",
+            )
+        if tail not in tensor_of:
+            size = _number(edge, "size", where, default=-1.0)
+            tensor_of[tail] = builder.add_tensor(op_of[tail], name=name, nbytes=math.ceil(size))
+        builder.add_edge(tensor_of[tail], op_of[head])
+    return cost_of
+
+
+def _cluster(document: Mapping[str, Any]) -> Cluster:
+    counts = [_number(document, key, "the top level", default=0.0) for key in ("maxFPGAs", "maxCPUs")]
+    memory = _number(document, "maxSizePerFPGA", "the top level", default=math.inf)
+    if any(count != int(count) or count > 100_000 for count in counts):
+        raise ModelFileError("maxFPGAs and maxCPUs must be whole numbers of devices")
+    accelerators = [Device(f"acc{i}", memory=memory) for i in range(int(counts[0]))]
+    hosts = [Device(f"cpu{i}", kind="cpu") for i in range(int(counts[1]))]
+    links = [Link(a.name, HOST, math.inf) for a in accelerators] + [Link(HOST, a.name, math.inf) for a in accelerators]
+    return Cluster((*accelerators, *hosts), tuple(links), "staged")
+
+
+def _identity(item: Any, key: str, where: str) -> str:
+    if not isinstance(item, dict) or not isinstance(item.get(key), (int, str)):
+        raise ModelFileError(f"has no {key!r}", where=where, remedy="see docs/formats.md")
+    return str(item[key])
+
+
+def _hashable(colour: Any, where: str) -> Any:
+    if not isinstance(colour, (int, float, str)):
+        raise ModelFileError("colorClass must be a number or a text", where=where)
+    return colour
+
+
+def _number(item: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:
+    value = item.get(key, default)
+    if value is None:
+        raise CostError(f"has no {key!r}", where=where, remedy="every node needs its times and every edge its cost")
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise CostError(f"{key} is {value!r}", where=where, remedy="give a number")
+    if key == "size" and value == default:
+        return float(value)
+    if not value >= 0 or (math.isinf(value) and default != math.inf):
+        raise CostError(f"{key} is {value}", where=where, remedy="give a finite number, zero or more")
+    return float(value)
