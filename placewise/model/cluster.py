@@ -171,13 +171,11 @@ def _link_tables(cluster: Cluster, location: dict[str, int]) -> dict[str, object
     queues = len(wires)
     for source in active:
         for target in active:
-            if source == target:
+            if source == target or (cluster.transfers == "staged" and count not in (source, target)):
                 continue
             found = direct.get((source, target)) or _via_host(direct, source, target, count)
             if found is None:
                 names = (*cluster.names, HOST)
-                if cluster.transfers == "staged" and count not in (source, target):
-                    continue
                 raise ClusterError(
                     f"nothing links {names[source]} to {names[target]}", remedy="add a link or a default link"
                 )
@@ -203,5 +201,6 @@ def _via_host(direct: dict[tuple[int, int], Link], source: int, target: int, hos
     up, down = direct.get((source, host)), direct.get((host, target))
     if up is None or down is None:
         return None
-    bandwidth = 1 / (1 / up.bandwidth + 1 / down.bandwidth)
+    pace = 1 / up.bandwidth + 1 / down.bandwidth
+    bandwidth = 1 / pace if pace else math.inf
     return Link(up.source, down.target, bandwidth, up.latency + down.latency, up.shared or down.shared)
