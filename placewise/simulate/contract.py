@@ -1,0 +1,167 @@
+"""What contiguity means, in one place: the graph that the stages of a pipeline must respect.
+
+Colocation groups are contracted to blocks. A forward op that reads a tensor puts its block after the block
+that makes it. Backward ops follow their block; a block with backward ops only stands for a forward twin of
+no cost whose edges are mirrored, so an edge between backward ops counts reversed where one of them is in
+such a block, and not at all elsewhere (Tarnawski et al., NeurIPS 2020, and their published program). Blocks
+on a cycle cannot be told apart by any chain of ideals and are fused.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.model.columns import Ints, Longs, frozen, offsets_of
+from placewise.model.problem import Problem
+from placewise.simulate.kernels import kernel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Contraction:
+    """The fused quotient graph: an acyclic graph of components, numbered in a topological order.
+
+    `component` [n_ops]; the distinct successors of component c, ascending, are
+    ``successors[successor_offsets[c]:successor_offsets[c + 1]]``, its predecessors likewise.
+    """
+
+    component: Ints
+    n: int
+    successor_offsets: Longs
+    successors: Ints
+    predecessor_offsets: Longs
+    predecessors: Ints
+
+    def edges(self) -> tuple[Ints, Ints]:
+        """Tails and heads [n_edges] of the distinct edges, sorted by tail."""
+        tails = np.repeat(np.arange(self.n, dtype=np.int32), np.diff(self.successor_offsets))
+        return tails, self.successors
+
+
+def contract(problem: Problem) -> Contraction:
+    """The components that a contiguous placement keeps whole, and their order; linear in ops and edges.
+
+    Where the ops need no fusing, components are numbered as the ops stand.
+    """
+    tail, head = _block_edges(problem)
+    offsets, heads = _rows(tail, head, problem.n_blocks)
+    fused, n = _strong_components(offsets, heads)
+    tail, head = fused[tail], fused[head]
+    successor_offsets, successors = _rows(tail, head, n)
+    predecessor_offsets, predecessors = _rows(head, tail, n)
+    return Contraction(
+        frozen(fused[problem.block], np.int32), n, successor_offsets, successors, predecessor_offsets, predecessors
+    )
+
+
+def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | None:
+    """None if the placement `device` [n_ops] is contiguous, else devices that wait for each other in a circle.
+
+    A placement is a chain of ideals, one difference per device, exactly if no component is split and the
+    devices, joined by the edges of the components, form no cycle. Ops without a device (−1) are left out.
+    """
+    placed = device >= 0
+    where = np.full(contraction.n, -1, np.int64)
+    where[contraction.component[placed]] = device[placed]
+    split = placed & (where[contraction.component] != device)
+    if split.any():
+        op = int(np.argmax(split))
+        return int(device[op]), int(where[contraction.component[op]])
+    tail, head = (where[ends] for ends in contraction.edges())
+    crossing = (tail != head) & (tail >= 0) & (head >= 0)
+    after: dict[int, set[int]] = {}
+    for source, target in np.unique(np.stack([tail[crossing], head[crossing]]), axis=1).T.tolist():
+        after.setdefault(source, set()).add(target)
+    return _cycle(after)
+
+
+def _block_edges(problem: Problem) -> tuple[Ints, Ints]:
+    """Tails and heads of the forward quotient's edges between blocks, with repetitions."""
+    graph, block = problem.graph, problem.block
+    backward = graph.ops.backward
+    source = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
+    made = source >= 0
+    source, target = source[made], graph.consumers[made]
+    tail, head = block[source], block[target]
+    orphan = np.bincount(block[~backward], minlength=problem.n_blocks) == 0
+    mirrored = backward[source] & backward[target] & (orphan[tail] | orphan[head])
+    counts = (mirrored | ~backward[target]) & (tail != head)
+    return np.where(mirrored, head, tail)[counts], np.where(mirrored, tail, head)[counts]
+
+
+def _rows(tail: Ints, head: Ints, n: int) -> tuple[Longs, Ints]:
+    """Distinct heads per tail as CSR, without loops."""
+    key = np.unique(tail[tail != head].astype(np.int64) * n + head[tail != head])
+    rows = key // max(n, 1)
+    return frozen(offsets_of(rows, n), np.int64), frozen(key - rows * n, np.int32)
+
+
+@kernel
+def _strong_components(offsets: Longs, heads: Ints) -> tuple[Ints, int]:
+    """Strongly connected components [n], numbered topologically (Tarjan 1972, with an explicit stack).
+
+    Roots are tried from the last to the first, so nodes that already stand in topological order keep
+    their numbers.
+    """
+    n = len(offsets) - 1
+    component = np.full(n, -1, np.int32)
+    reached = np.full(n, -1, np.int32)
+    lowest = np.empty(n, np.int32)
+    following = offsets[:-1].copy()
+    path, waiting = np.empty(n, np.int32), np.empty(n, np.int32)
+    clock, n_waiting, found = 0, 0, 0
+    for root in range(n - 1, -1, -1):
+        depth = -1
+        if reached[root] < 0:
+            depth = 0
+            path[0] = root
+        while depth >= 0:
+            node = path[depth]
+            if reached[node] < 0:
+                reached[node] = lowest[node] = clock
+                clock += 1
+                waiting[n_waiting] = node
+                n_waiting += 1
+            descended = False
+            while following[node] < offsets[node + 1] and not descended:
+                target = heads[following[node]]
+                following[node] += 1
+                if reached[target] < 0:
+                    depth += 1
+                    path[depth] = target
+                    descended = True
+                elif component[target] < 0:
+                    lowest[node] = min(lowest[node], reached[target])
+            if descended:
+                continue
+            if lowest[node] == reached[node]:
+                member = -1
+                while member != node:
+                    n_waiting -= 1
+                    member = waiting[n_waiting]
+                    component[member] = found
+                found += 1
+            depth -= 1
+            if depth >= 0:
+                lowest[path[depth]] = min(lowest[path[depth]], lowest[node])
+    for node in range(n):
+        component[node] = found - 1 - component[node]
+    return component, found
+
+
+def _cycle(after: dict[int, set[int]]) -> tuple[int, ...] | None:
+    """A cycle of a small graph, or None: take away what nothing points to; what stays has one."""
+    before: dict[int, set[int]] = {}
+    for source, targets in after.items():
+        for target in targets:
+            before.setdefault(target, set()).add(source)
+    nodes = set(after) | set(before)
+    while free := {node for node in nodes if not before.get(node, set()) & nodes}:
+        nodes -= free
+    if not nodes:
+        return None
+    path = [min(nodes)]
+    while path[-1] not in path[:-1]:
+        path.append(min(before[path[-1]] & nodes))
+    return tuple(path[path.index(path[-1]) + 1 :][::-1])
