@@ -1,0 +1,170 @@
+"""The machine at hand as a device: cores, clock, instruction set and memory, as far as Linux says them.
+
+Peak = cores × clock × operations per cycle of the widest vector unit; the memory's bandwidth is not
+written anywhere and is a stated default per socket. All of it is an estimate and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from placewise.catalog.entries import catalog
+from placewise.model.cluster import Device
+from placewise.units import format_seconds
+
+SOCKET_BANDWIDTH = 50e9
+"""Bytes/s of the memory of one socket: two channels of DDR4-3200 or so, the least that is common."""
+
+CLOCK = 2.5e9
+"""Hertz, where nothing says them."""
+
+_WIDTHS = (("avx512f", 64), ("avx2", 32), ("avx", 16), ("sse2", 8), ("asimd", 16))
+"""float32 operations per cycle and core: two fused multiply-add units of 512, 256 or (asimd) 128 bits."""
+
+_FASTER = (
+    ("amx_int8", "int8", 32), ("amx_bf16", "bfloat16", 16), ("amx_fp16", "float16", 16),
+    ("avx512_vnni", "int8", 4), ("avx_vnni", "int8", 4), ("asimddp", "int8", 4),
+    ("avx512_bf16", "bfloat16", 2), ("bf16", "bfloat16", 2),
+    ("avx512_fp16", "float16", 2), ("asimdhp", "float16", 2),
+)  # fmt: skip
+"""Instruction sets that multiply the float32 rate for narrower types (the first that is there counts)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Processor:
+    """What `/proc/cpuinfo` says: physical cores and sockets in use, Hertz, flags, and its name."""
+
+    title: str
+    cores: int
+    sockets: int
+    clock: float
+    flags: frozenset[str]
+
+
+def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
+    """The processors and the memory that this process may use, as one device called ``cpu``.
+
+    `root` is where ``proc`` and ``sys`` are; `cpus` the processors that may be used (default: affinity).
+    """
+    allowed = _affinity() if cpus is None else cpus
+    processor = _processor(root, allowed)
+    quota = _limit(root, "cpu", _cpu_quota)
+    cores = processor.cores if quota is None else min(processor.cores, quota)
+    width = next((width for flag, width in _WIDTHS if flag in processor.flags), 8)
+    rate = cores * processor.clock * width
+    peaks = {"float64": rate / 2, "float32": rate}
+    for flag, dtype, factor in _FASTER:
+        if flag in processor.flags and dtype not in peaks:
+            peaks[dtype] = rate * factor
+    memory = _limit(root, "memory", _memory_limit)
+    installed = _installed_memory(root)
+    behaviour = catalog().behaviour["cpu"]
+    return Device(
+        name="cpu",
+        kind="cpu",
+        memory=installed if memory is None else min(installed, memory),
+        peak_flops=peaks,
+        memory_bandwidth=SOCKET_BANDWIDTH * processor.sockets,
+        op_overhead=behaviour.op_overhead,
+        efficiency=dict(behaviour.efficiency),
+        notes=(
+            f"this machine, estimated: {processor.title}, {cores:g} cores × {processor.clock / 1e9:.1f} GHz × "
+            f"{width} operations per cycle; memory bandwidth {SOCKET_BANDWIDTH / 1e9:.0f} GB/s per socket is assumed",
+            f"efficiency and {format_seconds(behaviour.op_overhead)} per op: assumed as for cpu",
+        ),
+    )
+
+
+def _affinity() -> frozenset[int]:
+    if hasattr(os, "sched_getaffinity"):
+        return frozenset(os.sched_getaffinity(0))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _processor(root: Path, allowed: frozenset[int]) -> Processor:
+    every = [_fields(block) for block in _text(root / "proc/cpuinfo").split("\n\n")]
+    blocks = [block for block in every if block.get("processor", "").isdigit() and int(block["processor"]) in allowed]
+    if not blocks:
+        return Processor(platform.machine() or "unknown processor", len(allowed), 1, CLOCK, _flags_by_name())
+    cores = {(b.get("physical id", "0"), b.get("core id", b["processor"])) for b in blocks}
+    first = blocks[0]
+    flags = frozenset((first.get("flags") or first.get("Features", "")).split())
+    title = first.get("model name", platform.machine())
+    return Processor(title, len(cores), len({core[0] for core in cores}), _clock(root, first), flags)
+
+
+def _flags_by_name() -> frozenset[str]:
+    return frozenset(("asimd",) if platform.machine().lower() in ("arm64", "aarch64") else ("sse2",))
+
+
+def _fields(block: str) -> dict[str, str]:
+    pairs = (line.partition(":") for line in block.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _clock(root: Path, block: dict[str, str]) -> float:
+    """Hertz: the base frequency, the one in the processor's name, the highest one, or the present one."""
+    policy = root / "sys/devices/system/cpu/cpu0/cpufreq"
+    base, highest = (_text(policy / name).strip() for name in ("base_frequency", "cpuinfo_max_freq"))
+    named = re.search(r"@ ([\d.]+)\s*GHz", block.get("model name", ""))
+    if base.isdigit():
+        return int(base) * 1e3
+    if named:
+        return float(named[1]) * 1e9
+    if highest.isdigit():
+        return int(highest) * 1e3
+    present = re.fullmatch(r"\d+(\.\d+)?", block.get("cpu MHz", ""))
+    return round(float(present[0]) / 100) * 1e8 if present and float(present[0]) >= 100 else CLOCK
+
+
+def _installed_memory(root: Path) -> float:
+    found = re.search(r"MemTotal:\s+(\d+) kB", _text(root / "proc/meminfo"))
+    if found:
+        return int(found[1]) * 1024.0
+    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def _limit(root: Path, controller: str, read: Callable[[Path], float | None]) -> float | None:
+    """The least limit of a controller over the process's control groups and all groups around them."""
+    limits = [limit for folder in _groups(root, controller) if (limit := read(folder)) is not None]
+    return min(limits, default=None)
+
+
+def _groups(root: Path, controller: str) -> Iterator[Path]:
+    """The folders of the process's control groups of both versions, innermost first."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        names, _, path = rest.partition(":")
+        if number == "0":
+            base = root / "sys/fs/cgroup"
+        elif controller in names.split(","):
+            base = root / "sys/fs/cgroup" / controller
+        else:
+            continue
+        own = path.strip("/")
+        for part in (Path(own), *Path(own).parents) if own else (Path(),):
+            yield base / part
+
+
+def _cpu_quota(folder: Path) -> float | None:
+    quota, _, period = _text(folder / "cpu.max").strip().partition(" ")
+    if not quota:
+        quota, period = (_text(folder / f"cpu.cfs_{name}_us").strip() for name in ("quota", "period"))
+    return int(quota) / int(period) if quota.isdigit() and period.isdigit() and int(quota) * int(period) else None
+
+
+def _memory_limit(folder: Path) -> float | None:
+    text = _text(folder / "memory.max").strip() or _text(folder / "memory.limit_in_bytes").strip()
+    return float(text) if text.isdigit() else None

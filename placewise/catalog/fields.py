@@ -1,0 +1,72 @@
+"""Fields of files with units in them, and one way to turn what pydantic says into our own error."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from placewise.errors import ClusterError, InputError
+from placewise.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+
+
+def _with_units(parse: Callable[[str | float], float]) -> BeforeValidator:
+    def convert(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise ValueError(f"{value!r} is neither a number nor a text with a unit")
+        try:
+            return parse(value)
+        except InputError as error:
+            raise ValueError(str(error)) from None
+
+    return BeforeValidator(convert)
+
+
+Bytes = Annotated[float, _with_units(parse_bytes)]
+BytesPerSecond = Annotated[float, _with_units(parse_bandwidth)]
+FlopsPerSecond = Annotated[float, _with_units(parse_flops)]
+Seconds = Annotated[float, _with_units(parse_seconds)]
+
+
+class Table(BaseModel):
+    """A table of a file: frozen, and no key that it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+T = TypeVar("T", bound=Table)
+
+
+def validated(table: type[T], values: object, where: str) -> T:
+    """The table that `values` describe; raises ClusterError naming `where` and the first wrong key."""
+    try:
+        return table.model_validate(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = _key(first["loc"])
+        place = f"{where}: {key}" if key else where
+        if first["type"] == "extra_forbidden":
+            raise ClusterError("this key is not known", where=place, remedy=_spelling(table, first["loc"])) from None
+        raise ClusterError(str(first["msg"]).removeprefix("Value error, "), where=place) from None
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    key = ""
+    for part in location:
+        key += f"[{part}]" if isinstance(part, int) else f".{part}" if key else part
+    return key
+
+
+def _spelling(table: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    known = sorted(_keys(table))
+    close = difflib.get_close_matches(str(location[-1]), known, n=1)
+    return f"did you mean {close[0]!r}?" if close else "remove it, or check its spelling"
+
+
+def _keys(table: Any) -> set[str]:
+    """All keys of a table and of the tables inside it."""
+    if not (isinstance(table, type) and issubclass(table, BaseModel)):
+        return {key for part in getattr(table, "__args__", ()) for key in _keys(part)}
+    return set(table.model_fields).union(*(_keys(field.annotation) for field in table.model_fields.values()))

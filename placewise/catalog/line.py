@@ -1,0 +1,87 @@
+"""Clusters in one line, ``2xA100-80GB,cpu``, or as memory by device, ``{"cuda:0": "20GiB", "cpu": "60GiB"}``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from placewise.catalog.entries import catalog
+from placewise.catalog.parts import MAX_DEVICES, Part, numbered, part_of, renamed, stand_in, with_memory
+from placewise.catalog.wiring import wired
+from placewise.errors import ClusterError, InputError
+from placewise.model.cluster import Cluster
+from placewise.units import parse_bytes
+
+_ITEM = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?([^@\s][^@]*?)\s*(?:@\s*(.+?)\s*)?")
+_LIKE = "2xA100-80GB,cpu"
+
+
+def read_line(text: str) -> Cluster:
+    """``2xA100-80GB,cpu``, ``this``, ``2xA100@20GiB``: items separated by commas; raises ClusterError."""
+    parts: list[Part] = []
+    for item in text.split(","):
+        match = _ITEM.fullmatch(item)
+        if match is None:
+            raise ClusterError(f"{item[:60]!r} is not a device", remedy=f"write devices like {_LIKE!r}")
+        count = int(match[1] or 1) if len(match[1] or "") < 9 else MAX_DEVICES + 1
+        if not 1 <= count <= MAX_DEVICES - len(parts):
+            raise ClusterError(f"{item[:60].strip()!r} makes {len(parts) + count} devices", remedy=_allowed())
+        parts += [part_of(match[2], None if match[3] is None else _bytes(match[3]))] * count
+    return wired(numbered(parts))
+
+
+def read_memory(memory: Mapping[object, object]) -> Cluster:
+    """Memory by device name (0: nothing is placed there); models are unknown and stand-ins are noted."""
+    if len(memory) > MAX_DEVICES:
+        raise ClusterError(f"{len(memory)} devices are too many", remedy=_allowed())
+    parts = [_part(key, value) for key, value in memory.items()]
+    return wired(numbered(parts))
+
+
+def read_json(text: str) -> Cluster:
+    """The same mapping written as JSON."""
+    try:
+        values = json.loads(text, object_pairs_hook=_unique)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ClusterError(
+            f"this is not JSON ({error})", where="devices", remedy='write it like \'{"cuda:0": "20GiB"}\''
+        ) from None
+    if not isinstance(values, dict):
+        raise ClusterError("this is not a mapping from device to memory", where="devices")
+    return read_memory(values)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[object, object]:
+    values = dict[object, object](pairs)
+    if len(values) < len(pairs):
+        raise ClusterError("a device is named twice", where="devices", remedy="give each its memory once")
+    return values
+
+
+def _part(key: object, value: object) -> Part:
+    name = f"cuda:{key}" if isinstance(key, int) and not isinstance(key, bool) and key >= 0 else str(key).strip()
+    name = f"cuda:{name}" if name.isdigit() else name
+    defaults = catalog().defaults
+    for pattern, model in (
+        (r"cuda:\d+", defaults.cuda), (r"GPU(\.\d+)?|xpu(:\d+)?", defaults.intel_gpu), (r"cpu(:\d+)?", defaults.cpu)
+    ):  # fmt: skip
+        if re.fullmatch(pattern, name):
+            return renamed(with_memory(stand_in(model), _bytes(value, name)), name)
+    raise ClusterError(
+        f"{str(key)[:60]!r} is not a device that can be known by its name",
+        remedy="use cuda:0, GPU.0 or cpu, or describe it in a cluster file",
+    )
+
+
+def _bytes(value: object, name: str = "") -> float:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise ClusterError(f"{value!r} is not a size", where=name, remedy="write it like '20GiB'")
+    try:
+        return parse_bytes(value)
+    except InputError as error:
+        raise ClusterError(error.problem, where=name, remedy=error.remedy) from None
+
+
+def _allowed() -> str:
+    return f"ask for 1 to {MAX_DEVICES} devices"

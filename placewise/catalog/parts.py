@@ -1,0 +1,112 @@
+"""Parts: devices with the names of the links that they take by default, and how they get their names."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from placewise.catalog.detect import this_machine
+from placewise.catalog.entries import catalog, find
+from placewise.errors import ClusterError
+from placewise.model.cluster import Device
+from placewise.units import format_bytes, format_seconds
+
+MAX_DEVICES = 256
+"""More devices than this in one cluster are refused: links are kept pair by pair."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A device and what its model says of its links.
+
+    `prefix` begins the name that the device is still to get ("" where its name is final); `model` is its
+    name in the catalogue ("" where it is unknown); `host_link` and `peer_link` name links of the catalogue.
+    """
+
+    device: Device
+    prefix: str = ""
+    model: str = ""
+    host_link: str = ""
+    peer_link: str = ""
+
+
+def part_of(name: str, memory: float | None = None) -> Part:
+    """The part that a user's word means: a model of the catalogue, ``cpu`` or ``this``; raises ClusterError."""
+    word = name.strip().lower()
+    if word == "this":
+        return with_memory(Part(this_machine(), prefix="cpu"), memory)
+    if word == "cpu":
+        return with_memory(stand_in(catalog().defaults.cpu), memory)
+    return with_memory(_catalogued(find(name)), memory)
+
+
+def stand_in(model: str) -> Part:
+    """A part of unknown model: the figures of `model`, without its links between equals."""
+    part = _catalogued(model)
+    note = f"model not given: the figures are those of {catalog().devices[model].title}"
+    return replace(part, device=noted(part.device, note), model="", peer_link="")
+
+
+def with_memory(part: Part, memory: float | None) -> Part:
+    """The part with another memory in bytes; with zero bytes nothing may be placed on it."""
+    if memory is None:
+        return part
+    device = replace(part.device, memory=memory)
+    if memory == 0:
+        device = noted(replace(device, available=False), "0 bytes of memory: nothing is placed here")
+    return replace(part, device=device)
+
+
+def renamed(part: Part, name: str) -> Part:
+    """The part with a final name."""
+    return replace(part, device=replace(part.device, name=name), prefix="")
+
+
+def noted(device: Device, *notes: str) -> Device:
+    """The device with further notes."""
+    return replace(device, notes=(*device.notes, *notes))
+
+
+def numbered(parts: Sequence[Part]) -> tuple[Part, ...]:
+    """Give every part that still needs one a name: prefix and number, and plain ``cpu`` to a single CPU."""
+    if not parts:
+        raise ClusterError("no device is given", remedy="name at least one, such as 'A100-80GB,cpu'")
+    if len(parts) > MAX_DEVICES:
+        raise ClusterError(f"{len(parts)} devices are too many", remedy=f"describe at most {MAX_DEVICES}")
+    taken = {part.device.name for part in parts if not part.prefix}
+    share = Counter(part.prefix for part in parts)
+    names = {prefix: _free_names(prefix, share[prefix] == 1, taken) for prefix in share if prefix}
+    return tuple(
+        replace(part, device=replace(part.device, name=next(names[part.prefix])), prefix="") if part.prefix else part
+        for part in parts
+    )
+
+
+def _free_names(prefix: str, single: bool, taken: set[str]) -> Iterator[str]:
+    if prefix == "cpu":
+        if single and prefix not in taken:
+            yield prefix
+        prefix = "cpu:"
+    for number in range(len(taken) + MAX_DEVICES):
+        if f"{prefix}{number}" not in taken:
+            yield f"{prefix}{number}"
+
+
+def _catalogued(model: str) -> Part:
+    entry = catalog().devices[model]
+    behaviour = catalog().behaviour[entry.behaviour]
+    device = Device(
+        name=model,
+        kind=entry.kind,
+        memory=entry.memory,
+        peak_flops=dict(entry.peak_flops),
+        memory_bandwidth=entry.memory_bandwidth,
+        op_overhead=behaviour.op_overhead,
+        efficiency=dict(behaviour.efficiency),
+        notes=(
+            f"{entry.title}: {format_bytes(entry.memory)}; {entry.source}",
+            f"efficiency and {format_seconds(behaviour.op_overhead)} per op: assumed as for {entry.behaviour}",
+        ),
+    )
+    return Part(device, entry.prefix, model, entry.host_link, entry.peer_link)

@@ -1,0 +1,97 @@
+"""Links: those that the user gives, and the defaults for the rest, each written into the devices' notes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from placewise.catalog.entries import catalog
+from placewise.catalog.parts import Part, noted
+from placewise.model.cluster import HOST, Cluster, Link, Transfers
+from placewise.units import format_seconds
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What a link does: bytes/s, seconds per copy, and the wire that it shares ("" for a private one)."""
+
+    bandwidth: float
+    latency: float = 0.0
+    shared: str = ""
+
+
+@dataclass(slots=True)
+class _Wiring:
+    """Links while they are being chosen, and what to tell the user of each device."""
+
+    speeds: dict[Pair, Speed]
+    default: Speed | None
+    notes: dict[str, list[str]] = field(default_factory=dict)
+
+    def add(self, pair: Pair, link: str, to: str) -> None:
+        """Link a pair, if nothing did, by the default or else by a link of the catalogue."""
+        if pair not in self.speeds:
+            self.speeds[pair] = self.default or self._catalogued(link, to, pair[0] if pair[1] == HOST else pair[-1])
+
+    def _catalogued(self, link: str, to: str, name: str) -> Speed:
+        entry = catalog().links[link]
+        speed = Speed(entry.bandwidth * entry.efficiency, entry.latency)
+        self.notes.setdefault(name, []).append(
+            f"link to {to}: {entry.title}, {speed.bandwidth / 1e9:.3g} GB/s each way ({entry.efficiency:.0%} "
+            f"of {entry.bandwidth / 1e9:.4g} GB/s) and {format_seconds(entry.latency)} per copy, assumed"
+        )
+        return speed
+
+
+def wired(
+    parts: Sequence[Part],
+    *,
+    given: Mapping[Pair, Speed] | None = None,
+    default: Speed | None = None,
+    transfers: Transfers | None = None,
+) -> Cluster:
+    """The cluster of named parts. `given` pairs come first, then `default`, then the catalogue.
+
+    Without `transfers`, devices send to each other where a link between two of them is given or two of
+    the same model have NVLink; otherwise everything is staged through host memory. Raises ClusterError.
+    """
+    accelerators = [part for part in parts if not part.device.is_host]
+    peers = [(a, b) for a in accelerators for b in accelerators if a is not b]
+    wiring = _Wiring(_on_host(parts, given or {}), default)
+    way = transfers or _usual_way(peers, wiring)
+    for part in accelerators:
+        name, link = part.device.name, part.host_link or catalog().defaults.link
+        wiring.add((name, HOST), link, "host memory")
+        wiring.add((HOST, name), link, "host memory")
+        if transfers is None:
+            wiring.notes.setdefault(name, []).append(_MEANING[way])
+    for a, b in peers if way == "direct" else ():
+        if default or _have_nvlink(a, b):
+            wiring.add((a.device.name, b.device.name), a.peer_link, f"other {a.model}")
+    devices = (noted(part.device, *dict.fromkeys(wiring.notes.get(part.device.name, ()))) for part in parts)
+    links = (Link(*pair, s.bandwidth, s.latency, s.shared) for pair, s in wiring.speeds.items())
+    return Cluster(tuple(devices), tuple(links), way)
+
+
+_MEANING: Mapping[Transfers, str] = {
+    "direct": "transfers are not given: direct between devices",
+    "staged": "transfers are not given: staged through host memory",
+}
+
+
+def _usual_way(peers: Sequence[tuple[Part, Part]], wiring: _Wiring) -> Transfers:
+    given = any((a.device.name, b.device.name) in wiring.speeds for a, b in peers)
+    nvlink = wiring.default is None and any(_have_nvlink(a, b) for a, b in peers)
+    return "direct" if given or nvlink else "staged"
+
+
+def _have_nvlink(a: Part, b: Part) -> bool:
+    return bool(a.peer_link) and a.model == b.model
+
+
+def _on_host(parts: Sequence[Part], given: Mapping[Pair, Speed]) -> dict[Pair, Speed]:
+    """The given pairs, with host memory where they name a CPU."""
+    hosts = {part.device.name for part in parts if part.device.is_host}
+    return {(HOST if a in hosts else a, HOST if b in hosts else b): speed for (a, b), speed in given.items()}
