@@ -1,0 +1,72 @@
+"""Writing a file whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from placewise.errors import OutputError
+
+
+@contextmanager
+def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
+    """Open `path` for writing; what was there stays whole until the new content is safely on the disk.
+
+    The content goes to a hidden file in the same directory, which takes the place of `path` at the end and
+    is removed if anything fails. Pipes and devices such as ``/dev/stdout`` are written directly. Text is
+    UTF-8. Raises OutputError with the path and the remedy.
+    """
+    target = Path(os.path.realpath(path))
+    try:
+        if target.is_dir():
+            raise IsADirectoryError
+        with _direct(target, mode) if _is_special(target) else _replacing(target, mode) as file:
+            yield file
+    except OSError as error:
+        raise OutputError("cannot be written", where=str(path), remedy=_remedy(target, error)) from error
+
+
+def _is_special(target: Path) -> bool:
+    return target.exists() and not target.is_file()
+
+
+@contextmanager
+def _direct(target: Path, mode: str) -> Iterator[IO[Any]]:
+    with target.open(mode, **_text(mode)) as file:
+        yield file
+
+
+@contextmanager
+def _replacing(target: Path, mode: str) -> Iterator[IO[Any]]:
+    temporary = target.with_name(f".placewise-{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open(mode.replace("w", "x"), **_text(mode)) as file:
+            if target.exists():
+                shutil.copymode(target, temporary)
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _text(mode: str) -> dict[str, Any]:
+    return {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
+
+
+def _remedy(target: Path, error: OSError) -> str:
+    if target.is_dir():
+        return "it is a directory; add a file name"
+    if not target.parent.is_dir():
+        return f"make the directory {target.parent} first"
+    if isinstance(error, PermissionError):
+        return f"choose a place that you may write to ({target.parent} is not)"
+    return f"{(error.strerror or 'unknown cause').lower()}; free some space or choose another place"

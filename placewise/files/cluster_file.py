@@ -1,0 +1,78 @@
+"""A cluster with every figure resolved, as it stands inside problem and plan files."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, PlainSerializer
+
+from placewise.errors import ClusterError
+from placewise.files.records import Amount, Record, checked
+from placewise.model.cluster import Cluster, Device, Link
+
+MOST_DEVICES = 4096
+"""A file with more devices is refused: the tables of a cluster grow with their square."""
+
+_Names = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
+
+
+class DeviceRecord(Record):
+    """One device; `null` is unlimited."""
+
+    name: str
+    kind: str = Field("accelerator", description='"cpu": works in host memory')
+    memory: Amount = Field(math.inf, description="bytes")
+    reserved: Amount = Field(0.0, description="bytes that placements may not use")
+    peak_flops: dict[str, Amount] = Field({}, description="FLOP/s by element type")
+    memory_bandwidth: Amount = Field(math.inf, description="bytes per second")
+    op_overhead: Amount = Field(0.0, description="seconds per op")
+    call_overhead: Amount = Field(0.0, description="seconds per piece handed over as one call")
+    efficiency: dict[str, Amount] = Field({}, description="reached share of the peak by class of op")
+    streams: int = Field(1, description="ops that run at once")
+    unsupported: _Names = Field(frozenset(), description="op kinds that it cannot run")
+    available: bool = Field(True, description="false: known, but not to be used")
+    notes: tuple[str, ...] = Field((), description="defaults that were taken")
+
+
+class LinkRecord(Record):
+    """A directed link between two devices, or a device and the host."""
+
+    source: str = Field(description='device name or "host"')
+    target: str = Field(description='device name or "host"')
+    bandwidth: Amount = Field(description="bytes per second")
+    latency: Amount = Field(0.0, description="seconds")
+    shared: str = Field("", description="the wire that it shares with links of the same name")
+
+
+class ClusterRecord(Record):
+    """Devices and links, in order; derived tables are not stored."""
+
+    format: Literal["placewise-cluster"] = "placewise-cluster"
+    version: Literal[1] = 1
+    transfers: Literal["direct", "staged"] = Field(
+        description="direct: devices send to each other; staged: everything goes through host memory"
+    )
+    devices: tuple[DeviceRecord, ...] = Field(min_length=1, max_length=MOST_DEVICES)
+    links: tuple[LinkRecord, ...] = ()
+
+
+def cluster_record(cluster: Cluster) -> ClusterRecord:
+    """The record of a cluster."""
+    return ClusterRecord.model_validate(cluster)
+
+
+def cluster_of(record: ClusterRecord) -> Cluster:
+    """The cluster of a record; raises ClusterError."""
+    devices = tuple(Device(**dict(device)) for device in record.devices)
+    return Cluster(devices, tuple(Link(**dict(link)) for link in record.links), record.transfers)
+
+
+def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
+    """A cluster as plain JSON values; what is unlimited is None."""
+    return cluster_record(cluster).model_dump(mode="json")
+
+
+def cluster_from_dict(document: object) -> Cluster:
+    """The cluster of such a dict; raises ClusterError saying which field is wrong."""
+    return cluster_of(checked(ClusterRecord, document, ClusterError))

@@ -1,0 +1,185 @@
+"""The columnar container: named arrays and a JSON header in one zip, which numpy opens as an ``.npz``.
+
+Members are ``header.json`` and one ``.npy`` per array, deflated at the fastest level (a seventh of the size
+of stored ones, and no slower to write and read). Only plain numbers are held: no pickles, no objects.
+Text is one UTF-8 blob and the byte offsets of its rows.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import pairwise
+from math import prod
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import BaseModel
+
+from placewise.errors import ModelFileError, OutputError
+from placewise.files.atomic import atomic_write
+from placewise.files.records import checked, json_bytes, naming, parse_json, reason_of
+from placewise.model.columns import Longs, Ragged
+
+Array = npt.NDArray[Any]
+H = TypeVar("H", bound=BaseModel)
+
+HEADER = "header.json"
+ALWAYS_ALLOWED, LARGEST_RATIO, NEVER_ALLOWED = 64 << 20, 300, 16 << 30
+"""A file may unpack to `LARGEST_RATIO` times its size, within these two limits in bytes."""
+
+_BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error, ValueError)
+_BAD_ARRAY = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, EOFError)
+
+
+@dataclass(frozen=True, slots=True)
+class Arrays:
+    """Named read-only arrays; whoever takes one says what it must look like. Raises ModelFileError."""
+
+    members: Mapping[str, Array]
+    prefix: str = ""
+
+    def under(self, prefix: str) -> Arrays:
+        """The arrays whose names start with `prefix`, without it."""
+        return Arrays(self.members, self.prefix + prefix)
+
+    def take(self, name: str, dtype: npt.DTypeLike, *shape: int | None) -> Array:
+        """The array of this name, element type and shape (None: any length)."""
+        name = self.prefix + name
+        array = self.members.get(name)
+        if array is None:
+            raise ModelFileError(f"has no array {name!r}", remedy="is the file whole?")
+        if array.dtype != np.dtype(dtype):
+            raise ModelFileError(f"the array {name!r} holds {array.dtype} instead of {np.dtype(dtype)}")
+        if len(array.shape) != len(shape) or any(b not in (a, None) for a, b in zip(array.shape, shape, strict=True)):
+            wanted = " × ".join("any" if length is None else str(length) for length in shape)
+            raise ModelFileError(f"the array {name!r} has shape {array.shape} instead of {wanted}")
+        return array
+
+    def ragged(self, name: str, rows: int) -> Ragged:
+        """`rows` rows of different lengths."""
+        values = self.take(f"{name}.values", np.int64, None)
+        return Ragged(self._offsets(name, rows, len(values)), values)
+
+    def strings(self, name: str, rows: int | None) -> tuple[str, ...]:
+        """Rows of text, decoded in one pass over the blob."""
+        blob = self.take(f"{name}.text", np.uint8, None)
+        offsets = self._offsets(name, rows, len(blob))
+        try:
+            text = str(blob.data, "utf-8")
+        except UnicodeDecodeError:
+            raise ModelFileError(f"the text column {self.prefix + name!r} is not UTF-8") from None
+        if len(text) < len(blob):
+            begins = (blob & 0xC0) != 0x80
+            if not begins[offsets[offsets < len(blob)]].all():
+                raise ModelFileError(f"the text column {self.prefix + name!r} cuts a character in two")
+            offsets = np.concatenate(([0], np.cumsum(begins)))[offsets]
+        ends = offsets.tolist()
+        return tuple([text[start:end] for start, end in pairwise(ends)])
+
+    def _offsets(self, name: str, rows: int | None, end: int) -> Longs:
+        offsets = self.take(f"{name}.offsets", np.int64, None if rows is None else rows + 1)
+        if not len(offsets) or offsets[0] != 0 or offsets[-1] != end or (offsets[1:] < offsets[:-1]).any():
+            raise ModelFileError(f"the offsets of {self.prefix + name!r} do not rise from 0 to {end}")
+        return offsets
+
+
+def string_arrays(name: str, rows: Iterable[str]) -> dict[str, Array]:
+    """Rows of text as ``name.text`` and ``name.offsets``; raises OutputError for text that is not Unicode."""
+    try:
+        encoded = [row.encode() for row in rows]
+    except UnicodeEncodeError as error:
+        raise OutputError(f"{error.object!r} in {name!r} is not valid Unicode", remedy="rename it") from None
+    lengths = np.fromiter(map(len, encoded), np.int64, len(encoded))
+    return {
+        f"{name}.text": np.frombuffer(b"".join(encoded), np.uint8),
+        f"{name}.offsets": np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+    }
+
+
+def ragged_arrays(name: str, column: Ragged) -> dict[str, Array]:
+    """Rows of different lengths as ``name.values`` and ``name.offsets``."""
+    return {f"{name}.values": column.values, f"{name}.offsets": column.offsets}
+
+
+def write_columns(path: str | os.PathLike[str], header: BaseModel, arrays: Mapping[str, Array]) -> None:
+    """Write header and arrays, atomically; equal content makes equal bytes. Raises OutputError."""
+    text = json_bytes(header)
+    with atomic_write(path, "wb") as file, zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        with archive.open(HEADER, "w") as member:
+            member.write(text)
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
+
+
+def read_columns(path: str | os.PathLike[str], header: type[H]) -> tuple[H, Arrays]:
+    """Header and arrays of a file; raises ModelFileError for anything that is not exactly such a file.
+
+    What the file claims to hold is compared with its size before a byte of it is unpacked.
+    """
+    with naming(path):
+        members = _unpack(path)
+        if HEADER not in members:
+            raise ModelFileError(f"has no {HEADER}", remedy="is it a file of Placewise?")
+        record = checked(header, parse_json(members.pop(HEADER)))
+        arrays = {name.removesuffix(".npy"): _array(name, data) for name, data in members.items()}
+    return record, Arrays(arrays)
+
+
+def _unpack(path: str | os.PathLike[str]) -> dict[str, bytes]:
+    try:
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+            _refuse_bombs(entries, os.fstat(file.fileno()).st_size)
+            return {entry.filename: _member(archive, entry) for entry in entries}
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({reason_of(error)})", remedy="check the path") from None
+    except _BROKEN as error:
+        raise ModelFileError(f"is not a whole columnar file ({error})", remedy="make or copy it again") from None
+
+
+def _refuse_bombs(entries: list[zipfile.ZipInfo], size: int) -> None:
+    limit = min(max(ALWAYS_ALLOWED, LARGEST_RATIO * size), NEVER_ALLOWED)
+    claimed = sum(entry.file_size for entry in entries)
+    if claimed > limit:
+        raise ModelFileError(
+            f"is {size} bytes long and claims to hold {claimed}, more than {limit}", remedy="do not trust this file"
+        )
+    if len({entry.filename for entry in entries}) < len(entries):
+        raise ModelFileError("holds two members of the same name", remedy="make it again")
+    if any(entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) for entry in entries):
+        raise ModelFileError("holds members that are neither stored nor deflated", remedy="make it again")
+
+
+def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+    with archive.open(entry) as member:
+        data = member.read(entry.file_size)
+    if len(data) != entry.file_size:
+        raise zipfile.BadZipFile(f"{entry.filename} ends too early")
+    return data
+
+
+def _array(name: str, data: bytes) -> Array:
+    """The array of an ``.npy`` text, as a view of it; its claims are compared with its length first."""
+    file = BytesIO(data)
+    try:
+        if np.lib.format.read_magic(file) != (1, 0):
+            raise ValueError("unknown version")
+        shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
+    except _BAD_ARRAY:
+        raise ModelFileError(f"the member {name!r} is not an array", remedy="make the file again") from None
+    if dtype.kind not in "biuf":
+        raise ModelFileError(f"the array {name!r} holds {dtype} instead of numbers", remedy="do not trust this file")
+    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != len(data) - file.tell():
+        raise ModelFileError(f"the array {name!r} does not have the {shape} elements that it claims")
+    array = np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+    if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
+        raise ModelFileError(f"the array {name!r} holds bytes that are neither true nor false")
+    return array

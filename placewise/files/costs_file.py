@@ -1,0 +1,116 @@
+"""Cost tables as files of their own: columnar (everything) or CSV (op seconds).
+
+Rows and columns are matched by name, so that a table also serves a model or a cluster that lists the same
+ops or devices in another order.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Literal, TypeVar
+
+import numpy as np
+from pydantic import Field
+
+from placewise.errors import CostError, ModelFileError
+from placewise.files.columns import Array, Arrays, read_columns, string_arrays, write_columns
+from placewise.files.records import Record, naming
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Longs
+from placewise.model.costs import CostTable
+from placewise.model.graph import Graph
+
+K = TypeVar("K")
+
+
+class CostSources(Record):
+    """Where figures come from."""
+
+    sources: tuple[str, ...] = Field(description="names of the codes in op_source")
+    transfer_source: str
+
+
+class CostsHeader(CostSources):
+    """The header of a cost table file."""
+
+    format: Literal["placewise-costs"] = "placewise-costs"
+    version: Literal[1] = 1
+    devices: tuple[str, ...] = Field(description="names of the columns of op_seconds")
+
+
+def save_costs(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """Write a cost table with the names that its rows and columns stand for. Raises OutputError or CostError."""
+    costs.validate(graph, cluster)
+    header = CostsHeader(devices=cluster.names, **dict(cost_sources(costs)))
+    names = string_arrays("ops", graph.ops.name) | string_arrays("tensors", graph.tensors.name)
+    links = {"links.bandwidth": cluster.class_bandwidth, "links.latency": cluster.class_latency}
+    write_columns(path, header, {**cost_arrays(costs), **names, **links})
+
+
+def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> CostTable:
+    """The table of a file, in the order of `graph` and `cluster`.
+
+    The file may know more devices and kinds of links than the cluster has, but its ops and tensors must be
+    those of the graph. Raises ModelFileError or CostError.
+    """
+    header, arrays = read_columns(path, CostsHeader)
+    with naming(path):
+        ops, tensors = arrays.strings("ops", None), arrays.strings("tensors", None)
+        bandwidth = arrays.take("links.bandwidth", np.float64, None)
+        links = [
+            *zip(bandwidth.tolist(), arrays.take("links.latency", np.float64, len(bandwidth)).tolist(), strict=True)
+        ]
+        if not links:
+            raise ModelFileError("has no transfer times", remedy="make the file again")
+        table = costs_of(header, arrays, (len(ops), len(header.devices)), (len(tensors), len(links)))
+        op_rows = _rows(ops, graph.ops.name, "op", complete=True)
+        columns = _rows(header.devices, cluster.names, "device")
+        tensor_rows = _rows(tensors, graph.tensors.name, "tensor", complete=True)
+        wanted = [*zip(cluster.class_bandwidth.tolist(), cluster.class_latency.tolist(), strict=True)]
+        classes = np.concatenate(([0], 1 + _rows(links[1:], wanted[1:], "link with (bandwidth, latency)")))
+        costs = CostTable(
+            table.op_seconds[np.ix_(op_rows, columns)],
+            table.transfer_seconds[np.ix_(tensor_rows, classes)],
+            table.op_source[np.ix_(op_rows, columns)],
+            header.sources,
+            header.transfer_source,
+        )
+        costs.validate(graph, cluster)
+        return costs
+
+
+def cost_sources(costs: CostTable) -> CostSources:
+    """Where the figures of a table come from."""
+    return CostSources(sources=costs.sources, transfer_source=costs.transfer_source)
+
+
+def cost_arrays(costs: CostTable) -> dict[str, Array]:
+    """The arrays of a table, without names."""
+    return {name: getattr(costs, name) for name in ("op_seconds", "op_source", "transfer_seconds")}
+
+
+def costs_of(header: CostSources, arrays: Arrays, ops: tuple[int, int], tensors: tuple[int, int]) -> CostTable:
+    """The table of header and arrays of these shapes. Raises ModelFileError or CostError."""
+    source = arrays.take("op_source", np.int8, *ops)
+    if source.size and not 0 <= source.min() <= source.max() < len(header.sources):
+        raise CostError("'op_source' holds a code outside the header's list", remedy="make the file again")
+    op_seconds = arrays.take("op_seconds", np.float64, *ops)
+    transfer_seconds = arrays.take("transfer_seconds", np.float64, *tensors)
+    return CostTable(op_seconds, transfer_seconds, source, header.sources, header.transfer_source)
+
+
+def _rows(have: tuple[K, ...] | list[K], want: tuple[K, ...] | list[K], what: str, *, complete: bool = False) -> Longs:
+    """Where each of `want` stands in `have`; `complete`: nothing else may stand there."""
+    place = {name: row for row, name in enumerate(have)}
+    if len(place) < len(have):
+        raise CostError(f"the table names a {what} twice", remedy="make the file again")
+    missing = next((name for name in want if name not in place), None)
+    if missing is not None:
+        raise CostError(
+            f"there are no costs for the {what} {missing!r}", remedy="make a table for this model and cluster"
+        )
+    if complete and len(have) > len(want):
+        known = set(want)
+        stranger = next(name for name in have if name not in known)
+        raise CostError(f"the model has no {what} {stranger!r}", remedy="use the table of this model")
+    return np.array([place[name] for name in want], np.int64)

@@ -1,0 +1,157 @@
+"""Graph files: every column of a graph in one columnar file, vocabularies and source in its header."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from placewise.errors import GraphError, ModelFileError
+from placewise.files.attributes import attributes_from_json, attributes_to_json
+from placewise.files.columns import Array, Arrays, ragged_arrays, read_columns, string_arrays, write_columns
+from placewise.files.records import Record, naming
+from placewise.model.builder import plain
+from placewise.model.dtypes import DTYPES, dtype_code
+from placewise.model.graph import Graph, Source
+from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
+
+_COLUMNS: Mapping[str, Mapping[str, type[np.generic]]] = {
+    "ops": {"backward": np.bool_, "group": np.int32, "state_bytes": np.int64},
+    "tensors": {"producer": np.int32, "bytes": np.int64, "output": np.bool_},
+    "weights": {"bytes": np.int64, "storage": np.int32},
+    "edges": {"value": np.int32, "consumer": np.int32, "position": np.int32},
+}
+
+
+class SourceRecord(Record):
+    """Where a graph came from."""
+
+    path: str
+    sha256: str = Field(description="of the model file")
+    format: str
+    options: dict[str, Any] = Field({}, description="options of the reader")
+    view: str = Field("folded", description="raw or folded")
+    transforms: tuple[str, ...] = Field((), description="in the order in which they were applied")
+
+
+class GraphHeader(Record):
+    """The header of a graph file."""
+
+    format: Literal["placewise-graph"] = "placewise-graph"
+    version: Literal[1] = 1
+    n_ops: int = Field(ge=0)
+    n_tensors: int = Field(ge=0)
+    n_weights: int = Field(ge=0)
+    dtypes: tuple[str, ...] = Field(description="names of the codes in the columns called dtype")
+    source: SourceRecord | None = None
+
+
+def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
+    """Write a graph file. Raises OutputError."""
+    write_columns(path, *graph_parts(graph))
+
+
+def load_graph(path: str | os.PathLike[str]) -> Graph:
+    """The graph of a graph file, equal in every column. Raises ModelFileError or GraphError."""
+    header, arrays = read_columns(path, GraphHeader)
+    with naming(path):
+        return graph_of(header, arrays)
+
+
+def graph_parts(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
+    """Header and arrays of a graph."""
+    ops = graph.ops
+    arrays: dict[str, Array] = {
+        **string_arrays("ops.name", ops.name),
+        **string_arrays("ops.kind", ops.kind.values),
+        **string_arrays("ops.scope", ops.scope.values),
+        "ops.attributes.json": np.frombuffer(attributes_to_json(ops.attributes.values), np.uint8),
+        **{f"ops.{name}.codes": getattr(ops, name).codes for name in ("kind", "scope", "attributes")},
+        **ragged_arrays("ops.origin", ops.origin),
+    }
+    for name, table in (("tensors", graph.tensors), ("weights", graph.weights)):
+        arrays |= string_arrays(f"{name}.name", table.name) | ragged_arrays(f"{name}.shape", table.shape)
+    for name in ("ops", "tensors", "weights"):
+        arrays[f"{name}.dtype"] = getattr(graph, name).dtype
+    for name, columns in (*_COLUMNS.items(), ("weight_edges", _COLUMNS["edges"])):
+        arrays |= {f"{name}.{column}": getattr(getattr(graph, name), column) for column in columns}
+    header = GraphHeader(
+        n_ops=graph.n_ops,
+        n_tensors=graph.n_tensors,
+        n_weights=len(graph.weights),
+        dtypes=DTYPES,
+        source=source_record(graph.source),
+    )
+    return header, arrays
+
+
+def graph_of(header: GraphHeader, arrays: Arrays) -> Graph:
+    """The graph of header and arrays. Raises ModelFileError or GraphError."""
+    n_ops, n_tensors, n_weights = header.n_ops, header.n_tensors, header.n_weights
+    codes = np.array([dtype_code(name) for name in header.dtypes], np.int8)
+    attributes = attributes_from_json(arrays.take("ops.attributes.json", np.uint8, None).tobytes())
+    ops = Ops(
+        name=arrays.strings("ops.name", n_ops),
+        kind=_interned(arrays, "ops.kind", _distinct(arrays, "ops.kind"), n_ops),
+        scope=_interned(arrays, "ops.scope", _distinct(arrays, "ops.scope"), n_ops),
+        attributes=_interned(arrays, "ops.attributes", attributes, n_ops),
+        dtype=_dtype(arrays, "ops", n_ops, codes),
+        origin=arrays.ragged("ops.origin", n_ops),
+        **_plain_columns(arrays, "ops", n_ops),
+    )
+    tensors = Tensors(
+        name=arrays.strings("tensors.name", n_tensors),
+        dtype=_dtype(arrays, "tensors", n_tensors, codes),
+        shape=arrays.ragged("tensors.shape", n_tensors),
+        **_plain_columns(arrays, "tensors", n_tensors),
+    )
+    weights = Weights(
+        name=arrays.strings("weights.name", n_weights),
+        dtype=_dtype(arrays, "weights", n_weights, codes),
+        shape=arrays.ragged("weights.shape", n_weights),
+        **_plain_columns(arrays, "weights", n_weights),
+    )
+    return Graph(ops, tensors, weights, _edges(arrays, "edges"), _edges(arrays, "weight_edges"), _source(header.source))
+
+
+def source_record(source: Source | None) -> SourceRecord | None:
+    """The record of a source."""
+    return None if source is None else SourceRecord.model_validate(source)
+
+
+def _source(record: SourceRecord | None) -> Source | None:
+    return None if record is None else Source(**{**dict(record), "options": plain(record.options)})
+
+
+def _distinct(arrays: Arrays, name: str) -> tuple[str, ...]:
+    values = arrays.strings(name, None)
+    if len(set(values)) < len(values):
+        raise ModelFileError(f"the vocabulary {name!r} holds a word twice", remedy="make the file again")
+    return values
+
+
+def _interned(arrays: Arrays, name: str, values: tuple[Any, ...], rows: int) -> Interned[Any]:
+    return Interned(values, arrays.take(f"{name}.codes", np.int32, rows))
+
+
+def _dtype(arrays: Arrays, table: str, rows: int, codes: Array) -> Array:
+    column = arrays.take(f"{table}.dtype", np.int8, rows)
+    if len(column) and not 0 <= column.min() <= column.max() < len(codes):
+        raise ModelFileError(f"'{table}.dtype' holds a code outside the header's list", remedy="make the file again")
+    renamed: Array = codes[column]
+    return renamed
+
+
+def _plain_columns(arrays: Arrays, table: str, rows: int) -> dict[str, Array]:
+    return {name: arrays.take(f"{table}.{name}", dtype, rows) for name, dtype in _COLUMNS[table].items()}
+
+
+def _edges(arrays: Arrays, table: str) -> Edges:
+    value = arrays.take(f"{table}.value", np.int32, None)
+    columns = {name: arrays.take(f"{table}.{name}", np.int32, len(value)) for name in _COLUMNS["edges"]}
+    if columns["position"].min(initial=0) < 0:
+        raise GraphError(f"'{table}.position' holds a negative position", remedy="check the edge list")
+    return Edges(**columns)

@@ -1,0 +1,215 @@
+"""The plan: the answer of `place()` as a JSON file that people and other tools can read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from placewise.errors import PlanError
+from placewise.files.atomic import atomic_write
+from placewise.files.cluster_file import ClusterRecord, cluster_record
+from placewise.files.graph_file import SourceRecord, source_record
+from placewise.files.problem_file import ConstraintsRecord, ObjectiveRecord, constraints_record, objective_record
+from placewise.files.records import Amount, Record, checked, json_bytes, naming, parse_json, read_bytes
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Ints
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.result import Result
+
+
+class DeviceUseRecord(Record):
+    """One device under the plan: seconds per sample and bytes."""
+
+    device: str
+    ops: int = Field(description="how many it runs")
+    compute: Amount = Field(description="seconds")
+    send: Amount = Field(description="seconds")
+    receive: Amount = Field(description="seconds")
+    load: Amount = Field(description="seconds that count against the objective")
+    idle: Amount = Field(description="seconds: the rest of the value")
+    resident: Amount = Field(description="bytes held all the time")
+    peak: Amount = Field(description="bytes held at the worst moment")
+    capacity: Amount = Field(description="bytes that may be used")
+    waits_for: str = ""
+
+
+class ViolationRecord(Record):
+    """One broken rule."""
+
+    kind: str = Field(description="coverage, support, pin, colocation, memory, contiguity or calls")
+    message: str
+    device: str = ""
+    ops: tuple[str, ...] = ()
+    bytes_short: Amount = Field(0.0, description="bytes, for memory")
+
+
+class BaselineRecord(Record):
+    """What people do without a placer, judged the same way."""
+
+    value: Amount = Field(description="seconds")
+    valid: bool
+    violations: int = Field(description="how many rules it breaks")
+
+
+class ImprovementRecord(Record):
+    """When the search got better."""
+
+    seconds: Amount = Field(description="after the start")
+    value: Amount = Field(description="seconds")
+    placer: str
+
+
+class ToolRecord(Record):
+    """The program that made the plan."""
+
+    name: str
+    version: str
+
+
+class Plan(Record):
+    """A plan. Times are seconds, sizes bytes; `null` in the file is infinite or undefined, inf in memory.
+
+    Only `format`, `version` and `assignment` are needed to read one.
+    """
+
+    format: Literal["placewise-plan"] = "placewise-plan"
+    version: Literal[1] = 1
+    value: Amount = Field(None, validate_default=True, description="seconds")
+    lower_bound: Amount = Field(0.0, description="seconds: no placement is better")
+    gap: Amount = Field(1.0, description="(value − lower_bound) / value")
+    status: Literal["optimal", "feasible", "infeasible", "unknown"] = "unknown"
+    reason: Literal["proved", "time limit", "finished", "interrupted"] = "finished"
+    unmet: str = Field("", description="why no placement exists, in words")
+    bound_method: str = Field("", description="what proved the lower bound")
+    objective: ObjectiveRecord | None = None
+    constraints: ConstraintsRecord | None = None
+    cluster: ClusterRecord | None = None
+    devices: tuple[DeviceUseRecord, ...] = ()
+    wires: dict[str, Amount] = Field({}, description="seconds per sample of every shared link")
+    violations: tuple[ViolationRecord, ...] = ()
+    bottleneck: str = Field("", description="the device or wire that sets the value")
+    baselines: dict[str, BaselineRecord] = Field({}, description="the best single device, the naive balanced split")
+    placer: str = ""
+    seed: int = 0
+    seconds: Amount = Field(0.0, description="the time that placing took")
+    history: tuple[ImprovementRecord, ...] = ()
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = Field((), description="what was assumed when the problem was made")
+    source: SourceRecord | None = Field(None, description="the model file")
+    graph_hash: str = Field("", description="sha256 of the graph's structure and shapes")
+    assignment: dict[str, str] = Field(description="op name → device name; empty if there is no placement")
+    calls: dict[str, int] | None = Field(None, description="op name → number of its call on its device")
+    order: dict[str, int] | None = Field(None, description="op name → priority; smaller starts earlier")
+    tool: ToolRecord | None = None
+
+
+def plan_of(result: Result) -> Plan:
+    """The plan of a result."""
+    problem, judgement, placement = result.problem, result.judgement, result.placement
+    names = problem.graph.ops.name
+    return Plan.model_validate(
+        {
+            "value": result.value,
+            "lower_bound": result.lower_bound,
+            "gap": result.gap,
+            "status": str(result.status.outcome),
+            "reason": str(result.status.reason),
+            "unmet": result.unmet,
+            "bound_method": result.bound.method,
+            "objective": objective_record(problem.objective),
+            "constraints": constraints_record(problem.constraints),
+            "cluster": cluster_record(problem.cluster),
+            "devices": judgement.devices if judgement else (),
+            "wires": judgement.wires if judgement else {},
+            "violations": judgement.violations if judgement else (),
+            "bottleneck": judgement.bottleneck if judgement else "",
+            "baselines": {
+                name: BaselineRecord(value=judged.value, valid=judged.valid, violations=len(judged.violations))
+                for name, (_, judged) in result.baselines.items()
+            },
+            "placer": result.placer,
+            "seed": result.seed,
+            "seconds": result.seconds,
+            "history": result.history,
+            "notes": result.notes,
+            "warnings": problem.warnings,
+            "source": source_record(problem.graph.source),
+            "graph_hash": problem.graph.digest(),
+            "assignment": {} if placement is None else _assignment(placement, names, problem.cluster.names),
+            "calls": _numbers(names, placement.call) if placement else None,
+            "order": _numbers(names, placement.order) if placement else None,
+            "tool": ToolRecord(name="placewise", version=version("placewise")),
+        }
+    )
+
+
+def save_plan(plan: Result | Plan, path: str | os.PathLike[str]) -> None:
+    """Write a plan file, atomically. Raises OutputError."""
+    plan = plan_of(plan) if isinstance(plan, Result) else plan
+    unset = {name for name in ("calls", "order") if getattr(plan, name) is None}
+    with naming(path):
+        text = json_bytes(plan, exclude=unset)
+    with atomic_write(path, "wb") as file:
+        file.write(text)
+
+
+def load_plan(path: str | os.PathLike[str]) -> Plan:
+    """The plan of a plan file. Raises PlanError naming the file, the field and the remedy."""
+    data = read_bytes(path, PlanError)
+    with naming(path):
+        document = parse_json(data, PlanError)
+        if is_split(document):
+            raise PlanError("is a published split, not a plan", remedy="give the workload that it belongs to as well")
+        return checked(Plan, document, PlanError)
+
+
+def is_split(document: object) -> bool:
+    """Whether a parsed JSON document looks like a published split."""
+    return isinstance(document, dict) and "format" not in document and not {"fpgas", "cpus"}.isdisjoint(document)
+
+
+def placement_of(plan: Plan | str | os.PathLike[str], graph: Graph, cluster: Cluster) -> Placement:
+    """The placement of a plan (or plan file) for this graph and cluster.
+
+    Raises PlanError if the plan was made for another model, names an op or device that does not exist,
+    leaves an op out, or holds no placement at all.
+    """
+    if not isinstance(plan, Plan):
+        with naming(plan):
+            return placement_of(load_plan(plan), graph, cluster)
+    if plan.graph_hash and plan.graph_hash != graph.digest():
+        made_from = f" (it was made from {plan.source.path})" if plan.source else ""
+        raise PlanError(
+            f"this plan was made for another model{made_from}",
+            remedy="read that model with the same options, or place this one",
+        )
+    if graph.n_ops and not plan.assignment:
+        raise PlanError(f"holds no placement: its status is {plan.status}", remedy="place the model again")
+    device = Placement.named(graph, cluster, plan.assignment).device
+    return Placement(device, _column(graph, plan.calls, "call"), _column(graph, plan.order, "priority"))
+
+
+def _assignment(placement: Placement, ops: tuple[str, ...], devices: tuple[str, ...]) -> dict[str, str]:
+    return {op: devices[device] for op, device in zip(ops, placement.device.tolist(), strict=True) if device >= 0}
+
+
+def _numbers(ops: tuple[str, ...], column: Ints | None) -> dict[str, int] | None:
+    return None if column is None else dict(zip(ops, column.tolist(), strict=True))
+
+
+def _column(graph: Graph, numbers: Mapping[str, int] | None, what: str) -> Ints | None:
+    if numbers is None:
+        return None
+    missing = next((name for name in graph.ops.name if name not in numbers), None)
+    if missing is not None:
+        raise PlanError(f"op {missing!r} has no {what}", remedy="a plan gives one to every op or to none")
+    values = [numbers[name] for name in graph.ops.name]
+    if values and not -(1 << 31) <= min(values) <= max(values) < 1 << 31:
+        raise PlanError(f"a {what} is too large", remedy="number from 0")
+    return np.array(values, np.int32)

@@ -1,0 +1,109 @@
+"""Problem files: graph, cluster, costs, objective, constraints and warnings in one columnar file."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import Field
+
+from placewise.files.cluster_file import ClusterRecord, cluster_of, cluster_record
+from placewise.files.columns import read_columns, write_columns
+from placewise.files.costs_file import CostSources, cost_arrays, cost_sources, costs_of
+from placewise.files.graph_file import GraphHeader, graph_of, graph_parts
+from placewise.files.records import Record, naming
+from placewise.model.problem import Constraints, Objective, Problem, Rule
+
+
+class ObjectiveRecord(Record):
+    """What is minimized, in seconds."""
+
+    kind: Literal["throughput", "latency"]
+    communication: Literal["blocking", "overlap", "duplex"] = Field("blocking", description="for throughput")
+    execution: Literal["operator", "subgraph", "sequential"] = Field("operator", description="for latency")
+    memory: Literal["live", "sum"] = Field("live", description="how memory is counted")
+
+
+class RuleRecord(Record):
+    """Ops whose name or scope matches a regular expression, and a device."""
+
+    pattern: str
+    device: str
+
+
+class ConstraintsRecord(Record):
+    """What a placement must respect besides memory, support and colocation."""
+
+    pins: tuple[RuleRecord, ...] = ()
+    forbidden: tuple[RuleRecord, ...] = ()
+    contiguous: bool = Field(False, description="stages form a chain of ideals")
+    headroom: float = Field(0.0, description="share of every accelerator's memory that stays free")
+
+
+class ProblemHeader(Record):
+    """The header of a problem file; arrays of the graph begin with graph/, those of the costs with costs/."""
+
+    format: Literal["placewise-problem"] = "placewise-problem"
+    version: Literal[1] = 1
+    graph: GraphHeader
+    cluster: ClusterRecord
+    costs: CostSources
+    objective: ObjectiveRecord
+    constraints: ConstraintsRecord
+    warnings: tuple[str, ...] = Field((), description="what was assumed when the problem was made")
+
+
+def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
+    """Write a problem file. Raises OutputError."""
+    graph_header, graph_arrays = graph_parts(problem.graph)
+    header = ProblemHeader(
+        graph=graph_header,
+        cluster=cluster_record(problem.cluster),
+        costs=cost_sources(problem.costs),
+        objective=objective_record(problem.objective),
+        constraints=constraints_record(problem.constraints),
+        warnings=problem.warnings,
+    )
+    arrays = {f"graph/{name}": array for name, array in graph_arrays.items()}
+    arrays |= {f"costs/{name}": array for name, array in cost_arrays(problem.costs).items()}
+    write_columns(path, header, arrays)
+
+
+def load_problem(path: str | os.PathLike[str]) -> Problem:
+    """The problem of a problem file, equal in every column.
+
+    Raises ModelFileError, GraphError, ClusterError, CostError or InputError, each with the file's name.
+    """
+    header, arrays = read_columns(path, ProblemHeader)
+    with naming(path):
+        graph, cluster = graph_of(header.graph, arrays.under("graph/")), cluster_of(header.cluster)
+        tensors = graph.n_tensors, len(cluster.class_bandwidth)
+        return Problem(
+            graph,
+            cluster,
+            costs_of(header.costs, arrays.under("costs/"), (graph.n_ops, len(cluster)), tensors),
+            objective_of(header.objective),
+            constraints_of(header.constraints),
+            header.warnings,
+        )
+
+
+def objective_record(objective: Objective) -> ObjectiveRecord:
+    """The record of an objective."""
+    return ObjectiveRecord.model_validate(objective)
+
+
+def objective_of(record: ObjectiveRecord) -> Objective:
+    """The objective of a record."""
+    return Objective(**dict(record))
+
+
+def constraints_record(constraints: Constraints) -> ConstraintsRecord:
+    """The record of constraints."""
+    return ConstraintsRecord.model_validate(constraints)
+
+
+def constraints_of(record: ConstraintsRecord) -> Constraints:
+    """The constraints of a record. Raises InputError."""
+    pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
+    return Constraints(pins, forbidden, record.contiguous, record.headroom)

@@ -1,0 +1,104 @@
+"""What the JSON parts of all our files share: the kinds of records, and how a bad one is refused."""
+
+from __future__ import annotations
+
+import math
+import os
+import reprlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
+from pydantic_core import from_json
+
+from placewise.errors import InputError, ModelFileError, OutputError
+
+LARGEST_JSON = 1 << 30
+"""Bytes; a larger JSON file is refused unread (the plan of a million ops takes about a tenth of it)."""
+
+Amount = Annotated[
+    float,
+    BeforeValidator(lambda value: math.inf if value is None or value != value else value),
+    PlainSerializer(lambda value: value if math.isfinite(value) else None, return_type=float | None),
+    WithJsonSchema({"type": ["number", "null"]}),
+]
+"""A number; what is infinite, unlimited or undefined is ``null`` in the file and inf in memory."""
+
+Refusal = type[InputError]
+R = TypeVar("R", bound=BaseModel)
+
+
+class Record(BaseModel):
+    """A JSON object with named fields; fields that we do not know are passed over."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True, allow_inf_nan=True)
+
+
+def parse_json(data: bytes, error: Refusal = ModelFileError) -> Any:
+    """The value of a JSON text; raises `error` for anything else, bare NaN and Infinity included."""
+    try:
+        return from_json(data, allow_inf_nan=False)
+    except ValueError as cause:
+        raise error(f"is not JSON ({cause})", remedy="is the file whole, and the right one?") from None
+
+
+def json_bytes(record: BaseModel, exclude: set[str] | None = None) -> bytes:
+    """The record as JSON, indented, without the fields in `exclude`; raises OutputError for what JSON cannot hold."""
+    try:
+        return record.model_dump_json(indent=1, exclude=exclude).encode() + b"\n"
+    except ValueError as error:
+        raise OutputError(f"cannot be written as JSON ({error})", remedy="rename what is not valid Unicode") from None
+
+
+def read_bytes(path: str | os.PathLike[str], error: Refusal, largest: int = LARGEST_JSON) -> bytes:
+    """A whole file; raises `error` if it is missing, unreadable or larger than `largest` bytes."""
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(largest + 1)
+    except OSError as cause:
+        raise error(f"cannot be read ({reason_of(cause)})", where=str(path), remedy="check the path") from None
+    if len(data) > largest:
+        raise error(f"is larger than {largest} bytes", where=str(path), remedy="is it the right file?")
+    return data
+
+
+def reason_of(cause: OSError) -> str:
+    """The cause in a few words."""
+    return (cause.strerror or str(cause)).lower()
+
+
+def checked(record: type[R], document: object, error: Refusal = ModelFileError) -> R:
+    """`document` as a record of a known format and version; raises `error` saying what is wrong, and where."""
+    name, newest = record.model_fields["format"].default, record.model_fields["version"].default
+    if not isinstance(document, dict) or not isinstance(document.get("format"), str):
+        raise error(f"is not a {name} file: it names no format", remedy="is it the right file?")
+    if document["format"] != name:
+        raise error(f"is a {reprlib.repr(document['format'])} file, not a {name} file", remedy="is it the right file?")
+    version = document.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version < 1:
+        raise error(f"names no version of {name} (it says {reprlib.repr(version)})", remedy="is the file whole?")
+    if version > newest:
+        raise error(f"is {name} version {version}, newer than {newest}", remedy="upgrade placewise to read it")
+    return validated(record, document, error)
+
+
+def validated(record: type[R], document: object, error: Refusal = ModelFileError) -> R:
+    """`document` as a record; raises `error` saying which field is wrong."""
+    try:
+        return record.model_validate(document)
+    except ValidationError as cause:
+        first, more = cause.errors(include_url=False)[0], cause.error_count() - 1
+        place = ".".join(str(part)[:80] for part in first["loc"])
+        others = f", and {more} more faults" if more else ""
+        raise error(f"{place!r} is wrong: {first['msg'].lower()}{others}", remedy="see docs/formats.md") from None
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Puts the file's name in front of any complaint."""
+    try:
+        yield
+    except InputError as error:
+        raise error.at(str(path)) from None

@@ -1,0 +1,43 @@
+"""The JSON Schemas of our files (draft 2020-12), made from the records that read and write them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from placewise.files.cluster_file import ClusterRecord
+from placewise.files.costs_file import CostsHeader
+from placewise.files.graph_file import GraphHeader
+from placewise.files.plan_file import Plan
+from placewise.files.problem_file import ProblemHeader
+from placewise.files.records import Record
+
+RECORDS: dict[str, type[Record]] = {
+    "cluster": ClusterRecord,
+    "costs": CostsHeader,
+    "graph": GraphHeader,
+    "plan": Plan,
+    "problem": ProblemHeader,
+}
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """The JSON Schema of a record in `RECORDS`: what is accepted; all fields are written."""
+    record = RECORDS[name]
+    schema = _untitled(record.model_json_schema())
+    schema["required"] = sorted({"format", "version", *schema.get("required", ())})
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"placewise {name}", **schema}
+
+
+def schema_text(name: str) -> str:
+    """The same as the text of a file in docs/schemas."""
+    return json.dumps(schema_of(name), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _untitled(schema: Any) -> Any:
+    """Without the titles that only repeat the names of fields."""
+    if isinstance(schema, list):
+        return [_untitled(item) for item in schema]
+    if not isinstance(schema, dict):
+        return schema
+    return {key: _untitled(item) for key, item in schema.items() if key != "title" or not isinstance(item, str)}

@@ -1,0 +1,177 @@
+"""The published split format, and the one door through which every plan for a problem comes in.
+
+A split is ``{"fpgas": [{"nodes": [ids]}, ...], "cpus": [{"nodes": [ids]}, ...], "maxLoad" or "totalLatency":
+ms}`` (Tarnawski et al. 2020, msr-fiddle/dnn-partitioning). Ids are op names; list i belongs to accelerator
+or CPU i of the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import permutations
+
+import numpy as np
+from pydantic import StrictInt, StrictStr
+
+from placewise.errors import PlanError
+from placewise.files.cluster_file import MOST_DEVICES
+from placewise.files.plan_file import Plan, is_split, placement_of
+from placewise.files.records import Record, checked, naming, parse_json, read_bytes, validated
+from placewise.model.cluster import Cluster, Link
+from placewise.model.columns import Floats, Ints
+from placewise.model.costs import CostTable, transfer_seconds_of
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+
+class _Part(Record):
+    nodes: tuple[StrictInt | StrictStr, ...]
+
+
+class _Split(Record):
+    fpgas: tuple[_Part, ...] = ()
+    cpus: tuple[_Part, ...] = ()
+
+
+def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
+    """A plan or a published split as a placement for `problem`, which a split may extend (see `read_split`).
+
+    Raises PlanError.
+    """
+    data = read_bytes(path, PlanError)
+    with naming(path):
+        document = parse_json(data, PlanError)
+        if is_split(document):
+            return _placed(validated(_Split, document, PlanError), problem)
+        plan = checked(Plan, document, PlanError)
+        return problem, placement_of(plan, problem.graph, problem.cluster)
+
+
+def read_split(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
+    """A published split as a placement for `problem`.
+
+    More accelerator lists than accelerators: in `subgraph` latency a multiple q · k of k accelerators
+    means that each has q consecutive lists, its calls; otherwise the problem comes back with clones of the
+    last accelerator that are not available, so that the split can be priced and the violation is seen.
+    Lists of CPUs likewise, except that in `subgraph` latency all CPUs are one host. Ops that are not named
+    follow the named ops of their colocation group: the split of an inference file serves the training file.
+
+    Raises PlanError for an op that does not exist, stands in two places, or has no place.
+    """
+    data = read_bytes(path, PlanError)
+    with naming(path):
+        document = parse_json(data, PlanError)
+        if not is_split(document):
+            raise PlanError("has no 'fpgas' and no 'cpus'", remedy="see the published split in docs/formats.md")
+        return _placed(validated(_Split, document, PlanError), problem)
+
+
+def _placed(split: _Split, problem: Problem) -> tuple[Problem, Placement]:
+    host = problem.cluster.is_host
+    accelerators, hosts = np.flatnonzero(~host).tolist(), np.flatnonzero(host).tolist()
+    calls = 1
+    if problem.objective.kind == "latency" and problem.objective.execution == "subgraph":
+        hosts += hosts[-1:] * (len(split.cpus) - len(hosts))
+        if accelerators and len(split.fpgas) % len(accelerators) == 0:
+            calls = max(1, len(split.fpgas) // len(accelerators))
+            accelerators = np.repeat(accelerators, calls).tolist()
+    problem, accelerators = _enough(problem, accelerators, split.fpgas, "acc")
+    problem, hosts = _enough(problem, hosts, split.cpus, "cpu")
+    part = _parts(problem.graph, (*split.fpgas, *split.cpus))
+    device = np.array([*accelerators, *hosts], np.int32)[part]
+    if calls == 1:
+        return problem, Placement(device)
+    call = np.zeros(len(split.fpgas) + len(split.cpus), np.int32)
+    call[: len(split.fpgas)] = np.arange(len(split.fpgas)) % calls
+    return problem, Placement(device, call[part])
+
+
+def _parts(graph: Graph, parts: Sequence[_Part]) -> Ints:
+    """The part [n_ops] of every op: the one that names it, or that of the first named op of its group."""
+    op_of = {name: op for op, name in enumerate(graph.ops.name)}
+    place = np.full(graph.n_ops, -1, np.int32)
+    for number, part in enumerate(parts):
+        for node in part.nodes:
+            op = op_of.get(str(node))
+            if op is None:
+                raise PlanError(f"the model has no op {str(node)!r}", remedy="use the split of this model")
+            if place[op] >= 0:
+                raise PlanError(f"op {str(node)!r} is named twice", remedy="name every op once")
+            place[op] = number
+    named = np.flatnonzero((place >= 0) & (graph.ops.group >= 0))
+    groups, first = np.unique(graph.ops.group[named], return_index=True)
+    leader = dict(zip(groups.tolist(), place[named[first]].tolist(), strict=True))
+    for op in np.flatnonzero(place < 0).tolist():
+        place[op] = leader.get(int(graph.ops.group[op]), -1)
+        if place[op] < 0:
+            raise PlanError(
+                f"op {graph.ops.name[op]!r} has no device", remedy="name it, or an op of its colocation group"
+            )
+    return place
+
+
+def _enough(problem: Problem, devices: list[int], parts: Sequence[_Part], prefix: str) -> tuple[Problem, list[int]]:
+    """One device per part; where they run out before the last part with ops, clones of the last device."""
+    wanted = max((number for number, part in enumerate(parts, 1) if part.nodes), default=0)
+    missing = wanted - len(devices)
+    if missing > 0:
+        if not devices:
+            raise PlanError(f"the cluster has no device for the lists of {prefix}0", remedy="add one to the cluster")
+        if wanted > MOST_DEVICES:
+            raise PlanError(f"has {wanted} lists, more than {MOST_DEVICES}", remedy="is it the right file?")
+        names = [f"{prefix}{number}" for number in range(len(devices), wanted)]
+        clones = range(problem.n_devices, problem.n_devices + missing)
+        problem = _with_clones(problem, devices[-1], names)
+        devices = [*devices, *clones]
+    nobody = [-1] * (len(parts) - len(devices))
+    return problem, [*devices, *nobody][: len(parts)]
+
+
+def _with_clones(problem: Problem, model: int, names: Sequence[str]) -> Problem:
+    """The problem with further devices that cost what device `model` costs but may not be used."""
+    cluster, costs = problem.cluster, problem.costs
+    clones = tuple(replace(cluster.devices[model], name=name, available=False) for name in names)
+    links = (*cluster.links, *_cloned_links(cluster, model, names))
+    larger = Cluster((*cluster.devices, *clones), links, cluster.transfers)
+    columns = [*range(len(cluster)), *[model] * len(names)]
+    table = CostTable(
+        costs.op_seconds[:, columns],
+        _transfers(problem, larger),
+        costs.op_source[:, columns],
+        costs.sources,
+        costs.transfer_source,
+    )
+    return problem.with_(cluster=larger, costs=table)
+
+
+def _cloned_links(cluster: Cluster, model: int, names: Sequence[str]) -> list[Link]:
+    """The links of device `model` for every clone, and links among them like one that reaches `model`."""
+    own = cluster.devices[model].name
+    links = [replace(link, source=name) for name in names for link in cluster.links if link.source == own]
+    links += [replace(link, target=name) for name in names for link in cluster.links if link.target == own]
+    accelerators = {device.name for device in cluster if not device.is_host}
+    peer = next((link for link in cluster.links if link.target == own and link.source in accelerators), None)
+    if peer is not None:
+        links += [replace(peer, source=a, target=b) for a, b in permutations((own, *names), 2)]
+    return links
+
+
+def _transfers(problem: Problem, larger: Cluster) -> Floats:
+    """The transfer times by the link classes of `larger`; those of a new class follow from bytes."""
+    old = problem.cluster
+    column = {
+        key: number
+        for number, key in enumerate(zip(old.class_bandwidth.tolist(), old.class_latency.tolist(), strict=True))
+    }
+    keys = [*zip(larger.class_bandwidth.tolist(), larger.class_latency.tolist(), strict=True)]
+    if all(key in column for key in keys[1:]):
+        seconds: Floats = problem.costs.transfer_seconds[:, [0, *(column[key] for key in keys[1:])]]
+        return seconds
+    from_bytes = transfer_seconds_of(problem.graph, larger).copy()
+    for number, key in enumerate(keys[1:], 1):
+        if key in column:
+            from_bytes[:, number] = problem.costs.transfer_seconds[:, column[key]]
+    return from_bytes
