@@ -47,12 +47,22 @@ def contract(problem: Problem) -> Contraction:
     tail, head = _block_edges(problem)
     offsets, heads = _rows(tail, head, problem.n_blocks)
     fused, n = _strong_components(offsets, heads)
-    tail, head = fused[tail], fused[head]
-    successor_offsets, successors = _rows(tail, head, n)
-    predecessor_offsets, predecessors = _rows(head, tail, n)
-    return Contraction(
-        frozen(fused[problem.block], np.int32), n, successor_offsets, successors, predecessor_offsets, predecessors
-    )
+    return _contraction(fused[problem.block], n, fused[tail], fused[head])
+
+
+def join(contraction: Contraction, label: Ints) -> Contraction:
+    """The coarser contraction whose components are the labels [n]: dense, and topological for their edges."""
+    tail, head = contraction.edges()
+    n = int(label.max(initial=-1)) + 1
+    return _contraction(label[contraction.component], n, label[tail], label[head])
+
+
+def depth_first(contraction: Contraction) -> Ints:
+    """Another topological order: the position [n] of each component when branches are followed to their end."""
+    tail, head = contraction.edges()
+    offsets, heads = _rows(contraction.n - 1 - tail, contraction.n - 1 - head, contraction.n)
+    position, _ = _strong_components(offsets, heads)
+    return position[::-1].copy()
 
 
 def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | None:
@@ -74,6 +84,10 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
     for source, target in np.unique(np.stack([tail[crossing], head[crossing]]), axis=1).T.tolist():
         after.setdefault(source, set()).add(target)
     return _cycle(after)
+
+
+def _contraction(component: Ints, n: int, tail: Ints, head: Ints) -> Contraction:
+    return Contraction(frozen(component, np.int32), n, *_rows(tail, head, n), *_rows(head, tail, n))
 
 
 def _block_edges(problem: Problem) -> tuple[Ints, Ints]:

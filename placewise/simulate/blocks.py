@@ -1,0 +1,90 @@
+"""Sums over blocks (colocation groups) and classes of equal devices: what bounds and exact methods start from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.graph import Graph
+from placewise.model.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeviceClasses:
+    """Devices that no cost, rule or capacity tells apart: `of` [n_devices] is the class of each device."""
+
+    of: Ints
+    count: Longs  # [n_classes]
+    example: Longs  # [n_classes] the first device of each
+
+
+def device_classes(problem: Problem) -> DeviceClasses:
+    """Equal devices: the same times, the same allowed ops, capacity, streams and links to the host."""
+    cluster, host = problem.cluster, problem.n_devices
+    keys: dict[bytes, int] = {}
+    of = []
+    for d, device in enumerate(cluster):
+        place = cluster.location[d]
+        marks = (
+            problem.capacity[d], device.streams, device.call_overhead, cluster.is_host[d],
+            cluster.link_class[place, host], cluster.link_class[host, place],
+        )  # fmt: skip
+        column = np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], np.inf)
+        of.append(keys.setdefault(np.array(marks, np.float64).tobytes() + column.tobytes(), len(keys)))
+    classes = np.array(of, np.int32)
+    _, example, count = np.unique(classes, return_index=True, return_counts=True)
+    return DeviceClasses(classes, count, example)
+
+
+def block_sums(problem: Problem, values: Floats) -> Floats:
+    """Σ of a column over the ops of each block [n_blocks]."""
+    sums: Floats = np.bincount(problem.block, weights=values, minlength=problem.n_blocks).astype(np.float64)
+    return sums
+
+
+def block_seconds(problem: Problem, devices: Longs) -> Floats:
+    """Time of each block on chosen devices [n_blocks, len(devices)]; inf where a member may not run."""
+    columns = []
+    for d in devices.tolist():
+        seconds = np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], 0.0)
+        blocked = block_sums(problem, (~problem.allowed[:, d]).astype(np.float64)) > 0
+        columns.append(np.where(blocked, np.inf, block_sums(problem, seconds)))
+    return np.stack(columns, axis=1) if columns else np.zeros((problem.n_blocks, 0))
+
+
+def block_bytes(problem: Problem) -> Floats:
+    """Resident bytes that each block needs wherever it is [n_blocks]; weights tied inside it count once."""
+    return _resident(problem, np.ones_like)
+
+
+def storage_bytes(graph: Graph) -> Floats:
+    """Bytes of each weight storage; tied weights share one."""
+    size = np.zeros(int(graph.weights.storage.max(initial=-1)) + 1)
+    np.maximum.at(size, graph.weights.storage, np.maximum(graph.weights.bytes, 0))
+    return size
+
+
+def _resident(problem: Problem, sharers: Callable[[Longs], npt.NDArray[Any]]) -> Floats:
+    """State and weights of each block; `sharers` says by how many a (block, storage) pair's bytes are divided."""
+    graph = problem.graph
+    total = block_sums(problem, graph.ops.state_bytes.astype(np.float64))
+    if len(graph.weight_edges):
+        size = storage_bytes(graph)
+        storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
+        pair = np.unique(problem.block[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
+        held = pair % len(size)
+        total += np.bincount(pair // len(size), weights=size[held] / sharers(held), minlength=len(total))
+    return total
+
+
+def unshared_bytes(problem: Problem) -> Floats:
+    """Resident bytes of each block [n_blocks] such that their sum over any set never exceeds what it needs.
+
+    A storage that several blocks share is split evenly among them.
+    """
+    return _resident(problem, lambda storage: np.bincount(storage)[storage])

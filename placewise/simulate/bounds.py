@@ -1,0 +1,155 @@
+"""Lower bounds that hold for every placement, proved in floating point rounded down.
+
+Throughput: *fractional assignment*. If max-load T can be reached, blocks can be spread over the devices,
+CPUs included, with Σ time ≤ T on each and memory kept. For any prices λ (of device time, Σ m_c λ_c = 1 over
+classes of m_c equal devices) and μ ≥ 0 (of memory) the Lagrangian
+Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound, however the prices were found; cutting planes
+(Kelley 1960) find good ones. Pairs with t[b,c] > T cannot be used, so a restricted bound above T refutes T.
+
+Latency: *critical path* at each op's best time; where devices run one op at a time, also the fractional
+assignment with one machine per stream; in `sequential` execution the sum of best times.
+"""
+
+from __future__ import annotations
+
+import highspy
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Longs
+from placewise.model.problem import Problem
+from placewise.model.result import Bound
+from placewise.simulate.arrays import arrays_of
+from placewise.simulate.blocks import DeviceClasses, block_seconds, device_classes, unshared_bytes
+from placewise.simulate.kernels import kernel
+
+_ROUND_DOWN = 1 - 1e-12
+
+
+def lower_bound(problem: Problem) -> Bound:
+    """The best lower bound here, in seconds, on the value of any placement that keeps the rules."""
+    if not problem.n_ops:
+        return Bound(0.0, "empty graph")
+    classes = device_classes(problem)
+    times = block_seconds(problem, classes.example)
+    if not np.isfinite(times).any(axis=1).all():
+        return Bound(0.0, "no bound: some group may run nowhere")
+    objective = problem.objective
+    candidates = [Bound(0.0, "nonnegative costs")]
+    if objective.kind == "throughput":
+        candidates.append(Bound(float(times.min(axis=1).max()) * _ROUND_DOWN, "largest group"))
+        candidates.append(_assignment_bound(problem, classes, times, classes.count))
+    else:
+        candidates.append(Bound(_critical_path(problem, classes, times) * _ROUND_DOWN, "critical path"))
+        streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
+        if objective.execution == "sequential":
+            candidates.append(Bound(float(times.min(axis=1).sum()) * _ROUND_DOWN, "sum of best times"))
+        elif objective.execution == "operator" or not problem.cluster.is_host.any():
+            width = streams if objective.execution == "operator" else np.ones_like(streams)
+            candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
+    return max(candidates, key=lambda bound: bound.value)
+
+
+def _critical_path(problem: Problem, classes: DeviceClasses, times: Floats) -> float:
+    usable = np.isfinite(times)
+    seconds = np.full(problem.n_ops, np.inf)
+    for c, d in enumerate(classes.example.tolist()):
+        here = np.where(usable[problem.block, c], problem.costs.op_seconds[:, d], np.inf)
+        seconds = np.minimum(seconds, here)
+    return float(_longest_path(arrays_of(problem), seconds, np.zeros(problem.n_ops)))
+
+
+@kernel
+def _longest_path(a, seconds, reach):
+    longest = 0.0
+    for op in range(len(seconds)):
+        reach[op] += seconds[op]
+        longest = max(longest, reach[op])
+        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
+            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                reach[a.consumers[row]] = max(reach[a.consumers[row]], reach[op])
+    return longest
+
+
+def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, machines: Longs) -> Bound:
+    """The fractional-assignment bound, sharpened by refuting values of T between it and what is surely reached."""
+    weight = unshared_bytes(problem)
+    capacity = problem.capacity[classes.example] * classes.count
+    usable = np.isfinite(times)
+    best = max(_lagrangian_bound(times, usable, weight, capacity, machines), float(times.min(axis=1).max()))
+    if problem.objective.kind == "throughput" and times.size <= 200_000 and np.isfinite(best):
+        low, high = best, 2 * best
+        for _ in range(16):
+            middle = (low + high) / 2
+            allowed = times <= middle
+            refuted = not allowed.any(axis=1).all()
+            if refuted or _lagrangian_bound(times, allowed, weight, capacity, machines) > middle:
+                low = middle
+            else:
+                high = middle
+        best = low
+    return Bound(best * _ROUND_DOWN, "fractional assignment")
+
+
+def _lagrangian_bound(
+    times: Floats, usable: Bools, weight: Floats, capacity: Floats, machines: Longs, *, rounds: int = 60
+) -> float:
+    """Max over prices of the Lagrangian, by cutting planes; every evaluation is itself a valid bound."""
+    n_classes = len(machines)
+    priced = np.flatnonzero(np.isfinite(capacity))
+    cost = np.where(usable, times, 0.0)
+    unusable = np.where(usable, 0.0, np.inf)
+    scale = float(np.where(usable, times, np.inf).min(axis=1).sum()) or 1.0
+    unit = max(float(weight.sum()), 1.0)
+    master = _Master(machines, capacity[priced] / unit, scale)
+    prices, best = master.start(), 0.0
+    rows = np.arange(len(times))
+    for _ in range(rounds):
+        time_price, memory_price = prices[:n_classes], prices[n_classes:]
+        reduced = cost * time_price + unusable
+        reduced[:, priced] += weight[:, None] * (memory_price / unit)
+        choice = reduced.argmin(axis=1)
+        value = float(reduced[rows, choice].sum() - memory_price @ (capacity[priced] / unit))
+        best = max(best, value)
+        time_used = np.bincount(choice, weights=cost[rows, choice], minlength=n_classes)
+        memory_used = np.bincount(choice, weights=weight, minlength=n_classes)[priced] / unit
+        prices, ceiling = master.cut(np.concatenate((time_used, memory_used - capacity[priced] / unit)))
+        if ceiling - best <= 1e-7 * max(abs(ceiling), 1e-300):
+            break
+    return best
+
+
+class _Master:
+    """Max θ over prices, θ below every cut: a linear program of a few columns."""
+
+    def __init__(self, machines: Longs, capacity: Floats, scale: float) -> None:
+        self.count, self.scale, self.machines = len(machines) + len(capacity), scale, machines
+        self.highs = highspy.Highs()  # type: ignore[no-untyped-call]
+        self.highs.setOptionValue("output_flag", False)
+        self.highs.setOptionValue("threads", 1)
+        infinity = highspy.kHighsInf
+        for _ in range(self.count):
+            self.highs.addVar(0.0, infinity)
+        self.highs.addVar(-infinity, 1e3)
+        self.highs.changeColCost(self.count, -1.0)
+        for column in range(len(machines), self.count):
+            self.highs.changeColBounds(column, 0.0, 1e6)
+        index = np.arange(len(machines), dtype=np.int32)
+        self.highs.addRow(1.0, 1.0, len(index), index, machines.astype(np.float64))
+
+    def start(self) -> Floats:
+        prices = np.zeros(self.count)
+        prices[: len(self.machines)] = 1.0 / self.machines.sum()
+        return prices
+
+    def cut(self, slope: Floats) -> tuple[Floats, float]:
+        """Add θ ≤ slope · prices; the new prices and the ceiling on every bound."""
+        n_classes = len(self.machines)
+        slope = np.concatenate((slope[:n_classes] / self.scale, slope[n_classes:]))
+        index = np.arange(self.count + 1, dtype=np.int32)
+        self.highs.addRow(-highspy.kHighsInf, 0.0, len(index), index, np.append(-slope, 1.0))
+        self.highs.run()
+        solution = np.array(self.highs.getSolution().col_value)
+        prices = np.maximum(solution[: self.count], 0.0)
+        prices[:n_classes] /= max(float(self.machines @ prices[:n_classes]), 1e-300)
+        prices[n_classes:] *= self.scale
+        return prices, float(solution[self.count]) * self.scale

@@ -1,0 +1,48 @@
+"""A cheap proof, before any search, that nothing fits."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.problem import Problem
+from placewise.simulate.blocks import block_bytes, block_seconds, unshared_bytes
+from placewise.units import format_bytes
+
+
+def why_infeasible(problem: Problem) -> str:
+    """A proof in words that no placement exists, or "" if this simple look finds none."""
+    if not problem.n_ops:
+        return ""
+    runs = np.isfinite(block_seconds(problem, np.arange(problem.n_devices)))
+    size = block_bytes(problem)
+    nowhere = ~runs.any(axis=1)
+    if nowhere.any():
+        name = _named(problem, int(np.argmax(nowhere)))
+        return f"{name} may run on no device: see unsupported kinds, pins and forbidden pairs"
+    room = np.where(runs, problem.capacity, -1.0)
+    short = size - room.max(axis=1)
+    if (short > 0).any():
+        block = int(np.argmax(short))
+        device = problem.cluster.names[int(room[block].argmax())]
+        return (
+            f"{_named(problem, block)} needs {format_bytes(size[block])} and fits nowhere: on {device}, "
+            f"the roomiest device that may run it, {format_bytes(short[block])} ({short[block]:.0f} bytes) are missing"
+        )
+    limited = np.isfinite(problem.capacity)
+    bound_to = ~(runs & ~limited).any(axis=1)
+    needed = float(unshared_bytes(problem)[bound_to].sum())
+    missing = needed - float(problem.capacity[limited].sum())
+    if missing > 1e-9 * max(needed, 1.0):
+        block = int(np.where(bound_to, size, -1.0).argmax())
+        devices = ", ".join(problem.cluster.names[d] for d in np.flatnonzero(limited))
+        return (
+            f"{format_bytes(needed)} must fit on {devices}, which is {format_bytes(missing)} ({missing:.0f} bytes) "
+            f"more than they hold; the largest group is {_named(problem, block)} with {format_bytes(size[block])}"
+        )
+    return ""
+
+
+def _named(problem: Problem, block: int) -> str:
+    members = np.flatnonzero(problem.block == block)
+    first = repr(problem.graph.ops.name[members[0]])
+    return f"op {first}" if len(members) == 1 else f"the group of {len(members)} ops around {first}"

@@ -1,0 +1,42 @@
+"""How Placewise compiles: the one decorator of its numba kernels, and the line that explains the wait."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba.core import event
+
+Function = Callable[..., Any]
+log = logging.getLogger("placewise")
+
+
+class _CompileNotice(event.Listener):
+    """Says once that kernels are being compiled; later runs load them from numba's cache."""
+
+    said = False
+
+    def on_start(self, event: event.Event) -> None:
+        if not _CompileNotice.said:
+            _CompileNotice.said = True
+            log.warning("compiling kernels (only once: they are cached on disk)")
+
+    def on_end(self, event: event.Event) -> None:
+        return
+
+
+def kernel(function: Function) -> Function:
+    """Compile on first call, cache on disk, release the interpreter lock while running."""
+    compiled: Function = numba.njit(cache=True, nogil=True)(function)
+    return compiled
+
+
+def helper(function: Function) -> Function:
+    """A function that only kernels call: compiled into them, cached with them."""
+    compiled: Function = numba.njit(nogil=True)(function)
+    return compiled
+
+
+event.register("numba:compile", _CompileNotice())  # type: ignore[no-untyped-call]

@@ -1,0 +1,54 @@
+"""Mean costs and upward ranks: the order in which a dynamic scheduler takes ops."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import Floats
+from placewise.model.problem import Problem
+from placewise.simulate.arrays import Arrays
+from placewise.simulate.kernels import kernel
+
+
+@kernel
+def _upward_ranks(a, seconds, hop, rank):
+    for op in range(len(rank) - 1, -1, -1):
+        longest = 0.0
+        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
+            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                longest = max(longest, hop[tensor] + rank[a.consumers[row]])
+        rank[op] = seconds[op] + longest
+
+
+def upward_ranks(problem: Problem, a: Arrays) -> Floats:
+    """Longest remaining path from each op [n_ops], itself included, at mean cost (HEFT, Topcuoglu et al. 2002).
+
+    Mean over the devices that may run the op, and over ordered pairs of different devices for a transfer.
+    """
+    seconds = mean_op_seconds(problem)
+    rank = np.zeros(problem.n_ops)
+    _upward_ranks(a, seconds, mean_transfer_seconds(problem), rank)
+    return rank
+
+
+def mean_op_seconds(problem: Problem) -> Floats:
+    """Mean time of each op [n_ops] over the devices that may run it; 0 where none may."""
+    times = np.where(problem.allowed, problem.costs.op_seconds, 0.0)
+    mean: Floats = times.sum(axis=1) / np.maximum(problem.allowed.sum(axis=1), 1)
+    return mean
+
+
+def mean_transfer_seconds(problem: Problem) -> Floats:
+    """Mean time of each tensor [n_tensors] over ordered pairs of different devices (0 on a single device)."""
+    cluster = problem.cluster
+    host, weight = len(cluster), np.zeros(len(cluster.class_bandwidth))
+    for source in range(host):
+        for target in range(host):
+            if source == target:
+                continue
+            here, there = cluster.location[source], cluster.location[target]
+            hops = ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
+            for hop in hops:
+                weight[cluster.link_class[hop]] += 1
+    mean: Floats = problem.costs.transfer_seconds @ (weight / max(host * (host - 1), 1))
+    return mean

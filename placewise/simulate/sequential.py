@@ -1,0 +1,117 @@
+"""`sequential` latency (OpenVINO HETERO, one request): one piece at a time over all devices.
+
+A piece is what one device runs without interruption: an op's piece is numbered by how often the paths to
+it change device, so that pieces never wait for each other in a circle. Pieces run by number, then by
+device; before a piece, the tensors that it needs and that its device has never had are moved, one after
+another. The value is Σ ops + Σ transfers + overhead per piece; model outputs are brought home at the end.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.result import Timeline
+from placewise.simulate.arrays import Arrays
+from placewise.simulate.kernels import helper, kernel
+from placewise.simulate.schedule import logged_timeline
+
+
+@helper
+def _move(a, tensor, source, target, clock, log):
+    seconds = a.transfer[tensor, a.link_class[source, target]]
+    if log.shape[0] > 0:
+        row = int(log[0, 0]) + 1
+        log[0, 0] = row
+        log[row, 0], log[row, 1], log[row, 2] = tensor, source, target
+        log[row, 3], log[row, 4] = clock, clock + seconds
+    return clock + seconds
+
+
+@helper
+def _fetch(a, tensor, source, target, held, clock, log):
+    """Bring `tensor` to `target` if it is not there; `held` [n_tensors, n_devices + 1] remembers where it is."""
+    host = len(a.location)
+    if held[tensor, target]:
+        return clock
+    if a.staged and not held[tensor, host]:
+        clock = _move(a, tensor, source, host, clock, log)
+        held[tensor, host] = True
+    if not held[tensor, target]:
+        clock = _move(a, tensor, host if a.staged else source, target, clock, log)
+        held[tensor, target] = True
+    return clock
+
+
+@kernel
+def _piece_numbers(a, device, number):
+    number[:] = 0
+    for op in range(len(device)):
+        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
+            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                reader = a.consumers[row]
+                number[reader] = max(number[reader], number[op] + (1 if device[reader] != device[op] else 0))
+
+
+@kernel
+def _run_pieces(a, device, number, order, in_offsets, in_tensors, start, finish, log):
+    host, clock, first = len(a.location), 0.0, 0
+    held = np.zeros((len(a.producer), host + 1), np.bool_)
+    for tensor in range(len(a.producer)):
+        maker = a.producer[tensor]
+        held[tensor, host if maker < 0 else a.location[device[maker]]] = True
+    while first < len(order):
+        d, last = device[order[first]], first
+        while last < len(order) and device[order[last]] == d and number[order[last]] == number[order[first]]:
+            op = order[last]
+            for row in range(in_offsets[op], in_offsets[op + 1]):
+                tensor = in_tensors[row]
+                maker = a.producer[tensor]
+                source = host if maker < 0 else a.location[device[maker]]
+                clock = _fetch(a, tensor, source, a.location[d], held, clock, log)
+            last += 1
+        clock += a.call_overhead[d]
+        for k in range(first, last):
+            start[order[k]] = clock
+            clock += a.op_seconds[order[k], d]
+            finish[order[k]] = clock
+        first = last
+    for tensor in range(len(a.producer)):
+        if a.output[tensor] and a.producer[tensor] >= 0:
+            clock = _fetch(a, tensor, a.location[device[a.producer[tensor]]], host, held, clock, log)
+    return clock
+
+
+def cut_pieces(a: Arrays, device: Ints) -> Ints:
+    """The number of each op's piece [n_ops]; ops of one number and one device form a piece."""
+    number = np.empty(len(device), np.int32)
+    _piece_numbers(a, device, number)
+    return number
+
+
+def makespan(a: Arrays, device: Ints, in_offsets: Ints, in_tensors: Ints) -> float:
+    """Seconds of one placement [n_ops]; the last two columns are the graph's edges by consumer."""
+    start, finish = np.empty(len(device)), np.empty(len(device))
+    return _run(a, device, in_offsets, in_tensors, start, finish, np.empty((0, 5)))
+
+
+def makespans(a: Arrays, placements: Ints, edges: tuple[Ints, Ints], first: int, last: int, values: Floats) -> None:
+    """Seconds of placements [K, n_ops], rows first to last, into `values` [K]."""
+    for k in range(first, last):
+        values[k] = makespan(a, placements[k], *edges)
+
+
+def timeline(a: Arrays, device: Ints, in_offsets: Ints, in_tensors: Ints) -> tuple[float, Timeline]:
+    """The makespan of one placement and everything that happened."""
+    start, finish = np.empty(len(device)), np.empty(len(device))
+    log = np.zeros((2 * (len(a.consumers) + len(a.producer)) + 1, 5))
+    value = _run(a, device, in_offsets, in_tensors, start, finish, log)
+    return value, logged_timeline(start, finish, log)
+
+
+def _run(
+    a: Arrays, device: Ints, in_offsets: Ints, in_tensors: Ints, start: Floats, finish: Floats, log: Floats
+) -> float:
+    number = cut_pieces(a, device)
+    order = np.lexsort((device, number))
+    return float(_run_pieces(a, device, number, order, in_offsets, in_tensors, start, finish, log))
