@@ -1,0 +1,159 @@
+"""An ONNX file → a slim ModelProto: parsed once, large values dropped, functions inlined, opset checked."""
+
+from __future__ import annotations
+
+import graphlib
+import hashlib
+import math
+import mmap
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import onnx
+import onnx.inliner
+
+from placewise.errors import ModelFileError
+from placewise.readers.onnx.types import subgraphs
+
+OLDEST_OPSET = 9
+KEPT_ELEMENTS = 1_000
+"""Values of longer tensors are dropped right after parsing: no shape depends on them, their bytes follow from dims."""
+MOST_NODES = 5_000_000
+_VALUES = (
+    "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data",
+)  # fmt: skip
+
+
+def load(path: Path) -> tuple[onnx.ModelProto, str]:
+    """The model in `path`, with nothing large inside, and the file's sha256; never opens external data.
+
+    Raises ModelFileError, without the path, for anything that is not a readable ONNX model.
+    """
+    model, sha256 = _parse(path)
+    if not model.HasField("graph"):
+        raise ModelFileError("this is not an ONNX model (no graph in it)", remedy="give a .onnx file")
+    _plain_domains(model)
+    _check_opset(model)
+    for tensor in _tensors([*model.graph.node, *(node for function in model.functions for node in function.node)]):
+        _slim(tensor)
+    for tensor in _initializers(model.graph):
+        _slim(tensor)
+    if model.functions:
+        model = _inlined(model)
+    if not model.graph.node:
+        raise ModelFileError("the graph has no nodes", remedy="export the model again")
+    return model, sha256
+
+
+def _parse(path: Path) -> tuple[onnx.ModelProto, str]:
+    model = onnx.ModelProto()
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise ModelFileError("the file is empty", remedy="export or download the model again")
+            if size >= 1 << 31:
+                raise ModelFileError(
+                    "the file is larger than 2 GiB, which no ONNX file can be",
+                    remedy="save the model with its weights as external data",
+                )
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+                sha256 = hashlib.sha256(data).hexdigest()
+                _parse_into(model, data)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({error.strerror})", remedy="give a .onnx file") from None
+    return model, sha256
+
+
+def _parse_into(model: onnx.ModelProto, data: memoryview) -> None:
+    try:
+        model.ParseFromString(data)  # any buffer will do
+    except Exception:  # protobuf's own error type differs between its back ends
+        raise ModelFileError(
+            "this is not an ONNX model, or the file is cut off", remedy="export or download the model again"
+        ) from None
+
+
+def _plain_domains(model: onnx.ModelProto) -> None:
+    """Write the standard domain in one way: "" (files also say "ai.onnx")."""
+    for opset in model.opset_import:
+        opset.domain = "" if opset.domain == "ai.onnx" else opset.domain
+    for function in model.functions:
+        for opset in function.opset_import:
+            opset.domain = "" if opset.domain == "ai.onnx" else opset.domain
+    for node in _nodes([*model.graph.node, *(node for function in model.functions for node in function.node)]):
+        if node.domain == "ai.onnx":
+            node.domain = ""
+
+
+def _check_opset(model: onnx.ModelProto) -> None:
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    if not versions:
+        raise ModelFileError("the model names no opset (old, or cut off)", remedy="export it again, opset 13 or later")
+    if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
+        raise ModelFileError(
+            f"opset {versions['']} is too old; {OLDEST_OPSET} is the oldest that can be read",
+            remedy="convert it with onnx.version_converter",
+        )
+
+
+def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
+    """These nodes and all nodes in their bodies."""
+    for node in nodes:
+        yield node
+        for body in subgraphs(node):
+            yield from _nodes(body.node)
+
+
+def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for sparse in graph.sparse_initializer:
+        yield from (sparse.values, sparse.indices)
+
+
+def _tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
+    """Every tensor in attributes and bodies."""
+    for node in _nodes(nodes):
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+            yield from attribute.tensors
+        for body in subgraphs(node):
+            yield from _initializers(body)
+
+
+def _slim(tensor: onnx.TensorProto) -> None:
+    if math.prod(tensor.dims) > KEPT_ELEMENTS:
+        for field in _VALUES:
+            tensor.ClearField(field)
+
+
+def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model with calls of its own functions replaced by their bodies; refuses recursion and explosions."""
+    bodies = {(f.domain, f.name, f.overload): Counter(map(_called, _nodes(f.node))) for f in model.functions}
+    try:
+        callees_first = list(graphlib.TopologicalSorter(bodies).static_order())
+    except graphlib.CycleError as error:
+        name = "::".join(error.args[1][0][:2])
+        raise ModelFileError(f"function {name!r} calls itself", remedy="export the model again") from None
+    size: dict[tuple[str, str, str], int] = {}
+    for key in callees_first:
+        size[key] = sum(count * size.get(called, 1) for called, count in bodies.get(key, {}).items()) or 1
+    if sum(size.get(_called(node), 1) for node in _nodes(model.graph.node)) > MOST_NODES:
+        raise ModelFileError(f"its functions unfold to more than {MOST_NODES:,} nodes", remedy="export it again")
+    try:
+        return onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # the inliner reports through several unrelated C++ error types
+        raise ModelFileError(
+            f"its functions cannot be inlined ({_first_line(error)})", remedy="export it again"
+        ) from None
+
+
+def _called(node: onnx.NodeProto) -> tuple[str, str, str]:
+    return node.domain, node.op_type, node.overload
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]

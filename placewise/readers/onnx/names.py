@@ -1,0 +1,77 @@
+"""Names of ops and their module paths, from what exporters write beside the nodes."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+import onnx
+
+_NAME_SCOPES = "pkg.torch.onnx.name_scopes"  # torch.onnx.export(dynamo=True): a list of paths, the last the call's own
+_NAMESPACE = "namespace"  # the same exporter: "path: class/path: class/…/call: target"
+_CALL_SUFFIX = re.compile(r"@\d+")  # a module's second call: "layer@1"
+
+
+def op_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
+    """A distinct name per node: its own, or its first output's where it has none or shares it."""
+    count = Counter(node.name for node in nodes)
+    taken = {name for name, times in count.items() if times == 1} - {""}
+    names = []
+    for index, node in enumerate(nodes):
+        if node.name and count[node.name] == 1:
+            names.append(node.name)
+        else:
+            names.append(distinct(next(filter(None, node.output), f"{node.op_type}_{index}"), taken))
+    return names
+
+
+def distinct(name: str, taken: set[str]) -> str:
+    """`name`, with a number behind it where it is taken; the answer is then taken too."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}#{number}"
+    taken.add(free)
+    return free
+
+
+def kind_of(node: onnx.NodeProto) -> str:
+    """``MatMul`` for the standard domain, ``domain::op_type`` for others."""
+    return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
+
+
+def scope_of(node: onnx.NodeProto) -> str:
+    """The module path, such as ``encoder.layer.3.attention``; "" where the file does not say."""
+    notes = {entry.key: entry.value for entry in node.metadata_props}
+    if _NAME_SCOPES in notes:
+        return _from_name_scopes(notes[_NAME_SCOPES])
+    if _NAMESPACE in notes:
+        return _deepest([part.split(": ")[0] for part in notes[_NAMESPACE].split("/")[:-1]])
+    return _from_path(node.name)
+
+
+def _from_name_scopes(text: str) -> str:
+    try:
+        scopes = ast.literal_eval(text[:10_000])
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return ""
+    if not isinstance(scopes, list) or not all(isinstance(scope, str) for scope in scopes):
+        return ""
+    return _deepest(scopes[:-1])
+
+
+def _deepest(scopes: list[str]) -> str:
+    """The last full path of a list that goes from the model down to a module."""
+    return _CALL_SUFFIX.sub("", next(filter(None, reversed(scopes)), "").strip())
+
+
+def _from_path(name: str) -> str:
+    """``/layer1/layer1.0/conv1/Conv`` → ``layer1.0.conv1``: exporters repeat a container's name in its children."""
+    path: list[str] = []
+    for part in filter(None, name.split("/")[:-1]):
+        if path and part.startswith(path[-1] + "."):
+            path.pop()
+        path.append(part)
+    return ".".join(path)

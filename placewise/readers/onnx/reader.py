@@ -1,0 +1,64 @@
+"""read_onnx: the steps from a file to a reading."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx
+
+from placewise.errors import InputError, ModelFileError
+from placewise.model.graph import Graph, Source
+from placewise.readers.base import Reading
+from placewise.readers.onnx.convert import to_graph
+from placewise.readers.onnx.file import load
+from placewise.readers.onnx.names import kind_of
+from placewise.readers.onnx.shapes import infer_types, is_known
+from placewise.readers.onnx.symbols import set_dims
+
+_NO_DIMS: Mapping[str, int] = MappingProxyType({})
+
+
+def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
+    """Read an ONNX file (opset 9 or later) as the raw view: one op per node, constants included.
+
+    `dims` gives symbolic dimensions their numbers (``{"batch": 8}``). Weights count with the bytes that their
+    dimensions and element types say, so they may be missing: external data is never opened. The model's own
+    functions are inlined first, and `origin` holds indices into the nodes of the inlined graph. If, Loop and Scan
+    stay one op, which also reads what their bodies take from around them and uses the weights in their bodies.
+    A tensor whose shape stays unknown has −1 bytes, and a warning says so.
+
+    Raises ModelFileError or GraphError, naming the file.
+    """
+    try:
+        model, sha256 = load(path)
+        set_dims(model.graph, dims)
+        types, notes = infer_types(model)
+        source = Source(str(path), sha256, "onnx", options={"dims": dict(dims)}, view="raw")
+        graph = to_graph(model.graph, types, source)
+    except InputError as error:
+        raise error.at(str(path)) from None
+    except UnicodeDecodeError:
+        raise ModelFileError(
+            "a name in the file is not text", where=str(path), remedy="export the model again"
+        ) from None
+    return Reading(graph, warnings=(*_unknown_ops(model.graph), *notes, *_unknown_shapes(graph)))
+
+
+def _unknown_ops(graph: onnx.GraphProto) -> list[str]:
+    count = Counter(kind_of(node) for node in graph.node if not is_known(node))
+    return [
+        f"{kind} ({times} ops) is no op that onnx defines: shapes after it may stay unknown"
+        for kind, times in count.items()
+    ]
+
+
+def _unknown_shapes(graph: Graph) -> list[str]:
+    unknown = np.flatnonzero(graph.tensors.bytes < 0)
+    if not len(unknown):
+        return []
+    first = graph.tensors.name[unknown[0]]
+    return [f"the shapes of {len(unknown)} of {graph.n_tensors} tensors stay unknown (first: {first!r})"]

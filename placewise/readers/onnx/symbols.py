@@ -1,0 +1,70 @@
+"""Symbolic dimensions: which ones a model has, and the user's numbers in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import onnx
+
+from placewise.errors import ModelFileError
+from placewise.readers.onnx.types import dims_of, subgraphs
+
+
+def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
+    """Put a number in place of every symbolic dimension named in `dims`, everywhere in `graph`.
+
+    A dimension of an input that has neither number nor name is called ``input:axis``. Raises ModelFileError for
+    a name that the model does not have, a number below 1, and an input dimension that is left without a number.
+    """
+    inputs = list(model_inputs(graph))
+    for value in inputs:
+        _name_anonymous(value)
+    infos = list(_value_infos(graph))
+    known = list(dict.fromkeys(dim.dim_param for value in infos for dim in dims_of(value.type) if dim.dim_param))
+    for name, number in dims.items():
+        if name not in known:
+            shown = ", ".join(repr(symbol) for symbol in known[:8]) or "none: all its shapes are fixed"
+            raise ModelFileError(f"the model has no dimension {name!r}", remedy=f"its symbolic dimensions are {shown}")
+        if number < 1:
+            raise ModelFileError(f"dimension {name!r} is {number}", remedy="give a number from 1")
+    for value in infos:
+        for dim in dims_of(value.type):
+            if dim.dim_param in dims:
+                dim.dim_value = dims[dim.dim_param]
+    for value in inputs:
+        _refuse_unknown(value)
+
+
+def model_inputs(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """The inputs that the caller of the model gives: those that are not initializers."""
+    given = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return (value for value in graph.input if value.name not in given)
+
+
+def _name_anonymous(value: onnx.ValueInfoProto) -> None:
+    for axis, dim in enumerate(dims_of(value.type)):
+        if not dim.dim_param and (not dim.HasField("dim_value") or dim.dim_value < 0):
+            dim.dim_param = f"{value.name}:{axis}"
+
+
+def _refuse_unknown(value: onnx.ValueInfoProto) -> None:
+    kind = value.type.WhichOneof("value")
+    if kind is None or (kind == "tensor_type" and not value.type.tensor_type.HasField("shape")):
+        raise ModelFileError(f"input {value.name!r} has no shape", remedy="export the model again, with shapes")
+    missing = list(dict.fromkeys(dim.dim_param for dim in dims_of(value.type) if dim.dim_param))
+    if missing:
+        verb, names = ("is", "dimension") if len(missing) == 1 else ("are", "dimensions")
+        raise ModelFileError(
+            f"{names} {', '.join(map(repr, missing))} of input {value.name!r} {verb} symbolic",
+            remedy="give a number: " + " ".join(f"--dim {symbol}=1" for symbol in missing),
+        )
+
+
+def _value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
+    """Inputs, outputs and noted values of `graph` and of all bodies in it."""
+    yield from graph.input
+    yield from graph.output
+    yield from graph.value_info
+    for node in graph.node:
+        for body in subgraphs(node):
+            yield from _value_infos(body)

@@ -1,0 +1,69 @@
+"""ONNX types in our words: element types by name, shapes as tuples with −1 where a dimension is unknown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+
+from placewise.model.dtypes import bytes_of
+
+_T = onnx.TensorProto
+_NAMES = {
+    "FLOAT": "float32", "FLOAT16": "float16", "BFLOAT16": "bfloat16", "DOUBLE": "float64",
+    "FLOAT8E4M3FN": "float8_e4m3", "FLOAT8E4M3FNUZ": "float8_e4m3",
+    "FLOAT8E5M2": "float8_e5m2", "FLOAT8E5M2FNUZ": "float8_e5m2", "FLOAT4E2M1": "float4_e2m1",
+    "INT8": "int8", "INT16": "int16", "INT32": "int32", "INT64": "int64", "INT4": "int4", "INT2": "int2",
+    "UINT8": "uint8", "UINT16": "uint16", "UINT32": "uint32", "UINT64": "uint64", "UINT4": "uint4", "UINT2": "uint2",
+    "FLOAT8E8M0": "uint8",  # a bare exponent byte, used for scales only
+    "BOOL": "bool", "COMPLEX64": "complex64", "COMPLEX128": "complex128", "STRING": "string",
+}  # fmt: skip
+_DTYPES = {getattr(_T, name): dtype for name, dtype in _NAMES.items() if hasattr(_T, name)}
+
+Shape = tuple[int, ...]
+Types = dict[str, onnx.TypeProto]
+
+
+def dtype_name(element_type: int) -> str:
+    """Our name of an ONNX element type; ``"unknown"`` for codes that this onnx package does not know."""
+    return _DTYPES.get(element_type, "unknown")
+
+
+def dtype_of(kind: onnx.TypeProto | None) -> str:
+    """The element type of a tensor type; ``"unknown"`` for sequences, maps and missing types."""
+    return dtype_name(kind.tensor_type.elem_type) if kind is not None and kind.HasField("tensor_type") else "unknown"
+
+
+def shape_of(kind: onnx.TypeProto | None) -> Shape | None:
+    """The shape of a tensor type, −1 for unknown dimensions; None where even the rank is unknown."""
+    if kind is None or not kind.HasField("tensor_type") or not kind.tensor_type.HasField("shape"):
+        return None
+    dims = kind.tensor_type.shape.dim
+    return tuple(dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else -1 for dim in dims)
+
+
+def is_complete(kind: onnx.TypeProto | None) -> bool:
+    """Whether a tensor of this type has a known number of bytes; sequences and maps are as complete as they get."""
+    if kind is not None and kind.WhichOneof("value") not in (None, "tensor_type"):
+        return True
+    shape = shape_of(kind)
+    return shape is not None and bytes_of(shape, dtype_of(kind)) >= 0
+
+
+def dims_of(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
+    """Every dimension in a type, also inside sequences and optionals."""
+    which = kind.WhichOneof("value")
+    if which in ("tensor_type", "sparse_tensor_type"):
+        yield from getattr(kind, which).shape.dim
+    elif which in ("sequence_type", "optional_type"):
+        yield from dims_of(getattr(kind, which).elem_type)
+
+
+def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    """The bodies of If, Loop, Scan and the like."""
+    found: list[onnx.GraphProto] = []
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            found.append(attribute.g)
+        found.extend(attribute.graphs)
+    return found

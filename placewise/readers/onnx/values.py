@@ -1,0 +1,94 @@
+"""Small constants, evaluated while reading: the integers from which models compute their own shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.reference
+
+from placewise.readers.onnx.file import KEPT_ELEMENTS
+from placewise.readers.onnx.types import Types, shape_of
+
+Value = npt.NDArray[Any]
+
+ARITHMETIC = frozenset({
+    "Shape", "Size", "Constant", "ConstantOfShape", "Range", "Identity", "Cast", "CastLike",
+    "Gather", "GatherElements", "GatherND", "Concat", "Slice", "Split", "Unsqueeze", "Squeeze", "Reshape", "Flatten",
+    "Transpose", "Expand", "Tile", "Where", "NonZero", "ScatterElements", "ScatterND", "Pad", "CumSum",
+    "Add", "Sub", "Mul", "Div", "Mod", "Neg", "Abs", "Sign", "Min", "Max", "Pow", "Sqrt", "Floor", "Ceil", "Round",
+    "ReduceProd", "ReduceSum", "ReduceMin", "ReduceMax", "Clip",
+    "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "And", "Or", "Xor",
+})  # fmt: skip
+"""Ops that may be evaluated: cheap, deterministic, and what exporters compute shapes with."""
+
+
+def stored_values(tensors: Iterable[onnx.TensorProto]) -> dict[str, Value]:
+    """The values of the initializers that are short and inside the file."""
+    values = {}
+    for tensor in tensors:
+        if tensor.data_location != onnx.TensorProto.EXTERNAL and math.prod(tensor.dims) <= KEPT_ELEMENTS:
+            try:
+                values[tensor.name] = onnx.numpy_helper.to_array(tensor)
+            except Exception:  # a tensor whose data and dims disagree has no value
+                continue
+    return values
+
+
+def wanted_values(nodes: Sequence[onnx.NodeProto], unsolved: Iterable[onnx.NodeProto]) -> set[str]:
+    """Names of the values that the shapes of `unsolved` nodes may depend on, through arithmetic alone."""
+    producer = {name: node for node in nodes for name in node.output if name}
+    wanted: set[str] = set()
+    stack = [name for node in unsolved for name in node.input if name]
+    while stack:
+        name = stack.pop()
+        node = producer.get(name)
+        if name in wanted or node is None or node.domain or node.op_type not in ARITHMETIC:
+            continue
+        wanted.add(name)
+        if node.op_type not in ("Shape", "Size"):
+            stack.extend(filter(None, node.input))
+    return wanted
+
+
+def evaluate(
+    node: onnx.NodeProto, types: Types, values: dict[str, Value], opsets: Sequence[onnx.OperatorSetIdProto]
+) -> dict[str, Value]:
+    """The outputs of one node if they are short and its inputs are known; else nothing."""
+    if node.op_type in ("Shape", "Size"):
+        shape = shape_of(types.get(node.input[0]))
+        return {} if shape is None or min(shape, default=0) < 0 else {node.output[0]: _measure(node, shape)}
+    inputs = [name for name in dict.fromkeys(node.input) if name]
+    if not all(name in values for name in inputs) or not _is_short(node, types):
+        return {}
+    outputs = [name for name in node.output if name]
+    function = onnx.helper.make_function("placewise", "one_node", inputs, outputs, [node], list(opsets))
+    feeds = {name: values[name] for name in inputs}
+    try:
+        with np.errstate(all="ignore"):
+            results = onnx.reference.ReferenceEvaluator(function).run(None, feeds, {})
+    except Exception:  # whatever an evaluation trips over, the value just stays unknown
+        return {}
+    found = {name: np.asarray(result) for name, result in zip(outputs, results, strict=True)}
+    return {name: value for name, value in found.items() if value.size <= KEPT_ELEMENTS}
+
+
+def _measure(node: onnx.NodeProto, shape: tuple[int, ...]) -> Value:
+    if node.op_type == "Size":
+        return np.array(math.prod(shape), np.int64)
+    bounds = {attribute.name: attribute.i for attribute in node.attribute}
+    return np.array(shape[bounds.get("start", 0) : bounds.get("end", len(shape))], np.int64)
+
+
+def _is_short(node: onnx.NodeProto, types: Types) -> bool:
+    """Whether every output is known to be short before it is made (NonZero's is not, and cannot be long)."""
+    if node.op_type in ("NonZero", "Constant"):
+        return True
+    shapes = [shape_of(types.get(name)) for name in node.output if name]
+    return all(
+        shape is not None and min(shape, default=0) >= 0 and math.prod(shape) <= KEPT_ELEMENTS for shape in shapes
+    )

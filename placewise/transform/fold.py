@@ -1,0 +1,253 @@
+"""fold: without the ops whose results are known before the model runs, and back to all ops again.
+
+A file holds more than what runs: constants, casts and transposes of weights, the arithmetic of shapes, identities.
+Runtimes fold these when they load a model, so a placement is decided on the folded graph.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from placewise.model.columns import Ints, Longs, Ragged
+from placewise.model.graph import Graph
+from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
+
+_MEASURES = frozenset({"Shape", "Size"})
+_NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "If", "Loop", "Scan"})
+_NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
+_TRAINING_MODE = 2  # argument position of Dropout's switch
+
+
+def fold(graph: Graph) -> Graph:
+    """The folded view of `graph`; what it computes, ONNX-like kinds taken at their word, stays the same.
+
+    Removed are ops whose results are known (constants; Shape and Size of known shapes; ops that read only weights
+    and other known values, unless random, quantizing, with a body or of a foreign domain), identities, Dropout
+    without a training switch, and ops that no output of the model needs. A known value that a kept op still reads
+    becomes a weight of its own, under the tensor's name. Ops that make an output of the model, have state, or
+    are backward stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer it is.
+    """
+    folded = graph
+    while (smaller := _fold_once(folded)).n_ops < folded.n_ops:
+        folded = smaller
+    source = graph.source
+    if source is None:
+        return folded
+    transforms = source.transforms if source.transforms[-1:] == ("fold",) else (*source.transforms, "fold")
+    return folded.with_source(replace(source, view="folded", transforms=transforms))
+
+
+def project_back(raw: Graph, folded: Graph, device: Ints) -> Ints:
+    """A placement of the folded ops as one [raw.n_ops] of the raw ops, by `origin` (by name where there is none).
+
+    Raw ops that no folded op stands for follow their first consumer, else they go where op 0 goes.
+    """
+    by_origin = {node: int(device[op]) for op in range(folded.n_ops) for node in folded.ops.origin[op]}
+    by_name = {name: int(device[op]) for op, name in enumerate(folded.ops.name)}
+    default = int(device[0]) if len(device) else 0
+    projected = np.full(raw.n_ops, -1, np.int32)
+    for op in reversed(range(raw.n_ops)):
+        own = next((by_origin[node] for node in raw.ops.origin[op] if node in by_origin), None)
+        if own is None:
+            own = by_name.get(raw.ops.name[op])
+        if own is None:
+            users = sorted(int(user) for tensor in raw.outputs_of(op) for user in raw.consumers_of(tensor))
+            own = int(projected[users[0]]) if users else default
+        projected[op] = own
+    return projected
+
+
+@dataclass(slots=True)
+class _Plan:
+    """What becomes of each op and tensor.
+
+    `kept` [n_ops]; `known` [n_tensors]: values that exist before the model runs; `alias` [n_tensors]: the tensor
+    that stands for this one (itself, mostly); `weight_of` [n_tensors]: the weight that it is, through identities,
+    or −1.
+    """
+
+    kept: list[bool]
+    known: list[bool]
+    alias: list[int]
+    weight_of: list[int]
+
+
+def _fold_once(graph: Graph) -> Graph:
+    plan = _plan(graph)
+    _drop_unused(graph, plan)
+    return _rebuild(graph, plan)
+
+
+def _plan(graph: Graph) -> _Plan:
+    """Forward over the ops: which are known, and which only pass a value on."""
+    n = graph.n_tensors
+    plan = _Plan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n)
+    training = bool(graph.ops.backward.any())  # weights change then, and Dropout drops
+    output, fixed = graph.tensors.output.tolist(), (graph.ops.backward | (graph.ops.state_bytes > 0)).tolist()
+    for op, kind in enumerate(graph.ops.kind):
+        makes = graph.outputs_of(op)
+        if fixed[op] or not makes or any(output[tensor] for tensor in makes):
+            continue
+        passed = _passed_on(graph, op, kind, training)
+        if passed is not None:
+            plan.kept[op] = False
+            is_weight, value = passed
+            plan.alias[makes[0]] = makes[0] if is_weight else plan.alias[value]
+            plan.weight_of[makes[0]] = value if is_weight else plan.weight_of[value]
+            plan.known[makes[0]] = not training if is_weight else plan.known[value]
+        elif _is_known(graph, op, kind, plan, training):
+            plan.kept[op] = False
+            for tensor in makes:
+                plan.known[tensor] = True
+    return plan
+
+
+def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> bool:
+    makes, reads, uses = graph.outputs_of(op), graph.inputs_of(op), graph.weights_of(op)
+    if graph.tensors.bytes[makes.start : makes.stop].min() < 0:
+        return False
+    if kind in _MEASURES:
+        return bool((graph.tensors.bytes[reads] >= 0).all())
+    if kind == "Constant":
+        return True
+    if kind in _NEVER or kind.startswith("Random") or "::" in kind or (training and len(uses)):
+        return False
+    return len(reads) + len(uses) > 0 and all(plan.known[tensor] for tensor in reads.tolist())
+
+
+def _passed_on(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
+    """What an op only passes on, as (is it a weight, its id); None if the op does anything else that is used."""
+    if kind not in ("Identity", "Dropout"):
+        return None
+    arguments = _arguments(graph, op)
+    more = _TRAINING_MODE in arguments or training if kind == "Dropout" else len(arguments) > 1
+    if more or any(len(graph.consumers_of(tensor)) for tensor in graph.outputs_of(op)[1:]):
+        return None
+    return arguments.get(0)
+
+
+def _arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
+    """By position, what an op reads: (is it a weight, its id)."""
+    found = {}
+    tables = ((False, graph.edges, graph.in_offsets), (True, graph.weight_edges, graph.weight_offsets))
+    for is_weight, edges, offsets in tables:
+        for row in range(int(offsets[op]), int(offsets[op + 1])):
+            found[int(edges.position[row])] = (is_weight, int(edges.value[row]))
+    return found
+
+
+def _drop_unused(graph: Graph, plan: _Plan) -> None:
+    """Backward over the ops: keep those that an output of the model needs (all, in a graph without outputs)."""
+    if not graph.tensors.output.any():
+        return
+    output, producer = graph.tensors.output.tolist(), graph.tensors.producer.tolist()
+    needed = (graph.ops.backward | (graph.ops.state_bytes > 0)).tolist()
+    for op in reversed(range(graph.n_ops)):
+        makes = graph.outputs_of(op)
+        plan.kept[op] &= needed[op] or not makes or any(output[tensor] for tensor in makes)
+        if plan.kept[op]:
+            for tensor in graph.inputs_of(op).tolist():
+                source = plan.alias[tensor]
+                if producer[source] >= 0:
+                    needed[producer[source]] = True
+
+
+def _rebuild(graph: Graph, plan: _Plan) -> Graph:
+    kept, known, weight_of = np.array(plan.kept, bool), np.array(plan.known, bool), np.array(plan.weight_of, np.int64)
+    rank = np.cumsum(kept) - 1
+    live = kept[graph.edges.consumer]
+    value = np.array(plan.alias, np.int64)[graph.edges.value[live]]
+    consumer, position = rank[graph.edges.consumer[live]], graph.edges.position[live]
+    fixed = known[value] | (weight_of[value] >= 0)
+    fresh = np.unique(value[fixed & (weight_of[value] < 0)])
+    weight_of[fresh] = len(graph.weights) + np.arange(len(fresh))
+
+    used = kept[graph.weight_edges.consumer]
+    weight = np.concatenate((graph.weight_edges.value[used], weight_of[value[fixed]]))
+    user = np.concatenate((rank[graph.weight_edges.consumer[used]], consumer[fixed]))
+    argument = np.concatenate((graph.weight_edges.position[used], position[fixed]))
+    rows, weight = np.unique(weight, return_inverse=True)
+    by_user = np.lexsort((argument, user))
+
+    made = graph.tensors.producer
+    stays = (made < 0) | kept[made]
+    tensor_rank = np.cumsum(stays) - 1
+    return Graph(
+        ops=_take_ops(graph, plan, np.flatnonzero(kept)),
+        tensors=_take_tensors(graph.tensors, np.flatnonzero(stays), rank),
+        weights=_take_weights(graph, fresh, rows),
+        edges=Edges(tensor_rank[value[~fixed]], consumer[~fixed], position[~fixed]),
+        weight_edges=Edges(weight[by_user].astype(np.int32), user[by_user], argument[by_user]),
+        source=graph.source,
+    )
+
+
+def _take_ops(graph: Graph, plan: _Plan, rows: Longs) -> Ops:
+    ops, given = graph.ops, _given_origins(graph, plan)
+    return Ops(
+        name=tuple(ops.name[row] for row in rows.tolist()),
+        kind=_take_interned(ops.kind, rows),
+        scope=_take_interned(ops.scope, rows),
+        attributes=_take_interned(ops.attributes, rows),
+        dtype=ops.dtype[rows],
+        backward=ops.backward[rows],
+        group=ops.group[rows],
+        state_bytes=ops.state_bytes[rows],
+        origin=Ragged.of((*ops.origin[row], *sorted(given.get(row, ()))) for row in rows.tolist()),
+    )
+
+
+def _given_origins(graph: Graph, plan: _Plan) -> dict[int, list[int]]:
+    """The origins of removed ops, by the kept op that takes them: the first one that they lead to."""
+    owner = [op if kept else -1 for op, kept in enumerate(plan.kept)]
+    given: dict[int, list[int]] = {}
+    for op in reversed(range(graph.n_ops)):
+        if not plan.kept[op]:
+            users = (owner[user] for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist())
+            owner[op] = min((user for user in users if user >= 0), default=-1)
+            if owner[op] >= 0:
+                given.setdefault(owner[op], []).extend(graph.ops.origin[op])
+    return given
+
+
+def _take_interned(column: Interned[Any], rows: Longs) -> Interned[Any]:
+    used, codes = np.unique(column.codes[rows], return_inverse=True)
+    return Interned(tuple(column.values[code] for code in used.tolist()), codes.astype(np.int32))
+
+
+def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
+    made = tensors.producer[rows]
+    return Tensors(
+        name=tuple(tensors.name[row] for row in rows.tolist()),
+        producer=np.where(made < 0, -1, op_rank[made]),
+        bytes=tensors.bytes[rows],
+        dtype=tensors.dtype[rows],
+        shape=tensors.shape.take(rows),
+        output=tensors.output[rows],
+    )
+
+
+def _take_weights(graph: Graph, fresh: Longs, rows: Longs) -> Weights:
+    """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights."""
+    weights, tensors = graph.weights, graph.tensors
+    taken = set(weights.name)
+    names = [*weights.name, *(_distinct(tensors.name[tensor], taken) for tensor in fresh.tolist())]
+    storage = np.concatenate((weights.storage, weights.storage.max(initial=-1) + 1 + np.arange(len(fresh))))
+    shapes = Ragged.of((*weights.shape, *(tensors.shape[tensor] for tensor in fresh.tolist())))
+    return Weights(
+        name=tuple(names[row] for row in rows.tolist()),
+        bytes=np.concatenate((weights.bytes, tensors.bytes[fresh]))[rows],
+        dtype=np.concatenate((weights.dtype, tensors.dtype[fresh]))[rows],
+        shape=shapes.take(rows),
+        storage=storage[rows],
+    )
+
+
+def _distinct(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name
