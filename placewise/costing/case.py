@@ -1,0 +1,104 @@
+"""One op as a cost rule sees it, and the cost that a rule gives back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from placewise.errors import ModelFileError
+from placewise.model.tables import Attributes
+
+CLASSES = ("free", "matmul", "conv", "attention", "reduction", "elementwise", "movement", "control", "unknown")
+"""Classes of op: those that compute reach a share of the peak of their own; the others only move bytes."""
+
+
+class Cost(NamedTuple):
+    """Arithmetic and traffic of one op; `dtype` is the element type of the arithmetic ("" for the op's own)."""
+
+    flops: float
+    nbytes: float
+    op_class: str
+    dtype: str = ""
+    known: bool = True
+
+
+FREE = Cost(0, 0, "free")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor or weight as an argument or result: dimensions (−1 unknown), bytes (−1 unknown), element type."""
+
+    name: str
+    dims: tuple[int, ...]
+    bytes: int
+    dtype: str
+    used: bool = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Dimensions, all known; raises ModelFileError otherwise."""
+        if min(self.dims, default=0) < 0 or (not self.dims and self.bytes < 0):
+            raise self._unknown("shape")
+        return self.dims
+
+    @property
+    def size(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes; an output of unknown size that nothing reads has none."""
+        if self.bytes < 0 and self.used:
+            raise self._unknown("size")
+        return max(self.bytes, 0)
+
+    def _unknown(self, what: str) -> ModelFileError:
+        return ModelFileError(
+            f"the {what} of {self.name!r} is unknown and the op's cost needs it",
+            remedy="give the model's open dimensions, or export it with fixed ones",
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An op with its arguments by position and its results in order."""
+
+    kind: str
+    attributes: Attributes
+    inputs: Mapping[int, Value]
+    outputs: tuple[Value, ...]
+
+    @property
+    def moved(self) -> int:
+        """Bytes of everything that is read (weights too) and written."""
+        return self.read + self.written
+
+    @property
+    def read(self) -> int:
+        return sum(value.nbytes for value in self.inputs.values())
+
+    @property
+    def written(self) -> int:
+        return sum(value.nbytes for value in self.outputs)
+
+    def size(self, position: int) -> int:
+        """Elements of an argument; 0 where it is left out."""
+        return self.inputs[position].size if position in self.inputs else 0
+
+    def shape(self, position: int) -> tuple[int, ...]:
+        return self.inputs[position].shape
+
+    def number(self, attribute: str, default: int) -> int:
+        return int(self.attributes.get(attribute, default))
+
+    def cost(self, flops: float, op_class: str, *, nbytes: float | None = None, dtype: str = "") -> Cost:
+        """A cost whose traffic is everything read and written, unless `nbytes` says less."""
+        return Cost(flops, self.moved if nbytes is None else nbytes, op_class, dtype)
+
+
+Rule = Callable[[Case], Cost]
+"""What a kind of op costs, as a function of one op."""

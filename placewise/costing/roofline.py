@@ -1,0 +1,76 @@
+"""The roofline: an op takes as long as its arithmetic or its memory traffic, whichever is longer, plus overhead.
+
+    seconds = max(flops / (peak[dtype] · efficiency[class]), bytes / (bandwidth · efficiency[memory])) + op_overhead
+
+Williams, Waterman and Patterson (2009), with the share of each peak that programs reach. Views and constants
+cost nothing. A device without a peak for an element type is taken to run at that of another, and the figure is
+marked as assumed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from placewise.costing.case import CLASSES
+from placewise.costing.work import Work, work_of
+from placewise.errors import CostError
+from placewise.model.cluster import Cluster, Device
+from placewise.model.columns import Bools, Floats
+from placewise.model.costs import CostTable, transfer_seconds_of
+from placewise.model.dtypes import DTYPES
+from placewise.model.graph import Graph
+
+SOURCES = ("roofline", "assumed")
+
+_STAND_INS: Mapping[str, tuple[str, ...]] = {
+    "float8_e4m3": ("float8_e5m2", "float16", "bfloat16"),
+    "float8_e5m2": ("float8_e4m3", "float16", "bfloat16"),
+    "float4_e2m1": ("float8_e4m3", "float16", "bfloat16"),
+    "uint8": ("int8",),
+    "int4": ("int8",), "uint4": ("int8",), "int2": ("int8",), "uint2": ("int8",),
+    "complex128": ("float64",),
+}  # fmt: skip
+"""Element types tried before float32: what a device computes in when it does not know the type itself."""
+
+
+def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> CostTable:
+    """Seconds of every op on every device and of every tensor on every link; `work` saves counting it again.
+
+    Raises ModelFileError for an unknown shape that is needed, CostError for a device without any peak speed.
+    """
+    work = work_of(graph) if work is None else work
+    classes = work.op_class.codes
+    free = work.op_class.equals("free")
+    arithmetic = work.flops > 0
+    seconds = np.empty((graph.n_ops, len(cluster)), np.float64)
+    source = np.zeros((graph.n_ops, len(cluster)), np.int8)
+    for column, device in enumerate(cluster):
+        rate, assumed = _rates(device, np.unique(work.dtype[arithmetic]).tolist())
+        compute = work.flops / rate[work.dtype, classes]
+        bandwidth = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
+        seconds[:, column] = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
+        source[:, column] = ~work.known | (assumed[work.dtype] & arithmetic)
+    seconds[free] = 0.0
+    return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
+
+
+def _rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
+    """FLOP/s [n_dtypes, n_classes] that the device reaches, and the element types [n_dtypes] with a stand-in."""
+    peak = np.full(len(DTYPES), math.inf)
+    assumed = np.zeros(len(DTYPES), np.bool_)
+    for code in needed:
+        dtype = DTYPES[code]
+        found = next((name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), "")
+        if not found and not device.peak_flops:
+            raise CostError(
+                "it has no peak speed, and no costs are given",
+                where=f"device {device.name!r}",
+                remedy="give peak_flops in the cluster file, or measured costs",
+            )
+        peak[code] = device.peak_flops[found] if found else min(device.peak_flops.values())
+        assumed[code] = found != dtype
+    share = np.array([device.efficiency.get(name, 1.0) for name in CLASSES])
+    return peak[:, None] * share, assumed

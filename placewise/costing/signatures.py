@@ -1,0 +1,65 @@
+"""Signatures: ops alike in kind, attributes, element type and shapes get one code, so each is priced once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.model.columns import Longs, Ragged
+from placewise.model.graph import Graph
+from placewise.model.tables import Edges, Tensors, Weights
+
+MAX_ARGUMENTS = 256
+"""A row with more entries than this is taken to be like no other."""
+
+
+def signatures(graph: Graph) -> Longs:
+    """Codes [n_ops]: equal for ops that must cost the same."""
+    ops, tensors = graph.ops, graph.tensors
+    idle = (np.diff(graph.consumer_offsets) == 0) & ~tensors.output
+    tensor_code = paired(_value_codes(tensors), idle & (tensors.bytes < 0))
+    weight_code = _value_codes(graph.weights)
+    code = paired(paired(ops.kind.codes, ops.attributes.codes), ops.dtype)
+    code = folded(code, graph.in_offsets, _entries(graph.edges, tensor_code))
+    code = folded(code, graph.weight_offsets, _entries(graph.weight_edges, weight_code))
+    return folded(code, graph.out_offsets, tensor_code)
+
+
+def paired(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Longs:
+    """Dense codes of the pairs (first, second), row by row."""
+    _, a = np.unique(first, return_inverse=True)
+    _, b = np.unique(second, return_inverse=True)
+    return np.unique(a * (b.max(initial=0) + 1) + b, return_inverse=True)[1]
+
+
+def folded(code: Longs, offsets: Longs, entries: Longs) -> Longs:
+    """Dense codes of (code, entries of the row) for rows ``entries[offsets[i]:offsets[i + 1]]``.
+
+    Entry by entry over all rows that have one; every round takes new codes, so that rows of different
+    lengths never meet.
+    """
+    lengths = np.diff(offsets)
+    longest_first = np.argsort(-lengths, kind="stable")
+    alive = np.searchsorted(-lengths[longest_first], -np.arange(MAX_ARGUMENTS + 1))
+    code = code.astype(np.int64, copy=True)
+    fresh = int(code.max(initial=-1)) + 1
+    for step in range(min(int(lengths.max(initial=0)), MAX_ARGUMENTS)):
+        rows = longest_first[: alive[step]]
+        code[rows] = fresh + paired(code[rows], entries[offsets[rows] + step])
+        fresh = int(code.max()) + 1
+    wide = longest_first[: alive[MAX_ARGUMENTS]]
+    code[wide] = fresh + np.arange(len(wide))
+    return np.unique(code, return_inverse=True)[1]
+
+
+def _value_codes(values: Tensors | Weights) -> Longs:
+    shape: Ragged = values.shape
+    return folded(paired(values.dtype, values.bytes), shape.offsets, shape.values)
+
+
+def _entries(edges: Edges, value_code: Longs) -> Longs:
+    if not len(edges):
+        return np.zeros(0, np.int64)
+    return paired(edges.position, value_code[edges.value])

@@ -1,0 +1,95 @@
+"""What a graph's ops do, whatever they run on: FLOPs, bytes moved, class and element type."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.costing.case import CLASSES, Case, Cost, Value
+from placewise.costing.flops import cost_of
+from placewise.costing.signatures import signatures
+from placewise.errors import ModelFileError
+from placewise.model.columns import Bools, Bytes8, Floats, frozen
+from placewise.model.dtypes import DTYPES, dtype_code
+from placewise.model.graph import Graph
+from placewise.model.tables import Interned, Tensors, Weights
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Work:
+    """One row per op: `flops`, `bytes` (read and written), `op_class`, `dtype` (a code in `DTYPES`), `known`.
+
+    Where `known` is false the kind has no rule: no FLOPs are counted and `warnings` names the kind.
+    """
+
+    flops: Floats
+    bytes: Floats
+    op_class: Interned[str]
+    dtype: Bytes8
+    known: Bools
+    warnings: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, dtype in (("flops", np.float64), ("bytes", np.float64), ("dtype", np.int8), ("known", np.bool_)):
+            object.__setattr__(self, name, frozen(getattr(self, name), dtype))
+
+
+def work_of(graph: Graph) -> Work:
+    """The work of every op. Raises ModelFileError, naming op and tensor, where a shape is needed and unknown."""
+    code = signatures(graph)
+    _, first, row = np.unique(code, return_index=True, return_inverse=True)
+    costs = [_cost(graph, op) for op in first.tolist()]
+    dtypes = [_dtype(graph, op, cost) for op, cost in zip(first.tolist(), costs, strict=True)]
+    known = np.array([cost.known for cost in costs], np.bool_)[row]
+    return Work(
+        flops=np.array([cost.flops for cost in costs], np.float64)[row],
+        bytes=np.array([cost.nbytes for cost in costs], np.float64)[row],
+        op_class=Interned(CLASSES, np.array([CLASSES.index(cost.op_class) for cost in costs], np.int32)[row]),
+        dtype=np.array(dtypes, np.int8)[row],
+        known=known,
+        warnings=_warnings(graph, known),
+    )
+
+
+def _cost(graph: Graph, op: int) -> Cost:
+    kind = graph.ops.kind[op]
+    inputs = {
+        position: _value(values, number)
+        for edges, offsets, values in (
+            (graph.edges, graph.in_offsets, graph.tensors),
+            (graph.weight_edges, graph.weight_offsets, graph.weights),
+        )
+        for row in range(int(offsets[op]), int(offsets[op + 1]))
+        for number, position in ((int(edges.value[row]), int(edges.position[row])),)
+    }
+    outputs = tuple(_value(graph.tensors, number, used=_is_used(graph, number)) for number in graph.outputs_of(op))
+    try:
+        return cost_of(Case(kind, graph.ops.attributes[op], inputs, outputs))
+    except ModelFileError as error:
+        raise error.at(f"op {graph.ops.name[op]!r} ({kind})") from None
+
+
+def _value(values: Tensors | Weights, number: int, *, used: bool = True) -> Value:
+    return Value(values.name[number], values.shape[number], int(values.bytes[number]), values.dtype_name(number), used)
+
+
+def _is_used(graph: Graph, tensor: int) -> bool:
+    return bool(graph.tensors.output[tensor]) or len(graph.consumers_of(tensor)) > 0
+
+
+def _dtype(graph: Graph, op: int, cost: Cost) -> int:
+    """The rule's word, else the graph's, else the first element type among the op's values."""
+    if cost.dtype or graph.ops.dtype[op]:
+        return dtype_code(cost.dtype) if cost.dtype else int(graph.ops.dtype[op])
+    of_tensors = [int(graph.tensors.dtype[t]) for t in (*graph.inputs_of(op).tolist(), *graph.outputs_of(op))]
+    return next((code for code in of_tensors if code), DTYPES.index("unknown"))
+
+
+def _warnings(graph: Graph, known: Bools) -> tuple[str, ...]:
+    count = Counter(graph.ops.kind[op] for op in np.flatnonzero(~known).tolist())
+    return tuple(
+        f"the cost of {kind} ({times} {'op' if times == 1 else 'ops'}) is assumed from the bytes it reads and writes"
+        for kind, times in sorted(count.items())
+    )
