@@ -1,1 +1,8 @@
-"""."""
+"""The only judge: it prices placements, checks them, and bounds what any placement can reach."""
+
+from placewise.simulate.bounds import lower_bound
+from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.judge import Evaluator, evaluate, simulate
+from placewise.simulate.memory import device_memory
+
+__all__ = ["Evaluator", "device_memory", "evaluate", "lower_bound", "simulate", "why_infeasible"]

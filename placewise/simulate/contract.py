@@ -61,8 +61,8 @@ def depth_first(contraction: Contraction) -> Ints:
     """Another topological order: the position [n] of each component when branches are followed to their end."""
     tail, head = contraction.edges()
     offsets, heads = _rows(contraction.n - 1 - tail, contraction.n - 1 - head, contraction.n)
-    position, _ = _strong_components(offsets, heads)
-    return position[::-1].copy()
+    position: Ints = _strong_components(offsets, heads)[0][::-1].copy()
+    return position
 
 
 def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | None:

@@ -56,7 +56,7 @@ def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
 def device_memory(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> tuple[Floats, Floats]:
     """Resident bytes and peak bytes (resident included) of each device [n_devices], as the memory model counts.
 
-    `timeline` saves simulating `operator` execution again.
+    `timeline` saves simulating `operator` execution again. A placement that cannot run has no peak of its own.
     """
     resident = resident_bytes(problem, placement.device)
     if problem.objective.memory == "sum" or not problem.graph.n_tensors:
@@ -65,6 +65,8 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
     if piece is None and timeline is None:
         prepared = prepare(problem, arrays_of(problem), placement.order)
         timeline = operator_timeline(prepared, placement.device)[1]
+    if piece is None and timeline is not None and not np.isfinite(timeline.start).all():
+        return resident, resident.copy()
     key: Floats | Ints = timeline.start if piece is None and timeline is not None else np.asarray(piece)
     order = np.lexsort((key, placement.device))
     sizes = np.bincount(placement.device, minlength=problem.n_devices)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Timeline
 from placewise.simulate.arrays import Arrays
 from placewise.simulate.kernels import helper, kernel
@@ -89,19 +89,19 @@ def cut_pieces(a: Arrays, device: Ints) -> Ints:
     return number
 
 
-def makespan(a: Arrays, device: Ints, in_offsets: Ints, in_tensors: Ints) -> float:
+def makespan(a: Arrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> float:
     """Seconds of one placement [n_ops]; the last two columns are the graph's edges by consumer."""
     start, finish = np.empty(len(device)), np.empty(len(device))
     return _run(a, device, in_offsets, in_tensors, start, finish, np.empty((0, 5)))
 
 
-def makespans(a: Arrays, placements: Ints, edges: tuple[Ints, Ints], first: int, last: int, values: Floats) -> None:
+def makespans(a: Arrays, placements: Ints, edges: tuple[Longs, Ints], first: int, last: int, values: Floats) -> None:
     """Seconds of placements [K, n_ops], rows first to last, into `values` [K]."""
     for k in range(first, last):
         values[k] = makespan(a, placements[k], *edges)
 
 
-def timeline(a: Arrays, device: Ints, in_offsets: Ints, in_tensors: Ints) -> tuple[float, Timeline]:
+def timeline(a: Arrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement and everything that happened."""
     start, finish = np.empty(len(device)), np.empty(len(device))
     log = np.zeros((2 * (len(a.consumers) + len(a.producer)) + 1, 5))
@@ -110,7 +110,7 @@ def timeline(a: Arrays, device: Ints, in_offsets: Ints, in_tensors: Ints) -> tup
 
 
 def _run(
-    a: Arrays, device: Ints, in_offsets: Ints, in_tensors: Ints, start: Floats, finish: Floats, log: Floats
+    a: Arrays, device: Ints, in_offsets: Longs, in_tensors: Ints, start: Floats, finish: Floats, log: Floats
 ) -> float:
     number = cut_pieces(a, device)
     order = np.lexsort((device, number))

@@ -1,0 +1,147 @@
+"""The judge: the only place where a placement gets a value."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.errors import PlanError
+from placewise.model.columns import Floats, Ints, frozen
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import DeviceUse, Judgement, Timeline
+from placewise.simulate import schedule, sequential, subgraph, throughput
+from placewise.simulate.arrays import Arrays, arrays_of
+from placewise.simulate.check import check, check_calls, check_coverage
+from placewise.simulate.memory import device_memory, piece_numbers
+from placewise.simulate.waits import longest_waits
+
+Rows = Callable[[Ints, int, int, Floats], None]
+
+
+class Evaluator:
+    """Values of many placements of one problem, fast: seconds [K] of placements [K, n_ops], inf if one cannot run.
+
+    It prices and does not check; both cores work on batches. Calls and orders are the judge's own.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self._threads = problem, len(os.sched_getaffinity(0))
+        self._rows = _rows_of(problem, arrays_of(problem))
+
+    def __call__(self, placements: Ints) -> Floats:
+        rows = np.ascontiguousarray(np.atleast_2d(placements), np.int32)
+        if rows.shape[1] != self.problem.n_ops or (
+            rows.size and not 0 <= rows.min() <= rows.max() < self.problem.n_devices
+        ):
+            raise PlanError("placements must be [K, n_ops] device numbers of this problem")
+        values = np.empty(len(rows))
+        frozen_rows = frozen(rows, np.int32)
+        edges = np.linspace(0, len(rows), min(self._threads, max(len(rows), 1)) + 1).astype(int).tolist()
+        if len(edges) == 2:
+            self._rows(frozen_rows, 0, len(rows), values)
+            return values
+        with ThreadPoolExecutor(len(edges) - 1) as pool:
+            jobs = [pool.submit(self._rows, frozen_rows, *pair, values) for pair in pairwise(edges)]
+            for job in jobs:
+                job.result()
+        return values
+
+
+def _rows_of(problem: Problem, a: Arrays) -> Rows:
+    objective = problem.objective
+    if objective.kind == "throughput":
+        mode = objective.communication
+        return lambda rows, first, last, values: throughput.max_loads(a, rows, mode, first, last, values)
+    if objective.execution == "operator":
+        prepared = schedule.prepare(problem, a)
+        return lambda rows, first, last, values: schedule.makespans(prepared, rows, first, last, values)
+    if objective.execution == "subgraph":
+        return lambda rows, first, last, values: subgraph.makespans(a, rows, first, last, values)
+    edges = (problem.graph.in_offsets, problem.graph.edges.value)
+    return lambda rows, first, last, values: sequential.makespans(a, rows, edges, first, last, values)
+
+
+def evaluate(problem: Problem, placements: Ints) -> Floats:
+    """Seconds [K] of placements [K, n_ops]; see `Evaluator`, which is quicker when called again."""
+    return Evaluator(problem)(placements)
+
+
+def simulate(problem: Problem, placement: Placement) -> Judgement:
+    """Price any complete placement, also one that breaks rules, and list every rule that it breaks.
+
+    Raises PlanError only if an op has no device at all.
+    """
+    incomplete = check_coverage(problem, placement)
+    if incomplete:
+        raise PlanError(incomplete[0].message, remedy="a placement gives every op one of the cluster's devices")
+    a = arrays_of(problem)
+    if problem.objective.kind == "throughput":
+        return _judge_throughput(problem, a, placement)
+    value, timeline = _latency(problem, a, placement)
+    return _judge_latency(problem, placement, value, timeline)
+
+
+def _latency(problem: Problem, a: Arrays, placement: Placement) -> tuple[float, Timeline]:
+    execution = problem.objective.execution
+    if execution == "operator":
+        return schedule.timeline(schedule.prepare(problem, a, placement.order), placement.device)
+    if execution == "subgraph":
+        return subgraph.timeline(a, placement.device, placement.call)
+    return sequential.timeline(a, placement.device, problem.graph.in_offsets, problem.graph.edges.value)
+
+
+def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judgement:
+    parts = throughput.loads(a, placement.device)
+    load = throughput.combine(parts, problem.objective.communication)
+    names = (*problem.cluster.names, *problem.cluster.wires)
+    everything = np.concatenate((load, parts.wires))
+    value, busiest = float(everything.max(initial=0.0)), names[int(everything.argmax())]
+    waits = ["" if name == busiest else busiest for name in problem.cluster.names]
+    devices = _uses(problem, placement, None, (parts.compute, parts.send, parts.receive, load), value, waits)
+    violations = check(problem, placement, piece_numbers(problem, placement), None)
+    wires = dict(zip(problem.cluster.wires, parts.wires.tolist(), strict=True))
+    return Judgement(value, devices, tuple(violations), wires, None, busiest)
+
+
+def _judge_latency(problem: Problem, placement: Placement, value: float, timeline: Timeline) -> Judgement:
+    count, device = problem.n_devices, placement.device
+    seconds = problem.costs.op_seconds[np.arange(len(device)), device]
+    compute = np.bincount(device, weights=seconds, minlength=count)
+    spent = timeline.arrived - timeline.sent
+    send = np.bincount(timeline.source, weights=spent, minlength=count + 1)[:count]
+    receive = np.bincount(timeline.target, weights=spent, minlength=count + 1)[:count]
+    ran = timeline if math.isfinite(value) else None
+    piece = piece_numbers(problem, placement)
+    violations = check_calls(problem, value) + check(problem, placement, piece, ran if piece is None else None)
+    waits = [""] * count if ran is None else longest_waits(problem, placement, ran)
+    load = compute if problem.objective.execution == "operator" else compute + send + receive
+    devices = _uses(problem, placement, ran, (compute, send, receive, load), value, waits)
+    return Judgement(value, devices, tuple(violations), {}, ran, problem.cluster.names[int(load.argmax())])
+
+
+def _uses(
+    problem: Problem,
+    placement: Placement,
+    timeline: Timeline | None,
+    seconds: Sequence[npt.NDArray[Any]],
+    value: float,
+    waits: list[str],
+) -> tuple[DeviceUse, ...]:
+    compute, send, receive, load = (column.tolist() for column in seconds)
+    resident, peak = device_memory(problem, placement, timeline)
+    ops = np.bincount(placement.device, minlength=problem.n_devices)
+    return tuple(
+        DeviceUse(
+            name, int(ops[d]), compute[d], send[d], receive[d], load[d], max(value - load[d], 0.0),
+            float(resident[d]), float(peak[d]), float(problem.capacity[d]), waits[d],
+        )
+        for d, name in enumerate(problem.cluster.names)
+    )  # fmt: skip
