@@ -8,12 +8,12 @@ Text is one UTF-8 blob and the byte offsets of its rows.
 from __future__ import annotations
 
 import os
+import re
 import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from io import BytesIO
 from itertools import pairwise
 from math import prod
 from typing import Any, TypeVar
@@ -35,7 +35,12 @@ ALWAYS_ALLOWED, LARGEST_RATIO, NEVER_ALLOWED = 64 << 20, 300, 16 << 30
 """A file may unpack to `LARGEST_RATIO` times its size, within these two limits in bytes."""
 
 _BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error, ValueError)
-_BAD_ARRAY = (ValueError, TypeError, SyntaxError, RecursionError, MemoryError, EOFError)
+_DTYPES = {np.dtype(code).str: np.dtype(code) for code in "?bBhHiIqQfd"}
+_NPY = re.compile(
+    rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<>|][biuf]\d)', 'fortran_order': (?P<order>True|False), "
+    rb"'shape': \((?P<shape>(?:\d{1,19},? ?){0,4})\), \} *\n",
+    re.DOTALL,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,19 +172,19 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
 
 
 def _array(name: str, data: bytes) -> Array:
-    """The array of an ``.npy`` text, as a view of it; its claims are compared with its length first."""
-    file = BytesIO(data)
-    try:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise ValueError("unknown version")
-        shape, by_column, dtype = np.lib.format.read_array_header_1_0(file)
-    except _BAD_ARRAY:
-        raise ModelFileError(f"the member {name!r} is not an array", remedy="make the file again") from None
-    if dtype.kind not in "biuf":
-        raise ModelFileError(f"the array {name!r} holds {dtype} instead of numbers", remedy="do not trust this file")
-    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != len(data) - file.tell():
-        raise ModelFileError(f"the array {name!r} does not have the {shape} elements that it claims")
-    array = np.frombuffer(data, dtype, offset=file.tell()).reshape(shape, order="F" if by_column else "C")
+    """The array of an ``.npy`` text, as a view of it; its claims are compared with its length first.
+
+    numpy's own reader evaluates the header as Python text, and makes room before it counts.
+    """
+    begin = 10 + int.from_bytes(data[8:10], "little")
+    header = _NPY.fullmatch(data[:begin])
+    if header is None:
+        raise ModelFileError(f"the member {name!r} is not an array of numbers", remedy="do not trust this file")
+    shape = tuple(int(length) for length in header["shape"].replace(b",", b" ").split())
+    dtype = _DTYPES.get(header["dtype"].decode())
+    if dtype is None or prod(shape) * dtype.itemsize != len(data) - begin:
+        raise ModelFileError(f"the array {name!r} does not hold the numbers that it claims", remedy="copy it again")
+    array = np.frombuffer(data, dtype, offset=begin).reshape(shape, order="F" if header["order"] == b"True" else "C")
     if dtype.kind == "b" and array.view(np.uint8).max(initial=0) > 1:
         raise ModelFileError(f"the array {name!r} holds bytes that are neither true nor false")
     return array

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from placewise.errors import GraphError, ModelFileError
 from placewise.files.attributes import attributes_from_json, attributes_to_json
@@ -32,7 +32,7 @@ class SourceRecord(Record):
     path: str
     sha256: str = Field(description="of the model file")
     format: str
-    options: dict[str, Any] = Field({}, description="options of the reader")
+    options: Annotated[dict[str, Any], BeforeValidator(plain)] = Field({}, description="options of the reader")
     view: str = Field("folded", description="raw or folded")
     transforms: tuple[str, ...] = Field((), description="in the order in which they were applied")
 
@@ -123,7 +123,7 @@ def source_record(source: Source | None) -> SourceRecord | None:
 
 
 def _source(record: SourceRecord | None) -> Source | None:
-    return None if record is None else Source(**{**dict(record), "options": plain(record.options)})
+    return None if record is None else Source(**dict(record))
 
 
 def _distinct(arrays: Arrays, name: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from placewise.errors import InputError, ModelFileError, OutputError
 
@@ -47,7 +47,7 @@ def parse_json(data: bytes, error: Refusal = ModelFileError) -> Any:
 def json_bytes(record: BaseModel, exclude: set[str] | None = None) -> bytes:
     """The record as JSON, indented, without the fields in `exclude`; raises OutputError for what JSON cannot hold."""
     try:
-        return record.model_dump_json(indent=1, exclude=exclude).encode() + b"\n"
+        return to_json(record.model_dump(exclude=exclude), indent=1, inf_nan_mode="null") + b"\n"
     except ValueError as error:
         raise OutputError(f"cannot be written as JSON ({error})", remedy="rename what is not valid Unicode") from None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 from placewise.files.cluster_file import ClusterRecord
@@ -24,7 +25,7 @@ RECORDS: dict[str, type[Record]] = {
 def schema_of(name: str) -> dict[str, Any]:
     """The JSON Schema of a record in `RECORDS`: what is accepted; all fields are written."""
     record = RECORDS[name]
-    schema = _untitled(record.model_json_schema())
+    schema = _tidy(record.model_json_schema())
     schema["required"] = sorted({"format", "version", *schema.get("required", ())})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"placewise {name}", **schema}
 
@@ -34,10 +35,10 @@ def schema_text(name: str) -> str:
     return json.dumps(schema_of(name), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _untitled(schema: Any) -> Any:
-    """Without the titles that only repeat the names of fields."""
+def _tidy(schema: Any) -> Any:
+    """Without the titles that only repeat the names of fields; infinite defaults as they stand in files."""
     if isinstance(schema, list):
-        return [_untitled(item) for item in schema]
-    if not isinstance(schema, dict):
-        return schema
-    return {key: _untitled(item) for key, item in schema.items() if key != "title" or not isinstance(item, str)}
+        return [_tidy(item) for item in schema]
+    if isinstance(schema, dict):
+        return {key: _tidy(item) for key, item in schema.items() if key != "title" or not isinstance(item, str)}
+    return None if schema == math.inf else schema
