@@ -11,6 +11,7 @@ import onnx
 
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"  # torch.onnx.export(dynamo=True): a list of paths, the last the call's own
 _NAMESPACE = "namespace"  # the same exporter: "path: class/path: class/…/call: target"
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # what torch writes where it lost the path
 _CALL_SUFFIX = re.compile(r"@\d+")  # a module's second call: "layer@1"
 
 
@@ -64,7 +65,8 @@ def _from_name_scopes(text: str) -> str:
 
 def _deepest(scopes: list[str]) -> str:
     """The last full path of a list that goes from the model down to a module."""
-    return _CALL_SUFFIX.sub("", next(filter(None, reversed(scopes)), "").strip())
+    deepest = next((scope for scope in reversed(scopes) if scope not in ("", _NO_MODULE)), "")
+    return _CALL_SUFFIX.sub("", deepest.strip())
 
 
 def _from_path(name: str) -> str:
