@@ -1,0 +1,226 @@
+"""The kernel of the dynamic program over ideals: it grows stages from every ideal, one component at a time.
+
+``value[I, s]`` is the least max-load of any way to run the ideal I on the devices that state s counts; a
+stage from I to J on one more device leads to ``max(value[I, s], load(J − I))``. Only what can still beat
+the best known value is grown: stages whose compute and unavoidable communication stay below it, from states
+whose devices that are left can do the work that is left.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.model.columns import Floats, Ints, Longs
+from placewise.placers.exact.ideals import Ideals
+from placewise.placers.exact.stages import NEVER, StageCosts
+from placewise.simulate.kernels import helper, kernel
+
+SLACK = 1 + 1e-9
+"""Floating point must not prune what is only just good enough."""
+
+
+class Table(NamedTuple):
+    """The states of every ideal. State s counts ``digits[s, k]`` devices of class k; one more is `stride[k]` on.
+
+    `work_left` [n_ideals] and `work_room` [n_states] are in a common measure: at a max-load T, the devices
+    that a state leaves do at most ``work_room · T`` of the work that an ideal leaves.
+    """
+
+    digits: Ints  # [n_states, n_classes]
+    stride: Longs  # [n_classes]
+    work_left: Longs
+    work_room: Floats
+    value: Longs  # [n_ideals, n_states], NEVER where there is no way
+    parent: Ints  # [n_ideals, n_states] the ideal before the last stage
+    via: npt.NDArray[np.int16]  # [n_ideals, n_states] the class of the last stage
+    best: Longs  # [2] the value to beat, and the state of the full ideal that has it (−1: none yet)
+
+
+class _Stage(NamedTuple):
+    """The stage under growth; what can be restored from a stack is kept per depth."""
+
+    inside: Ints  # [n] 1: in the ideal before the stage, 2: in the stage
+    readers_in: Ints  # [n_tensors] consumers in the stage
+    holders_in: Ints  # [n_storages]
+    seconds: Longs  # [n + 1, n_classes]
+    size: Longs  # [n + 1]
+    enter: Longs  # [n + 1, n_rates]
+    leave: Longs  # [n + 1, n_rates]
+    enter_always: Longs  # [n + 1, n_rates] what no further component can save
+    leave_always: Longs  # [n + 1, n_rates]
+
+
+@helper
+def _add(c, stage, part, depth):
+    """Put `part` into the stage; row depth + 1 gets the new sums."""
+    up = depth + 1
+    for r in range(c.enter.shape[1]):
+        stage.enter[up, r], stage.leave[up, r] = stage.enter[depth, r], stage.leave[depth, r]
+        stage.enter_always[up, r] = stage.enter_always[depth, r]
+        stage.leave_always[up, r] = stage.leave_always[depth, r]
+    stage.inside[part] = 2
+    for row in range(c.use_offsets[part], c.use_offsets[part + 1]):
+        t = c.uses[row]
+        stage.readers_in[t] += 1
+        maker = 1 if c.producer[t] < 0 else stage.inside[c.producer[t]]
+        for r in range(c.enter.shape[1]):
+            if maker == 2:
+                if stage.readers_in[t] == c.readers[t]:
+                    stage.leave[up, r] -= c.leave[t, r]
+            elif stage.readers_in[t] == 1:
+                stage.enter[up, r] += c.enter[t, r]
+                if maker == 1:
+                    stage.enter_always[up, r] += c.enter[t, r]
+    for row in range(c.make_offsets[part], c.make_offsets[part + 1]):
+        t = c.makes[row]
+        always = c.output[t]
+        if c.mirrored[t]:
+            for reader in range(c.consumer_offsets[t], c.consumer_offsets[t + 1]):
+                always |= stage.inside[c.consumers[reader]] == 1
+        for r in range(c.enter.shape[1]):
+            if stage.readers_in[t] > 0:
+                stage.enter[up, r] -= c.enter[t, r]
+            if stage.readers_in[t] < c.readers[t]:
+                stage.leave[up, r] += c.leave[t, r]
+            if always:
+                stage.leave_always[up, r] += c.leave[t, r]
+    for row in range(c.storage_offsets[part], c.storage_offsets[part + 1]):
+        s = c.storages[row]
+        stage.holders_in[s] += 1
+        if stage.holders_in[s] == 1:
+            stage.size[up] += c.storage_bytes[s]
+
+
+@helper
+def _remove(c, stage, part):
+    stage.inside[part] = 0
+    for row in range(c.use_offsets[part], c.use_offsets[part + 1]):
+        stage.readers_in[c.uses[row]] -= 1
+    for row in range(c.storage_offsets[part], c.storage_offsets[part + 1]):
+        stage.holders_in[c.storages[row]] -= 1
+
+
+@helper
+def _load(seconds, enter, leave, mode):
+    if mode == 0:
+        return seconds + enter + leave
+    if mode == 1:
+        return max(seconds, enter + leave)
+    return max(seconds, max(enter, leave))
+
+
+@helper
+def _live_states(c, t, base, live, usable):
+    """The states of `base` worth growing from, into `live`; the classes that any of them has left, into `usable`."""
+    usable[:] = False
+    n_live = 0
+    for s in range(len(t.digits)):
+        dominated = False
+        for k in range(len(t.stride)):
+            if t.digits[s, k] > 0 and t.value[base, s - t.stride[k]] <= t.value[base, s]:
+                t.value[base, s] = t.value[base, s - t.stride[k]]
+                dominated = True
+        if dominated or t.value[base, s] >= t.best[0]:
+            continue
+        if t.work_left[base] <= t.work_room[s] * t.best[0] * SLACK:
+            live[n_live] = s
+            n_live += 1
+            for k in range(len(t.stride)):
+                usable[k] |= t.digits[s, k] < c.n_devices[k]
+    return n_live
+
+
+@helper
+def _arrive(c, t, base, live, n_live, target, full, k, load):
+    """Offer the stage from `base` to `target` on class k to every live state."""
+    for i in range(n_live):
+        s = live[i]
+        value = max(t.value[base, s], load)
+        if t.digits[s, k] == c.n_devices[k] or value >= t.best[0]:
+            continue
+        after = s + t.stride[k]
+        if value < t.value[target, after] and t.work_left[target] <= t.work_room[after] * t.best[0] * SLACK:
+            t.value[target, after], t.parent[target, after], t.via[target, after] = value, base, k
+            if target == full:
+                t.best[0], t.best[1] = value, after
+
+
+@kernel
+def grow(c: StageCosts, ideals: Ideals, t: Table, first: int, fuel: int) -> int:
+    """Process ideals from number `first` on until about `fuel` stages were tried; returns the next number."""
+    n, n_classes, n_rates = len(c.size), len(c.rate), c.enter.shape[1]
+    full = len(ideals.offsets) - 2
+    stage = _Stage(
+        np.zeros(n, np.int32), np.zeros(len(c.producer), np.int32), np.zeros(len(c.storage_bytes), np.int32),
+        np.zeros((n + 1, n_classes), np.int64), np.zeros(n + 1, np.int64),
+        np.zeros((n + 1, n_rates), np.int64), np.zeros((n + 1, n_rates), np.int64),
+        np.zeros((n + 1, n_rates), np.int64), np.zeros((n + 1, n_rates), np.int64),
+    )  # fmt: skip
+    node, edge, picked = np.zeros(n + 1, np.int32), np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int32)
+    seen = np.full(full + 1, -1, np.int32)
+    live, usable = np.zeros(len(t.digits), np.int32), np.zeros(n_classes, np.bool_)
+    base = first
+    while base < full and fuel > 0:
+        n_live = _live_states(c, t, base, live, usable)
+        if n_live == 0:
+            base += 1
+            continue
+        for part in range(n):
+            stage.inside[part] = (ideals.words[base, part >> 6] >> (part & 63)) & 1
+        depth = 0
+        node[0], edge[0] = base, ideals.offsets[base]
+        while depth >= 0:
+            if edge[depth] == ideals.offsets[node[depth] + 1]:
+                if depth > 0:
+                    _remove(c, stage, picked[depth])
+                depth -= 1
+                continue
+            target, part = ideals.target[edge[depth]], ideals.added[edge[depth]]
+            edge[depth] += 1
+            if seen[target] == base:
+                continue
+            seen[target] = base
+            fuel -= 1
+            possible = False
+            stage.size[depth + 1] = stage.size[depth] + c.size[part]
+            for k in range(n_classes):
+                seconds = min(stage.seconds[depth, k] + c.seconds[part, k], NEVER)
+                stage.seconds[depth + 1, k] = seconds
+                possible |= usable[k] and seconds < t.best[0] and stage.size[depth + 1] <= c.capacity[k]
+            if not possible:
+                continue
+            _add(c, stage, part, depth)
+            depth += 1
+            growing = False
+            for k in range(n_classes):
+                seconds, r = stage.seconds[depth, k], c.rate[k]
+                if not usable[k] or seconds >= t.best[0] or stage.size[depth] > c.capacity[k]:
+                    continue
+                least = load = seconds
+                if r >= 0:
+                    load = _load(seconds, stage.enter[depth, r], stage.leave[depth, r], c.mode)
+                    least = _load(seconds, stage.enter_always[depth, r], stage.leave_always[depth, r], c.mode)
+                growing |= least < t.best[0]
+                if load < t.best[0]:
+                    _arrive(c, t, base, live, n_live, target, full, k, load)
+            if growing:
+                node[depth], edge[depth], picked[depth] = target, ideals.offsets[target], part
+            else:
+                _remove(c, stage, part)
+                depth -= 1
+        base += 1
+    return base
+
+
+@kernel
+def work_left(ideals: Ideals, work: Longs) -> Longs:
+    """The work [n_ideals] of the components outside each ideal."""
+    left = np.zeros(len(ideals.offsets) - 1, np.int64)
+    left[0] = work.sum()
+    for ideal in range(len(left)):
+        for e in range(ideals.offsets[ideal], ideals.offsets[ideal + 1]):
+            left[ideals.target[e]] = left[ideal] - work[ideals.added[e]]
+    return left

@@ -1,0 +1,92 @@
+"""The dynamic program along one line: the best contiguous split of components in a fixed order.
+
+A line of n components has n + 1 ideals, so this is quick on any graph (the DPL of Tarnawski et al. 2020).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.problem import Problem
+from placewise.model.result import Reason
+from placewise.placers.exact.ideals import prefixes
+from placewise.placers.exact.program import MOST_CELLS, GoOn, n_states, search
+from placewise.placers.exact.stages import price
+
+MOST_SEGMENTS = 4000
+"""Longer lines are cut into this many segments first, where cutting is cheap."""
+
+
+class Split(NamedTuple):
+    """The best split found: `device` [n_ops] (None if nothing fits), its max-load in seconds, and why it stopped."""
+
+    device: Ints | None
+    value: float
+    reason: Reason
+
+
+def best_split(problem: Problem, group: Ints, lines: Sequence[Ints], capacity: Floats, go_on: GoOn) -> Split:
+    """The best split of groups [n_ops] → 0…n − 1 along any of some lines: their positions [n] in it."""
+    best = Split(None, np.inf, Reason.FINISHED)
+    for line in lines:
+        split = _split(problem, line[group], len(line), capacity, go_on)
+        best = split if split.value < best.value else best._replace(reason=split.reason)
+        if split.reason is not Reason.FINISHED:
+            break
+    return best
+
+
+def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: GoOn) -> Split:
+    """The best split of ops that stand at `position` [n_ops] of a line of n."""
+    segment = position
+    if n > MOST_SEGMENTS:
+        segment = _segments(problem, position, n, MOST_SEGMENTS)[position]
+        n = int(segment.max()) + 1
+    priced = price(problem, segment, n, capacity)
+    room = MOST_CELLS // n_states(priced.costs) - 1
+    if room < n:
+        segment = _segments(problem, segment, n, max(room, 1))[segment]
+        n = int(segment.max()) + 1
+        priced = price(problem, segment, n, capacity)
+    found = search(priced, prefixes(n), go_on)
+    if found.chain is None:
+        return Split(None, np.inf, found.reason)
+    return Split(found.chain.device[segment], found.chain.value / priced.scale, found.reason)
+
+
+def _segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
+    """A segment per position [n]: `most` stretches of about equal work and bytes, cut where little crosses."""
+    seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf).min(axis=1)
+    seconds = np.where(np.isfinite(seconds), seconds, 0.0)
+    share = np.full(n, 1 / n)
+    for amount in (seconds, problem.graph.ops.state_bytes):
+        share += np.bincount(position, weights=amount, minlength=n) / max(float(amount.sum()), 1e-300)
+    along = np.cumsum(share)
+    bucket = np.minimum((along / along[-1] * most).astype(np.int64), most - 1)[:-1]
+    order = np.lexsort((_crossing(problem, position, n)[:-1], bucket))
+    _, first = np.unique(bucket[order], return_index=True)
+    cut = np.zeros(n, np.int32)
+    cut[order[first] + 1] = 1
+    cut[0] = 0
+    segment: Ints = np.cumsum(cut, dtype=np.int32)
+    return segment
+
+
+def _crossing(problem: Problem, position: Ints, n: int) -> Floats:
+    """Transfer seconds [n] of the tensors that cross the cut behind each position."""
+    graph = problem.graph
+    cost = problem.costs.transfer_seconds.max(axis=1)
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
+    low, high = np.full(graph.n_tensors, n), np.full(graph.n_tensors, -1)
+    made = graph.tensors.producer >= 0
+    low[made] = high[made] = position[graph.tensors.producer[made]]
+    np.minimum.at(low, tensor, position[graph.consumers])
+    np.maximum.at(high, tensor, position[graph.consumers])
+    spans = made & (low < high)
+    change = np.bincount(low[spans], cost[spans], n + 1) - np.bincount(high[spans], cost[spans], n + 1)
+    crossing: Floats = np.cumsum(change)[:n]
+    return crossing

@@ -1,0 +1,130 @@
+"""The dynamic program over ideals, run in slices: from stage costs to the best chain of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.result import Reason
+from placewise.placers.exact.growth import Table, grow, work_left
+from placewise.placers.exact.ideals import Ideals
+from placewise.placers.exact.stages import NEVER, Priced, StageCosts
+
+FUEL = 1 << 20
+"""Stages tried between two looks at the clock."""
+MOST_CELLS = 30_000_000
+"""States of all ideals together: about 500 MB."""
+STEPS = (1.05, 1.3, 2.0, 4.0)
+"""Without a value to beat, the program asks for these multiples of a lower bound first: it prunes by them."""
+
+GoOn = Callable[[int, int, float], bool]
+"""(ideals done, of how many, best seconds so far) → whether to continue."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """A chain of stages: `device` [n] of each component, and the max-load in the costs' units."""
+
+    device: Ints
+    value: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """The best chain below the value to beat, if any, and why the search stopped; FINISHED: it was complete."""
+
+    chain: Chain | None
+    reason: Reason
+
+    @property
+    def complete(self) -> bool:
+        return self.reason is Reason.FINISHED
+
+
+def n_states(costs: StageCosts) -> int:
+    """How many ways there are to count the devices in use, class by class."""
+    states = 1
+    for count in costs.n_devices.tolist():
+        states *= count + 1
+    return states
+
+
+def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER) -> Found:
+    """The best chain with a max-load below `beat`, or any if it is NEVER.
+
+    Needs ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
+    """
+    if beat < NEVER:
+        return _run(priced, ideals, go_on, beat)
+    speed, work = _work(priced.costs)
+    floor = float(work.sum()) / max(float(priced.costs.n_devices @ speed), 1e-9)
+    for step in STEPS:
+        found = _run(priced, ideals, go_on, min(int(step * floor) + 1, NEVER))
+        if found.chain or not found.complete:
+            return found
+    return _run(priced, ideals, go_on, NEVER)
+
+
+def _run(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int) -> Found:
+    table, at, full = _table(priced.costs, ideals, beat), 0, len(ideals) - 1
+    reason = Reason.FINISHED
+    try:
+        while at < full:
+            if not go_on(at, full, float(table.best[0]) / priced.scale):
+                reason = Reason.TIME_LIMIT
+                break
+            at = grow(priced.costs, ideals, table, at, FUEL)
+    except KeyboardInterrupt:
+        reason = Reason.INTERRUPTED
+    return Found(_trace(priced, ideals, table) if table.best[1] >= 0 else None, reason)
+
+
+def _table(costs: StageCosts, ideals: Ideals, beat: int) -> Table:
+    base = costs.n_devices + 1
+    stride = np.concatenate((np.cumprod(base[::-1])[::-1][1:], [1])).astype(np.int64)
+    digits = (np.arange(n_states(costs))[:, None] // stride) % base
+    speed, work = _work(costs)
+    value = np.full((len(ideals), len(digits)), NEVER, np.int64)
+    value[0, 0] = 0
+    return Table(
+        digits=digits.astype(np.int32),
+        stride=stride,
+        work_left=work_left(ideals, work),
+        work_room=(costs.n_devices - digits) @ speed,
+        value=value,
+        parent=np.full(value.shape, -1, np.int32),
+        via=np.zeros(value.shape, np.int16),
+        best=np.array([beat, -1]),
+    )
+
+
+def _work(costs: StageCosts) -> tuple[Floats, Longs]:
+    """A price per second of each class [n_classes] and the least work of each component [n] at these prices.
+
+    For any prices, the work that a chain with max-load T leaves to some devices is at most T times the sum
+    of their prices. These make a class as dear as it is quick.
+    """
+    seconds, able = costs.seconds.astype(np.float64), costs.seconds < NEVER
+    least = np.where(able, seconds, np.inf).min(axis=1, initial=np.inf)
+    speed = np.ones(len(costs.rate))
+    for k in range(len(speed)):
+        own, others = seconds[able[:, k], k].sum(), least[able[:, k]].sum()
+        speed[k] = others / own if own > 0 else 1.0
+    work = np.where(able, seconds * speed, np.inf).min(axis=1, initial=np.inf)
+    return speed, np.where(np.isfinite(work), work * (1 - 1e-12), 0.0).astype(np.int64)
+
+
+def _trace(priced: Priced, ideals: Ideals, table: Table) -> Chain:
+    """Follow the best chain back from the full ideal; the devices of a class are taken in order."""
+    n = len(priced.costs.size)
+    device = np.full(n, -1, np.int32)
+    ideal, state = len(ideals) - 1, int(table.best[1])
+    while ideal > 0:
+        before, k = int(table.parent[ideal, state]), int(table.via[ideal, state])
+        stage = ideals.members(ideal, n) & ~ideals.members(before, n)
+        device[stage] = priced.devices[k][int(table.digits[state, k]) - 1]
+        ideal, state = before, state - int(table.stride[k])
+    return Chain(device, int(table.best[0]))

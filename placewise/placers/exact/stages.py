@@ -1,0 +1,193 @@
+"""What a stage costs, in whole numbers: the arrays that the dynamic program over ideals reads.
+
+Seconds become integers, rounded down, so that sums are exact in any order and a proved minimum stays one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.model.columns import Bools, Floats, Ints, Longs, frozen, offsets_of
+from placewise.model.problem import Problem
+from placewise.placers.heuristic.holdings import holdings
+
+NEVER = 1 << 61
+"""More than any sum of costs: the time of a component on a class that may not run it."""
+
+MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
+
+
+class StageCosts(NamedTuple):
+    """Components, the tensors between them and classes of devices that are alike, as flat read-only arrays.
+
+    A tensor has a producer (−1: host memory) and distinct consumers other than it; `readers` counts them,
+    and one more if the host wants the tensor. Rate r says what tensors cost where they enter and leave the
+    devices of a class; classes of host devices have rate −1 and pay nothing. `mirrored` marks tensors that
+    may flow from later components to earlier ones (backward ops). Weights of one component alone are part
+    of its bytes; the others are storages.
+    """
+
+    seconds: Longs  # [n, n_classes], NEVER where not allowed
+    size: Longs  # [n] bytes
+    producer: Ints  # [n_tensors]
+    readers: Ints  # [n_tensors]
+    output: Bools  # [n_tensors]
+    mirrored: Bools  # [n_tensors]
+    consumer_offsets: Longs  # [n_tensors + 1]
+    consumers: Ints
+    enter: Longs  # [n_tensors, n_rates]
+    leave: Longs  # [n_tensors, n_rates]
+    use_offsets: Longs  # [n + 1] tensors that a component reads
+    uses: Ints
+    make_offsets: Longs  # [n + 1] tensors that it makes
+    makes: Ints
+    storage_offsets: Longs  # [n + 1] shared storages that it holds
+    storages: Ints
+    storage_bytes: Longs
+    rate: Ints  # [n_classes]
+    capacity: Longs  # [n_classes]
+    n_devices: Ints  # [n_classes]
+    mode: int
+
+
+class Priced(NamedTuple):
+    """Stage costs, how many of their units make a second, and the devices of each class."""
+
+    costs: StageCosts
+    scale: float
+    devices: tuple[tuple[int, ...], ...]
+
+
+class _Rates(NamedTuple):
+    """Seconds to enter and leave [n_tensors] each device; None for host devices, which pay nothing."""
+
+    enter: Floats
+    leave: Floats
+
+
+def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced:
+    """Stage costs of ops grouped as `component` [n_ops] says, under `capacity` [n_devices] bytes."""
+    seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf)
+    by_component = np.empty((n, problem.n_devices))
+    for device in range(problem.n_devices):
+        by_component[:, device] = np.bincount(component, weights=seconds[:, device], minlength=n)
+    rates = [_rates(problem, device) for device in range(problem.n_devices)]
+    classes, rate_of, distinct = _classes(by_component, capacity, rates)
+    first = [devices[0] for devices in classes]
+    times = by_component[:, first]
+    transfers = np.array([[pair.enter, pair.leave] for pair in distinct]).reshape(
+        len(distinct), 2, problem.graph.n_tensors
+    )
+    scale = _scale(seconds, transfers)
+    able = np.isfinite(times)
+    whole = np.where(able, np.floor(np.where(able, times, 0.0) * scale), float(NEVER)).astype(np.int64)
+    size, storages = _sizes(problem, component, n)
+    tensors, kept = _tensors(problem, component, n, np.asarray(transfers.any(axis=(0, 1))))
+    costs = StageCosts(
+        seconds=frozen(whole, np.int64),
+        size=size,
+        **tensors,
+        enter=frozen(np.floor(transfers[:, 0, kept].T * scale), np.int64),
+        leave=frozen(np.floor(transfers[:, 1, kept].T * scale), np.int64),
+        **storages,
+        rate=frozen([rate_of[device] for device in first], np.int32),
+        capacity=frozen(np.floor(np.clip(capacity[first], 0, NEVER)), np.int64),
+        n_devices=frozen([min(len(devices), max(n, 1)) for devices in classes], np.int32),
+        mode=MODES[problem.objective.communication],
+    )
+    return Priced(costs, scale, classes)
+
+
+def _scale(seconds: Floats, transfers: Floats) -> float:
+    """Units per second, such that everything together stays below 2^60; the same however ops are grouped."""
+    total = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0).sum()
+    total += 2 * transfers.max(axis=(0, 1), initial=0.0).sum()
+    return 2.0**59 / float(total) if total > 0 else 1.0
+
+
+def _rates(problem: Problem, device: int) -> _Rates | None:
+    """What a tensor costs at least where it enters and leaves a device.
+
+    Staged: exactly its trip from and to host memory. Direct: the trip to the quickest destination, once,
+    and from the quickest source, once; the judge charges at least that.
+    """
+    cluster, cost = problem.cluster, problem.costs.transfer_seconds
+    host, here = len(cluster), int(cluster.location[device])
+    if here == host:
+        return None
+    enter, leave = cost[:, cluster.link_class[host, here]], cost[:, cluster.link_class[here, host]]
+    others = sorted({int(place) for place in cluster.location} - {here})
+    if cluster.transfers == "staged" or not others:
+        return _Rates(enter, leave)
+    quickest_in = cost[:, np.unique(cluster.link_class[others, here])].min(axis=1)
+    quickest_out = cost[:, np.unique(cluster.link_class[here, others])].min(axis=1)
+    made_by_host = problem.graph.tensors.producer < 0
+    to_host = np.where(problem.graph.tensors.output, leave, np.inf)
+    return _Rates(np.where(made_by_host, enter, quickest_in), np.minimum(quickest_out, to_host))
+
+
+def _classes(
+    seconds: Floats, capacity: Floats, rates: list[_Rates | None]
+) -> tuple[tuple[tuple[int, ...], ...], dict[int, int], list[_Rates]]:
+    """Devices alike in every figure, in order; the rate number of each device; the distinct rates."""
+    numbers: dict[bytes, int] = {}
+    distinct: list[_Rates] = []
+    rate_of: dict[int, int] = {}
+    groups: dict[tuple[bytes, float, int], list[int]] = {}
+    for device, pair in enumerate(rates):
+        rate_of[device] = -1
+        if pair is not None:
+            key = pair.enter.tobytes() + pair.leave.tobytes()
+            if key not in numbers:
+                numbers[key] = len(distinct)
+                distinct.append(pair)
+            rate_of[device] = numbers[key]
+        if np.isfinite(seconds[:, device]).any():
+            alike = (seconds[:, device].tobytes(), float(capacity[device]), rate_of[device])
+            groups.setdefault(alike, []).append(device)
+    return tuple(tuple(devices) for devices in groups.values()), rate_of, distinct
+
+
+def _sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, dict[str, npt.NDArray[Any]]]:
+    """Bytes of each component [n] with the weights that only it uses, and the storages that several share."""
+    held = holdings(problem, component, n)
+    own = np.bincount(held.storage, minlength=len(held.stored))[held.storage] == 1
+    size = held.state.copy()
+    np.add.at(size, held.group[own], held.stored[held.storage[own]])
+    return frozen(size, np.int64), {
+        "storage_offsets": frozen(offsets_of(held.group[~own], n), np.int64),
+        "storages": frozen(held.storage[~own], np.int32),
+        "storage_bytes": frozen(held.stored, np.int64),
+    }
+
+
+def _tensors(problem: Problem, component: Ints, n: int, priced: Bools) -> tuple[dict[str, npt.NDArray[Any]], Bools]:
+    """The `priced` tensors that leave a component, as columns of `StageCosts`, and a mask of them."""
+    graph = problem.graph
+    producer = np.where(graph.tensors.producer < 0, -1, component[graph.tensors.producer])
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
+    pairs = np.unique(tensor * max(n, 1) + component[graph.consumers])
+    tensor, reader = pairs // max(n, 1), pairs % max(n, 1)
+    crosses = producer[tensor] != reader
+    tensor, reader = tensor[crosses], reader[crosses]
+    readers = np.bincount(tensor, minlength=graph.n_tensors) + graph.tensors.output
+    late = np.bincount(tensor[reader < producer[tensor]], minlength=graph.n_tensors) > 0
+    kept = priced & (readers > 0) & ((producer >= 0) | (np.bincount(tensor, minlength=graph.n_tensors) > 0))
+    tensor, reader = (np.cumsum(kept) - 1)[tensor[kept[tensor]]], reader[kept[tensor]]
+    producer = producer[kept]
+    by_reader, by_producer = np.argsort(reader, kind="stable"), np.argsort(producer, kind="stable")
+    return {
+        "producer": frozen(producer, np.int32),
+        "readers": frozen(readers[kept], np.int32),
+        "output": frozen(graph.tensors.output[kept], np.bool_),
+        "mirrored": frozen(late[kept], np.bool_),
+        "consumer_offsets": frozen(offsets_of(tensor, int(kept.sum())), np.int64),
+        "consumers": frozen(reader, np.int32),
+        "use_offsets": frozen(offsets_of(reader[by_reader], n), np.int64),
+        "uses": frozen(tensor[by_reader], np.int32),
+        "make_offsets": frozen(offsets_of(producer[by_producer], n), np.int64),
+        "makes": frozen(by_producer, np.int32),
+    }, kept

@@ -1,0 +1,38 @@
+"""Memory that is only known afterwards: propose, measure, take back what was too much, propose again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.placers.heuristic.alike import alike
+from placewise.simulate.memory import device_memory
+
+ROUNDS = 10
+
+
+def fit(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Ints | None, bool]:
+    """A placement [n_ops] whose peaks fit, and whether budgets had to shrink for it.
+
+    `propose(capacity)` makes placements whose resident bytes stay within `capacity` [n_devices], or None.
+    Where live activations then exceed a device's memory, all devices like it give up as much as was
+    missing. After `ROUNDS` tries there is none.
+    """
+    kind = alike(problem)
+    capacity = problem.capacity.copy()
+    for round_ in range(ROUNDS):
+        device = propose(capacity)
+        if device is None:
+            return None, round_ > 0
+        resident, peak = device_memory(problem, Placement(device))
+        over = np.maximum(peak - problem.capacity, 0.0)
+        if not over.any():
+            return device, round_ > 0
+        for d in np.flatnonzero(over > 0):
+            same = kind == kind[d]
+            capacity[same] = np.maximum(np.minimum(capacity[same], resident[d] - over[d]), 0.0)
+    return None, True

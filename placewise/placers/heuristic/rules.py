@@ -1,0 +1,42 @@
+"""Whether a placer's own placement keeps the rules: quick, in arrays. The judge's checker has the last word."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.simulate.contract import contract, device_cycle
+from placewise.simulate.memory import device_memory
+from placewise.units import format_bytes
+
+_ROUNDING = 1e-9
+
+
+def broken(problem: Problem, device: Ints) -> str:
+    """The first rule that a placement [n_ops] breaks, in words; empty if it keeps them all."""
+    names = problem.cluster.names
+    ops = np.arange(problem.n_ops)
+    refused = ~problem.allowed[ops, device]
+    if refused.any():
+        op = int(np.argmax(refused))
+        return f"op {problem.graph.ops.name[op]!r} may not run on {names[device[op]]}"
+    home = np.empty(problem.n_blocks, np.int32)
+    home[problem.block] = device
+    torn = home[problem.block] != device
+    if torn.any():
+        return f"the colocation group of op {problem.graph.ops.name[int(np.argmax(torn))]!r} is on several devices"
+    if problem.constraints.contiguous:
+        cycle = device_cycle(contract(problem), device)
+        if cycle is not None:
+            return f"the stages are no chain: {' → '.join(names[d] for d in (*cycle, cycle[0]))}"
+    _, peak = device_memory(problem, Placement(device))
+    short = peak - problem.capacity
+    if (short > _ROUNDING * np.maximum(peak, 1.0)).any():
+        d = int(np.argmax(short))
+        return (
+            f"{names[d]} would need {format_bytes(peak[d])} and may use {format_bytes(problem.capacity[d])}: "
+            f"{format_bytes(short[d])} short"
+        )
+    return ""
