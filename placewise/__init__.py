@@ -1,1 +1,84 @@
-"""Placewise."""
+"""Placewise decides which device runs each operation of a neural network, and proves how good the answer is.
+
+    import placewise as pw
+
+    plan = pw.place("model.onnx", devices="2xA100-80GB,cpu", objective="latency")
+    print(plan.summary())
+    plan.save("plan.json")
+
+The names below are the public interface. They are loaded when first used.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "Budget": "placewise.placers.base",
+    "Cluster": "placewise.model.cluster",
+    "Constraints": "placewise.model.problem",
+    "CostTable": "placewise.model.costs",
+    "Device": "placewise.model.cluster",
+    "Graph": "placewise.model.graph",
+    "GraphBuilder": "placewise.model.builder",
+    "Link": "placewise.model.cluster",
+    "Objective": "placewise.model.problem",
+    "Placement": "placewise.model.placement",
+    "PlacewiseError": "placewise.errors",
+    "Plan": "placewise.api",
+    "Problem": "placewise.model.problem",
+    "Result": "placewise.model.result",
+    "build": "placewise.building",
+    "judge": "placewise.simulate",
+    "lower_bound": "placewise.simulate",
+    "place": "placewise.api",
+    "read_cluster": "placewise.catalog",
+}
+
+__all__ = [
+    "Budget",
+    "Cluster",
+    "Constraints",
+    "CostTable",
+    "Device",
+    "Graph",
+    "GraphBuilder",
+    "Link",
+    "Objective",
+    "Placement",
+    "PlacewiseError",
+    "Plan",
+    "Problem",
+    "Result",
+    "build",
+    "judge",
+    "lower_bound",
+    "place",
+    "read_cluster",
+]
+
+if TYPE_CHECKING:
+    from placewise.api import Plan, place
+    from placewise.building import build
+    from placewise.catalog import read_cluster
+    from placewise.errors import PlacewiseError
+    from placewise.model.builder import GraphBuilder
+    from placewise.model.cluster import Cluster, Device, Link
+    from placewise.model.costs import CostTable
+    from placewise.model.graph import Graph
+    from placewise.model.placement import Placement
+    from placewise.model.problem import Constraints, Objective, Problem
+    from placewise.model.result import Result
+    from placewise.placers.base import Budget
+    from placewise.simulate import judge, lower_bound
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'placewise' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

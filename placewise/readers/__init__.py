@@ -1,1 +1,38 @@
 """Readers: a file → a Graph, or a whole Problem where the file says more. Suffix and content decide the format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from placewise.errors import ModelFileError
+from placewise.readers.base import Reading
+from placewise.readers.onnx import read_onnx
+from placewise.readers.workload import read_workload
+
+_NO_DIMS: Mapping[str, int] = {}
+
+
+def read(path: Path, *, dims: Mapping[str, int] = _NO_DIMS, objective: str = "throughput") -> Reading:
+    """The graph, or the problem, in a file: ONNX, or a published workload (JSON with `nodes` and `edges`).
+
+    `dims` gives the symbolic dimensions of an ONNX model; `objective` ("throughput" or "latency") says how a
+    workload is meant, whose file does not. Raises ModelFileError.
+    """
+    if format_of(path) == "workload":
+        if dims:
+            raise ModelFileError("a workload has no symbolic dimensions", where=str(path), remedy="leave out --dim")
+        return read_workload(path, objective=objective)
+    return read_onnx(path, dims=dims)
+
+
+def format_of(path: Path) -> str:
+    """``"workload"`` or ``"onnx"``, by suffix, else by the first bytes."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(256).lstrip(b"\xef\xbb\xbf \t\r\n")
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None
+    if path.suffix == ".json" or (path.suffix != ".onnx" and start[:1] in (b"{", b"[")):
+        return "workload"
+    return "onnx"

@@ -5,4 +5,7 @@ from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.judge import Evaluator, evaluate, simulate
 from placewise.simulate.memory import device_memory
 
-__all__ = ["Evaluator", "device_memory", "evaluate", "lower_bound", "simulate", "why_infeasible"]
+judge = simulate
+"""The public name: `placewise.simulate` is this room."""
+
+__all__ = ["Evaluator", "device_memory", "evaluate", "judge", "lower_bound", "simulate", "why_infeasible"]

@@ -1,0 +1,147 @@
+"""build(): a model, a cluster and the user's wishes → a Problem. Here readers, transforms and costs meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from placewise.catalog import read_cluster
+from placewise.costing.roofline import cost_table
+from placewise.costing.work import work_of
+from placewise.errors import InputError
+from placewise.files.format import format_name
+from placewise.files.graph_file import load_graph
+from placewise.files.problem_file import load_problem
+from placewise.model.cluster import Cluster
+from placewise.model.graph import Graph
+from placewise.model.problem import Constraints, Objective, Problem, Rule
+from placewise.readers import read
+from placewise.readers.base import Reading
+from placewise.transform.fold import fold
+
+Model = str | Path | Graph | Problem
+Devices = str | Path | Mapping[Any, object] | Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asks for; None means the default of the model's format.
+
+    `objective` "latency" or "throughput" (default: throughput for published workloads, else latency);
+    `execution`, `communication`, `memory` as in `Objective`; `pins` and `forbidden` map a regular expression
+    to a device; `contiguous` defaults to True for throughput; `dims` gives symbolic dimensions; `view` is
+    "folded" (constants folded away) or "raw".
+    """
+
+    objective: str | None = None
+    execution: str | None = None
+    communication: str | None = None
+    memory: str | None = None
+    contiguous: bool | None = None
+    headroom: float = 0.0
+    pins: Mapping[str, str] = field(default_factory=dict)
+    forbidden: Mapping[str, str] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    view: str = "folded"
+
+
+NO_WISHES = Wishes()
+
+
+def open_model(model: Model, wishes: Wishes = NO_WISHES) -> Reading:
+    """The graph of a model file in the wished view, or the whole problem where the file holds one."""
+    if isinstance(model, Problem):
+        return Reading(model.graph, model, model.warnings)
+    if isinstance(model, Graph):
+        return Reading(model)
+    path = Path(model)
+    ours = format_name(path)
+    if ours == "placewise-problem":
+        problem = load_problem(path)
+        return Reading(problem.graph, problem, problem.warnings)
+    if ours == "placewise-graph":
+        return Reading(load_graph(path))
+    reading = read(path, dims=wishes.dims, objective=wishes.objective or "throughput")
+    if reading.problem is not None or wishes.view == "raw":
+        return reading
+    if wishes.view != "folded":
+        raise InputError(f"there is no view {wishes.view!r}", remedy="choose folded or raw")
+    return Reading(fold(reading.graph), None, reading.warnings)
+
+
+def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISHES) -> Problem:
+    """The problem of placing `model` on `devices`.
+
+    A published workload and a problem file bring their own devices, so `devices` must be left out there; a
+    model needs them. Costs are the roofline's. Raises InputError and its kin.
+    """
+    reading = open_model(model, wishes)
+    if reading.problem is not None:
+        if devices is not None:
+            raise InputError(
+                "this file brings its own devices and costs", where=str(model), remedy="leave out the devices"
+            )
+        return _adjusted(reading.problem, wishes)
+    if devices is None:
+        raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
+    cluster = devices if isinstance(devices, Cluster) else read_cluster(devices)
+    work = work_of(reading.graph)
+    kind = wishes.objective or "latency"
+    return Problem(
+        reading.graph,
+        cluster,
+        cost_table(reading.graph, cluster, work=work),
+        _objective(Objective(_kind(kind)), wishes),
+        _constraints(kind == "throughput", wishes),
+        (*reading.warnings, *work.warnings, *_device_notes(cluster)),
+    )
+
+
+def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
+    """A problem that came whole, with what the user wishes otherwise."""
+    before = problem.objective
+    if wishes.objective and wishes.objective != before.kind:
+        before = Objective(_kind(wishes.objective), memory=before.memory)
+    objective = _objective(before, wishes)
+    kept = problem.constraints
+    wished = _constraints(objective.kind == "throughput" if wishes.objective else kept.contiguous, wishes)
+    constraints = Constraints(
+        (*kept.pins, *wished.pins),
+        (*kept.forbidden, *wished.forbidden),
+        wished.contiguous,
+        wishes.headroom or kept.headroom,
+    )
+    return problem.with_(objective=objective, constraints=constraints)
+
+
+def _kind(name: str) -> Any:
+    return name
+
+
+def _objective(default: Objective, wishes: Wishes) -> Objective:
+    if wishes.execution and default.kind == "throughput":
+        raise InputError("an execution belongs to latency", remedy="add --objective latency")
+    if wishes.communication and default.kind == "latency":
+        raise InputError("a communication mode belongs to throughput", remedy="add --objective throughput")
+    wished: dict[str, Any] = {
+        "kind": default.kind,
+        "communication": wishes.communication or default.communication,
+        "execution": wishes.execution or default.execution,
+        "memory": wishes.memory or default.memory,
+    }
+    return Objective(**wished)
+
+
+def _constraints(contiguous: bool, wishes: Wishes) -> Constraints:
+    return Constraints(
+        tuple(Rule(pattern, device) for pattern, device in wishes.pins.items()),
+        tuple(Rule(pattern, device) for pattern, device in wishes.forbidden.items()),
+        contiguous if wishes.contiguous is None else wishes.contiguous,
+        wishes.headroom,
+    )
+
+
+def _device_notes(cluster: Cluster) -> tuple[str, ...]:
+    return tuple(f"{device.name}: {note}" for device in cluster for note in device.notes)

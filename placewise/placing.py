@@ -1,0 +1,135 @@
+"""place(): bounds → placer → check → judge → result. No placer gets around it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from placewise.errors import InternalError, PlacerError
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import (
+    OPTIMAL_GAP,
+    Bound,
+    Improvement,
+    Judgement,
+    Outcome,
+    Proposal,
+    Reason,
+    Result,
+    Status,
+    gap_of,
+)
+from placewise.placers import registry
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, Placer, Progress, Stopwatch, ignore
+from placewise.simulate import lower_bound, simulate, why_infeasible
+
+BASELINES = {"best single device": "single", "naive balanced split": "balanced"}
+"""What people do without a placer, and the placer that does it."""
+
+Judged = tuple[Placement, Judgement]
+
+
+def place(
+    problem: Problem,
+    placer: str = "auto",
+    budget: Budget | None = None,
+    *,
+    options: Mapping[str, Any] | None = None,
+    hints: Hints = NO_HINTS,
+    evaluate: Evaluate | None = None,
+    on_progress: OnProgress = ignore,
+) -> Result:
+    """Place `problem` with a placer of the registry: checked, judged, bounded, beside the naive answers.
+
+    An infeasible problem is a status of the result; PlacerError says that the placer cannot take the
+    problem; a proof that contradicts a value raises InternalError.
+    """
+    budget = budget or Budget()
+    watch = Stopwatch(budget)
+    chosen = registry.create(placer, options)
+    unmet = why_infeasible(problem)
+    if unmet:
+        return _without(problem, placer, budget, watch, Bound(math.inf, "nothing fits"), Reason.PROVED, unmet)
+    refusal = chosen.supports(problem)
+    if refusal is not None:
+        raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
+    bound = lower_bound(problem)
+    on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
+    baselines = _baselines(problem)
+    proposal = _propose(chosen, problem, watch, hints, evaluate, on_progress)
+    bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
+    if proposal.placement is None:
+        proof = proposal.infeasible
+        reason = Reason.PROVED if proof else proposal.reason
+        return _without(problem, placer, budget, watch, bound, reason, proof, proposal.notes, baselines)
+    judgement = simulate(problem, proposal.placement)
+    if not judgement.valid or not math.isfinite(judgement.value):
+        broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
+        notes = (*proposal.notes, f"what {placer} proposed breaks a rule: {broken}")
+        return _without(problem, placer, budget, watch, bound, proposal.reason, "", notes, baselines)
+    _cross_check(problem, bound, {placer: (proposal.placement, judgement), **baselines})
+    optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
+    outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE
+    return Result(
+        problem,
+        proposal.placement,
+        Status(outcome, Reason.PROVED if optimal else proposal.reason),
+        judgement,
+        bound,
+        placer,
+        watch.elapsed,
+        budget.seed,
+        baselines,
+        (Improvement(watch.elapsed, judgement.value, placer),),
+        proposal.notes,
+    )
+
+
+def _propose(
+    placer: Placer, problem: Problem, watch: Stopwatch, hints: Hints, evaluate: Evaluate | None, on_progress: OnProgress
+) -> Proposal:
+    try:
+        return placer.propose(problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+    except KeyboardInterrupt:
+        return Proposal(None, reason=Reason.INTERRUPTED)
+
+
+def _baselines(problem: Problem) -> dict[str, Judged]:
+    """What each naive method answers, judged; a method that finds nothing is left out."""
+    found: dict[str, Judged] = {}
+    for name, placer in BASELINES.items():
+        naive = registry.create(placer)
+        if naive.supports(problem) is None:
+            placement = naive.propose(problem, Budget()).placement
+            if placement is not None:
+                found[name] = (placement, simulate(problem, placement))
+    return found
+
+
+def _cross_check(problem: Problem, bound: Bound, known: Mapping[str, Judged]) -> None:
+    for name, (_, judgement) in known.items():
+        if judgement.valid and bound.value > judgement.value * (1 + 1e-9):
+            raise InternalError(
+                f"{bound.method} proves {bound.value!r} s and {name} reaches {judgement.value!r} s on {problem!r}"
+            )
+
+
+def _without(
+    problem: Problem,
+    placer: str,
+    budget: Budget,
+    watch: Stopwatch,
+    bound: Bound,
+    reason: Reason,
+    unmet: str,
+    notes: tuple[str, ...] = (),
+    baselines: Mapping[str, Judged] | None = None,
+) -> Result:
+    """A result that has no placement: infeasible if `unmet` proves it, else unknown."""
+    outcome = Outcome.INFEASIBLE if unmet else Outcome.UNKNOWN
+    return Result(
+        problem, None, Status(outcome, reason), None, bound, placer, watch.elapsed, budget.seed,
+        baselines or {}, (), notes, unmet,
+    )  # fmt: skip
