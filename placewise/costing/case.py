@@ -58,7 +58,7 @@ class Value:
 
     def _unknown(self, what: str) -> ModelFileError:
         return ModelFileError(
-            f"the {what} of {self.name!r} is unknown and the op's cost needs it",
+            f"the {what} of tensor {self.name!r} is unknown and the op's cost needs it",
             remedy="give the model's open dimensions, or export it with fixed ones",
         )
 

@@ -13,10 +13,10 @@ def _scores(batch: int, heads: int, queries: int, keys: int, width: int, value_w
     return batch * heads * queries * keys * (2 * width + 2 * value_width + 5)
 
 
-def attention(case: Case) -> Cost:
+def attention(case: Case, *, past: int = 4) -> Cost:
     """Q, K and V as [batch, heads, length, width] or packed as [batch, length, heads · width]; a past before K."""
     query, key, value = (case.shape(position) for position in range(3))
-    past = case.shape(4)[2] if 4 in case.inputs else 0
+    before = case.shape(past)[2] if past in case.inputs else 0
     if len(query) == 4:
         batch, heads, queries, width = query
         keys, value_width = key[2], value[3]
@@ -24,7 +24,7 @@ def attention(case: Case) -> Cost:
         heads, kv_heads = case.number("q_num_heads", 0), case.number("kv_num_heads", 0)
         batch, queries, keys = query[0], query[1], key[1]
         width, value_width = query[2] // heads, value[2] // kv_heads
-    return case.cost(_scores(batch, heads, queries, past + keys, width, value_width), "attention")
+    return case.cost(_scores(batch, heads, queries, before + keys, width, value_width), "attention")
 
 
 def linear_attention(case: Case) -> Cost:
@@ -76,7 +76,7 @@ def grouped_query(case: Case) -> Cost:
 
 RULES: Mapping[str, Rule] = {
     "Attention": attention,
-    "ai.onnx.preview::FlexAttention": attention,
+    "ai.onnx.preview::FlexAttention": partial(attention, past=-1),
     "LinearAttention": linear_attention,
     "com.microsoft::Attention": partial(projected_attention, past=4),
     "com.microsoft::QAttention": partial(projected_attention, past=8, dtype="int8"),
