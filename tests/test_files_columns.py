@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from placewise.errors import InputError, ModelFileError, OutputError
 from placewise.files.columns import Arrays, read_columns, string_arrays, write_columns
+from placewise.files.format import format_name
 from placewise.files.records import Record
 
 
@@ -256,6 +257,19 @@ def test_any_damage_is_an_input_error(data: st.DataObject) -> None:
             read_columns(path, Header)
         except InputError as error:
             assert str(error).startswith(str(path))
+        assert format_name(path) == "" or format_name(path).startswith("placewise-")
+
+
+def test_the_format_is_told_from_the_header_alone(tmp_path: Path) -> None:
+    """Our own files say what they are, however damaged the rest; any other file is nothing of ours."""
+    path = archive(tmp_path / "x.npz", {"header.json": HEADER_BYTES, "x.npy": b"no array"})
+    assert format_name(path) == "placewise-test"
+    for content in (b"", b"[]", b"{}", b'{"format": 3}', b'{"format": "other"}'):
+        assert format_name(archive(path, {"header.json": content})) == ""
+    assert format_name(archive(path, {"model.onnx": b""})) == ""
+    path.write_bytes(b"\x08\x07")
+    assert format_name(path) == ""
+    assert format_name(tmp_path / "missing") == ""
 
 
 def _damaged(data: st.DataObject, content: bytes) -> bytes:

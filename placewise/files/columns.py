@@ -138,10 +138,19 @@ def read_columns(path: str | os.PathLike[str], header: type[H]) -> tuple[H, Arra
     return record, Arrays(arrays)
 
 
-def _unpack(path: str | os.PathLike[str]) -> dict[str, bytes]:
+def read_header(path: str | os.PathLike[str]) -> Any:
+    """The JSON value of a file's header alone, unchecked; raises ModelFileError."""
+    with naming(path):
+        members = _unpack(path, only=HEADER)
+        if HEADER not in members:
+            raise ModelFileError(f"has no {HEADER}", remedy="is it a file of Placewise?")
+        return parse_json(members[HEADER])
+
+
+def _unpack(path: str | os.PathLike[str], only: str = "") -> dict[str, bytes]:
     try:
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
+            entries = [entry for entry in archive.infolist() if only in ("", entry.filename)]
             _refuse_bombs(entries, os.fstat(file.fileno()).st_size)
             return {entry.filename: _member(archive, entry) for entry in entries}
     except OSError as error:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
 
-from placewise.files.columns import HEADER
-
-_LARGEST_HEADER = 256 * 2**20
+from placewise.errors import ModelFileError
+from placewise.files.columns import read_header
 
 
 def format_name(path: str | os.PathLike[str]) -> str:
     """``"placewise-graph"``, ``"placewise-problem"``, ``"placewise-costs"``, or "" for any other file."""
     try:
-        with zipfile.ZipFile(path) as archive:
-            if archive.getinfo(HEADER).file_size > _LARGEST_HEADER:
-                return ""
-            header = json.loads(archive.read(HEADER))
-    except (OSError, KeyError, ValueError, RecursionError, NotImplementedError, zipfile.BadZipFile):
+        header = read_header(path)
+    except ModelFileError:
         return ""
-    return str(header.get("format", "")) if isinstance(header, dict) else ""
+    name = header.get("format") if isinstance(header, dict) else None
+    return name if isinstance(name, str) and name.startswith("placewise-") else ""
