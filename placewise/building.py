@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,15 @@ from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import InputError
+from placewise.files.cluster_file import cluster_of
 from placewise.files.format import format_name
 from placewise.files.graph_file import load_graph
+from placewise.files.plan_file import Plan, is_plan, load_plan
 from placewise.files.problem_file import load_problem
+from placewise.files.split_file import read_placement
 from placewise.model.cluster import Cluster
 from placewise.model.graph import Graph
+from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.readers import read
 from placewise.readers.base import Reading
@@ -77,12 +81,30 @@ def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISH
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
     model needs them. Costs are the roofline's. Raises InputError and its kin.
     """
+    return _problem(open_model(model, wishes), str(model), devices, wishes)
+
+
+def build_for_plan(
+    model: Model, plan: str | Path, devices: Devices | None = None, wishes: Wishes = NO_WISHES
+) -> tuple[Problem, Placement]:
+    """The problem that a plan (or a published split) answers, and its placement.
+
+    What the user does not wish otherwise is taken from the plan: dimensions, view, objective, constraints and
+    devices. Raises PlanError if the plan belongs to another model.
+    """
+    made = load_plan(plan) if is_plan(plan) else None
+    if made is not None:
+        wishes = _as_planned(made, wishes)
     reading = open_model(model, wishes)
+    if devices is None and made is not None and made.cluster is not None and reading.problem is None:
+        devices = cluster_of(made.cluster)
+    return read_placement(plan, _problem(reading, str(model), devices, wishes))
+
+
+def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishes) -> Problem:
     if reading.problem is not None:
         if devices is not None:
-            raise InputError(
-                "this file brings its own devices and costs", where=str(model), remedy="leave out the devices"
-            )
+            raise InputError("this file brings its own devices and costs", where=name, remedy="leave out the devices")
         return _adjusted(reading.problem, wishes)
     if devices is None:
         raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
@@ -97,6 +119,32 @@ def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISH
         _constraints(kind == "throughput", wishes),
         (*reading.warnings, *work.warnings, *_device_notes(cluster)),
     )
+
+
+def _as_planned(plan: Plan, wishes: Wishes) -> Wishes:
+    """The wishes, with the plan's own where the user has none."""
+    source, objective, constraints = plan.source, plan.objective, plan.constraints
+    if source is not None:
+        dims = wishes.dims or source.options.get("dims", {})
+        wishes = replace(wishes, dims=dims, view=source.view if wishes.view == "folded" else wishes.view)
+    if objective is not None and wishes.objective in (None, objective.kind):
+        latency = objective.kind == "latency"
+        wishes = replace(
+            wishes,
+            objective=objective.kind,
+            execution=wishes.execution or (objective.execution if latency else None),
+            communication=wishes.communication or (None if latency else objective.communication),
+            memory=wishes.memory or objective.memory,
+        )
+    if constraints is not None:
+        wishes = replace(
+            wishes,
+            contiguous=constraints.contiguous if wishes.contiguous is None else wishes.contiguous,
+            headroom=wishes.headroom or constraints.headroom,
+            pins=wishes.pins or {rule.pattern: rule.device for rule in constraints.pins},
+            forbidden=wishes.forbidden or {rule.pattern: rule.device for rule in constraints.forbidden},
+        )
+    return wishes
 
 
 def _adjusted(problem: Problem, wishes: Wishes) -> Problem:

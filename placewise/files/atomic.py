@@ -70,3 +70,10 @@ def _remedy(target: Path, error: OSError) -> str:
     if isinstance(error, PermissionError):
         return f"choose a place that you may write to ({target.parent} is not)"
     return f"{(error.strerror or 'unknown cause').lower()}; free some space or choose another place"
+
+
+def ensure_writable(path: str | os.PathLike[str]) -> None:
+    """Raise OutputError now if `path` plainly cannot be written later."""
+    target = Path(os.path.realpath(path))
+    if target.is_dir() or (not _is_special(target) and not os.access(target.parent, os.W_OK)):
+        raise OutputError("cannot be written", where=str(path), remedy=_remedy(target, PermissionError()))

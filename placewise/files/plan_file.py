@@ -169,6 +169,12 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
         return checked(Plan, document, PlanError)
 
 
+def is_plan(path: str | os.PathLike[str]) -> bool:
+    """Whether a file is a plan rather than a published split. Raises PlanError if it is no JSON at all."""
+    with naming(path):
+        return not is_split(parse_json(read_bytes(path, PlanError), PlanError))
+
+
 def is_split(document: object) -> bool:
     """Whether a parsed JSON document looks like a published split."""
     return isinstance(document, dict) and "format" not in document and not {"fpgas", "cpus"}.isdisjoint(document)

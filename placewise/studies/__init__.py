@@ -1,1 +1,1 @@
-"""."""
+"""Studies: what joins the rooms into an answer: inspect a model, price a plan, compare placers."""

@@ -1,0 +1,74 @@
+"""placewise inspect: what a model consists of."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import guarded, listen, show, show_json, warn
+
+if TYPE_CHECKING:
+    from placewise.studies.inspect import Inspection, Row
+
+_MOST_ROWS = 30
+
+
+@guarded
+def inspect(
+    model: opt.Model,
+    dim: opt.Dims = None,
+    depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,
+    view: opt.View = "folded",
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Show ops, tensors, FLOPs and weights, by kind and by scope."""
+    from placewise.building import Wishes, open_model
+    from placewise.studies.inspect import inspect as look
+
+    listen(quiet)
+    inspection = look(open_model(model, Wishes(dims=opt.parse_dims(dim), view=view)), depth=depth)
+    if as_json:
+        show_json(asdict(inspection))
+        return
+    warn(inspection.warnings, quiet)
+    _print(inspection)
+
+
+def _print(found: Inspection) -> None:
+    from placewise.report.console import rows_table
+    from placewise.units import format_bytes, format_count
+
+    flops = "unknown: the file gives times" if found.flops is None else f"{format_count(found.flops)}FLOP"
+    backward = f" ({found.backward_ops} backward)" if found.backward_ops else ""
+    parameters = f"{format_count(found.parameters)} parameters in {found.weights} weights"
+    lines = [
+        ("ops", f"{found.ops}{backward}, {found.tensors} tensors, {found.edges} edges"),
+        ("work", flops),
+        ("weights", f"{format_bytes(found.weight_bytes)}, {parameters}"),
+        ("state", format_bytes(found.state_bytes)),
+        ("activations", f"{format_bytes(found.activation_bytes)} in all tensors together"),
+        ("groups", str(found.groups)),
+        *(("input", text) for text in found.inputs),
+        *(("output", text) for text in found.outputs),
+    ]
+    show(rows_table(("", ""), lines), "")
+    show(rows_table(_columns("kind"), [_cells(row) for row in found.by_kind]), "")
+    show(rows_table(_columns("scope"), [_cells(row) for row in found.by_scope[:_MOST_ROWS]]))
+    if len(found.by_scope) > _MOST_ROWS:
+        show(f"… and {len(found.by_scope) - _MOST_ROWS} more scopes: --json shows all")
+
+
+def _columns(what: str) -> tuple[str, ...]:
+    return (what, "ops ", "FLOPs ", "weights ", "outputs ")
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    from placewise.units import format_bytes, format_count
+
+    return (
+        row.name, str(row.ops), format_count(row.flops), format_bytes(row.weight_bytes), format_bytes(row.output_bytes),
+    )  # fmt: skip

@@ -1,0 +1,104 @@
+"""The options that several commands share, as annotated types."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.errors import InputError
+
+if TYPE_CHECKING:
+    from placewise.building import Wishes
+    from placewise.placers.base import Budget
+
+Model = Annotated[Path, typer.Argument(help="ONNX file, published workload (JSON), graph or problem file (.npz).")]
+PlanPath = Annotated[Path, typer.Argument(help="Plan file, or a published split.")]
+Devices = Annotated[
+    str | None,
+    typer.Option("--devices", "-d", help="'2xA100-80GB,cpu', 'this', a TOML file, or memory per device as JSON."),
+]
+ObjectiveName = Annotated[str | None, typer.Option("--objective", help="latency or throughput.")]
+Execution = Annotated[
+    str | None,
+    typer.Option(help="How latency is executed: operator, subgraph or sequential.", rich_help_panel="Meaning"),
+]
+Communication = Annotated[
+    str | None, typer.Option(help="Throughput: blocking, overlap or duplex.", rich_help_panel="Meaning")
+]
+Memory = Annotated[str | None, typer.Option(help="How memory is counted: live or sum.", rich_help_panel="Meaning")]
+Contiguous = Annotated[
+    bool | None, typer.Option("--contiguous/--free", help="Must stages form a chain?", rich_help_panel="Meaning")
+]
+View = Annotated[
+    str, typer.Option(help="folded or raw: with constants folded away or kept.", rich_help_panel="Meaning")
+]
+Dims = Annotated[list[str] | None, typer.Option("--dim", help="A symbolic dimension, as batch=8; may be repeated.")]
+Pins = Annotated[
+    list[str] | None,
+    typer.Option("--pin", help="REGEX=DEVICE: ops whose name or scope matches go there.", rich_help_panel="Rules"),
+]
+Forbidden = Annotated[
+    list[str] | None,
+    typer.Option("--forbid", help="REGEX=DEVICE: ops whose name or scope matches stay away.", rich_help_panel="Rules"),
+]
+Headroom = Annotated[
+    str, typer.Option(help="Share of every accelerator's memory to keep free.", rich_help_panel="Rules")
+]
+TimeLimit = Annotated[str | None, typer.Option(help="Stop after this long, as 60s.", rich_help_panel="Search")]
+Gap = Annotated[str, typer.Option(help="Stop at this gap, as 1%.", rich_help_panel="Search")]
+Seed = Annotated[int, typer.Option(help="Same seed, same answer.", rich_help_panel="Search")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no warnings.")]
+
+
+def wishes_of(
+    objective: str | None,
+    execution: str | None,
+    communication: str | None,
+    memory: str | None,
+    contiguous: bool | None,
+    headroom: str,
+    pins: list[str] | None,
+    forbidden: list[str] | None,
+    dims: list[str] | None,
+    view: str,
+) -> Wishes:
+    """The shared options as `Wishes`. Raises InputError."""
+    from placewise.building import Wishes
+    from placewise.units import parse_fraction
+
+    return Wishes(
+        objective, execution, communication, memory, contiguous, parse_fraction(headroom),
+        _pairs(pins, "--pin"), _pairs(forbidden, "--forbid"), parse_dims(dims), view,
+    )  # fmt: skip
+
+
+def budget_of(time_limit: str | None, gap: str, seed: int) -> Budget:
+    """The shared search options as a `Budget`. Raises InputError."""
+    from placewise.placers.base import Budget
+    from placewise.units import parse_fraction, parse_seconds
+
+    seconds = parse_seconds(time_limit) if time_limit is not None else float("inf")
+    return Budget(seconds, gap=parse_fraction(gap), seed=seed)
+
+
+def parse_dims(texts: list[str] | None) -> dict[str, int]:
+    """``["batch=8"]`` → {"batch": 8}. Raises InputError."""
+    dims = {}
+    for name, value in _pairs(texts, "--dim").items():
+        if not value.isascii() or not value.isdigit() or not 0 < int(value) < 2**40:
+            raise InputError(f"--dim {name}={value} is no size", remedy="write it like --dim batch=8")
+        dims[name] = int(value)
+    return dims
+
+
+def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
+    pairs = {}
+    for text in texts or []:
+        name, sign, value = text.rpartition("=")
+        if not sign or not name or not value:
+            raise InputError(f"{option} {text!r} has no '='", remedy=f"write it like {option} name=value")
+        pairs[name] = value
+    return pairs

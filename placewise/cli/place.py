@@ -1,0 +1,92 @@
+"""placewise place: a model file in, a checked and bounded plan out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import INFEASIBLE, INTERRUPTED, UNKNOWN, guarded, listen, progress, show, show_json, warn
+from placewise.errors import InputError
+
+
+@guarded
+def place(
+    model: opt.Model,
+    devices: opt.Devices = None,
+    objective: opt.ObjectiveName = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here.")] = None,
+    dim: opt.Dims = None,
+    placer: Annotated[str, typer.Option(help="Which placer; 'auto' picks.", rich_help_panel="Search")] = "auto",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", help="NAME=VALUE for the placer.", rich_help_panel="Search")
+    ] = None,
+    time_limit: opt.TimeLimit = None,
+    gap: opt.Gap = "0%",
+    seed: opt.Seed = 0,
+    execution: opt.Execution = None,
+    communication: opt.Communication = None,
+    memory: opt.Memory = None,
+    contiguous: opt.Contiguous = None,
+    view: opt.View = "folded",
+    pin: opt.Pins = None,
+    forbid: opt.Forbidden = None,
+    headroom: opt.Headroom = "0%",
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Place a model: decide which device runs each op, and prove how good that is.
+
+    Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
+    """
+    from placewise.building import build
+    from placewise.files.atomic import ensure_writable
+    from placewise.files.plan_file import plan_of, save_plan
+    from placewise.model.result import Outcome, Reason
+    from placewise.placing import place as place_problem
+
+    listen(quiet)
+    wishes = opt.wishes_of(objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view)
+    budget = opt.budget_of(time_limit, gap, seed)
+    if output is not None:
+        ensure_writable(output)
+    with progress(quiet) as on_progress:
+        problem = build(model, devices, wishes)
+        result = place_problem(problem, placer, budget, options=_typed(option), on_progress=on_progress)
+    warn(problem.warnings, quiet)
+    if output is not None and result.placement is not None:
+        save_plan(result, output)
+    if as_json:
+        show_json(plan_of(result).model_dump(mode="json"))
+    else:
+        from placewise.report.console import result_view
+
+        show(result_view(result))
+        if output is not None and result.placement is not None:
+            show(f"wrote {output}")
+    if result.status.outcome is Outcome.INFEASIBLE:
+        raise typer.Exit(INFEASIBLE)
+    if result.placement is None:
+        raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)
+
+
+def _typed(texts: list[str] | None) -> dict[str, object]:
+    """``["max_ideals=1000"]`` → {"max_ideals": 1000}: whole numbers, numbers, true and false, else text."""
+    found: dict[str, object] = {}
+    for text in texts or []:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise InputError(f"--option {text!r} has no '='", remedy="write it like --option max_ideals=100000")
+        found[name] = {"true": True, "false": False}.get(value.lower(), _number(value))
+    return found
+
+
+def _number(text: str) -> object:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

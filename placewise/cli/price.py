@@ -1,0 +1,98 @@
+"""placewise simulate and placewise check: what a given plan is worth, and which rules it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn
+
+if TYPE_CHECKING:
+    from placewise.building import Wishes
+    from placewise.model.problem import Problem
+    from placewise.model.result import Judgement
+
+
+@guarded
+def simulate(
+    model: opt.Model,
+    plan: opt.PlanPath,
+    devices: opt.Devices = None,
+    objective: opt.ObjectiveName = None,
+    dim: opt.Dims = None,
+    execution: opt.Execution = None,
+    communication: opt.Communication = None,
+    memory: opt.Memory = None,
+    contiguous: opt.Contiguous = None,
+    view: opt.View = "folded",
+    pin: opt.Pins = None,
+    forbid: opt.Forbidden = None,
+    headroom: opt.Headroom = "0%",
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
+    wishes = opt.wishes_of(objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view)
+    problem, judgement = _judge(model, plan, devices, wishes, quiet)
+    if as_json:
+        show_json(_document(judgement))
+        return
+    from placewise.report.console import judgement_view
+
+    show(judgement_view(problem, judgement))
+
+
+@guarded
+def check(
+    model: opt.Model,
+    plan: opt.PlanPath,
+    devices: opt.Devices = None,
+    objective: opt.ObjectiveName = None,
+    dim: opt.Dims = None,
+    execution: opt.Execution = None,
+    memory: opt.Memory = None,
+    contiguous: opt.Contiguous = None,
+    view: opt.View = "folded",
+    pin: opt.Pins = None,
+    forbid: opt.Forbidden = None,
+    headroom: opt.Headroom = "0%",
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
+    wishes = opt.wishes_of(objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view)
+    _, judgement = _judge(model, plan, devices, wishes, quiet)
+    if as_json:
+        show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
+    else:
+        from placewise.report.console import violation_view
+
+        show(violation_view(judgement))
+    if not judgement.valid:
+        raise typer.Exit(INFEASIBLE)
+
+
+def _judge(
+    model: opt.Model, plan: opt.PlanPath, devices: str | None, wishes: Wishes, quiet: bool
+) -> tuple[Problem, Judgement]:
+    from placewise.building import build_for_plan
+    from placewise.simulate import judge
+
+    listen(quiet)
+    problem, placement = build_for_plan(model, plan, devices, wishes)
+    warn(problem.warnings, quiet)
+    return problem, judge(problem, placement)
+
+
+def _document(judgement: Judgement) -> dict[str, Any]:
+    return {
+        "value": judgement.value,
+        "valid": judgement.valid,
+        "bottleneck": judgement.bottleneck,
+        "devices": [asdict(use) for use in judgement.devices],
+        "wires": dict(judgement.wires),
+        "violations": [asdict(broken) for broken in judgement.violations],
+    }
