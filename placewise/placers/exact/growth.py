@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.exact.ideals import Ideals
 from placewise.placers.exact.stages import NEVER, StageCosts
 from placewise.simulate.kernels import helper, kernel
@@ -39,8 +39,8 @@ class Table(NamedTuple):
     best: Longs  # [2] the value to beat, and the state of the full ideal that has it (−1: none yet)
 
 
-class _Stage(NamedTuple):
-    """The stage under growth; what can be restored from a stack is kept per depth."""
+class Stage(NamedTuple):
+    """Room to work in: the stage under growth; what can be restored from a stack is kept per depth."""
 
     inside: Ints  # [n] 1: in the ideal before the stage, 2: in the stage
     readers_in: Ints  # [n_tensors] consumers in the stage
@@ -51,6 +51,34 @@ class _Stage(NamedTuple):
     leave: Longs  # [n + 1, n_rates]
     enter_always: Longs  # [n + 1, n_rates] what no further component can save
     leave_always: Longs  # [n + 1, n_rates]
+    node: Ints  # [n + 1] the ideal at each depth
+    edge: Longs  # [n + 1] the next way to grow it
+    picked: Ints  # [n + 1] the component that led to it
+    seen: Ints  # [n_ideals] the last base from which an ideal was reached
+    live: Ints  # [n_states] the states of the base worth growing from
+    usable: Bools  # [n_classes] whether any of them has a device of a class left
+
+
+def room(costs: StageCosts, n_ideals: int, n_states: int) -> Stage:
+    """Empty working space for `grow`."""
+    n, n_classes, n_rates = len(costs.size), len(costs.rate), costs.enter.shape[1]
+    return Stage(
+        inside=np.zeros(n, np.int32),
+        readers_in=np.zeros(len(costs.producer), np.int32),
+        holders_in=np.zeros(len(costs.storage_bytes), np.int32),
+        seconds=np.zeros((n + 1, n_classes), np.int64),
+        size=np.zeros(n + 1, np.int64),
+        enter=np.zeros((n + 1, n_rates), np.int64),
+        leave=np.zeros((n + 1, n_rates), np.int64),
+        enter_always=np.zeros((n + 1, n_rates), np.int64),
+        leave_always=np.zeros((n + 1, n_rates), np.int64),
+        node=np.zeros(n + 1, np.int32),
+        edge=np.zeros(n + 1, np.int64),
+        picked=np.zeros(n + 1, np.int32),
+        seen=np.full(n_ideals, -1, np.int32),
+        live=np.zeros(n_states, np.int32),
+        usable=np.zeros(n_classes, np.bool_),
+    )
 
 
 @helper
@@ -112,10 +140,73 @@ def _load(seconds, enter, leave, mode):
     return max(seconds, max(enter, leave))
 
 
+@kernel
+def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel: int) -> int:
+    """Process ideals from number `base` on until about `fuel` stages were tried; returns the next number."""
+    n_classes, full = len(c.rate), len(ideals.offsets) - 2
+    while base < full and fuel > 0:
+        n_live = _live_states(c, t, stage, base)
+        if n_live == 0:
+            base += 1
+            continue
+        for part in range(len(c.size)):
+            stage.inside[part] = (ideals.words[base, part >> 6] >> (part & 63)) & 1
+        depth = np.int64(0)
+        stage.node[0], stage.edge[0] = base, ideals.offsets[base]
+        while depth >= 0:
+            if stage.edge[depth] == ideals.offsets[stage.node[depth] + 1]:
+                if depth > 0:
+                    _remove(c, stage, stage.picked[depth])
+                depth -= 1
+                continue
+            target, part = ideals.target[stage.edge[depth]], ideals.added[stage.edge[depth]]
+            stage.edge[depth] += 1
+            if stage.seen[target] == base:
+                continue
+            stage.seen[target] = base
+            fuel -= 1
+            possible = False
+            stage.size[depth + 1] = stage.size[depth] + c.size[part]
+            for k in range(n_classes):
+                seconds = min(stage.seconds[depth, k] + c.seconds[part, k], NEVER)
+                stage.seconds[depth + 1, k] = seconds
+                possible |= stage.usable[k] and seconds < t.best[0] and stage.size[depth + 1] <= c.capacity[k]
+            if not possible:
+                continue
+            _add(c, stage, part, depth)
+            depth += 1
+            growing = False
+            for k in range(n_classes):
+                seconds, r = stage.seconds[depth, k], c.rate[k]
+                if not stage.usable[k] or seconds >= t.best[0] or stage.size[depth] > c.capacity[k]:
+                    continue
+                least = load = seconds
+                if r >= 0:
+                    load = _load(seconds, stage.enter[depth, r], stage.leave[depth, r], c.mode)
+                    least = _load(seconds, stage.enter_always[depth, r], stage.leave_always[depth, r], c.mode)
+                growing |= least < t.best[0]
+                for i in range(n_live if load < t.best[0] else 0):
+                    s = stage.live[i]
+                    value, after = max(t.value[base, s], load), s + t.stride[k]
+                    if t.digits[s, k] == c.n_devices[k] or value >= min(t.best[0], t.value[target, after]):
+                        continue
+                    if t.work_left[target] <= t.work_room[after] * t.best[0] * SLACK:
+                        t.value[target, after], t.parent[target, after], t.via[target, after] = value, base, k
+                        if target == full:
+                            t.best[0], t.best[1] = value, after
+            if growing:
+                stage.node[depth], stage.edge[depth], stage.picked[depth] = target, ideals.offsets[target], part
+            else:
+                _remove(c, stage, part)
+                depth -= 1
+        base += 1
+    return base
+
+
 @helper
-def _live_states(c, t, base, live, usable):
-    """The states of `base` worth growing from, into `live`; the classes that any of them has left, into `usable`."""
-    usable[:] = False
+def _live_states(c, t, stage, base):
+    """List the states of `base` worth growing from in `stage.live`; returns how many there are."""
+    stage.usable[:] = False
     n_live = 0
     for s in range(len(t.digits)):
         dominated = False
@@ -126,100 +217,19 @@ def _live_states(c, t, base, live, usable):
         if dominated or t.value[base, s] >= t.best[0]:
             continue
         if t.work_left[base] <= t.work_room[s] * t.best[0] * SLACK:
-            live[n_live] = s
+            stage.live[n_live] = s
             n_live += 1
             for k in range(len(t.stride)):
-                usable[k] |= t.digits[s, k] < c.n_devices[k]
+                stage.usable[k] |= t.digits[s, k] < c.n_devices[k]
     return n_live
-
-
-@helper
-def _arrive(c, t, base, live, n_live, target, full, k, load):
-    """Offer the stage from `base` to `target` on class k to every live state."""
-    for i in range(n_live):
-        s = live[i]
-        value = max(t.value[base, s], load)
-        if t.digits[s, k] == c.n_devices[k] or value >= t.best[0]:
-            continue
-        after = s + t.stride[k]
-        if value < t.value[target, after] and t.work_left[target] <= t.work_room[after] * t.best[0] * SLACK:
-            t.value[target, after], t.parent[target, after], t.via[target, after] = value, base, k
-            if target == full:
-                t.best[0], t.best[1] = value, after
-
-
-@kernel
-def grow(c: StageCosts, ideals: Ideals, t: Table, first: int, fuel: int) -> int:
-    """Process ideals from number `first` on until about `fuel` stages were tried; returns the next number."""
-    n, n_classes, n_rates = len(c.size), len(c.rate), c.enter.shape[1]
-    full = len(ideals.offsets) - 2
-    stage = _Stage(
-        np.zeros(n, np.int32), np.zeros(len(c.producer), np.int32), np.zeros(len(c.storage_bytes), np.int32),
-        np.zeros((n + 1, n_classes), np.int64), np.zeros(n + 1, np.int64),
-        np.zeros((n + 1, n_rates), np.int64), np.zeros((n + 1, n_rates), np.int64),
-        np.zeros((n + 1, n_rates), np.int64), np.zeros((n + 1, n_rates), np.int64),
-    )  # fmt: skip
-    node, edge, picked = np.zeros(n + 1, np.int32), np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int32)
-    seen = np.full(full + 1, -1, np.int32)
-    live, usable = np.zeros(len(t.digits), np.int32), np.zeros(n_classes, np.bool_)
-    base = first
-    while base < full and fuel > 0:
-        n_live = _live_states(c, t, base, live, usable)
-        if n_live == 0:
-            base += 1
-            continue
-        for part in range(n):
-            stage.inside[part] = (ideals.words[base, part >> 6] >> (part & 63)) & 1
-        depth = 0
-        node[0], edge[0] = base, ideals.offsets[base]
-        while depth >= 0:
-            if edge[depth] == ideals.offsets[node[depth] + 1]:
-                if depth > 0:
-                    _remove(c, stage, picked[depth])
-                depth -= 1
-                continue
-            target, part = ideals.target[edge[depth]], ideals.added[edge[depth]]
-            edge[depth] += 1
-            if seen[target] == base:
-                continue
-            seen[target] = base
-            fuel -= 1
-            possible = False
-            stage.size[depth + 1] = stage.size[depth] + c.size[part]
-            for k in range(n_classes):
-                seconds = min(stage.seconds[depth, k] + c.seconds[part, k], NEVER)
-                stage.seconds[depth + 1, k] = seconds
-                possible |= usable[k] and seconds < t.best[0] and stage.size[depth + 1] <= c.capacity[k]
-            if not possible:
-                continue
-            _add(c, stage, part, depth)
-            depth += 1
-            growing = False
-            for k in range(n_classes):
-                seconds, r = stage.seconds[depth, k], c.rate[k]
-                if not usable[k] or seconds >= t.best[0] or stage.size[depth] > c.capacity[k]:
-                    continue
-                least = load = seconds
-                if r >= 0:
-                    load = _load(seconds, stage.enter[depth, r], stage.leave[depth, r], c.mode)
-                    least = _load(seconds, stage.enter_always[depth, r], stage.leave_always[depth, r], c.mode)
-                growing |= least < t.best[0]
-                if load < t.best[0]:
-                    _arrive(c, t, base, live, n_live, target, full, k, load)
-            if growing:
-                node[depth], edge[depth], picked[depth] = target, ideals.offsets[target], part
-            else:
-                _remove(c, stage, part)
-                depth -= 1
-        base += 1
-    return base
 
 
 @kernel
 def work_left(ideals: Ideals, work: Longs) -> Longs:
     """The work [n_ideals] of the components outside each ideal."""
     left = np.zeros(len(ideals.offsets) - 1, np.int64)
-    left[0] = work.sum()
+    for part in range(len(work)):
+        left[0] += work[part]
     for ideal in range(len(left)):
         for e in range(ideals.offsets[ideal], ideals.offsets[ideal + 1]):
             left[ideals.target[e]] = left[ideal] - work[ideals.added[e]]

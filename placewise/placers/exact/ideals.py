@@ -41,12 +41,20 @@ def all_ideals(graph: Contraction, most: int) -> Ideals | None:
     width = max(1, (graph.n + 63) // 64)
     most = min(most, MOST_BYTES // (16 * width))
     hashes = np.random.default_rng(0).integers(1, 2**63 - 1, graph.n)
-    found = _enumerate(
-        graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, hashes, most
-    )
-    count, words, offsets, added, target = found
-    if count > most:
-        return None
+    room = 2048
+    while True:
+        words, ready = np.zeros((room, width), np.int64), np.zeros((room, width), np.int64)
+        keys, offsets = np.zeros(room, np.int64), np.zeros(room + 1, np.int64)
+        added, target = np.zeros(12 * room, np.int32), np.zeros(12 * room, np.int32)
+        count = _enumerate(
+            graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, hashes,
+            np.full(1 << (3 * room).bit_length(), -1, np.int32), words, ready, keys, offsets, added, target,
+        )  # fmt: skip
+        if 0 <= count <= most:
+            break
+        if room >= most:
+            return None
+        room = min(8 * room, most)
     return Ideals(
         frozen(words[:count], np.int64),
         frozen(offsets[: count + 1], np.int64),
@@ -78,93 +86,59 @@ def lowest_bit(word):
     return index
 
 
-@helper
-def _grown(array, rows):
-    """A copy with room for twice the rows."""
-    bigger = np.zeros((2 * rows, array.shape[1]), array.dtype)
-    bigger[:rows] = array[:rows]
-    return bigger
-
-
-@helper
-def _lookup(table, words, keys, key, source, bit_word, bit):
-    """The slot of the set ``words[source]`` plus one bit: it holds that set's number, or −1 if it is new."""
-    mask = len(table) - 1
-    slot = key & mask
-    while table[slot] >= 0:
-        other = table[slot]
-        if keys[other, 0] == key:
-            same = True
-            for w in range(words.shape[1]):
-                wanted = words[source, w] | bit if w == bit_word else words[source, w]
-                if words[other, w] != wanted:
-                    same = False
-                    break
-            if same:
-                return slot
-        slot = (slot + 1) & mask
-    return slot
-
-
 @kernel
-def _enumerate(pred_offsets, preds, succ_offsets, succs, hashes, most):
-    """Breadth first from the empty set; stops once it has found more than `most`."""
-    n = len(pred_offsets) - 1
-    width = max(1, (n + 63) // 64)
-    room, edge_room = 1024, 4096
-    words, ready = np.zeros((room, width), np.int64), np.zeros((room, width), np.int64)
-    keys, offsets = np.zeros((room, 1), np.int64), np.zeros((room, 1), np.int64)
-    edges = np.zeros((edge_room, 2), np.int64)
-    table = np.full(4 * room, -1, np.int32)
-    for c in range(n):
+def _enumerate(pred_offsets, preds, succ_offsets, succs, hashes, table, words, ready, keys, offsets, added, target):
+    """Fill the empty arrays breadth first from the empty set; the number of ideals, or −1 if there is no room.
+
+    `table` finds sets by their keys; its length is a power of two. `ready` holds what can be added to each.
+    """
+    width, mask = words.shape[1], len(table) - 1
+    for c in range(len(hashes)):
         if pred_offsets[c] == pred_offsets[c + 1]:
             ready[0, c >> 6] |= 1 << (c & 63)
     table[0] = 0
     count, n_edges, at = 1, 0, 0
-    while at < count and count <= most:
-        if count + n >= room:
-            while count + n >= room:
-                words, ready, keys = _grown(words, room), _grown(ready, room), _grown(keys, room)
-                offsets = _grown(offsets, room)
-                room *= 2
-            table = np.full(4 * room, -1, np.int32)
-            for known in range(count):
-                slot = keys[known, 0] & (len(table) - 1)
-                while table[slot] >= 0:
-                    slot = (slot + 1) & (len(table) - 1)
-                table[slot] = known
-        while n_edges + n > edge_room:
-            edges = _grown(edges, edge_room)
-            edge_room *= 2
-        offsets[at, 0] = n_edges
+    while at < count:
+        offsets[at] = n_edges
         for w in range(width):
             left = ready[at, w]
             while left != 0:
                 bit = left & -left
                 left ^= bit
                 c = 64 * w + lowest_bit(bit)
-                key = keys[at, 0] ^ hashes[c]
-                slot = _lookup(table, words, keys, key, at, w, bit)
+                key = keys[at] ^ hashes[c]
+                slot = key & mask
+                while table[slot] >= 0:
+                    other = table[slot]
+                    same = keys[other] == key
+                    v = 0
+                    while same and v < width:
+                        same = words[other, v] == (words[at, v] | bit if v == w else words[at, v])
+                        v += 1
+                    if same:
+                        break
+                    slot = (slot + 1) & mask
                 if table[slot] < 0:
-                    table[slot] = count
-                    keys[count, 0] = key
-                    words[count] = words[at]
+                    if count == len(keys):
+                        return -1
+                    table[slot], keys[count] = count, key
+                    for v in range(width):
+                        words[count, v], ready[count, v] = words[at, v], ready[at, v]
                     words[count, w] |= bit
-                    ready[count] = ready[at]
                     ready[count, w] ^= bit
                     for row in range(succ_offsets[c], succ_offsets[c + 1]):
                         d = succs[row]
                         free = True
                         for before in range(pred_offsets[d], pred_offsets[d + 1]):
                             p = preds[before]
-                            if (words[count, p >> 6] >> (p & 63)) & 1 == 0:
-                                free = False
-                                break
+                            free &= (words[count, p >> 6] >> (p & 63)) & 1 == 1
                         if free:
                             ready[count, d >> 6] |= 1 << (d & 63)
                     count += 1
-                edges[n_edges, 0], edges[n_edges, 1] = c, table[slot]
+                if n_edges == len(added):
+                    return -1
+                added[n_edges], target[n_edges] = c, table[slot]
                 n_edges += 1
         at += 1
-    offsets[min(at, room - 1), 0] = n_edges
-    return count, words, offsets[:, 0], edges[:, 0], edges[:, 1]
+    offsets[count] = n_edges
+    return count

@@ -9,7 +9,7 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
-from placewise.placers.exact.growth import Table, grow, work_left
+from placewise.placers.exact.growth import Table, grow, room, work_left
 from placewise.placers.exact.ideals import Ideals
 from placewise.placers.exact.stages import NEVER, Priced, StageCosts
 
@@ -70,13 +70,13 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER) -> Fo
 
 def _run(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int) -> Found:
     table, at, full = _table(priced.costs, ideals, beat), 0, len(ideals) - 1
-    reason = Reason.FINISHED
+    stage, reason = room(priced.costs, full + 1, len(table.digits)), Reason.FINISHED
     try:
         while at < full:
             if not go_on(at, full, float(table.best[0]) / priced.scale):
                 reason = Reason.TIME_LIMIT
                 break
-            at = grow(priced.costs, ideals, table, at, FUEL)
+            at = grow(priced.costs, ideals, table, stage, at, FUEL)
     except KeyboardInterrupt:
         reason = Reason.INTERRUPTED
     return Found(_trace(priced, ideals, table) if table.best[1] >= 0 else None, reason)

@@ -1,0 +1,98 @@
+"""auto: a few placers that suit the problem, one after the other, and the best of what they propose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.model.problem import Problem
+from placewise.model.result import Bound, Proposal, Reason
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    PlacerInfo,
+    Progress,
+    Stopwatch,
+    ignore,
+)
+from placewise.placers.heuristic.rules import broken
+from placewise.placers.registry import create
+from placewise.simulate import Evaluator
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A proposal that keeps the rules, who made it, and its value in seconds."""
+
+    placer: str
+    proposal: Proposal
+    value: float
+
+
+class AutoPlacer:
+    """What people do by hand first, then the method for the objective: dp for pipelines, etf for the rest."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="auto", summary="the best of the placers that suit the problem", source="a portfolio of the placers here"
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The best valid proposal with its notes, under the tightest bound that any of them proved."""
+        watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
+        best: _Candidate | None = None
+        bounds: list[Bound] = []
+        notes: list[str] = []
+        reason = Reason.FINISHED
+        for name in _suitable(problem):
+            placer = create(name)
+            if placer.supports(problem) is not None:
+                continue
+            on_progress(Progress(name, watch.elapsed, "starting", best.value if best else None))
+            found = placer.propose(problem, watch.rest(), hints=hints, evaluate=price, on_progress=on_progress)
+            if found.infeasible:
+                return found
+            bounds += [found.bound] if found.bound else []
+            candidate = _judged(problem, name, found, price)
+            if candidate is None:
+                notes += [f"{name}: {note}" for note in found.notes]
+            elif best is None or candidate.value < best.value:
+                best = candidate
+            if found.reason is not Reason.FINISHED:
+                reason = found.reason
+            if reason is Reason.INTERRUPTED or watch.out:
+                break
+        bound = max(bounds, key=lambda b: b.value, default=None)
+        if best is None:
+            return Proposal(None, bound, reason, tuple(notes))
+        said = (f"auto took the placement of {best.placer}", *best.proposal.notes)
+        return replace(best.proposal, bound=bound, reason=reason, notes=said)
+
+
+def _suitable(problem: Problem) -> tuple[str, ...]:
+    """Quick placers first, so that there is an answer early."""
+    if problem.objective.kind == "latency":
+        return "single", "balanced", "etf"
+    return "single", "balanced", "etf", "dp"
+
+
+def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _Candidate | None:
+    if found.placement is None or broken(problem, found.placement.device):
+        return None
+    value = float(price(found.placement.device[None])[0])
+    return None if np.isnan(value) else _Candidate(name, found, value)
