@@ -117,7 +117,7 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
         cost_table(reading.graph, cluster, work=work),
         _objective(Objective(_kind(kind)), wishes),
         _constraints(kind == "throughput", wishes),
-        (*reading.warnings, *work.warnings, *_device_notes(cluster)),
+        (*reading.warnings, *work.warnings),
     )
 
 
@@ -189,7 +189,3 @@ def _constraints(contiguous: bool, wishes: Wishes) -> Constraints:
         contiguous if wishes.contiguous is None else wishes.contiguous,
         wishes.headroom,
     )
-
-
-def _device_notes(cluster: Cluster) -> tuple[str, ...]:
-    return tuple(f"{device.name}: {note}" for device in cluster for note in device.notes)

@@ -10,7 +10,9 @@ from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
+    BALANCED_SPLIT,
     OPTIMAL_GAP,
+    SINGLE_DEVICE,
     Bound,
     Improvement,
     Judgement,
@@ -25,7 +27,7 @@ from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, Placer, Progress, Stopwatch, ignore
 from placewise.simulate import lower_bound, simulate, why_infeasible
 
-BASELINES = {"best single device": "single", "naive balanced split": "balanced"}
+BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
 """What people do without a placer, and the placer that does it."""
 
 Judged = tuple[Placement, Judgement]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import UNKNOWN, guarded, listen, progress, show, show_json, warn
+from placewise.cli.run import UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
     from placewise.studies.compare import Entry
@@ -45,7 +45,7 @@ def compare(
     with progress(quiet) as on_progress:
         problem = build(model, devices, wishes)
         entries = run(problem, names, budget, on_progress=on_progress)
-    warn(problem.warnings, quiet)
+    warn_of(problem, devices, quiet)
     bound = best_bound(entries)
     if as_json:
         show_json({"lower_bound": bound, "entries": [_document(entry, bound) for entry in entries]})

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, INTERRUPTED, UNKNOWN, guarded, listen, progress, show, show_json, warn
+from placewise.cli.run import INFEASIBLE, INTERRUPTED, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 from placewise.errors import InputError
 
 
@@ -55,7 +55,7 @@ def place(
     with progress(quiet) as on_progress:
         problem = build(model, devices, wishes)
         result = place_problem(problem, placer, budget, options=_typed(option), on_progress=on_progress)
-    warn(problem.warnings, quiet)
+    warn_of(problem, devices, quiet)
     if output is not None and result.placement is not None:
         save_plan(result, output)
     if as_json:

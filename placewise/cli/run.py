@@ -17,6 +17,7 @@ from placewise.errors import InternalError, PlacewiseError
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
+    from placewise.model.problem import Problem
     from placewise.placers.base import OnProgress
 
 BAD_INPUT, INFEASIBLE, UNKNOWN, INTERRUPTED = 2, 3, 4, 130
@@ -71,6 +72,13 @@ def warn(warnings: tuple[str, ...], quiet: bool) -> None:
     if not quiet:
         for warning in dict.fromkeys(warnings):
             typer.echo(f"note: {warning}", err=True)
+
+
+def warn_of(problem: Problem, devices: str | None, quiet: bool) -> None:
+    """Print a problem's warnings, and where to read what was assumed of its devices."""
+    notes = sum(len(device.notes) for device in problem.cluster)
+    assumed = f"{notes} figures of the devices are the catalogue's or assumed: placewise devices '{devices}' names them"
+    warn((*problem.warnings, *((assumed,) if notes and devices else ())), quiet)
 
 
 @contextmanager

@@ -11,6 +11,9 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
+SINGLE_DEVICE, BALANCED_SPLIT = "best single device", "naive balanced split"
+"""The names of the answers that people give without a placer."""
+
 OPTIMAL_GAP = 1e-6
 """A value within this relative gap of its bound is called optimal: floating point, not a loophole."""
 

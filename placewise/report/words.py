@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 
 from placewise.model.problem import Objective
-from placewise.model.result import Judgement, Outcome, Result
-from placewise.placing import BASELINES
+from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, Result
 from placewise.units import format_seconds
-
-_SINGLE, _BALANCED = BASELINES
 
 
 def value_name(objective: Objective) -> str:
@@ -33,7 +30,7 @@ def verdict(result: Result) -> str:
     if result.judgement is None or result.placement is None:
         return ""
     used = sum(1 for use in result.judgement.devices if use.ops)
-    single = _judged(result, _SINGLE)
+    single = _judged(result, SINGLE_DEVICE)
     if single is None or not math.isfinite(single.value):
         return f"A split is needed: no single device runs the whole model; this plan uses {used}."
     if not single.valid:
@@ -49,7 +46,7 @@ def verdict(result: Result) -> str:
 def baseline_lines(result: Result) -> list[tuple[str, str, str]]:
     """(name, value, remark) of each naive answer."""
     lines = []
-    for name in BASELINES:
+    for name in (SINGLE_DEVICE, BALANCED_SPLIT):
         judged = _judged(result, name)
         if judged is None:
             lines.append((name, "–", "finds nothing that keeps the rules"))

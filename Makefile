@@ -1,0 +1,33 @@
+# The two commands of the README. Each works alone: it makes .venv and installs what it needs.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Published workloads, if they lie beside the project; tests that need them say so and are skipped otherwise.
+export PLACEWISE_WORKLOADS ?= $(wildcard $(abspath ../shared/workloads))
+
+.PHONY: demo test
+
+demo: $(VENV)/.installed
+	$(BIN)/placewise place examples/models/resnet50.onnx -d 2xV100-16GB,cpu --dim batch=8 --objective throughput
+	@echo
+	$(BIN)/placewise place examples/models/bert_base.onnx -d 2xA100-80GB,cpu --dim batch=8 --dim seq=128 \
+		--objective throughput -o plan.json
+
+test: $(VENV)/.tested
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/pytest -n 2
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.tested: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(VENV)/.installed $@
