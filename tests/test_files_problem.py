@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from files_strategies import clusters, columns_of, problems
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pydantic import RootModel
 
 from placewise.errors import ClusterError, CostError, InputError, ModelFileError
 from placewise.files.cluster_file import cluster_from_dict, cluster_to_dict
@@ -223,3 +225,48 @@ def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "c.csv").write_bytes(b"\xff\xfe")
     with pytest.raises(CostError, match="is not a CSV text"):
         load_costs_csv(tmp_path / "c.csv", chain(), pair("g"))
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_lie_is_an_input_error(data: st.DataObject) -> None:
+    """One number, length, type or header field changed at random: a valid problem, or an InputError with the file."""
+    graph, cluster = chain(), pair("g", "h")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "p.npz"
+        save_problem(Problem(graph, cluster, table(graph, cluster)), path)
+        header, arrays = read_columns(path, ProblemHeader)
+        members = dict(arrays.members)
+        if data.draw(st.booleans()):
+            name = data.draw(st.sampled_from(sorted(members)))
+            members[name] = _another(data, members[name])
+            write_columns(path, header, members)
+        else:
+            document = header.model_dump(mode="json")
+            part = document[data.draw(st.sampled_from(["graph", "cluster", "costs", "objective", "constraints"]))]
+            chosen = data.draw(st.sampled_from([document, part]))
+            chosen[data.draw(st.sampled_from(sorted(chosen)))] = data.draw(JSON_VALUES)
+            write_columns(path, RootModel(document), members)
+        try:
+            load_problem(path)
+        except InputError as error:
+            assert str(error).startswith(f"{path}: ")
+
+
+def _another(data: st.DataObject, array: np.ndarray) -> np.ndarray:
+    changed = array.copy()
+    if data.draw(st.booleans()) and changed.size:
+        raw = changed.view(np.uint8).reshape(-1)
+        for _ in range(data.draw(st.integers(1, 8))):
+            raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.sampled_from([0, 1, 127, 128, 255]))
+        return changed
+    if data.draw(st.booleans()):
+        return changed.reshape(-1)[: data.draw(st.integers(0, changed.size))]
+    return changed.astype(data.draw(st.sampled_from([np.int8, np.int32, np.int64, np.float64, np.bool_])))
