@@ -113,7 +113,7 @@ def _memory(problem: Problem, device: list[int], piece: list[int] | None, timeli
     found = []
     for d, used in peak.items():
         short = used - problem.capacity[d]
-        if short > 1e-9 * max(used, 1.0):
+        if short > 0:
             name = problem.cluster.names[d]
             message = f"{name} needs {format_bytes(used)} and may use {format_bytes(problem.capacity[d])}: "
             message += f"{format_bytes(short)} ({short:.0f} bytes) short"
@@ -173,6 +173,12 @@ class _Windows:
     ):
         self.problem, self.runs, self.key, self.timeline = problem, runs, key, timeline
         self.position = {op: place for ops in runs.values() for place, op in enumerate(ops)}
+        self.opening: dict[tuple[int, float], int] = {}
+        self.closing: dict[tuple[int, float], int] = {}
+        for d, ops in runs.items():
+            for place, op in enumerate(ops):
+                self.opening.setdefault((d, key[op]), place)
+                self.closing[d, key[op]] = place
         objective = problem.objective
         self.copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
 
@@ -205,15 +211,13 @@ class _Windows:
     def _arrival(self, d: int, maker: int, readers: list[int]) -> int:
         if self.timeline is not None:
             return self._working_on(d, float(self.timeline.finish[maker]) if maker >= 0 else 0.0)
-        first = min(readers, key=lambda op: self.position[op])
-        return next(place for place, op in enumerate(self.runs[d]) if self.key[op] == self.key[first])
+        return self.opening[d, min(self.key[op] for op in readers)]
 
     def _departure(self, home: int, maker: int, away: list[int], goes_home: bool) -> int:
         if self.timeline is not None:
             moments = [float(self.timeline.start[op]) for op in away]
             return self._working_on(home, max(moments + [self.timeline.makespan] * goes_home))
-        ops = self.runs[home]
-        return next(place for place in range(len(ops) - 1, -1, -1) if self.key[ops[place]] == self.key[maker])
+        return self.closing[home, self.key[maker]]
 
     def _working_on(self, d: int, moment: float) -> int:
         ops = self.runs[d]
