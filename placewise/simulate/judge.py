@@ -29,11 +29,12 @@ Rows = Callable[[Ints, int, int, Floats], None]
 class Evaluator:
     """Values of many placements of one problem, fast: seconds [K] of placements [K, n_ops], inf if one cannot run.
 
-    It prices and does not check; both cores work on batches. Calls and orders are the judge's own.
+    It prices and does not check; `threads` (default: one per core) share a batch. Calls and orders are the
+    judge's own.
     """
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self._threads = problem, len(os.sched_getaffinity(0))
+    def __init__(self, problem: Problem, *, threads: int | None = None) -> None:
+        self.problem, self._threads = problem, threads or _cores()
         self._rows = _rows_of(problem, arrays_of(problem))
 
     def __call__(self, placements: Ints) -> Floats:
@@ -53,6 +54,11 @@ class Evaluator:
             for job in jobs:
                 job.result()
         return values
+
+
+def _cores() -> int:
+    """The cores that this process may use, where the system can tell them from those of the machine."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _rows_of(problem: Problem, a: Arrays) -> Rows:
@@ -115,10 +121,10 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
     count, device = problem.n_devices, placement.device
     seconds = problem.costs.op_seconds[np.arange(len(device)), device]
     compute = np.bincount(device, weights=seconds, minlength=count)
-    spent = timeline.arrived - timeline.sent
+    ran = timeline if math.isfinite(value) else None
+    spent = np.zeros(len(timeline.tensor)) if ran is None else ran.arrived - ran.sent
     send = np.bincount(timeline.source, weights=spent, minlength=count + 1)[:count]
     receive = np.bincount(timeline.target, weights=spent, minlength=count + 1)[:count]
-    ran = timeline if math.isfinite(value) else None
     piece = piece_numbers(problem, placement)
     violations = check_calls(problem, value) + check(problem, placement, piece, ran if piece is None else None)
     waits = [""] * count if ran is None else longest_waits(problem, placement, ran)
@@ -140,7 +146,7 @@ def _uses(
     ops = np.bincount(placement.device, minlength=problem.n_devices)
     return tuple(
         DeviceUse(
-            name, int(ops[d]), compute[d], send[d], receive[d], load[d], max(value - load[d], 0.0),
+            name, int(ops[d]), compute[d], send[d], receive[d], load[d], value - load[d] if load[d] < value else 0.0,
             float(resident[d]), float(peak[d]), float(problem.capacity[d]), waits[d],
         )
         for d, name in enumerate(problem.cluster.names)

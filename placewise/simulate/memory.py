@@ -65,7 +65,7 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
     if piece is None and timeline is None:
         prepared = prepare(problem, arrays_of(problem), placement.order)
         timeline = operator_timeline(prepared, placement.device)[1]
-    if piece is None and timeline is not None and not np.isfinite(timeline.start).all():
+    if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
         return resident, resident.copy()
     key: Floats | Ints = timeline.start if piece is None and timeline is not None else np.asarray(piece)
     order = np.lexsort((key, placement.device))
