@@ -50,5 +50,5 @@ def mean_transfer_seconds(problem: Problem) -> Floats:
             hops = ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
             for hop in hops:
                 weight[cluster.link_class[hop]] += 1
-    mean: Floats = problem.costs.transfer_seconds @ (weight / max(host * (host - 1), 1))
+    mean: Floats = (problem.costs.transfer_seconds * (weight / max(host * (host - 1), 1))).sum(axis=1)
     return mean

@@ -173,13 +173,15 @@ def _nodes(a: Arrays, device: Ints, call: Ints | None) -> tuple[Ints, Ints]:
     """The node of each op [n_ops] (its dense call, or n_calls + op on a host) and each call's device [n_calls]."""
     number = cut_calls(a, device) if call is None else call
     on_accelerator = a.location[device] < len(a.location)
-    key = device.astype(np.int64) * (int(number.max(initial=0)) + 2) + number + 1
+    lowest = int(number.min(initial=0))
+    span = int(number.max(initial=0)) - lowest + 1
+    key = device.astype(np.int64) * span + number - lowest
     calls, dense = np.unique(key[on_accelerator], return_inverse=True)
     node = np.empty(len(device), np.int32)
     node[on_accelerator] = dense
     hosted = np.flatnonzero(~on_accelerator)
     node[hosted] = len(calls) + hosted
-    return node, (calls // (int(number.max(initial=0)) + 2)).astype(np.int32)
+    return node, (calls // span).astype(np.int32)
 
 
 def makespan(a: Arrays, device: Ints, call: Ints | None = None) -> float:
