@@ -1,0 +1,19 @@
+"""Plain-Python twins of the judge: dicts, lists and heapq, written from the definitions and not from the kernels."""
+
+from twins.memory import peak_memory
+from twins.operator import Operator, operator_makespan
+from twins.plain import Plain
+from twins.sequential import sequential_makespan
+from twins.subgraph import subgraph_makespan
+from twins.throughput import MaxLoad, throughput_value
+
+__all__ = [
+    "MaxLoad",
+    "Operator",
+    "Plain",
+    "operator_makespan",
+    "peak_memory",
+    "sequential_makespan",
+    "subgraph_makespan",
+    "throughput_value",
+]
