@@ -14,7 +14,7 @@ from placewise.errors import InputError
 from placewise.files.cluster_file import cluster_of
 from placewise.files.format import format_name
 from placewise.files.graph_file import load_graph
-from placewise.files.plan_file import Plan, is_plan, load_plan
+from placewise.files.plan_file import PlanFile, is_plan, load_plan
 from placewise.files.problem_file import load_problem
 from placewise.files.split_file import read_placement
 from placewise.model.cluster import Cluster
@@ -121,7 +121,7 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
     )
 
 
-def _as_planned(plan: Plan, wishes: Wishes) -> Wishes:
+def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
     """The wishes, with the plan's own where the user has none."""
     source, objective, constraints = plan.source, plan.objective, plan.constraints
     if source is not None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placewise.errors import OutputError, PlanError
-from placewise.files.plan_file import Plan, load_plan, placement_of, plan_of, save_plan
+from placewise.files.plan_file import PlanFile, load_plan, placement_of, plan_of, save_plan
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -240,7 +240,7 @@ def test_a_failing_save_leaves_the_old_plan(tmp_path: Path) -> None:
     """A name that no file holds is refused before the old plan is touched."""
     path = written(tmp_path / "plan.json")
     before = path.read_bytes()
-    broken = Plan(assignment={"\ud800": "gpu"})
+    broken = PlanFile(assignment={"\ud800": "gpu"})
     with pytest.raises(OutputError, match="not valid Unicode"):
         save_plan(broken, path)
     with pytest.raises(OutputError, match="make the directory"):

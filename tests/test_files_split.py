@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from placewise.errors import PlanError
-from placewise.files.plan_file import Plan, save_plan
+from placewise.files.plan_file import PlanFile, save_plan
 from placewise.files.split_file import read_placement, read_split
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -204,7 +204,7 @@ def test_a_cluster_without_accelerators(tmp_path: Path) -> None:
 def test_one_door_for_plans_and_splits(tmp_path: Path) -> None:
     """`read_placement` takes either, tells them apart by content, and refuses anything else."""
     problem, path = chain(THROUGHPUT), tmp_path / "plan.json"
-    save_plan(Plan(assignment={"0": "acc0", "1": "acc1", "2": "acc1", "3": "cpu0"}), path)
+    save_plan(PlanFile(assignment={"0": "acc0", "1": "acc1", "2": "acc1", "3": "cpu0"}), path)
     again, placement = read_placement(path, problem)
     assert again is problem
     assert placement.device.tolist() == [0, 1, 1, 2]

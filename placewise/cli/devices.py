@@ -36,8 +36,9 @@ def devices(
 
     rows = [(d.name, d.kind, *_figures(d.memory, d.memory_bandwidth, dict(d.peak_flops)), d.title) for d in known]
     speeds = _figures(here.memory, here.memory_bandwidth, dict(here.peak_flops))
-    rows.append(("this", here.kind, *speeds, "this machine: " + "; ".join(here.notes)))
+    rows.append(("this", here.kind, *speeds, "this machine"))
     show(rows_table(("name", "kind", "memory ", "bandwidth ", "float32 ", "float16 ", ""), rows))
+    show(*(f"note: this: {note}" for note in here.notes))
 
 
 def _show_cluster(cluster: Cluster, as_json: bool) -> None:

@@ -54,10 +54,10 @@ def listen(quiet: bool) -> None:
 
 
 def show(*parts: RenderableType) -> None:
-    """Print on standard output: wide and plain into a pipe, as wide as the terminal on one."""
+    """Print on standard output: as wide as the terminal on one, without line breaks of its own into a pipe."""
     from rich.console import Console
 
-    console = Console(highlight=False, soft_wrap=False, width=None if sys.stdout.isatty() else 140)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
     for part in parts:
         console.print(part)
 

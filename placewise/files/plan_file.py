@@ -72,7 +72,7 @@ class ToolRecord(Record):
     version: str
 
 
-class Plan(Record):
+class PlanFile(Record):
     """A plan. Times are seconds, sizes bytes; `null` in the file is infinite or undefined, inf in memory.
 
     Only `format`, `version` and `assignment` are needed to read one.
@@ -109,11 +109,11 @@ class Plan(Record):
     tool: ToolRecord | None = None
 
 
-def plan_of(result: Result) -> Plan:
+def plan_of(result: Result) -> PlanFile:
     """The plan of a result."""
     problem, judgement, placement = result.problem, result.judgement, result.placement
     names = problem.graph.ops.name
-    return Plan.model_validate(
+    return PlanFile.model_validate(
         {
             "value": result.value,
             "lower_bound": result.lower_bound,
@@ -149,7 +149,7 @@ def plan_of(result: Result) -> Plan:
     )
 
 
-def save_plan(plan: Result | Plan, path: str | os.PathLike[str]) -> None:
+def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
     unset = {name for name in ("calls", "order") if getattr(plan, name) is None}
@@ -159,14 +159,14 @@ def save_plan(plan: Result | Plan, path: str | os.PathLike[str]) -> None:
         file.write(text)
 
 
-def load_plan(path: str | os.PathLike[str]) -> Plan:
+def load_plan(path: str | os.PathLike[str]) -> PlanFile:
     """The plan of a plan file. Raises PlanError naming the file, the field and the remedy."""
     data = read_bytes(path, PlanError)
     with naming(path):
         document = parse_json(data, PlanError)
         if is_split(document):
             raise PlanError("is a published split, not a plan", remedy="give the workload that it belongs to as well")
-        return checked(Plan, document, PlanError)
+        return checked(PlanFile, document, PlanError)
 
 
 def is_plan(path: str | os.PathLike[str]) -> bool:
@@ -180,13 +180,13 @@ def is_split(document: object) -> bool:
     return isinstance(document, dict) and "format" not in document and not {"fpgas", "cpus"}.isdisjoint(document)
 
 
-def placement_of(plan: Plan | str | os.PathLike[str], graph: Graph, cluster: Cluster) -> Placement:
+def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster: Cluster) -> Placement:
     """The placement of a plan (or plan file) for this graph and cluster.
 
     Raises PlanError if the plan was made for another model, names an op or device that does not exist,
     leaves an op out, or holds no placement at all.
     """
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, PlanFile):
         with naming(plan):
             return placement_of(load_plan(plan), graph, cluster)
     if plan.graph_hash and plan.graph_hash != graph.digest():

@@ -9,7 +9,7 @@ from typing import Any
 from placewise.files.cluster_file import ClusterRecord
 from placewise.files.costs_file import CostsHeader
 from placewise.files.graph_file import GraphHeader
-from placewise.files.plan_file import Plan
+from placewise.files.plan_file import PlanFile
 from placewise.files.problem_file import ProblemHeader
 from placewise.files.records import Record
 
@@ -17,7 +17,7 @@ RECORDS: dict[str, type[Record]] = {
     "cluster": ClusterRecord,
     "costs": CostsHeader,
     "graph": GraphHeader,
-    "plan": Plan,
+    "plan": PlanFile,
     "problem": ProblemHeader,
 }
 

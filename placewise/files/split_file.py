@@ -17,7 +17,7 @@ from pydantic import StrictInt, StrictStr
 
 from placewise.errors import PlanError
 from placewise.files.cluster_file import MOST_DEVICES
-from placewise.files.plan_file import Plan, is_split, placement_of
+from placewise.files.plan_file import PlanFile, is_split, placement_of
 from placewise.files.records import Record, checked, naming, parse_json, read_bytes, validated
 from placewise.model.cluster import Cluster, Link
 from placewise.model.columns import Floats, Ints
@@ -46,7 +46,7 @@ def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Prob
         document = parse_json(data, PlanError)
         if is_split(document):
             return _placed(validated(_Split, document, PlanError), problem)
-        plan = checked(Plan, document, PlanError)
+        plan = checked(PlanFile, document, PlanError)
         return problem, placement_of(plan, problem.graph, problem.cluster)
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placewise.errors import GraphError
+
 Bools = npt.NDArray[np.bool_]
 Bytes8 = npt.NDArray[np.int8]
 Ints = npt.NDArray[np.int32]
@@ -23,6 +25,14 @@ def frozen(values: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         array = array.copy() if array is values or array.base is not None else array
         array.flags.writeable = False
     return array
+
+
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The sorted distinct values of a column (sorting beats numpy's hashing on large integers)."""
+    ordered = np.sort(values)
+    keep = np.ones(len(ordered), np.bool_)
+    keep[1:] = ordered[1:] != ordered[:-1]
+    return ordered[keep]
 
 
 def offsets_of(sorted_ids: npt.NDArray[Any], count: int) -> Longs:
@@ -40,6 +50,9 @@ class Ragged:
     def __post_init__(self) -> None:
         object.__setattr__(self, "offsets", frozen(self.offsets, np.int64))
         object.__setattr__(self, "values", frozen(self.values, np.int64))
+        offsets = self.offsets
+        if not len(offsets) or offsets[0] or offsets[-1] != len(self.values) or (np.diff(offsets) < 0).any():
+            raise GraphError("the offsets of a ragged column do not cover its values")
 
     @classmethod
     def of(cls, rows: Iterable[Sequence[int]]) -> Ragged:

@@ -42,6 +42,8 @@ class CostTable:
         expected = (graph.n_ops, len(cluster))
         if self.op_seconds.shape != expected or self.op_source.shape != expected:
             raise CostError(f"op_seconds has shape {self.op_seconds.shape} instead of {expected}")
+        if self.op_source.size and not 0 <= self.op_source.min() <= self.op_source.max() < len(self.sources):
+            raise CostError("op_source holds a code outside sources")
         expected = (graph.n_tensors, len(cluster.class_bandwidth))
         if self.transfer_seconds.shape != expected:
             raise CostError(f"transfer_seconds has shape {self.transfer_seconds.shape} instead of {expected}")

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.errors import GraphError
-from placewise.model.columns import Ints, Longs, frozen, offsets_of
+from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.tables import Edges, Ops, Tensors, Weights
 
 
@@ -61,7 +61,7 @@ class Graph:
             "out_offsets": frozen(offsets_of(self.tensors.producer, n_ops), np.int64),
             "weight_offsets": frozen(offsets_of(self.weight_edges.consumer, n_ops), np.int64),
         }
-        pairs = np.unique(self.edges.value.astype(np.int64) * n_ops + self.edges.consumer)
+        pairs = distinct(self.edges.value.astype(np.int64) * n_ops + self.edges.consumer)
         tensor = pairs // max(n_ops, 1)
         derived["consumer_offsets"] = frozen(offsets_of(tensor, n_tensors), np.int64)
         derived["consumers"] = frozen(pairs - tensor * n_ops, np.int32)
@@ -141,8 +141,8 @@ def _validate(graph: Graph) -> None:
                 remedy="check the edge list",
             )
         key = edges.consumer.astype(np.int64) * (1 << 31) + edges.position
-        if len(key) > 1 and (np.diff(key) <= 0).any():
-            raise GraphError(f"{what} edges are not sorted by (consumer, position), or a position is filled twice")
+        if (edges.position < 0).any() or (np.diff(key) <= 0).any():
+            raise GraphError(f"{what} edges are not sorted by (consumer, position ≥ 0), or a position is filled twice")
     producer = graph.tensors.producer
     if len(producer) and (producer.min() < -1 or producer.max() >= n_ops or (np.diff(producer) < 0).any()):
         raise GraphError("tensors must be sorted by a producer that exists")

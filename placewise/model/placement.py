@@ -65,6 +65,6 @@ class Placement:
         return cls(np.array([index[assignment[name]] for name in graph.ops.name], np.int32))
 
     def assignment(self, graph: Graph, cluster: Cluster) -> dict[str, str]:
-        """Op name → device name."""
-        names = cluster.names
-        return {op: names[device] for op, device in zip(graph.ops.name, self.device.tolist(), strict=True)}
+        """Op name → device name; ops that have no device are left out."""
+        pairs = zip(graph.ops.name, self.device.tolist(), strict=True)
+        return {op: cluster.names[device] for op, device in pairs if device >= 0}

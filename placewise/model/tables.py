@@ -76,6 +76,9 @@ class Ops:
     def __post_init__(self) -> None:
         dtypes = {"dtype": np.int8, "backward": np.bool_, "group": np.int32, "state_bytes": np.int64}
         _freeze(self, dtypes, len(self.name), "op")
+        for what, words in (("kinds", self.kind.values), ("scopes", self.scope.values)):
+            if len(set(words)) < len(words):
+                raise GraphError(f"the vocabulary of {what} holds a word twice")
 
     def __len__(self) -> int:
         return len(self.name)

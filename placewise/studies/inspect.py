@@ -28,8 +28,7 @@ class Row:
 class Inspection:
     """Totals and tables. FLOPs (multiply-add = 2) are None where the file brings times instead of shapes.
 
-    `weights` counts storages, so tied weights once; `parameters` their elements, buffers included; `unknown_kinds` have no
-    cost rule.
+    `weights` counts storages, so tied weights once; `parameters` are their elements, buffers included.
     """
 
     ops: int
