@@ -19,22 +19,19 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.arrays import Arrays
 from placewise.simulate.heaps import bitset_add, bitset_levels, bitset_pop_min, pop, push
+from placewise.simulate.hops import NO_LOG, logged_timeline, new_log, note
 from placewise.simulate.kernels import helper, kernel
 from placewise.simulate.ranks import upward_ranks
 
 
 @helper
 def _send(a, tensor, source, target, now, free, log):
-    """Queue one hop; when it arrives. `log` counts in row 0 and collects the hops, if it has rows."""
+    """Queue one hop; when it arrives."""
     queue = a.queue[source, target]
     begin = max(now, free[queue])
     arrival = begin + a.transfer[tensor, a.link_class[source, target]]
     free[queue] = arrival
-    if log.shape[0] > 0:
-        row = int(log[0, 0]) + 1
-        log[0, 0] = row
-        log[row, 0], log[row, 1], log[row, 2] = tensor, source, target
-        log[row, 3], log[row, 4] = begin, arrival
+    note(log, tensor, source, target, begin, arrival)
     return arrival
 
 
@@ -207,20 +204,20 @@ def prepare(problem: Problem, a: Arrays, order: Ints | None = None) -> Prepared:
 
 def makespan(prepared: Prepared, device: Ints) -> float:
     """Seconds of one placement [n_ops]; inf if an op cannot run where it is."""
-    return _run(prepared, device, np.empty(len(device)), np.empty((0, 5)))
+    return _run(prepared, device, np.empty(len(device)), NO_LOG)
 
 
 def makespans(prepared: Prepared, placements: Ints, first: int, last: int, values: Floats) -> None:
     """Seconds of placements [K, n_ops], rows first to last, into `values` [K]."""
-    start, log = np.empty(placements.shape[1]), np.empty((0, 5))
+    start = np.empty(placements.shape[1])
     for k in range(first, last):
-        values[k] = _run(prepared, placements[k], start, log)
+        values[k] = _run(prepared, placements[k], start, NO_LOG)
 
 
 def timeline(prepared: Prepared, device: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement and everything that happened."""
     a, start = prepared.arrays, np.empty(len(device))
-    log = np.zeros((2 * (len(a.consumers) + len(a.producer)) + 1, 5))
+    log = new_log(a)
     value = _run(prepared, device, start, log)
     seconds = a.op_seconds[np.arange(len(device)), device]
     return value, logged_timeline(start, start + seconds, log)
@@ -229,10 +226,3 @@ def timeline(prepared: Prepared, device: Ints) -> tuple[float, Timeline]:
 def _run(prepared: Prepared, device: Ints, start: Floats, log: Floats) -> float:
     a, owner, priority, by_priority = prepared
     return float(_schedule(a, owner, device, priority, by_priority, np.empty(len(device), _STATE), start, log))
-
-
-def logged_timeline(start: Floats, finish: Floats, log: Floats) -> Timeline:
-    """A Timeline from op times and the transfer log of a kernel (row 0 counts the others)."""
-    rows = log[1 : int(log[0, 0]) + 1]
-    tensor, source, target = rows[:, :3].T.astype(np.int32)
-    return Timeline(start, finish, tensor, source, target, rows[:, 3].copy(), rows[:, 4].copy())

@@ -13,18 +13,14 @@ import numpy as np
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Timeline
 from placewise.simulate.arrays import Arrays
+from placewise.simulate.hops import NO_LOG, logged_timeline, new_log, note
 from placewise.simulate.kernels import helper, kernel
-from placewise.simulate.schedule import logged_timeline
 
 
 @helper
 def _move(a, tensor, source, target, clock, log):
     seconds = a.transfer[tensor, a.link_class[source, target]]
-    if log.shape[0] > 0:
-        row = int(log[0, 0]) + 1
-        log[0, 0] = row
-        log[row, 0], log[row, 1], log[row, 2] = tensor, source, target
-        log[row, 3], log[row, 4] = clock, clock + seconds
+    note(log, tensor, source, target, clock, clock + seconds)
     return clock + seconds
 
 
@@ -92,7 +88,7 @@ def cut_pieces(a: Arrays, device: Ints) -> Ints:
 def makespan(a: Arrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> float:
     """Seconds of one placement [n_ops]; the last two columns are the graph's edges by consumer."""
     start, finish = np.empty(len(device)), np.empty(len(device))
-    return _run(a, device, in_offsets, in_tensors, start, finish, np.empty((0, 5)))
+    return _run(a, device, in_offsets, in_tensors, start, finish, NO_LOG)
 
 
 def makespans(a: Arrays, placements: Ints, edges: tuple[Longs, Ints], first: int, last: int, values: Floats) -> None:
@@ -104,7 +100,7 @@ def makespans(a: Arrays, placements: Ints, edges: tuple[Longs, Ints], first: int
 def timeline(a: Arrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement and everything that happened."""
     start, finish = np.empty(len(device)), np.empty(len(device))
-    log = np.zeros((2 * (len(a.consumers) + len(a.producer)) + 1, 5))
+    log = new_log(a)
     value = _run(a, device, in_offsets, in_tensors, start, finish, log)
     return value, logged_timeline(start, finish, log)
 

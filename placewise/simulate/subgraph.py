@@ -16,8 +16,8 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.result import Timeline
 from placewise.simulate.arrays import Arrays
+from placewise.simulate.hops import NO_LOG, logged_timeline, new_log, note
 from placewise.simulate.kernels import helper, kernel
-from placewise.simulate.schedule import logged_timeline
 
 
 @kernel
@@ -49,124 +49,107 @@ def cut_calls(a: Arrays, device: Ints) -> Ints:
 
 
 @helper
-def _hop(a, tensor, source, target):
-    return a.transfer[tensor, a.link_class[source, target]]
+def _hop(a, tensor, source, target, clock, call, log):
+    """Move the clock of a call's receiving or sending [n_calls] by one hop."""
+    sent = clock[call]
+    clock[call] += a.transfer[tensor, a.link_class[source, target]]
+    note(log, tensor, source, target, sent, clock[call])
 
 
-@helper
-def _crossings(a, tensor, node, call_device, n_calls, stamp, receive, send, missing):
-    """Charge one tensor to the calls that send and receive it; count it for every node that waits for it."""
-    host = len(a.location)
-    maker = a.producer[tensor]
-    origin = -1 if maker < 0 else node[maker]
-    source = call_device[origin] if 0 <= origin < n_calls else host
-    leaves = a.output[tensor]
-    for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-        target = node[a.consumers[row]]
-        if target == origin or stamp[target] == tensor:
-            continue
-        stamp[target] = tensor
-        missing[target] += 1 if maker >= 0 else 0
-        if target >= n_calls:
-            leaves = True
-            continue
-        there = call_device[target]
-        if a.staged or source == there:
-            receive[target] += _hop(a, tensor, host, there)
+@kernel
+def _cross(a, node, call_device, receiving, sending, log):
+    """Move the clocks [n_calls] by every hop of every tensor; how many tensors each node waits for."""
+    host, n_calls = len(a.location), len(call_device)
+    missing = np.zeros(n_calls + len(node), np.int32)
+    stamp = np.full(len(missing), -1)
+    for tensor in range(len(a.producer)):
+        maker = a.producer[tensor]
+        origin = -1 if maker < 0 else node[maker]
+        source = call_device[origin] if 0 <= origin < n_calls else host
+        leaves = a.output[tensor]
+        for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+            target = node[a.consumers[row]]
+            if target == origin or stamp[target] == tensor:
+                continue
+            stamp[target] = tensor
+            missing[target] += 1 if maker >= 0 else 0
+            if target >= n_calls:
+                leaves = True
+                continue
+            there = call_device[target]
+            via = host if a.staged or source == there else source
+            _hop(a, tensor, via, there, receiving, target, log)
             leaves = leaves or a.staged
-            if source == there and not a.staged:
-                send[origin] += _hop(a, tensor, source, host)
-        else:
-            receive[target] += _hop(a, tensor, source, there)
-            if source != host:
-                send[origin] += _hop(a, tensor, source, there)
-    if leaves and source != host:
-        send[origin] += _hop(a, tensor, source, host)
+            if not a.staged and source != host:
+                _hop(a, tensor, source, host if source == there else there, sending, origin, log)
+        if leaves and source != host:
+            _hop(a, tensor, source, host, sending, origin, log)
+    return missing
 
 
 @helper
-def _finish_node(a, ops, first, last, origin, end, node, stamp, mark, ready_at, missing, queue, tail):
-    """Node `origin` is done at `end`: everything that waits for its ops hears of it; the queue's new tail."""
-    for k in range(first, last):
-        op = ops[k]
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                target = node[a.consumers[row]]
-                if target == origin or stamp[target] == mark + tensor:
-                    continue
-                stamp[target] = mark + tensor
-                ready_at[target] = max(ready_at[target], end)
-                missing[target] -= 1
-                if missing[target] == 0:
-                    queue[tail] = target
-                    tail += 1
+def _members(node, n_nodes):
+    """The ops of every node, ascending: ``ops[first[n]:first[n + 1]]``."""
+    first, ops = np.zeros(n_nodes + 1, np.int64), np.empty(len(node), np.int64)
+    for op in range(len(node)):
+        first[node[op] + 1] += 1
+    for n in range(n_nodes):
+        first[n + 1] += first[n]
+    cursor = first.copy()
+    for op in range(len(node)):
+        ops[cursor[node[op]]] = op
+        cursor[node[op]] += 1
+    return first, ops
+
+
+@helper
+def _hear(target, moment, begin, missing, queue, tail):
+    """One thing that node `target` waits for is done; the new tail of the queue of nodes that can begin."""
+    begin[target] = max(begin[target], moment)
+    missing[target] -= 1
+    if missing[target] == 0:
+        queue[tail] = target
+        tail += 1
     return tail
 
 
 @kernel
-def _run_calls(a, device, node, call_device, start, finish, begin, spent):
-    """Makespan, inf in a circle; op times, and per call when it began and its (receive, compute, send)."""
-    n_ops, n_calls = len(device), len(call_device)
-    n_nodes, n_tensors = n_calls + n_ops, len(a.producer)
-    receive, send, compute = np.zeros(n_calls), np.zeros(n_calls), np.zeros(n_calls)
-    missing, stamp = np.zeros(n_nodes, np.int32), np.full(n_nodes, -1)
-    for tensor in range(n_tensors):
-        _crossings(a, tensor, node, call_device, n_calls, stamp, receive, send, missing)
-    first = np.zeros(n_calls + 1, np.int64)
-    for op in range(n_ops):
-        if node[op] < n_calls:
-            first[node[op] + 1] += 1
-            compute[node[op]] += a.op_seconds[op, device[op]]
-    for c in range(n_calls):
-        first[c + 1] += first[c]
-    ops, cursor = np.empty(n_ops, np.int64), first.copy()
-    for op in range(n_ops):
-        if node[op] < n_calls:
-            ops[cursor[node[op]]] = op
-            cursor[node[op]] += 1
+def _run_nodes(a, device, node, call_device, receive, send, missing, begin, start, finish):
+    """The makespan, inf in a circle: every node begins when it misses nothing; calls of a device go in turn."""
+    n_calls, n_nodes = len(call_device), len(missing)
+    first, ops = _members(node, n_nodes)
     queue, tail, seen = np.empty(n_nodes, np.int64), 0, 0
-    for c in range(n_calls):
-        if c > 0 and call_device[c] == call_device[c - 1]:
-            missing[c] += 1
-        if missing[c] == 0:
-            queue[tail] = c
+    for c in range(1, n_calls):
+        missing[c] += 1 if call_device[c] == call_device[c - 1] else 0
+    for n in range(n_nodes):
+        if first[n] < first[n + 1] and missing[n] == 0:
+            queue[tail] = n
             tail += 1
-    for op in range(n_ops):
-        if node[op] >= n_calls and missing[node[op]] == 0:
-            queue[tail] = node[op]
-            tail += 1
-    ready_at, makespan, alone, done = np.zeros(n_nodes), 0.0, np.empty(1, np.int64), 0
+    stamp, makespan, done = np.full(n_nodes, -1), 0.0, 0
     while seen < tail:
         origin = queue[seen]
         seen += 1
-        now = ready_at[origin]
+        clock = begin[origin]
         if origin < n_calls:
-            begin[origin] = now
-            spent[origin, 0], spent[origin, 1], spent[origin, 2] = receive[origin], compute[origin], send[origin]
-            clock = now + a.call_overhead[call_device[origin]] + receive[origin]
-            for k in range(first[origin], first[origin + 1]):
-                start[ops[k]] = clock
-                clock += a.op_seconds[ops[k], device[ops[k]]]
-                finish[ops[k]] = clock
-            end = clock + send[origin]
-            done += first[origin + 1] - first[origin]
-            if origin + 1 < n_calls and call_device[origin + 1] == call_device[origin]:
-                ready_at[origin + 1] = max(ready_at[origin + 1], end)
-                missing[origin + 1] -= 1
-                if missing[origin + 1] == 0:
-                    queue[tail] = origin + 1
-                    tail += 1
-            low, high = first[origin], first[origin + 1]
-            tail = _finish_node(a, ops, low, high, origin, end, node, stamp, n_tensors, ready_at, missing, queue, tail)
-        else:
-            op = origin - n_calls
-            start[op], end = now, now + a.op_seconds[op, device[op]]
-            finish[op] = end
+            clock += a.call_overhead[call_device[origin]] + receive[origin]
+        for k in range(first[origin], first[origin + 1]):
+            start[ops[k]] = clock
+            clock += a.op_seconds[ops[k], device[ops[k]]]
+            finish[ops[k]] = clock
             done += 1
-            alone[0] = op
-            tail = _finish_node(a, alone, 0, 1, origin, end, node, stamp, n_tensors, ready_at, missing, queue, tail)
-        makespan = max(makespan, end)
-    return makespan if done == n_ops else np.inf
+        if origin < n_calls:
+            clock += send[origin]
+            if origin + 1 < n_calls and call_device[origin + 1] == call_device[origin]:
+                tail = _hear(origin + 1, clock, begin, missing, queue, tail)
+        makespan = max(makespan, clock)
+        for k in range(first[origin], first[origin + 1]):
+            for tensor in range(a.out_offsets[ops[k]], a.out_offsets[ops[k] + 1]):
+                for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                    target = node[a.consumers[row]]
+                    if target != origin and stamp[target] != tensor:
+                        stamp[target] = tensor
+                        tail = _hear(target, clock, begin, missing, queue, tail)
+    return makespan if done == len(device) else np.inf
 
 
 def _nodes(a: Arrays, device: Ints, call: Ints | None) -> tuple[Ints, Ints]:
@@ -186,15 +169,7 @@ def _nodes(a: Arrays, device: Ints, call: Ints | None) -> tuple[Ints, Ints]:
 
 def makespan(a: Arrays, device: Ints, call: Ints | None = None) -> float:
     """Seconds of one placement [n_ops]; inf if its calls wait for each other in a circle."""
-    return _makespan(a, device, call)[0]
-
-
-def _makespan(a: Arrays, device: Ints, call: Ints | None) -> tuple[float, Floats, Floats, Ints, Ints, Floats, Floats]:
-    node, call_device = _nodes(a, device, call)
-    start, finish = np.full(len(device), np.inf), np.full(len(device), np.inf)
-    begin, spent = np.full(len(call_device), np.inf), np.zeros((len(call_device), 3))
-    value = float(_run_calls(a, device, node, call_device, start, finish, begin, spent))
-    return value, start, finish, node, call_device, begin, spent
+    return _run(a, device, call, NO_LOG)[0]
 
 
 def makespans(a: Arrays, placements: Ints, first: int, last: int, values: Floats) -> None:
@@ -205,49 +180,23 @@ def makespans(a: Arrays, placements: Ints, first: int, last: int, values: Floats
 
 def timeline(a: Arrays, device: Ints, call: Ints | None = None) -> tuple[float, Timeline]:
     """The makespan of one placement, when each op ran, and each call's transfers, one after another."""
-    value, start, finish, node, call_device, begin, spent = _makespan(a, device, call)
-    log = np.zeros((2 * (len(a.consumers) + len(a.producer)) + 1, 5))
-    if np.isfinite(value):
-        _log_transfers(a, node, call_device, begin, spent, log)
+    log = new_log(a)
+    value, start, finish = _run(a, device, call, log)
     return value, logged_timeline(start, finish, log)
 
 
-@helper
-def _note(log, cursor, which, tensor, source, target, seconds):
-    row = int(log[0, 0]) + 1
-    log[0, 0] = row
-    log[row, 0], log[row, 1], log[row, 2] = tensor, source, target
-    log[row, 3], log[row, 4] = cursor[which], cursor[which] + seconds
-    cursor[which] += seconds
-
-
-@kernel
-def _log_transfers(a, node, call_device, begin, spent, log):
-    n_calls, host = len(call_device), len(a.location)
-    receiving, sending = np.zeros(n_calls), np.zeros(n_calls)
-    for c in range(n_calls):
-        receiving[c] = begin[c] + a.call_overhead[call_device[c]]
-        sending[c] = receiving[c] + spent[c, 0] + spent[c, 1]
-    stamp = np.full(n_calls + len(node), -1)
-    for tensor in range(len(a.producer)):
-        maker = a.producer[tensor]
-        origin = -1 if maker < 0 else node[maker]
-        source = call_device[origin] if 0 <= origin < n_calls else host
-        leaves = a.output[tensor]
-        for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-            target = node[a.consumers[row]]
-            if target == origin or stamp[target] == tensor:
-                continue
-            stamp[target] = tensor
-            if target >= n_calls:
-                leaves = True
-                continue
-            there = call_device[target]
-            via = host if a.staged or source == there else source
-            _note(log, receiving, target, tensor, via, there, _hop(a, tensor, via, there))
-            leaves = leaves or a.staged
-            if not a.staged and source != host:
-                onward = host if source == there else there
-                _note(log, sending, origin, tensor, source, onward, _hop(a, tensor, source, onward))
-        if leaves and source != host:
-            _note(log, sending, origin, tensor, source, host, _hop(a, tensor, source, host))
+def _run(a: Arrays, device: Ints, call: Ints | None, log: Floats) -> tuple[float, Floats, Floats]:
+    """The makespan, and when ops start and finish [n_ops]; the hops go into `log`."""
+    node, call_device = _nodes(a, device, call)
+    receive, send = np.zeros(len(call_device)), np.zeros(len(call_device))
+    missing = _cross(a, node, call_device, receive, send, NO_LOG)
+    start, finish = np.full(len(device), np.inf), np.full(len(device), np.inf)
+    begin = np.zeros(len(missing))
+    value = float(_run_nodes(a, device, node, call_device, receive, send, missing, begin, start, finish))
+    if len(log) and np.isfinite(value):
+        called = node < len(call_device)
+        sending = np.zeros(len(call_device))
+        np.maximum.at(sending, node[called], finish[called])
+        receiving = begin[: len(call_device)] + a.call_overhead[call_device]
+        _cross(a, node, call_device, receiving, sending, log)
+    return value, start, finish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from math import inf
 
 from placewise.model.problem import Problem
@@ -68,7 +69,7 @@ def subgraph_makespan(problem: Problem, device: list[int], call: list[int] | Non
         if leaves and origin is not None:
             sends[origin].append(homewards)
     calls = sorted(name for name in ops if name[0] != plain.host)
-    for earlier, later in zip(calls, calls[1:], strict=False):
+    for earlier, later in pairwise(calls):
         if earlier[0] == later[0]:
             needs[later].add(earlier)
 
