@@ -107,6 +107,7 @@ def test_affinity_and_control_groups_limit_cores_and_memory(tmp_path):
     write(tmp_path, **{"sys__fs__cgroup__jobs__mine__cpu.max": "max 100000\n"})
     write(tmp_path, **{"sys__fs__cgroup__jobs__cpu.max": "150000 100000\n"})
     write(tmp_path, **{"sys__fs__cgroup__jobs__mine__memory.max": "536870912\n"})
+    write(tmp_path, **{"sys__fs__cgroup__jobs__memory.max": "636870912\n"})
     assert machine(tmp_path).peak_flops["float32"] == 1.5 * 8e9
     assert machine(tmp_path).memory == 512 * 2**20
 

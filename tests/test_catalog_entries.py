@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from placewise.catalog import known_devices
 from placewise.catalog.entries import catalog, find
 from placewise.errors import ClusterError
 from placewise.model.dtypes import DTYPES
+from placewise.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
 
 def test_the_nine_devices_are_there():
@@ -67,3 +70,17 @@ def test_an_unknown_name_lists_near_and_known_ones():
     ) as error:
         find("A100-90GB")
     assert all(device.name in str(error.value) for device in known_devices())
+
+
+def test_the_documented_figures_are_the_catalogues():
+    """Every device and every efficiency of docs/costs.md says what the catalogue says."""
+    text = (Path(__file__).parents[1] / "docs" / "costs.md").read_text("utf-8")
+    rows = {cells[0].split(" (")[0]: cells for cells in (row.strip("| ").split(" | ") for row in text.splitlines())}
+    for device in known_devices():
+        cells = rows[device.name]
+        assert parse_flops(cells[2].replace(" ", "")) == device.peak_flops["float32"]
+        assert parse_bytes(cells[4].split(" (")[0]) == device.memory
+        assert parse_bandwidth(cells[5]) == device.memory_bandwidth
+    for name, behaviour in catalog().behaviour.items():
+        assert [float(cell) for cell in rows[name][1:-1]] == list(behaviour.efficiency.values())
+        assert parse_seconds(rows[name][-1].replace(" ", "")) == behaviour.op_overhead

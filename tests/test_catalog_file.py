@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import pytest
 
@@ -67,6 +68,12 @@ def test_models_and_own_figures(read):
     )
     assert (npu.op_overhead, npu.call_overhead, npu.streams) == (pytest.approx(1e-5), pytest.approx(5e-5), 2)
     assert not npu.available
+
+
+def test_numbers_go_around_names_that_are_taken(read):
+    """A device that the file calls cuda:0 keeps its name; the others take the next numbers."""
+    cluster = read('devices = [{ model = "L4", count = 2 }, { model = "L4", name = "cuda:0" }]')
+    assert cluster.names == ("cuda:1", "cuda:2", "cuda:0")
 
 
 def test_what_a_file_leaves_out_is_noted(read):
@@ -205,3 +212,14 @@ def test_missing_large_and_binary_files(tmp_path):
     binary.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ClusterError, match="not TOML"):
         read_cluster(binary)
+
+
+def test_the_documented_example_reads(read):
+    """The cluster file in docs/costs.md is one, and means what its comments say."""
+    text = (Path(__file__).parents[1] / "docs" / "costs.md").read_text("utf-8")
+    cluster = read(text.split("```toml\n")[1].split("```")[0])
+    assert cluster.names == ("cuda:0", "cuda:1", "npu", "cpu")
+    links = speeds(cluster)
+    assert links["npu", "cuda:0"] == (10e9, pytest.approx(5e-6), "")
+    assert links["cuda:1", "cuda:0"][0] == 240e9
+    assert links["cuda:1", "npu"] == links["npu", HOST] == (25e9 / 8, pytest.approx(3e-5), "network")

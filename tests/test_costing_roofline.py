@@ -95,6 +95,18 @@ def test_unknown_kinds_are_assumed_everywhere():
     )  # fmt: skip
 
 
+def test_only_arithmetic_needs_a_stand_in():
+    """Moving integers is not assumed, whatever the device computes in; adding them is."""
+    builder = GraphBuilder()
+    value = builder.add_tensor(-1, shape=(1000,), dtype="int64")
+    for kind in ("Concat", "Neg"):
+        op = builder.add_op(kind, kind, dtype="int64")
+        builder.add_edge(value, op)
+        value = builder.add_tensor(op, shape=(1000,), dtype="int64")
+    table = cost_table(builder.build(), Cluster((device(),)))
+    assert [table.sources[code] for code in table.op_source[:, 0]] == ["roofline", "assumed"]
+
+
 def test_a_device_without_peaks_needs_given_costs():
     """Arithmetic needs a speed; a graph that only moves bytes does not."""
     with pytest.raises(CostError, match=r"device 'x': it has no peak speed.*give peak_flops"):

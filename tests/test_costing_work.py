@@ -114,6 +114,36 @@ def test_a_wide_concat_is_priced():
     assert work_of(one_op("Concat", inputs, [(1000, 3)])).bytes[0] == 2 * 4 * 3000
 
 
+def test_the_position_of_an_argument_counts():
+    """Clip's second argument is its minimum, its third the maximum: two signatures."""
+    builder = GraphBuilder()
+    x, limit = (builder.add_tensor(-1, shape=shape, dtype="float32") for shape in ((4,), ()))
+    for number, position in enumerate((1, 2, 1)):
+        op = builder.add_op(f"op{number}", "Clip", dtype="float32")
+        builder.add_edge(x, op, 0)
+        builder.add_edge(limit, op, position)
+        builder.add_tensor(op, shape=(4,), dtype="float32")
+    assert signatures(builder.build()).tolist() in ([0, 1, 0], [1, 0, 1])
+
+
+@pytest.mark.parametrize("asked_for", ["read", "output"])
+def test_an_unread_result_and_a_read_one_are_not_alike(asked_for):
+    """Of two equal ops with a second result of unknown size, only the one that somebody reads is refused."""
+    builder = GraphBuilder()
+    x = builder.add_tensor(-1, shape=(4,), dtype="float32")
+    for name in ("unread", "wanted"):
+        op = builder.add_op(name, "Relu", dtype="float32")
+        builder.add_edge(x, op)
+        builder.add_tensor(op, shape=(4,), dtype="float32")
+        second = builder.add_tensor(op, name=f"{name}:second")
+    if asked_for == "output":
+        builder.set_output(second)
+    else:
+        builder.add_edge(second, builder.add_op("view", "Identity"))
+    with pytest.raises(ModelFileError, match=r"op 'wanted' .*'wanted:second' is unknown"):
+        work_of(builder.build())
+
+
 def test_empty_and_weightless_graphs():
     """A graph without ops has no work; ops without arguments have some."""
     assert len(work_of(GraphBuilder().build()).flops) == 0

@@ -60,7 +60,7 @@ def _unique(pairs: list[tuple[str, object]]) -> dict[object, object]:
 
 
 def _part(key: object, value: object) -> Part:
-    name = f"cuda:{key}" if isinstance(key, int) and not isinstance(key, bool) and key >= 0 else str(key).strip()
+    name = f"cuda:{key}" if isinstance(key, int) and not isinstance(key, bool) else str(key).strip()
     name = f"cuda:{name}" if name.isdigit() else name
     defaults = catalog().defaults
     for pattern, model in (
