@@ -95,4 +95,4 @@ def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _C
     if found.placement is None or broken(problem, found.placement.device):
         return None
     value = float(price(found.placement.device[None])[0])
-    return None if np.isnan(value) else _Candidate(name, found, value)
+    return _Candidate(name, found, value) if np.isfinite(value) else None

@@ -1,0 +1,65 @@
+"""The rules of a placement in plain Python, straight from their definitions: for brute force in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import permutations, product
+
+import numpy as np
+from twins.throughput import throughput_value
+
+from placewise.model.problem import Problem
+
+
+def naive_edges(problem: Problem) -> set[tuple[int, int]]:
+    """The edges between blocks that contiguity respects, op by op."""
+    graph, block = problem.graph, problem.block.tolist()
+    backward = graph.ops.backward.tolist()
+    forward_blocks = {block[op] for op in range(graph.n_ops) if not backward[op]}
+    edges = set()
+    for row in range(len(graph.edges)):
+        u, v = int(graph.tensors.producer[graph.edges.value[row]]), int(graph.edges.consumer[row])
+        if u < 0 or block[u] == block[v]:
+            continue
+        if not backward[v]:
+            edges.add((block[u], block[v]))
+        elif backward[u] and not {block[u], block[v]} <= forward_blocks:
+            edges.add((block[v], block[u]))
+    return edges
+
+
+def is_chain(edges: set[tuple[int, int]], home: tuple[int, ...]) -> bool:
+    """Whether some order of the devices lets every edge between blocks [n_blocks] → device go forward."""
+    return any(
+        all(order.index(home[u]) <= order.index(home[v]) for u, v in edges) for order in permutations(sorted(set(home)))
+    )
+
+
+def resident(problem: Problem, device: list[int]) -> list[int]:
+    """Bytes of state and of distinct storages [n_devices]."""
+    graph = problem.graph
+    total = [0] * problem.n_devices
+    largest: dict[int, int] = {}
+    for size, storage in zip(graph.weights.bytes.tolist(), graph.weights.storage.tolist(), strict=True):
+        largest[storage] = max(largest.get(storage, 0), size)
+    held = set()
+    for op in range(graph.n_ops):
+        total[device[op]] += int(graph.ops.state_bytes[op])
+        held |= {(device[op], int(graph.weights.storage[w])) for w in graph.weights_of(op)}
+    for d, storage in held:
+        total[d] += largest[storage]
+    return total
+
+
+def placements(problem: Problem) -> Iterator[tuple[list[int], float]]:
+    """Every placement that keeps support, colocation, resident memory and contiguity, with its max-load."""
+    edges = naive_edges(problem) if problem.constraints.contiguous else set()
+    allowed = problem.allowed
+    places = [
+        [d for d in range(problem.n_devices) if allowed[problem.block == block, d].all()]
+        for block in range(problem.n_blocks)
+    ]
+    for home in product(*places):
+        device = [home[block] for block in problem.block.tolist()]
+        if (np.array(resident(problem, device)) <= problem.capacity).all() and is_chain(edges, home):
+            yield device, throughput_value(problem, device)

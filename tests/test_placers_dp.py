@@ -1,0 +1,226 @@
+"""dp against brute force, against the published values, and where it cannot finish."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from plain_rules import placements
+from strategies import problems
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.costs import CostTable
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.result import Reason
+from placewise.placers.base import Budget, Progress
+from placewise.placers.exact.dp import DpOptions, DpPlacer
+from placewise.placers.exact.ideals import all_ideals, prefixes
+from placewise.placers.exact.leaves import merge_leaves
+from placewise.placers.exact.stages import price
+from placewise.readers.workload import read_workload
+from placewise.simulate import evaluate, simulate
+from placewise.simulate.contract import contract, join
+
+WORKLOADS = os.environ.get("PLACEWISE_WORKLOADS")
+QUICK = (
+    "LayerGraphs/bert24_inference", "LayerGraphs/bert24_training", "LayerGraphs/gnmt_inference",
+    "LayerGraphs/resnet50_inference", "LayerGraphs/resnet50_training", "OperatorGraphs/bert_l-3_training",
+    "OperatorGraphs/bert_l-6_inference", "OperatorGraphs/bert_l-12_inference", "OperatorGraphs/resnet50_training",
+)  # fmt: skip
+
+
+def optimum(problem: Problem) -> float:
+    """The least max-load of any placement that keeps the rules; inf if there is none."""
+    return min((value for _, value in placements(problem)), default=math.inf)
+
+
+@settings(max_examples=120, deadline=None)
+@given(problems(kind="throughput", contiguous=True, memory_model="sum", transfers="staged", wires=False, max_ops=5))
+def test_staged_pipelines_are_optimal(problem: Problem) -> None:
+    """The proposal reaches the brute-force optimum in every communication mode, and the bound is the optimum."""
+    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    if math.isinf(best):
+        assert proposal.placement is None and proposal.infeasible and proposal.reason is Reason.PROVED
+        return
+    assert proposal.placement is not None and proposal.bound is not None
+    judged = simulate(problem, proposal.placement)
+    assert judged.valid
+    assert judged.value == pytest.approx(best, rel=1e-12)
+    assert best * (1 - 1e-9) <= proposal.bound.value <= best
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(kind="throughput", contiguous=True, max_ops=5))
+def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
+    """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
+    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    if proposal.bound is not None:
+        assert proposal.bound.value <= best
+    if proposal.infeasible:
+        assert math.isinf(best)
+    if proposal.placement is not None:
+        judged = simulate(problem, proposal.placement)
+        assert judged.valid and judged.value >= best * (1 - 1e-12)
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(kind="throughput", contiguous=False, memory_model="sum", max_ops=5))
+def test_without_contiguity_there_is_no_bound(problem: Problem) -> None:
+    """A pipeline is still a valid answer, and proves nothing about other placements."""
+    proposal = DpPlacer().propose(problem, Budget())
+    assert proposal.bound is None
+    if proposal.placement is not None:
+        assert simulate(problem, proposal.placement).valid
+    if proposal.infeasible:
+        assert math.isinf(optimum(problem))
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(kind="throughput", contiguous=True, memory_model="sum", transfers="staged", wires=False, max_ops=5))
+def test_leaves_do_not_change_the_optimum(problem: Problem) -> None:
+    """With every op that costs nothing in play, merged leaves keep the brute-force optimum."""
+    seconds = np.where(np.arange(problem.n_ops)[:, None] % 2 == 0, 0.0, problem.costs.op_seconds)
+    problem = problem.with_(costs=CostTable.given(seconds, problem.costs.transfer_seconds))
+    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    value = math.inf if proposal.placement is None else evaluate(problem, proposal.placement.device[None])[0]
+    assert value == pytest.approx(best, rel=1e-12)
+
+
+def star(leaves: int, *, size: int = 0) -> Problem:
+    """A hub that feeds many ops which cost nothing, on two accelerators of 10 bytes."""
+    builder = GraphBuilder()
+    hub = builder.add_op("hub", "Op")
+    tensor = builder.add_tensor(hub, nbytes=1)
+    for leaf in range(leaves):
+        builder.add_edge(tensor, builder.add_op(f"leaf{leaf}", "Op", state_bytes=size))
+    graph = builder.build()
+    devices = tuple(Device(f"acc{d}", memory=10) for d in range(2))
+    links = [Link(*ends, 1.0) for d in devices for ends in ((d.name, HOST), (HOST, d.name))]
+    seconds = np.zeros((graph.n_ops, 2))
+    seconds[0] = 1.0
+    costs = CostTable.given(seconds, np.array([[0.0, 1.0]]))
+    return Problem(
+        graph,
+        Cluster(devices, tuple(links)),
+        costs,
+        Objective("throughput", memory="sum"),
+        Constraints(contiguous=True),
+    )
+
+
+def test_free_leaves_are_merged() -> None:
+    """Forty free leaves, 2^40 ideals, collapse into their hub; with memory that may bind they do not."""
+    problem = star(40)
+    graph = contract(problem)
+    assert merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs).max() == 0
+    assert DpPlacer().propose(problem, Budget()).bound is not None
+    heavy = star(12, size=1)
+    graph = contract(heavy)
+    assert merge_leaves(graph, price(heavy, graph.component, graph.n, heavy.capacity).costs).max() == 12
+    proposal = DpPlacer().propose(heavy, Budget())
+    assert proposal.placement is not None
+    assert simulate(heavy, proposal.placement).valid
+
+
+def test_ideals_of_a_small_graph() -> None:
+    """A diamond has six ideals, a path of n has n + 1, and the sizes grow with the numbers."""
+    builder = GraphBuilder()
+    for op in range(4):
+        builder.add_op(f"op{op}", "Op")
+    for tail, head in ((0, 1), (0, 2), (1, 3), (2, 3)):
+        builder.add_edge(builder.add_tensor(tail, nbytes=1), head)
+    graph = builder.build()
+    cluster = Cluster((Device("cpu", kind="cpu"),))
+    problem = Problem(graph, cluster, CostTable.given(np.ones((4, 1)), np.zeros((4, 1))))
+    ideals = all_ideals(contract(problem), 100)
+    assert ideals is not None
+    sets = [frozenset(np.flatnonzero(ideals.members(i, 4)).tolist()) for i in range(len(ideals))]
+    assert set(sets) == {frozenset(s) for s in ((), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3))}
+    assert [len(s) for s in sets] == sorted(len(s) for s in sets)
+    assert all_ideals(contract(problem), 5) is None
+    path = prefixes(70)
+    assert [int(path.members(i, 70).sum()) for i in range(71)] == list(range(71))
+
+
+def test_too_many_ideals_fall_back_to_one_line() -> None:
+    """Beyond `max_ideals` the answer is valid, says so, and claims no bound."""
+    problem = star(12, size=1)
+    proposal = DpPlacer(DpOptions(max_ideals=100)).propose(problem, Budget())
+    assert proposal.placement is not None and proposal.bound is None
+    assert "more than 100 ideals" in proposal.notes[0]
+    assert simulate(problem, proposal.placement).valid
+
+
+def test_no_time_is_no_proof() -> None:
+    """A budget of nothing ends at the time limit without a bound."""
+    proposal = DpPlacer().propose(star(3), Budget(seconds=0.0))
+    assert proposal.reason is Reason.TIME_LIMIT and proposal.bound is None
+
+
+def test_interrupted_with_the_best_so_far() -> None:
+    """Ctrl-C while the ideals are tried ends the search with a valid placement of the line."""
+    problem = star(12, size=1)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.message.endswith("of 4096"):
+            raise KeyboardInterrupt
+
+    proposal = DpPlacer().propose(problem, Budget(), on_progress=interrupt)
+    assert proposal.reason is Reason.INTERRUPTED and proposal.bound is None
+    assert proposal.placement is not None and simulate(problem, proposal.placement).valid
+
+
+def test_what_does_not_fit_is_said_in_words() -> None:
+    """A cycle of groups that fits on no device: which ops, how many bytes short."""
+    builder = GraphBuilder()
+    for name, group in (("a", 0), ("b", -1), ("c", 0)):
+        builder.add_op(name, "Op", group=group, state_bytes=5)
+    for tail in range(2):
+        builder.add_edge(builder.add_tensor(tail, nbytes=1), tail + 1)
+    graph = builder.build()
+    devices = (Device("x", memory=12), Device("y", memory=12))
+    links = [Link(*ends, 1.0) for d in devices for ends in ((d.name, HOST), (HOST, d.name))]
+    problem = Problem(
+        graph, Cluster(devices, tuple(links)), CostTable.given(np.ones((3, 2)), np.zeros((2, 2))),
+        Objective("throughput"), Constraints(contiguous=True),
+    )  # fmt: skip
+    proposal = DpPlacer().propose(problem, Budget())
+    assert proposal.placement is None
+    assert "'a'" in proposal.infeasible and "3 bytes" in proposal.infeasible
+
+
+def test_latency_is_refused() -> None:
+    """dp says why it does not take a latency problem."""
+    problem = star(2)
+    assert DpPlacer().supports(problem) is None
+    assert "latency" in str(DpPlacer().supports(problem.with_(objective=Objective("latency"))))
+
+
+@pytest.mark.skipif(WORKLOADS is None, reason="PLACEWISE_WORKLOADS is not set")
+@pytest.mark.parametrize("name", QUICK)
+def test_published_values(name: str) -> None:
+    """The published dynamic program's max-load, to nine digits, with a proof."""
+    root = Path(str(WORKLOADS))
+    reference = json.loads((root / "reference.json").read_text())["throughput"][name]["dp"]["value"]
+    problem = read_workload(root / "dnn-partitioning" / "throughput" / f"{name}.json").problem
+    assert problem is not None
+    proposal = DpPlacer().propose(problem, Budget())
+    assert proposal.placement is not None and proposal.bound is not None
+    judged = simulate(problem, proposal.placement)
+    assert judged.valid
+    assert judged.value * 1e3 == pytest.approx(reference, rel=1e-9)
+    assert judged.value * (1 - 1e-9) <= proposal.bound.value <= judged.value
+
+
+def test_joined_components_stay_a_contraction() -> None:
+    """Joining labels keeps ops, order and distinct edges."""
+    graph = contract(star(3))
+    joined = join(graph, np.array([0, 0, 1, 2], np.int32))
+    assert joined.n == 3 and joined.component.tolist() == [0, 0, 1, 2]
+    assert joined.successors.tolist() == [1, 2] and joined.predecessors.tolist() == [0, 0]
