@@ -6,6 +6,7 @@ sweeps are its own, so that a mistake in a kernel cannot excuse itself.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -173,6 +174,8 @@ class _Windows:
     ):
         self.problem, self.runs, self.key, self.timeline = problem, runs, key, timeline
         self.position = {op: place for ops in runs.values() for place, op in enumerate(ops)}
+        self.keys = {d: [key[op] for op in ops] for d, ops in runs.items()}
+        self.end = timeline.makespan if timeline is not None else 0.0
         self.opening: dict[tuple[int, float], int] = {}
         self.closing: dict[tuple[int, float], int] = {}
         for d, ops in runs.items():
@@ -215,20 +218,12 @@ class _Windows:
 
     def _departure(self, home: int, maker: int, away: list[int], goes_home: bool) -> int:
         if self.timeline is not None:
-            moments = [float(self.timeline.start[op]) for op in away]
-            return self._working_on(home, max(moments + [self.timeline.makespan] * goes_home))
+            return self._working_on(home, self.end if goes_home else max(self.key[op] for op in away))
         return self.closing[home, self.key[maker]]
 
     def _working_on(self, d: int, moment: float) -> int:
-        ops = self.runs[d]
-        low, high = 0, len(ops)
-        while low < high:
-            middle = (low + high) // 2
-            if self.key[ops[middle]] <= moment:
-                low = middle + 1
-            else:
-                high = middle
-        return max(low - 1, 0)
+        """The position of the last op of device `d` to have started at a moment, or of its first."""
+        return max(bisect_right(self.keys[d], moment) - 1, 0)
 
 
 def _list(names: Iterable[str]) -> str:
