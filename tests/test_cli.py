@@ -1,0 +1,185 @@
+"""The command line, run for real: answers, exit codes, what is printed where, and bad input."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from placewise.catalog import read_cluster
+from placewise.files.cluster_file import cluster_to_dict
+
+EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
+RESNET = str(EXAMPLES / "resnet50.onnx")
+BERT = str(EXAMPLES / "bert_base.onnx")
+
+
+def run(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """The installed command in a process of its own, its exit code checked."""
+    command = [sys.executable, "-c", "from placewise.cli import main; main()", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env={**os.environ, "NO_COLOR": "1"})
+    assert done.returncode == code, done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    return done
+
+
+def workload(path: Path, **changes: Any) -> Path:
+    """A published-style workload: a → b → c and a → c on two accelerators and a CPU, in milliseconds."""
+    document = {
+        "maxSizePerFPGA": 100.0,
+        "maxFPGAs": 2,
+        "maxCPUs": 1,
+        "nodes": [
+            {"id": i, "name": f"n{i}", "cpuLatency": 40.0, "fpgaLatency": 4.0, "size": 40.0, "supportedOnFpga": 1,
+             "isBackwardNode": 0}
+            for i in range(3)
+        ],
+        "edges": [{"sourceId": s, "destId": d, "cost": 1.0} for s, d in ((0, 1), (1, 2), (0, 2))],
+        **changes,
+    }  # fmt: skip
+    path.write_text(json.dumps(document))
+    return path
+
+
+def test_help_names_every_command() -> None:
+    """`--help` lists the verbs."""
+    text = run("--help").stdout
+    for verb in ("place", "inspect", "check", "simulate", "compare", "devices"):
+        assert verb in text
+
+
+def test_place_writes_a_plan_that_check_and_simulate_accept(tmp_path: Path) -> None:
+    """An ONNX model is placed; the plan needs nothing but the model to be checked and priced to the same value."""
+    plan = tmp_path / "plan.json"
+    text = run("place", RESNET, "-d", "2xL4,cpu", "--dim", "batch=4", "--objective", "throughput", "-o", plan).stdout
+    assert "proved optimal" in text and "best single device" in text and "bottleneck" in text
+    written = json.loads(plan.read_text())
+    assert {"assignment", "value", "lower_bound", "gap", "status"} <= set(written)
+    assert written["status"] == "optimal" and set(written["assignment"].values()) <= {"cuda:0", "cuda:1", "cpu"}
+    assert "keeps every rule" in run("check", RESNET, plan).stdout
+    priced = json.loads(run("simulate", RESNET, plan, "--json").stdout)
+    assert priced["value"] == pytest.approx(written["value"], rel=1e-12) and priced["valid"]
+
+
+def test_json_goes_to_standard_output_alone(tmp_path: Path) -> None:
+    """With --json, standard output is the plan and nothing else; notes go to standard error."""
+    done = run("place", workload(tmp_path / "w.json"), "--json")
+    plan = json.loads(done.stdout)
+    assert plan["format"] == "placewise-plan" and plan["value"] == pytest.approx(0.009) and plan["gap"] <= 1e-6
+
+
+def test_workloads_bring_their_devices(tmp_path: Path) -> None:
+    """Devices beside a workload are refused; the optimum of the toy is 9 ms: two ops of 4, one tensor in."""
+    path = workload(tmp_path / "w.json")
+    assert "proved optimal" in run("place", path).stdout
+    assert "leave out the devices" in run("place", path, "-d", "cpu", code=2).stderr
+
+
+def test_infeasible_is_exit_code_3(tmp_path: Path) -> None:
+    """What cannot fit is proved infeasible with device, bytes short and the largest group; nothing is written."""
+    path, plan = workload(tmp_path / "w.json", maxSizePerFPGA=30.0, maxCPUs=0), tmp_path / "plan.json"
+    text = run("place", path, "-o", plan, code=3).stdout
+    assert "infeasible" in text and "10 B" in text and "acc0" in text
+    assert not plan.exists()
+
+
+def test_check_names_what_is_broken(tmp_path: Path) -> None:
+    """A plan over memory is priced by simulate and refused by check with exit code 3."""
+    path, split = workload(tmp_path / "w.json", maxSizePerFPGA=100.0), tmp_path / "split.json"
+    split.write_text(json.dumps({"fpgas": [{"nodes": [0, 1, 2]}, {"nodes": []}], "cpus": [{"nodes": []}]}))
+    assert json.loads(run("simulate", path, split, "--json").stdout)["value"] == pytest.approx(0.012)
+    found = json.loads(run("check", path, split, "--json", code=3).stdout)
+    assert [broken["kind"] for broken in found["violations"]] == ["memory"]
+    assert found["violations"][0]["bytes_short"] == 20
+
+
+def test_compare_gives_a_leaderboard(tmp_path: Path) -> None:
+    """Every placer has a line, the best value first, those that cannot say why."""
+    entries = json.loads(run("compare", workload(tmp_path / "w.json"), "--json").stdout)["entries"]
+    assert {entry["placer"] for entry in entries} == {"auto", "balanced", "dp", "etf", "single"}
+    values = [entry["value"] for entry in entries if "value" in entry and entry["value"] is not None]
+    assert values == sorted(values) and values[0] == pytest.approx(0.009)
+    assert any("refusal" in entry for entry in entries)
+    text = run("compare", workload(tmp_path / "w.json"), "--placers", "dp,balanced").stdout
+    assert "dp" in text and "lower bound" in text
+
+
+def test_inspect_counts() -> None:
+    """Ops, FLOPs and weights of ResNet-50 by kind, and as JSON."""
+    found = json.loads(run("inspect", RESNET, "--dim", "batch=1", "--json").stdout)
+    assert found["flops"] == pytest.approx(8.2e9, rel=0.02)
+    assert {row["name"]: row["ops"] for row in found["by_kind"]}["Conv"] == 53
+    assert "layer1.0" in run("inspect", RESNET, "--dim", "batch=1").stdout
+
+
+def test_devices_lists_and_explains() -> None:
+    """The catalogue and this machine; or one cluster with its links and assumptions."""
+    text = run("devices").stdout
+    for name in ("H100", "A100-80GB", "L4", "V100", "P100", "K80", "Flex-170", "i9-12900K", "this"):
+        assert name in text
+    assert "transfers: staged" in run("devices", "2xL4,cpu").stdout
+    assert len(json.loads(run("devices", "2xL4,cpu", "--json").stdout)["devices"]) == 3
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    """Two runs agree on every op."""
+    first, second = (
+        json.loads(run("place", BERT, "-d", "2xA100,cpu", "--dim", "batch=1", "--dim", "seq=32", "--json").stdout)
+        for _ in range(2)
+    )
+    assert first["assignment"] == second["assignment"] and first["value"] == second["value"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("place", "no_such.onnx", "-d", "cpu"), "cannot be read"),
+        (("place", "{tmp}/text.txt", "-d", "cpu"), "not an ONNX model"),
+        (("place", "{tmp}/cut.onnx", "-d", "cpu", "--dim", "batch=1"), "cut off"),
+        (("place", "{tmp}/cycle.json"), "cycle"),
+        (("place", "{tmp}/nan.json"), "node 0: cpuLatency is nan"),
+        (("place", "{tmp}/negative.json"), "cost is -1"),
+        (("place", "{tmp}/missing.json"), "has no 'fpgaLatency'"),
+        (("place", "{tmp}/nowhere.json"), "joins node 9, which does not exist"),
+        (("place", RESNET, "-d", "2xL4"), "--dim batch=1"),
+        (("place", RESNET, "-d", "2xL4", "--dim", "batch=many"), "is no size"),
+        (("place", RESNET, "-d", "2xL4", "--dim", "batches=1", "--dim", "batch=1"), "no dimension 'batches'"),
+        (("place", RESNET, "-d", "2xGTX9000", "--dim", "batch=1"), "no device called 'GTX9000'"),
+        (("place", RESNET, "-d", "{tmp}/slow.toml", "--dim", "batch=1"), "slow.toml"),
+        (("place", RESNET, "--dim", "batch=1"), "no devices are given"),
+        (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "-o", "{tmp}/no/plan.json"), "make the directory"),
+        (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--placer", "oracle"), "choose from auto"),
+        (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--placer", "dp"), "cannot take this problem"),
+        (
+            ("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--placer", "dp", "--option", "speed=9"),
+            "no option 'speed'",
+        ),
+        (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--time-limit", "soon"), "not a time"),
+        (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--pin", "fc"), "has no '='"),
+        (("simulate", RESNET, "{tmp}/text.txt", "--dim", "batch=1"), "not JSON"),
+        (("simulate", RESNET, "{tmp}/other.json", "--dim", "batch=1"), "another model"),
+    ],
+)
+def test_bad_input_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    """Exit code 2, nothing on standard output, one sentence with the place and the remedy on standard error."""
+    (tmp_path / "text.txt").write_text("hello")
+    (tmp_path / "cut.onnx").write_bytes(Path(RESNET).read_bytes()[:9000])
+    (tmp_path / "slow.toml").write_text('[[devices]]\nmodel = "L4"\ncount = 2\n[default_link]\nbandwidth = 0\n')
+    (tmp_path / "other.json").write_text(
+        json.dumps({"format": "placewise-plan", "version": 1, "assignment": {"x": "cpu"}, "graph_hash": "0" * 64,
+                    "cluster": cluster_to_dict(read_cluster("cpu"))})
+    )  # fmt: skip
+    edges = [{"sourceId": s, "destId": d, "cost": 1.0} for s, d in ((0, 1), (1, 0))]
+    workload(tmp_path / "cycle.json", edges=edges)
+    workload(tmp_path / "nowhere.json", edges=[{"sourceId": 0, "destId": 9, "cost": 1.0}])
+    workload(tmp_path / "negative.json", edges=[{"sourceId": 0, "destId": 1, "cost": -1}])
+    workload(tmp_path / "nan.json", nodes=[{"id": 0, "cpuLatency": float("nan"), "fpgaLatency": 1.0, "size": 1}])
+    workload(tmp_path / "missing.json", nodes=[{"id": 0, "cpuLatency": 1.0, "size": 1}])
+    done = run(*(text.replace("{tmp}", str(tmp_path)) for text in arguments), code=2)
+    assert message in done.stderr and not done.stdout
+    assert len(done.stderr.strip().splitlines()) == 1
