@@ -9,9 +9,9 @@ export PLACEWISE_WORKLOADS ?= $(wildcard $(abspath ../shared/workloads))
 .PHONY: demo test
 
 demo: $(VENV)/.installed
-	$(BIN)/placewise place examples/models/resnet50.onnx -d 2xV100-16GB,cpu --dim batch=8 --objective throughput
+	$(BIN)/placewise place examples/models/resnet50.onnx -d 2xL4,cpu --dim batch=8 --objective throughput
 	@echo
-	$(BIN)/placewise place examples/models/bert_base.onnx -d 2xA100-80GB,cpu --dim batch=8 --dim seq=128 \
+	$(BIN)/placewise place examples/models/bert_base.onnx -d 2xL4,cpu --dim batch=8 --dim seq=128 \
 		--objective throughput -o plan.json
 
 test: $(VENV)/.tested

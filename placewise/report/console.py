@@ -31,7 +31,8 @@ def result_view(result: Result) -> RenderableType:
     """Everything that `place` prints."""
     parts: list[RenderableType] = [_bold(headline(result))]
     if result.judgement is not None:
-        parts += [Text(verdict(result)), device_table(result.problem, result.judgement), baseline_table(result)]
+        parts += [Text(verdict(result)), Text(), device_table(result.problem, result.judgement), Text()]
+        parts += [baseline_table(result), Text()]
     parts += [Text(f"note: {note}", style="dim") for note in result.notes]
     how = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
     return Group(*parts, Text(how, style="dim"))

@@ -47,12 +47,15 @@ def baseline_lines(result: Result) -> list[tuple[str, str, str]]:
     """(name, value, remark) of each naive answer."""
     lines = []
     for name in (SINGLE_DEVICE, BALANCED_SPLIT):
-        judged = _judged(result, name)
-        if judged is None:
+        found = result.baselines.get(name)
+        if found is None:
             lines.append((name, "–", "finds nothing that keeps the rules"))
             continue
+        judged = found[1]
+        used = [use.device for use in judged.devices if use.ops]
+        named = f"{name} ({used[0]})" if name == SINGLE_DEVICE and len(used) == 1 else name
         remark = "breaks a rule: " + judged.violations[0].message if judged.violations else _ratio(result, judged)
-        lines.append((name, format_seconds(judged.value), remark))
+        lines.append((named, format_seconds(judged.value), remark))
     return lines
 
 
