@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.model.columns import Ints, Longs, frozen, offsets_of
+from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.simulate.kernels import kernel
 
@@ -81,8 +81,9 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
     tail, head = (where[ends] for ends in contraction.edges())
     crossing = (tail != head) & (tail >= 0) & (head >= 0)
     after: dict[int, set[int]] = {}
-    for source, target in np.unique(np.stack([tail[crossing], head[crossing]]), axis=1).T.tolist():
-        after.setdefault(source, set()).add(target)
+    width = int(where.max(initial=0)) + 1
+    for pair in distinct(tail[crossing] * width + head[crossing]).tolist():
+        after.setdefault(pair // width, set()).add(pair % width)
     return _cycle(after)
 
 
@@ -106,7 +107,7 @@ def _block_edges(problem: Problem) -> tuple[Ints, Ints]:
 
 def _rows(tail: Ints, head: Ints, n: int) -> tuple[Longs, Ints]:
     """Distinct heads per tail as CSR, without loops."""
-    key = np.unique(tail[tail != head].astype(np.int64) * n + head[tail != head])
+    key = distinct(tail[tail != head].astype(np.int64) * n + head[tail != head])
     rows = key // max(n, 1)
     return frozen(offsets_of(rows, n), np.int64), frozen(key - rows * n, np.int32)
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Bools, Floats, Ints, Longs, frozen, offsets_of
+from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.heuristic.holdings import holdings
 
@@ -169,7 +169,7 @@ def _tensors(problem: Problem, component: Ints, n: int, priced: Bools) -> tuple[
     graph = problem.graph
     producer = np.where(graph.tensors.producer < 0, -1, component[graph.tensors.producer])
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
-    pairs = np.unique(tensor * max(n, 1) + component[graph.consumers])
+    pairs = distinct(tensor * max(n, 1) + component[graph.consumers])
     tensor, reader = pairs // max(n, 1), pairs % max(n, 1)
     crosses = producer[tensor] != reader
     tensor, reader = tensor[crosses], reader[crosses]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Bools, Ints, Longs
+from placewise.model.columns import Bools, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import storage_bytes
 from placewise.units import format_bytes
@@ -34,7 +34,7 @@ def holdings(problem: Problem, group: Ints, n: int) -> Holdings:
     np.add.at(state, group, graph.ops.state_bytes)
     stored = storage_bytes(graph).astype(np.int64)
     user = group[graph.weight_edges.consumer].astype(np.int64)
-    pairs = np.unique(user * max(len(stored), 1) + graph.weights.storage[graph.weight_edges.value])
+    pairs = distinct(user * max(len(stored), 1) + graph.weights.storage[graph.weight_edges.value])
     held, storage = pairs // max(len(stored), 1), pairs % max(len(stored), 1)
     return Holdings(state, held.astype(np.int32), storage.astype(np.int32), stored)
 
