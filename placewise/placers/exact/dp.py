@@ -80,7 +80,7 @@ class _Run:
         if first:
             self.best = device
         if self.reason is not Reason.FINISHED:
-            self.notes.append("time ran out before all ideals were tried: no proof")
+            self.notes.append("it ended before any ideals were tried: no proof")
             return device
         return self._exact(capacity, device, split.value, first)
 
@@ -103,12 +103,12 @@ class _Run:
         beat = int(value * priced.scale) if device is not None else NEVER
         found = search(priced, ideals, self.go_on, beat)
         self.reason = found.reason
-        if first and found.complete:
-            self.bound = (found.chain.value if found.chain else beat) / priced.scale * ROUNDED
-            self.exhausted = beat == NEVER and found.chain is None
-            self.notes.append(f"all {len(ideals):,} ideals of {graph.n:,} components tried")
-        elif first:
-            self.notes.append("time ran out before all ideals were tried: no proof")
+        if first:
+            complete = found.reason is Reason.FINISHED
+            self.exhausted = complete and found.floor == NEVER
+            self.bound = found.floor / priced.scale * ROUNDED if found.floor < NEVER else None
+            tried = "all ideals were tried" if complete else "it ended before all ideals were tried"
+            self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {tried}")
         return device if found.chain is None else found.chain.device[graph.component]
 
 
@@ -164,7 +164,7 @@ class DpPlacer:
             return Proposal(None, reason=Reason.PROVED, notes=tuple(run.notes), infeasible=proof)
         if shrunk and device is not None:
             run.notes.append("stages were made smaller until their live activations fit")
-        bound = Bound(run.bound, "ideals dynamic program") if run.bound is not None and contiguous else None
+        bound = Bound(run.bound, "ideals dynamic program") if run.bound and contiguous else None
         if device is None:
             run.notes.append("no contiguous split was found that fits in memory")
             return Proposal(None, bound, run.reason, tuple(run.notes))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,8 +17,10 @@ FUEL = 1 << 20
 """Stages tried between two looks at the clock."""
 MOST_CELLS = 30_000_000
 """States of all ideals together: about 500 MB."""
-STEPS = (1.05, 1.3, 2.0, 4.0)
-"""Without a value to beat, the program asks for these multiples of a lower bound first: it prunes by them."""
+STEPS = (0.1, 0.2, 0.4)
+"""What is asked for first, between a simple lower bound and the value to beat: it prunes far more."""
+MULTIPLES = (1.05, 1.3, 2.0, 4.0)
+"""The same, as multiples of the lower bound, where there is no value to beat."""
 
 GoOn = Callable[[int, int, float], bool]
 """(ideals done, of how many, best seconds so far) → whether to continue."""
@@ -34,14 +36,14 @@ class Chain:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """The best chain below the value to beat, if any, and why the search stopped; FINISHED: it was complete."""
+    """The best chain below the value to beat, if any; why the search stopped; and what it proved.
+
+    No chain has a max-load below `floor`, in the costs' units. FINISHED: the chain is optimal, or none exists.
+    """
 
     chain: Chain | None
     reason: Reason
-
-    @property
-    def complete(self) -> bool:
-        return self.reason is Reason.FINISHED
+    floor: int = 0
 
 
 def n_states(costs: StageCosts) -> int:
@@ -53,19 +55,31 @@ def n_states(costs: StageCosts) -> int:
 
 
 def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER) -> Found:
-    """The best chain with a max-load below `beat`, or any if it is NEVER.
+    """The best chain with a max-load below `beat` (NEVER: of any max-load), by way of lower targets.
 
     Needs ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
     """
+    floor = 0
+    for target in _targets(priced.costs, beat):
+        found = _run(priced, ideals, go_on, target)
+        if found.reason is not Reason.FINISHED:
+            return replace(found, floor=floor)
+        if found.chain is not None:
+            return replace(found, floor=found.chain.value)
+        floor = target
+    return Found(None, Reason.FINISHED, floor)
+
+
+def _targets(costs: StageCosts, beat: int) -> list[int]:
+    """Values to ask for, one after the other; the last is `beat`."""
+    speed, work = _work(costs)
+    quickest = costs.seconds.min(axis=1, initial=NEVER).max(initial=0)
+    least = max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
     if beat < NEVER:
-        return _run(priced, ideals, go_on, beat)
-    speed, work = _work(priced.costs)
-    floor = float(work.sum()) / max(float(priced.costs.n_devices @ speed), 1e-9)
-    for step in STEPS:
-        found = _run(priced, ideals, go_on, min(int(step * floor) + 1, NEVER))
-        if found.chain or not found.complete:
-            return found
-    return _run(priced, ideals, go_on, NEVER)
+        lower = [int(least + step * (beat - least)) for step in STEPS]
+    else:
+        lower = [int(least * multiple) + 1 for multiple in MULTIPLES]
+    return [target for target in lower if 0 < target < beat] + [beat]
 
 
 def _run(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int) -> Found:
