@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import onnx
 
-from placewise.errors import ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
 from placewise.readers.onnx.attributes import attributes_of
 from placewise.readers.onnx.names import distinct, kind_of, op_names, scope_of
-from placewise.readers.onnx.shapes import reads
+from placewise.readers.onnx.structure import inner_initializers, reads, refuse_size
 from placewise.readers.onnx.symbols import model_inputs
-from placewise.readers.onnx.types import Types, dtype_name, dtype_of, shape_of, subgraphs
+from placewise.readers.onnx.types import Types, dtype_name, dtype_of, shape_of
 
-_MOST_BYTES = 2**62
 _FLOATING = ("float", "bfloat", "complex")
 
 
@@ -34,14 +31,14 @@ class _Draft:
 
 
 def to_graph(graph: onnx.GraphProto, types: Types, source: Source) -> Graph:
-    """The raw view of `graph`; ids in `origin` are node indices. Raises ModelFileError and GraphError."""
+    """The raw view of `graph`; ids in `origin` are node indices. Raises ModelFileError."""
     draft = _Draft(types)
     for tensor in graph.initializer:
         draft.weights[tensor.name] = _add_weight(draft, tensor, tensor.name)
     for sparse in graph.sparse_initializer:
         draft.weights[sparse.values.name] = _add_sparse(draft, sparse)
     for value in model_inputs(graph):
-        _add_tensor(draft, value.name, -1, "the inputs")
+        _add_tensor(draft, value.name, -1)
     names = op_names(graph.node)
     for index, node in enumerate(graph.node):
         op = draft.builder.add_op(
@@ -53,40 +50,30 @@ def to_graph(graph: onnx.GraphProto, types: Types, source: Source) -> Graph:
             origin=(index,),
         )
         for name in filter(None, node.output):
-            _add_tensor(draft, name, op, f"node {names[index]!r}")
+            _add_tensor(draft, name, op)
     for op, node in enumerate(graph.node):
         _connect(draft, op, node, names[op])
     for value in graph.output:
-        _mark_output(draft, value.name)
+        if value.name in draft.tensors:
+            draft.builder.set_output(draft.tensors[value.name])
     return draft.builder.build(source)
 
 
-def _add_tensor(draft: _Draft, name: str, producer: int, place: str) -> None:
-    if name in draft.tensors or name in draft.weights:
-        raise ModelFileError(f"value {name!r} is made twice, again by {place}", remedy="every value needs its own name")
+def _add_tensor(draft: _Draft, name: str, producer: int) -> None:
     kind = draft.types.get(name)
     shape, dtype = shape_of(kind), dtype_of(kind)
-    if shape is not None:
-        _refuse_size(name, shape, dtype)
+    refuse_size(name, shape or (), dtype)
     draft.tensors[name] = draft.builder.add_tensor(producer, shape=shape, dtype=dtype, name=name)
 
 
 def _add_weight(draft: _Draft, tensor: onnx.TensorProto, name: str, extra_bytes: int = 0) -> int:
     dtype, dims = dtype_name(tensor.data_type), tuple(tensor.dims)
-    if dtype == "unknown" or any(dim < 0 for dim in dims):
-        raise ModelFileError(
-            f"initializer {name!r} has element type {tensor.data_type} and dimensions {list(dims)}",
-            remedy="export the model again, or update the onnx package",
-        )
-    _refuse_size(name, dims, dtype)
-    if name in draft.weight_names:
-        raise ModelFileError(f"two initializers are called {name!r}", remedy="every value needs its own name")
-    draft.weight_names.add(name)
-    storage = (
-        draft.storage.setdefault(location, len(draft.weight_names) - 1) if (location := _location(tensor)) else None
-    )
+    location, number = _location(tensor), len(draft.weight_names)
+    storage = number if location is None else draft.storage.setdefault(location, number)
     nbytes = bytes_of(dims, dtype) + extra_bytes
-    return draft.builder.add_weight(name, shape=dims, dtype=dtype, nbytes=nbytes, storage=storage)
+    return draft.builder.add_weight(
+        distinct(name, draft.weight_names), shape=dims, dtype=dtype, nbytes=nbytes, storage=storage
+    )
 
 
 def _add_sparse(draft: _Draft, sparse: onnx.SparseTensorProto) -> int:
@@ -113,33 +100,9 @@ def _connect(draft: _Draft, op: int, node: onnx.NodeProto, name: str) -> None:
             draft.builder.add_edge(draft.tensors[value], op, position)
         elif value in draft.weights:
             draft.builder.use_weight(draft.weights[value], op, position)
-        elif value:
-            raise ModelFileError(
-                f"node {name!r} reads {value!r}, which no node, input or initializer makes",
-                remedy="export the model again",
-            )
-    for offset, tensor in enumerate(_inner_initializers(node)):
-        weight = _add_weight(draft, tensor, distinct(f"{name}/{tensor.name}", set(draft.weight_names)))
+    for offset, tensor in enumerate(inner_initializers(node)):
+        weight = _add_weight(draft, tensor, f"{name}/{tensor.name}")
         draft.builder.use_weight(weight, op, len(arguments) + offset)
-
-
-def _inner_initializers(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    for body in subgraphs(node):
-        yield from body.initializer
-        for inner in body.node:
-            yield from _inner_initializers(inner)
-
-
-def _mark_output(draft: _Draft, name: str) -> None:
-    if name in draft.tensors:
-        draft.builder.set_output(draft.tensors[name])
-    elif name not in draft.weights:
-        raise ModelFileError(f"nothing makes the model's output {name!r}", remedy="export the model again")
-
-
-def _refuse_size(name: str, shape: Sequence[int], dtype: str) -> None:
-    if bytes_of(tuple(shape), dtype) > _MOST_BYTES or max(shape, default=0) > _MOST_BYTES:
-        raise ModelFileError(f"value {name!r} has the absurd shape {list(shape)}", remedy="check its dimensions")
 
 
 def _compute_dtype(node: onnx.NodeProto, types: Types) -> str:

@@ -15,6 +15,7 @@ import onnx
 import onnx.inliner
 
 from placewise.errors import ModelFileError
+from placewise.readers.onnx.text import check_names
 from placewise.readers.onnx.types import subgraphs
 
 OLDEST_OPSET = 9
@@ -34,6 +35,7 @@ def load(path: Path) -> tuple[onnx.ModelProto, str]:
     model, sha256 = _parse(path)
     if not model.HasField("graph"):
         raise ModelFileError("this is not an ONNX model (no graph in it)", remedy="give a .onnx file")
+    check_names(model)
     _plain_domains(model)
     _check_opset(model)
     for tensor in _tensors([*model.graph.node, *(node for function in model.functions for node in function.node)]):

@@ -10,13 +10,15 @@ from types import MappingProxyType
 import numpy as np
 import onnx
 
-from placewise.errors import InputError, ModelFileError
+from placewise.errors import InputError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import Reading
 from placewise.readers.onnx.convert import to_graph
 from placewise.readers.onnx.file import load
 from placewise.readers.onnx.names import kind_of
-from placewise.readers.onnx.shapes import infer_types, is_known
+from placewise.readers.onnx.schemas import is_known
+from placewise.readers.onnx.shapes import infer_types
+from placewise.readers.onnx.structure import check_structure
 from placewise.readers.onnx.symbols import set_dims
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
@@ -36,15 +38,12 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
     try:
         model, sha256 = load(path)
         set_dims(model.graph, dims)
+        check_structure(model.graph)
         types, notes = infer_types(model)
         source = Source(str(path), sha256, "onnx", options={"dims": dict(dims)}, view="raw")
         graph = to_graph(model.graph, types, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    except UnicodeDecodeError:
-        raise ModelFileError(
-            "a name in the file is not text", where=str(path), remedy="export the model again"
-        ) from None
     return Reading(graph, warnings=(*_unknown_ops(model.graph), *notes, *_unknown_shapes(graph)))
 
 

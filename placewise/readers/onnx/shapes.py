@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import graphlib
 from collections.abc import Sequence
 
 import numpy as np
 import onnx
 import onnx.shape_inference
 
-from placewise.errors import GraphError
+from placewise.readers.onnx.schemas import is_known, is_sound, schema_of
+from placewise.readers.onnx.structure import in_order, reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
 from placewise.readers.onnx.values import Value, evaluate, stored_values, wanted_values
+
+_KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+"""Ops whose output is like their first input, and for which the onnx package has no shape rule of its own."""
 
 
 def infer_types(model: onnx.ModelProto) -> tuple[Types, list[str]]:
@@ -31,37 +34,8 @@ def infer_types(model: onnx.ModelProto) -> tuple[Types, list[str]]:
     return types, [f"{len(borrowed)} shapes are the file's own notes, not inferred (first: {borrowed[0]!r})"]
 
 
-def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes in topological order; raises GraphError for a cycle."""
-    producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
-    before = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
-    if all(max(needs, default=-1) < index for index, needs in enumerate(before)):
-        return list(nodes)
-    try:
-        return [nodes[index] for index in graphlib.TopologicalSorter(dict(enumerate(before))).static_order()]
-    except graphlib.CycleError as error:
-        cycle = [nodes[index].name or nodes[index].output[0] for index in error.args[1]]
-        shown = " → ".join(map(repr, cycle[:6])) + (" → …" if len(cycle) > 6 else "")
-        raise GraphError(f"the graph has a cycle: {shown}", remedy="a placement needs an acyclic graph") from None
-
-
-def reads(node: onnx.NodeProto) -> list[str]:
-    """Every name that a node reads: its inputs (with gaps as ""), then what its bodies take from around them."""
-    captured = dict.fromkeys(name for body in subgraphs(node) for name in _free(body))
-    return [*node.input, *(name for name in captured if name not in set(node.input))]
-
-
-def _free(graph: onnx.GraphProto) -> list[str]:
-    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
-    own |= {sparse.values.name for sparse in graph.sparse_initializer}
-    own |= {name for node in graph.node for name in node.output}
-    used = [name for node in graph.node for name in reads(node)] + [value.name for value in graph.output]
-    return [name for name in dict.fromkeys(used) if name not in own]
-
-
-def is_known(node: onnx.NodeProto) -> bool:
-    """Whether this onnx package has a definition of the op."""
-    return bool(onnx.defs.has(node.op_type, node.domain))
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    return {opset.domain: opset.version for opset in model.opset_import}
 
 
 def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: Types) -> Types:
@@ -69,15 +43,17 @@ def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: 
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     del probe.graph.node[:], probe.graph.value_info[:], probe.graph.output[:]
-    probe.graph.node.extend(nodes)
+    opsets = opsets_of(model)
+    probe.graph.node.extend(node for node in nodes if is_sound(node, opsets))
     for node in probe.graph.node:
         for body in subgraphs(node):
             _forget(body)
+    for node in nodes:
         if not is_known(node):
             pairs = ((name, noted[name]) for name in node.output if name in noted)
             probe.graph.value_info.extend(onnx.helper.make_value_info(name, kind) for name, kind in pairs)
     with contextlib.suppress(Exception):  # one impossible node fails the whole pass; the walk then goes around it
-        probe = onnx.shape_inference.infer_shapes(probe, check_type=False, strict_mode=False, data_prop=True)
+        probe = onnx.shape_inference.infer_shapes(probe, check_type=False, strict_mode=False, data_prop=False)
     types = {value.name: value.type for value in [*probe.graph.input, *probe.graph.value_info]}
     for tensor in model.graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, list(tensor.dims))
@@ -103,13 +79,14 @@ def _walk(
     noted: Types,
 ) -> list[str]:
     """Complete `types` in topological order with evaluated constants; returns the names taken from notes."""
-    values = stored_values(model.graph.initializer)
+    opsets, values = opsets_of(model), stored_values(model.graph.initializer)
     wanted = wanted_values(nodes, unsolved)
     borrowed: list[str] = []
     for node in nodes:
-        if not _solved(node, types):
+        sound = is_sound(node, opsets)
+        if sound and not _solved(node, types):
             types.update(_infer(model, node, types, values))
-        if not wanted.isdisjoint(node.output):
+        if sound and not wanted.isdisjoint(node.output):
             for name, value in evaluate(node, types, values, model.opset_import).items():
                 values[name] = value
                 types[name] = _type_of(value)
@@ -122,20 +99,21 @@ def _walk(
 
 def _infer(model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]) -> Types:
     """What onnx says about one node, given the types and values that its inputs have by now."""
-    names = [name for name in reads(node) if name]
-    if not is_known(node) or not all(name in types for name in names):
+    names, opset = [name for name in reads(node) if name], opsets_of(model).get(node.domain, 1)
+    schema = schema_of(node.op_type, node.domain, opset)
+    if schema is None or not all(name in types for name in names):
         return {}
-    opset = next((o.version for o in model.opset_import if o.domain == node.domain), 1)
     try:
-        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
         data = {name: onnx.numpy_helper.from_array(values[name], name) for name in names if name in values}
         found = onnx.shape_inference.infer_node_outputs(
             schema, node, {name: types[name] for name in names}, data, None, list(model.opset_import), model.ir_version
         )
     except Exception:  # inference reports through several unrelated C++ error types; the shape stays unknown
         return {}
-    if node.op_type == "Dropout" and len(node.output) == 2:
-        found.setdefault(node.output[1], _mask_type(types[node.input[0]], opset))
+    if node.op_type in _KEEP_SHAPE:
+        found[node.output[0]] = types[node.input[0]]
+    if node.op_type == "Dropout" and opset < 12 and len(node.output) == 2:
+        found[node.output[1]] = _mask_type(types[node.input[0]], opset)
     return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}
 
 

@@ -1,0 +1,57 @@
+"""What the onnx package knows about an op, and whether a node keeps to it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import onnx
+
+from placewise.readers.onnx.types import subgraphs
+
+_TYPES = {
+    number: getattr(onnx.defs.OpSchema.AttrType, name, None)
+    for name, number in onnx.AttributeProto.AttributeType.items()
+}
+_FormalOption = onnx.defs.OpSchema.FormalParameterOption
+
+
+@lru_cache(maxsize=4096)
+def schema_of(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | None:
+    """The definition of an op in this version of its domain's opset; None if there is none."""
+    try:
+        return onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+
+
+def is_known(node: onnx.NodeProto) -> bool:
+    """Whether this onnx package has a definition of the op, in any version."""
+    return bool(onnx.defs.has(node.op_type, node.domain))
+
+
+def is_sound(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
+    """Whether a node, and every node in its bodies, has the arguments that its definition asks for.
+
+    The inference of the onnx package may crash the whole process on nodes that do not.
+    """
+    schema = schema_of(node.op_type, node.domain, opsets.get(node.domain, 1))
+    if schema is None:
+        return False
+    if not schema.min_input <= len(node.input) <= schema.max_input:
+        return False
+    if not schema.min_output <= len(node.output) <= schema.max_output:
+        return False
+    for position, name in enumerate(node.input):
+        formal = schema.inputs[min(position, len(schema.inputs) - 1)]
+        if not name and formal.option != _FormalOption.Optional:
+            return False
+    given = {attribute.name: _TYPES.get(attribute.type) for attribute in node.attribute}
+    for name, attribute in schema.attributes.items():
+        if name not in given and attribute.required:
+            return False
+        if name in given and given[name] != attribute.type:
+            return False
+    if any(attribute.name == "num_outputs" and attribute.i != len(node.output) for attribute in node.attribute):
+        return False  # Split, whose inference trusts the attribute
+    return all(is_sound(inner, opsets) for body in subgraphs(node) for inner in body.node)

@@ -1,0 +1,110 @@
+"""Who makes and who reads each value: checked before anything else is done with the nodes."""
+
+from __future__ import annotations
+
+import graphlib
+from collections.abc import Iterator, Sequence
+
+import onnx
+
+from placewise.errors import GraphError, ModelFileError
+from placewise.model.dtypes import bytes_of
+from placewise.readers.onnx.names import op_names
+from placewise.readers.onnx.symbols import model_inputs
+from placewise.readers.onnx.types import Shape, dtype_name, shape_of, subgraphs
+
+_MOST_BYTES = 2**62
+
+
+def check_structure(graph: onnx.GraphProto) -> None:
+    """Raise ModelFileError unless every value is made once, everything that is read is made, and sizes are sane."""
+    names = op_names(graph.node)
+    made: dict[str, str] = {}
+    for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
+        _check_initializer(tensor)
+        _make(made, tensor.name, "an initializer")
+    for value in model_inputs(graph):
+        refuse_size(value.name, shape_of(value.type) or (), "float64")
+        _make(made, value.name, "an input")
+    for name, node in zip(names, graph.node, strict=True):
+        for tensor in inner_initializers(node):
+            _check_initializer(tensor)
+        for output in filter(None, node.output):
+            _make(made, output, f"node {name!r}")
+    for name, node in zip(names, graph.node, strict=True):
+        for value_name in reads(node):
+            if value_name and value_name not in made:
+                raise ModelFileError(
+                    f"node {name!r} reads {value_name!r}, which no node, input or initializer makes",
+                    remedy="export the model again",
+                )
+    for value in graph.output:
+        if value.name not in made:
+            raise ModelFileError(f"nothing makes the model's output {value.name!r}", remedy="export the model again")
+
+
+def in_order(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
+    """The nodes in topological order; raises GraphError for a cycle."""
+    producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+    before = [{producer[name] for name in reads(node) if name in producer} for node in nodes]
+    if all(max(needs, default=-1) < index for index, needs in enumerate(before)):
+        return list(nodes)
+    try:
+        return [nodes[index] for index in graphlib.TopologicalSorter(dict(enumerate(before))).static_order()]
+    except graphlib.CycleError as error:
+        cycle = [nodes[index].name or nodes[index].output[0] for index in error.args[1]]
+        shown = " → ".join(map(repr, cycle[:6])) + (" → …" if len(cycle) > 6 else "")
+        raise GraphError(f"the graph has a cycle: {shown}", remedy="a placement needs an acyclic graph") from None
+
+
+def reads(node: onnx.NodeProto) -> list[str]:
+    """Every name that a node reads: its inputs (with gaps as ""), then what its bodies take from around them."""
+    bodies = subgraphs(node)
+    if not bodies:
+        return list(node.input)
+    own = set(node.input)
+    return [
+        *node.input,
+        *(name for name in dict.fromkeys(n for body in bodies for n in _free(body)) if name not in own),
+    ]
+
+
+def inner_initializers(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
+    """The initializers of a node's bodies, and of the bodies in them."""
+    for body in subgraphs(node):
+        yield from body.initializer
+        for inner in body.node:
+            yield from inner_initializers(inner)
+
+
+def refuse_size(name: str, shape: Shape, dtype: str) -> None:
+    """Raise ModelFileError for a shape that no machine could hold."""
+    if bytes_of(shape, dtype) > _MOST_BYTES or max(shape, default=0) > _MOST_BYTES:
+        raise ModelFileError(f"value {name!r} has the absurd shape {list(shape)}", remedy="check its dimensions")
+
+
+def _free(graph: onnx.GraphProto) -> list[str]:
+    """What a body reads and does not make."""
+    own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
+    own |= {sparse.values.name for sparse in graph.sparse_initializer}
+    own |= {name for node in graph.node for name in node.output}
+    used = [name for node in graph.node for name in reads(node)] + [value.name for value in graph.output]
+    return [name for name in dict.fromkeys(used) if name not in own]
+
+
+def _make(made: dict[str, str], name: str, maker: str) -> None:
+    if name in made:
+        raise ModelFileError(
+            f"value {name!r} is made twice, by {made[name]} and by {maker}", remedy="every value needs its own name"
+        )
+    made[name] = maker
+
+
+def _check_initializer(tensor: onnx.TensorProto) -> None:
+    dtype, dims = dtype_name(tensor.data_type), tuple(tensor.dims)
+    if dtype == "unknown" or min(dims, default=0) < 0:
+        raise ModelFileError(
+            f"initializer {tensor.name!r} has element type {tensor.data_type} and dimensions {list(dims)}",
+            remedy="export the model again, or update the onnx package",
+        )
+    refuse_size(tensor.name, dims, dtype)
