@@ -106,7 +106,8 @@ class _Run:
         if first:
             complete = found.reason is Reason.FINISHED
             self.exhausted = complete and found.floor == NEVER
-            self.bound = found.floor / priced.scale * ROUNDED if found.floor < NEVER else None
+            if found.floor < NEVER and (complete or found.floor > 0):
+                self.bound = found.floor / priced.scale * ROUNDED
             tried = "all ideals were tried" if complete else "it ended before all ideals were tried"
             self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {tried}")
         return device if found.chain is None else found.chain.device[graph.component]
@@ -164,7 +165,7 @@ class DpPlacer:
             return Proposal(None, reason=Reason.PROVED, notes=tuple(run.notes), infeasible=proof)
         if shrunk and device is not None:
             run.notes.append("stages were made smaller until their live activations fit")
-        bound = Bound(run.bound, "ideals dynamic program") if run.bound and contiguous else None
+        bound = Bound(run.bound, "ideals dynamic program") if run.bound is not None and contiguous else None
         if device is None:
             run.notes.append("no contiguous split was found that fits in memory")
             return Proposal(None, bound, run.reason, tuple(run.notes))
