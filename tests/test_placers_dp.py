@@ -22,6 +22,7 @@ from placewise.placers.base import Budget, Progress
 from placewise.placers.exact.dp import DpOptions, DpPlacer
 from placewise.placers.exact.ideals import all_ideals, prefixes
 from placewise.placers.exact.leaves import merge_leaves
+from placewise.placers.exact.program import search
 from placewise.placers.exact.stages import price
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
@@ -174,6 +175,46 @@ def test_interrupted_with_the_best_so_far() -> None:
     proposal = DpPlacer().propose(problem, Budget(), on_progress=interrupt)
     assert proposal.reason is Reason.INTERRUPTED and proposal.bound is None
     assert proposal.placement is not None and simulate(problem, proposal.placement).valid
+
+
+def line(n: int, devices: int) -> Problem:
+    """Ops of 1 s in a row on accelerators; the tensors between them take no time."""
+    builder = GraphBuilder()
+    for op in range(n):
+        builder.add_op(f"op{op}", "Op")
+        if op:
+            builder.add_edge(op - 1, op)
+        builder.add_tensor(op, nbytes=1)
+    machines = tuple(Device(f"acc{d}") for d in range(devices))
+    links = [Link(*ends, 1.0) for d in machines for ends in ((d.name, HOST), (HOST, d.name))]
+    costs = CostTable.given(np.ones((n, devices)), np.zeros((n, 2)))
+    objective = Objective("throughput", memory="sum")
+    return Problem(builder.build(), Cluster(machines, tuple(links)), costs, objective, Constraints(contiguous=True))
+
+
+@pytest.mark.parametrize("patience", range(6))
+def test_what_was_refuted_before_the_end_is_a_bound(patience: int) -> None:
+    """Seven ops of 1 s on three devices take 3 s; a search that is cut off proves no more than that."""
+    problem = line(7, 3)
+    graph = contract(problem)
+    priced = price(problem, graph.component, graph.n, problem.capacity)
+    left = iter([True] * patience)
+    found = search(priced, prefixes(7), lambda *_: next(left, False), int(5 * priced.scale))
+    assert found.floor <= 3 * priced.scale
+    assert (found.reason is Reason.FINISHED) == (found.chain is not None)
+    if found.chain is not None:
+        assert found.floor == found.chain.value == pytest.approx(3 * priced.scale)
+    else:
+        assert patience < 5
+
+
+def test_a_gap_ends_the_search_early() -> None:
+    """Seven ops of 1 s on three devices: with a gap of 50 % the line's 3 s stand once 2.4 s are refuted."""
+    proposal = DpPlacer().propose(line(7, 3), Budget(gap=0.5))
+    assert proposal.placement is not None and proposal.bound is not None
+    assert evaluate(line(7, 3), proposal.placement.device[None]).tolist() == [3.0]
+    assert 2.3 < proposal.bound.value < 2.5
+    assert "until the gap was reached" in proposal.notes[0]
 
 
 def test_what_does_not_fit_is_said_in_words() -> None:

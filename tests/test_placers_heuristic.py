@@ -265,3 +265,19 @@ def test_auto_without_time_still_answers() -> None:
     problem = chain([1, 1], cluster(Device("a"), Device("b")), np.ones((2, 2)), objective=Objective("throughput"))
     proposal = AutoPlacer().propose(problem, Budget(seconds=0.0), hints=Hints())
     assert proposal.placement is not None and proposal.reason in (Reason.FINISHED, Reason.TIME_LIMIT)
+
+
+def test_auto_takes_a_hint_that_is_better() -> None:
+    """A hinted placement that beats every placer is the answer; one that breaks a rule is not."""
+    machines = cluster(Device("a"), Device("b"))
+    builder = GraphBuilder()
+    for op in range(3):
+        builder.add_op(f"op{op}", "A", state_bytes=op)
+    seconds = np.array([[1.0, 8.0], [8.0, 1.0], [1.0, 8.0]])
+    costs = CostTable.given(seconds, np.zeros((0, len(machines.class_bandwidth))))
+    problem = Problem(builder.build(), machines, costs, constraints=Constraints(pins=(Rule("op0$", "a"),)))
+    good, bad = Placement(np.array([0, 1, 0])), Placement(np.array([1, 1, 0]))
+    proposal = AutoPlacer().propose(problem, Budget(), hints=Hints((bad, good)))
+    assert proposal.placement is not None
+    value = evaluate(problem, np.stack([proposal.placement.device, good.device]))
+    assert value[0] == value[1] == 2.0

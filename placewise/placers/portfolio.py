@@ -53,9 +53,10 @@ class AutoPlacer:
         evaluate: Evaluate | None = None,
         on_progress: OnProgress = ignore,
     ) -> Proposal:
-        """The best valid proposal with its notes, under the tightest bound that any of them proved."""
+        """The best valid proposal or hint with its notes, under the tightest bound that any placer proved."""
         watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
-        best: _Candidate | None = None
+        hinted = (_judged(problem, "a hint", Proposal(placement), price) for placement in hints.placements)
+        best = min((hint for hint in hinted if hint is not None), key=lambda hint: hint.value, default=None)
         bounds: list[Bound] = []
         notes: list[str] = []
         reason = Reason.FINISHED

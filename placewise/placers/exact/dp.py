@@ -29,14 +29,15 @@ from placewise.placers.base import (
     Stopwatch,
     ignore,
 )
-from placewise.placers.exact.ideals import all_ideals
+from placewise.placers.exact.ideals import Ideals, all_ideals
 from placewise.placers.exact.leaves import merge_leaves
-from placewise.placers.exact.linear import best_split
-from placewise.placers.exact.program import MOST_CELLS, n_states, search
+from placewise.placers.exact.linear import Split, best_split
+from placewise.placers.exact.program import MOST_CELLS, Found, n_states, search
 from placewise.placers.exact.stages import NEVER, price
 from placewise.placers.heuristic.alike import alike, relabel
 from placewise.placers.heuristic.fit import fit
 from placewise.placers.heuristic.holdings import unmet
+from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first, join
 from placewise.simulate.infeasible import why_infeasible
 
@@ -44,6 +45,7 @@ MOST_STATES = 1 << 16
 MOST_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12
 """Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
+LINE = "the best split along one line of the ops, no proof"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,55 +64,73 @@ class _Run:
     max_ideals: int
     watch: Stopwatch
     on_progress: OnProgress
-    best: Ints | None = None
     bound: float | None = None
     exhausted: bool = False
     reason: Reason = Reason.FINISHED
     notes: list[str] = field(default_factory=list)
+    _splits: dict[bytes, Split] = field(default_factory=dict)
+    _ideals: tuple[Contraction, Ideals | None] | None = None
 
-    def go_on(self, done: int, total: int, seconds: float) -> bool:
-        self.on_progress(Progress("dp", self.watch.elapsed, f"ideal {done} of {total}", seconds))
-        return not self.watch.out
+    def along_a_line(self, capacity: Floats) -> Ints | None:
+        """The best split of two orders of the components within `capacity` [n_devices]."""
+        return self._split(capacity).device
 
-    def attempt(self, capacity: Floats) -> Ints | None:
-        """The best pipeline within `capacity` [n_devices] that time allows."""
-        first = not self.notes
-        split = best_split(self.problem, self.graph.component, self._lines(), capacity, self.go_on)
-        device, self.reason = split.device, split.reason
-        if first:
-            self.best = device
-        if self.reason is not Reason.FINISHED:
-            self.notes.append("it ended before any ideals were tried: no proof")
-            return device
-        return self._exact(capacity, device, split.value, first)
-
-    def _lines(self) -> list[Ints]:
-        """Two orders of the components: as they are numbered, and depth first."""
-        numbered, followed = np.arange(self.graph.n, dtype=np.int32), depth_first(self.graph)
-        return [numbered] if np.array_equal(numbered, followed) else [numbered, followed]
-
-    def _exact(self, capacity: Floats, device: Ints | None, value: float, first: bool) -> Ints | None:
-        graph = self.graph
-        if graph.n <= MOST_COMPONENTS:
-            priced = price(self.problem, graph.component, graph.n, capacity)
-            graph = join(graph, merge_leaves(graph, priced.costs))
+    def over_ideals(self, capacity: Floats) -> Ints | None:
+        """The best pipeline within `capacity`; the first call also proves what it can."""
+        split, first = self._split(capacity), not self.notes
+        graph, ideals = self._ideals or self._enumerate(capacity)
+        self._ideals = graph, ideals
+        if ideals is None or split.reason is not Reason.FINISHED:
+            self.reason = split.reason
+            return split.device
         priced = price(self.problem, graph.component, graph.n, capacity)
-        most = min(self.max_ideals, MOST_CELLS // n_states(priced.costs))
-        ideals = all_ideals(graph, most) if graph.n <= MOST_COMPONENTS else None
-        if ideals is None:
-            self.notes.append(f"more than {most:,} ideals: the best split along one line of the ops, no proof")
-            return device
-        beat = int(value * priced.scale) if device is not None else NEVER
-        found = search(priced, ideals, self.go_on, beat)
+        beat = int(split.value * priced.scale) if split.device is not None else NEVER
+        found = search(priced, ideals, self._go_on, beat, self.watch.budget.gap)
         self.reason = found.reason
         if first:
-            complete = found.reason is Reason.FINISHED
-            self.exhausted = complete and found.floor == NEVER
-            if found.floor < NEVER and (complete or found.floor > 0):
-                self.bound = found.floor / priced.scale * ROUNDED
-            tried = "all ideals were tried" if complete else "it ended before all ideals were tried"
-            self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {tried}")
-        return device if found.chain is None else found.chain.device[graph.component]
+            self._prove(found, beat, priced.scale)
+            self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {_how_far(found, beat)}")
+        return split.device if found.chain is None else found.chain.device[graph.component]
+
+    def _prove(self, found: Found, beat: int, scale: float) -> None:
+        complete = found.reason is Reason.FINISHED
+        self.exhausted = complete and found.floor == NEVER
+        if found.floor < NEVER and (complete or found.floor > 0):
+            self.bound = found.floor / scale * ROUNDED
+
+    def _split(self, capacity: Floats) -> Split:
+        key = capacity.tobytes()
+        if key not in self._splits:
+            numbered, followed = np.arange(self.graph.n, dtype=np.int32), depth_first(self.graph)
+            lines = [numbered] if np.array_equal(numbered, followed) else [numbered, followed]
+            self._splits[key] = best_split(self.problem, self.graph.component, lines, capacity, self._go_on)
+        return self._splits[key]
+
+    def _enumerate(self, capacity: Floats) -> tuple[Contraction, Ideals | None]:
+        """The contraction without free leaves, and its ideals if they are few enough."""
+        graph = self.graph
+        if graph.n > MOST_COMPONENTS:
+            self.notes.append(f"{graph.n:,} components are too many for ideals: {LINE}")
+            return graph, None
+        costs = price(self.problem, graph.component, graph.n, capacity).costs
+        graph = join(graph, merge_leaves(graph, costs))
+        most = min(self.max_ideals, MOST_CELLS // n_states(costs))
+        ideals = all_ideals(graph, most)
+        if ideals is None:
+            self.notes.append(f"more than {most:,} ideals, or too large ones: {LINE}")
+        return graph, ideals
+
+    def _go_on(self, done: int, total: int, seconds: float) -> bool:
+        value = min([seconds, *(split.value for split in self._splits.values())])
+        message = f"ideal {done} of {total}"
+        self.on_progress(Progress("dp", self.watch.elapsed, message, value if np.isfinite(value) else None))
+        return not self.watch.out
+
+
+def _how_far(found: Found, beat: int) -> str:
+    if found.reason is not Reason.FINISHED:
+        return "not all of them were tried"
+    return "all of them were tried" if found.chain or found.floor == beat else "tried until the gap was reached"
 
 
 class DpPlacer:
@@ -133,7 +153,7 @@ class DpPlacer:
             return "dp minimizes the max-load of a pipeline, not latency"
         kind, states = alike(problem).tolist(), 1
         for k in set(kind):
-            states *= kind.count(k) + 1
+            states *= min(kind.count(k), problem.n_blocks) + 1
         if states > MOST_STATES:
             return f"dp counts the devices in use kind by kind: {len(set(kind))} kinds of devices are too many"
         return None
@@ -156,17 +176,23 @@ class DpPlacer:
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         run = _Run(problem, graph, self.options.max_ideals, Stopwatch(budget), on_progress)
+        found: list[Ints] = []
+        shrunk = False
         try:
-            device, shrunk = fit(problem, run.attempt)
+            for method in (run.along_a_line, run.over_ideals):
+                device, shrunk = fit(problem, method)
+                found += [] if device is None else [device]
         except KeyboardInterrupt:
-            device, shrunk, run.reason = run.best, True, Reason.INTERRUPTED
+            run.reason = Reason.INTERRUPTED
         if run.exhausted and contiguous:
             proof = "no contiguous split keeps the memory of every device: all of them were tried"
             return Proposal(None, reason=Reason.PROVED, notes=tuple(run.notes), infeasible=proof)
-        if shrunk and device is not None:
-            run.notes.append("stages were made smaller until their live activations fit")
         bound = Bound(run.bound, "ideals dynamic program") if run.bound is not None and contiguous else None
-        if device is None:
+        if not found:
             run.notes.append("no contiguous split was found that fits in memory")
             return Proposal(None, bound, run.reason, tuple(run.notes))
-        return Proposal(Placement(relabel(problem, device)), bound, run.reason, tuple(run.notes))
+        if shrunk:
+            run.notes.append("stages were made smaller until their live activations fit")
+        values = (evaluate or Evaluator(problem))(np.stack(found[::-1]))
+        best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
+        return Proposal(Placement(relabel(problem, best)), bound, run.reason, tuple(run.notes))

@@ -38,7 +38,7 @@ class Chain:
 class Found:
     """The best chain below the value to beat, if any; why the search stopped; and what it proved.
 
-    No chain has a max-load below `floor`, in the costs' units. FINISHED: the chain is optimal, or none exists.
+    No chain has a max-load below `floor`, in the costs' units. FINISHED: a chain that was found has `floor`.
     """
 
     chain: Chain | None
@@ -54,10 +54,11 @@ def n_states(costs: StageCosts) -> int:
     return states
 
 
-def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER) -> Found:
+def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: float = 0.0) -> Found:
     """The best chain with a max-load below `beat` (NEVER: of any max-load), by way of lower targets.
 
-    Needs ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
+    `gap`: it may stop once nothing can be better than `beat` by a larger share. Needs
+    ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
     """
     floor = 0
     for target in _targets(priced.costs, beat):
@@ -67,6 +68,8 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER) -> Fo
         if found.chain is not None:
             return replace(found, floor=found.chain.value)
         floor = target
+        if beat < NEVER and beat - floor <= gap * beat:
+            break
     return Found(None, Reason.FINISHED, floor)
 
 
@@ -87,7 +90,7 @@ def _run(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int) -> Found:
     stage, reason = room(priced.costs, full + 1, len(table.digits)), Reason.FINISHED
     try:
         while at < full:
-            if not go_on(at, full, float(table.best[0]) / priced.scale):
+            if not go_on(at, full, float(table.best[0]) / priced.scale if table.best[1] >= 0 else np.inf):
                 reason = Reason.TIME_LIMIT
                 break
             at = grow(priced.costs, ideals, table, stage, at, FUEL)

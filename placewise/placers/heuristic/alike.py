@@ -47,6 +47,7 @@ def relabel(problem: Problem, device: Ints) -> Ints:
 
 def _exchangeable(table: Ints, one: int, other: int) -> bool:
     """Whether a table over locations [n + 1, n + 1] stays the same when two of them change places."""
-    order = np.arange(len(table))
-    order[[one, other]] = other, one
-    return bool((table[np.ix_(order, order)] == table).all())
+    rows, columns = table[[one, other]].copy(), table[:, [other, one]].T.copy()
+    rows[1, [one, other]] = rows[1, [other, one]]
+    columns[0, [one, other]] = columns[0, [other, one]]
+    return bool((rows[0] == rows[1]).all() and (columns[0] == columns[1]).all())
