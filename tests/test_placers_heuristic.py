@@ -19,6 +19,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Hints
+from placewise.placers.exact.dp import DpPlacer
 from placewise.placers.heuristic.alike import alike, relabel
 from placewise.placers.heuristic.balanced import BalancedPlacer
 from placewise.placers.heuristic.etf import EtfOptions, EtfPlacer
@@ -281,3 +282,14 @@ def test_auto_takes_a_hint_that_is_better() -> None:
     assert proposal.placement is not None
     value = evaluate(problem, np.stack([proposal.placement.device, good.device]))
     assert value[0] == value[1] == 2.0
+
+
+@pytest.mark.parametrize("kind", ["throughput", "latency"])
+def test_nothing_is_placed_nowhere(kind: str) -> None:
+    """A graph without ops has a placement without ops."""
+    machines = cluster(Device("a"), Device("b"))
+    none = CostTable.given(np.zeros((0, 2)), np.zeros((0, len(machines.class_bandwidth))))
+    problem = Problem(GraphBuilder().build(), machines, none, Objective(kind))  # type: ignore[arg-type]
+    for placer in (*PLACERS, DpPlacer()):
+        if placer.supports(problem) is None:
+            assert placer.propose(problem, Budget()).placement == Placement(np.zeros(0))

@@ -22,6 +22,8 @@ def fit(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Int
     Where live activations then exceed a device's memory, all devices like it give up as much as was
     missing. After `ROUNDS` tries there is none.
     """
+    if not problem.n_ops:
+        return np.zeros(0, np.int32), False
     kind = alike(problem)
     capacity = problem.capacity.copy()
     for round_ in range(ROUNDS):

@@ -55,9 +55,9 @@ class SinglePlacer:
 
 
 def _examples(problem: Problem) -> list[int]:
-    """The first device of each class that may run anything."""
+    """The first device of each class that may run anything there is."""
     kind = alike(problem)
-    return [d for d in range(problem.n_devices) if kind[d] == d and problem.allowed[:, d].any()]
+    return [d for d in range(problem.n_devices) if kind[d] == d and (problem.allowed[:, d].any() or not problem.n_ops)]
 
 
 def _mostly(problem: Problem, device: int) -> Ints | None:
