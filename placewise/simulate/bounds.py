@@ -1,10 +1,11 @@
 """Lower bounds that hold for every placement, proved in floating point rounded down.
 
 Throughput: *fractional assignment*. If max-load T can be reached, blocks can be spread over the devices,
-CPUs included, with Σ time ≤ T on each and memory kept. For any prices λ (of device time, Σ m_c λ_c = 1 over
-classes of m_c equal devices) and μ ≥ 0 (of memory) the Lagrangian
-Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound, however the prices were found; cutting planes
-(Kelley 1960) find good ones. Pairs with t[b,c] > T cannot be used, so a restricted bound above T refutes T.
+CPUs included, with Σ time ≤ T on each and memory kept. For any prices λ ≥ 0 (of device time, Σ m_c λ_c ≤ 1
+over classes of m_c equal devices) and μ ≥ 0 (of memory) the Lagrangian
+Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound, however the prices were found; column
+generation (Dantzig and Wolfe 1960) finds good ones. Pairs with t[b,c] > T cannot be used, so that a restricted
+bound above T refutes T.
 
 Latency: *critical path* at each op's best time; where devices run one op at a time, also the fractional
 assignment with one machine per stream; in `sequential` execution the sum of best times.
@@ -12,7 +13,8 @@ assignment with one machine per stream; in `sequential` execution the sum of bes
 
 from __future__ import annotations
 
-import highspy
+import sys
+
 import numpy as np
 
 from placewise.model.columns import Bools, Floats, Longs
@@ -21,6 +23,9 @@ from placewise.model.result import Bound
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.blocks import DeviceClasses, block_seconds, device_classes, unshared_bytes
 from placewise.simulate.kernels import kernel
+from placewise.simulate.master import Master
+
+_STEP = 0.2
 
 
 def lower_bound(problem: Problem) -> Bound:
@@ -49,7 +54,7 @@ def lower_bound(problem: Problem) -> Bound:
 
 def _rounded_down(value: float, terms: int) -> float:
     """Less than `value` would be without rounding, if it is a sum of that many terms ≥ 0."""
-    return value * (1 - 4 * np.finfo(np.float64).eps * (terms + 1000))
+    return value * (1 - 4 * sys.float_info.epsilon * (terms + 1000))
 
 
 def _critical_path(problem: Problem, classes: DeviceClasses, times: Floats) -> float:
@@ -97,63 +102,38 @@ def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, m
 def _lagrangian_bound(
     times: Floats, usable: Bools, weight: Floats, capacity: Floats, machines: Longs, *, rounds: int = 60
 ) -> float:
-    """Max over prices of the Lagrangian, by cutting planes; every evaluation is itself a valid bound."""
-    n_classes = len(machines)
+    """Max over prices of the Lagrangian; every evaluation is itself a valid bound.
+
+    The prices of the master program jump about, so that two rounds of three try prices near the best so far
+    (Wentges 1997); the third tries the program's own, which end the search on small problems.
+    """
     priced = np.flatnonzero(np.isfinite(capacity))
     cost = np.where(usable, times, 0.0)
     unusable = np.where(usable, 0.0, np.inf)
     scale = float(np.where(usable, times, np.inf).min(axis=1).sum()) or 1.0
     unit = max(float(weight.sum()), 1.0)
-    master = _Master(machines, capacity[priced] / unit, scale)
-    prices, best = master.start(), 0.0
-    rows = np.arange(len(times))
-    for _ in range(rounds):
-        time_price, memory_price = prices[:n_classes], prices[n_classes:]
-        reduced = cost * time_price + unusable
-        reduced[:, priced] += weight[:, None] * (memory_price / unit)
+    room = capacity[priced] / unit
+    n_classes, rows = len(machines), np.arange(len(times))
+    prices = np.concatenate((np.full(n_classes, 1.0 / machines.sum()), np.zeros(len(priced))))
+    master, best, best_prices = None, 0.0, prices
+    for round_ in range(rounds):
+        reduced = cost * prices[:n_classes] + unusable
+        reduced[:, priced] += weight[:, None] * (scale * prices[n_classes:] / unit)
         choice = reduced.argmin(axis=1)
-        gained, paid = float(reduced[rows, choice].sum()), float(memory_price @ (capacity[priced] / unit))
-        best = max(best, _rounded_down(gained, len(times)) - paid * (1 + 1e-12))
-        time_used = np.bincount(choice, weights=cost[rows, choice], minlength=n_classes)
+        gained, paid = float(reduced[rows, choice].sum()), scale * float(prices[n_classes:] @ room)
+        bound = _rounded_down(gained, len(times)) - paid * (1 + 1e-12)
+        if bound > best:
+            best, best_prices = bound, prices
+        time_used = np.bincount(choice, weights=cost[rows, choice], minlength=n_classes) / scale
         memory_used = np.bincount(choice, weights=weight, minlength=n_classes)[priced] / unit
-        prices, ceiling = master.cut(np.concatenate((time_used, memory_used - capacity[priced] / unit)))
-        if ceiling - best <= 1e-7 * max(abs(ceiling), 1e-300):
+        column = np.concatenate((time_used, memory_used))
+        if master is None:
+            master = Master(machines, room, column)
+        else:
+            master.add(column)
+        target, ceiling = master.solve()
+        if ceiling * scale - best <= 1e-7 * ceiling * scale:
             break
+        target[:n_classes] /= max(float(machines @ target[:n_classes]), 1.0)
+        prices = target if round_ % 3 == 0 else best_prices + _STEP * (target - best_prices)
     return best
-
-
-class _Master:
-    """Max θ over prices, θ below every cut: a linear program of a few columns."""
-
-    def __init__(self, machines: Longs, capacity: Floats, scale: float) -> None:
-        self.count, self.scale, self.machines = len(machines) + len(capacity), scale, machines
-        self.highs = highspy.Highs()  # type: ignore[no-untyped-call]
-        self.highs.setOptionValue("output_flag", False)
-        self.highs.setOptionValue("threads", 1)
-        infinity = highspy.kHighsInf
-        for _ in range(self.count):
-            self.highs.addVar(0.0, infinity)
-        self.highs.addVar(-infinity, 1e3)
-        self.highs.changeColCost(self.count, -1.0)
-        for column in range(len(machines), self.count):
-            self.highs.changeColBounds(column, 0.0, 1e6)
-        index = np.arange(len(machines), dtype=np.int32)
-        self.highs.addRow(1.0, 1.0, len(index), index, machines.astype(np.float64))
-
-    def start(self) -> Floats:
-        prices = np.zeros(self.count)
-        prices[: len(self.machines)] = 1.0 / self.machines.sum()
-        return prices
-
-    def cut(self, slope: Floats) -> tuple[Floats, float]:
-        """Add θ ≤ slope · prices; the new prices and the ceiling on every bound."""
-        n_classes = len(self.machines)
-        slope = np.concatenate((slope[:n_classes] / self.scale, slope[n_classes:]))
-        index = np.arange(self.count + 1, dtype=np.int32)
-        self.highs.addRow(-highspy.kHighsInf, 0.0, len(index), index, np.append(-slope, 1.0))
-        self.highs.run()
-        solution = np.array(self.highs.getSolution().col_value)
-        prices = np.maximum(solution[: self.count], 0.0)
-        prices[:n_classes] /= max(float(self.machines @ prices[:n_classes]), 1e-300)
-        prices[n_classes:] *= self.scale
-        return prices, float(solution[self.count]) * self.scale
