@@ -63,7 +63,7 @@ def _support(problem: Problem, device: list[int]) -> list[Violation]:
         d = device[op]
         away = next((target for mask, target in pinned if mask[op] and target != cluster.names[d]), None)
         if not cluster.devices[d].available:
-            reason = ("pin", "may not be used")
+            reason = ("pin", "which may not be used")
         elif away is not None:
             reason = ("pin", f"pinned to {away}")
         elif (

@@ -1,0 +1,96 @@
+"""docs/judge.md against the judge: its tables, its pictures and every line of its arithmetic."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import pytest
+from twins import operator_makespan, peak_memory, sequential_makespan, subgraph_makespan, throughput_value
+from worked_examples import EXAMPLES
+from worked_page import MODES, PAGE, facts, fill
+
+from placewise.simulate import simulate
+
+TEXT = PAGE.read_text("utf-8")
+BLOCKS = re.findall(r"```arithmetic ([a-z0-9-]+)\n(.*?)```", TEXT, re.DOTALL)
+LINES = [(name, line) for name, block in BLOCKS for line in block.splitlines()]
+THROUGHPUT = [name for name, example in EXAMPLES.items() if example.problem.objective.kind == "throughput"]
+LATENCY = [name for name in EXAMPLES if name not in THROUGHPUT]
+
+
+def value_of(expression: str) -> float:
+    """The value of a sum as the page writes it: numbers, + - * /, brackets, max and inf."""
+    assert re.fullmatch(r"(?:[\d.+\-*/(), ]|max|inf)+", expression), expression
+    return float(eval(expression, {"__builtins__": {}}, {"max": max, "inf": math.inf}))
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_arithmetic(name):
+    """Every line adds up, and its result is the judge's."""
+    known = facts(EXAMPLES[name])
+    lines = [line for example, line in LINES if example == name]
+    assert lines
+    for line in lines:
+        label, *sums = line.split(" = ")
+        values = {value_of(part) for part in sums}
+        assert len(values) == 1, line
+        value = values.pop()
+        assert any(value == pytest.approx(number, rel=1e-9) for number in known[label]), (line, known[label])
+
+
+def test_tables_and_pictures():
+    """Drawn afresh, the page stays as it is; `python tests/worked_page.py` brings it up to date."""
+    assert fill(TEXT) == TEXT
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_every_example_is_shown(name):
+    """Each instance has its table or that of its twin, a picture if it can run, its value and all its starts."""
+    shown = {line.split(" = ")[0] for example, line in LINES if example == name}
+    if name in THROUGHPUT:
+        assert {f"value({mode})" for mode in MODES} <= shown
+        assert f"<!-- picture: {name} -->" in TEXT
+        return
+    assert "value" in shown
+    if simulate(EXAMPLES[name].problem, EXAMPLES[name].placement).timeline is not None:
+        assert {f"start({op})" for op in EXAMPLES[name].problem.graph.ops.name} <= shown
+        assert f"<!-- picture: {name} -->" in TEXT
+
+
+def test_pictures_are_drawn_to_scale():
+    """The picture of the diamond has its bars where the start times put them."""
+    picture = re.search(r"picture: diamond.*?```text\n(.*?)```", TEXT, re.DOTALL)
+    assert picture is not None
+    rows = dict(line.split(maxsplit=1) for line in picture[1].splitlines())
+    assert rows["acc0"] == "├──a───┤├────b─────┤├e─┤├d─┤"
+    assert rows["acc0→acc1"] == "├a─┤"
+
+
+@pytest.mark.parametrize("name", THROUGHPUT)
+@pytest.mark.parametrize("mode", MODES)
+def test_throughput_twin(name, mode):
+    """The plain twin finds the values of the page, and the memory."""
+    example = EXAMPLES[name]
+    problem, device = example.in_mode(mode), example.placement.device.tolist()
+    judged = simulate(problem, example.placement)
+    assert throughput_value(problem, device) == judged.value
+    assert peak_memory(problem, example.placement) == [use.peak for use in judged.devices]
+
+
+@pytest.mark.parametrize("name", LATENCY)
+def test_latency_twin(name):
+    """The plain twins find the values, start times and memory of the page."""
+    problem, placement = EXAMPLES[name].problem, EXAMPLES[name].placement
+    judged, device = simulate(problem, placement), placement.device.tolist()
+    call = None if placement.call is None else placement.call.tolist()
+    order = None if placement.order is None else placement.order.tolist()
+    run = {
+        "operator": lambda: operator_makespan(problem, device, order),
+        "subgraph": lambda: subgraph_makespan(problem, device, call),
+        "sequential": lambda: sequential_makespan(problem, device),
+    }[problem.objective.execution]()
+    assert run.value == judged.value
+    if judged.timeline is not None:
+        assert run.start == judged.timeline.start.tolist()
+    assert peak_memory(problem, placement) == [use.peak for use in judged.devices]
