@@ -3,8 +3,8 @@
 Columns are assignments: the seconds that each gives to every class of devices, and the bytes. The program mixes
 them so that no class needs more than T per device and memory is kept but for a penalty, and minimizes T. Its
 dual variables are prices of time and memory. Nothing here has to be exact: whoever uses the prices proves with
-them, and a bad price costs quality only. (A library would do; but HiGHS and OR-Tools, which Placewise needs for
-its exact placers, cannot be loaded into one process: google/or-tools#5246.)
+them, and a bad price costs quality only. No library is used for so little: HiGHS and OR-Tools cannot be loaded
+into one process (google/or-tools#5246), and the judge is loaded beside every placer.
 """
 
 from __future__ import annotations
