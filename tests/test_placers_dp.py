@@ -19,11 +19,11 @@ from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress
+from placewise.placers.chains.ideals import all_ideals, prefixes
+from placewise.placers.chains.program import search
+from placewise.placers.chains.stages import price
 from placewise.placers.exact.dp import DpOptions, DpPlacer
-from placewise.placers.exact.ideals import all_ideals, prefixes
 from placewise.placers.exact.leaves import merge_leaves
-from placewise.placers.exact.program import search
-from placewise.placers.exact.stages import price
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract, join

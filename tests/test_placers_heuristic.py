@@ -19,12 +19,12 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Hints
+from placewise.placers.common.alike import alike, relabel
+from placewise.placers.common.fit import fit
+from placewise.placers.common.rules import broken
 from placewise.placers.exact.dp import DpPlacer
-from placewise.placers.heuristic.alike import alike, relabel
 from placewise.placers.heuristic.balanced import BalancedPlacer
 from placewise.placers.heuristic.etf import EtfOptions, EtfPlacer
-from placewise.placers.heuristic.fit import fit
-from placewise.placers.heuristic.rules import broken
 from placewise.placers.heuristic.single import SinglePlacer
 from placewise.placers.portfolio import AutoPlacer
 from placewise.simulate import evaluate, simulate

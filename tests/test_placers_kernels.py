@@ -10,7 +10,7 @@ from strategies import problems
 from twins.plain import Plain
 
 from placewise.model.problem import Problem
-from placewise.placers.exact.ideals import all_ideals
+from placewise.placers.chains.ideals import all_ideals
 from placewise.placers.heuristic.etf import _schedule
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.contract import contract

@@ -20,7 +20,7 @@ from placewise.placers.base import (
     Stopwatch,
     ignore,
 )
-from placewise.placers.heuristic.rules import broken
+from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
 

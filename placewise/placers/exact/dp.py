@@ -29,14 +29,14 @@ from placewise.placers.base import (
     Stopwatch,
     ignore,
 )
-from placewise.placers.exact.ideals import Ideals, all_ideals
+from placewise.placers.chains.ideals import Ideals, all_ideals
+from placewise.placers.chains.linear import Split, best_split
+from placewise.placers.chains.program import MOST_CELLS, Found, n_states, search
+from placewise.placers.chains.stages import NEVER, price
+from placewise.placers.common.alike import alike, relabel
+from placewise.placers.common.fit import fit
+from placewise.placers.common.holdings import unmet
 from placewise.placers.exact.leaves import merge_leaves
-from placewise.placers.exact.linear import Split, best_split
-from placewise.placers.exact.program import MOST_CELLS, Found, n_states, search
-from placewise.placers.exact.stages import NEVER, price
-from placewise.placers.heuristic.alike import alike, relabel
-from placewise.placers.heuristic.fit import fit
-from placewise.placers.heuristic.holdings import unmet
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first, join
 from placewise.simulate.infeasible import why_infeasible

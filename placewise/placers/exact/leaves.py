@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.model.columns import Ints, Longs
-from placewise.placers.exact.stages import NEVER, StageCosts
+from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.simulate.contract import Contraction
 
 

@@ -20,10 +20,10 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Proposal, Reason
 from placewise.model.tables import Edges
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
-from placewise.placers.exact.linear import Split, best_split
-from placewise.placers.heuristic.alike import relabel
-from placewise.placers.heuristic.fit import fit
-from placewise.placers.heuristic.holdings import may_run
+from placewise.placers.chains.linear import Split, best_split
+from placewise.placers.common.alike import relabel
+from placewise.placers.common.fit import fit
+from placewise.placers.common.holdings import may_run
 from placewise.simulate.blocks import storage_bytes
 from placewise.simulate.contract import Contraction, contract
 from placewise.simulate.infeasible import why_infeasible

@@ -22,9 +22,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
-from placewise.placers.heuristic.alike import relabel
-from placewise.placers.heuristic.fit import fit
-from placewise.placers.heuristic.holdings import holdings, may_run
+from placewise.placers.common.alike import relabel
+from placewise.placers.common.fit import fit
+from placewise.placers.common.holdings import holdings, may_run
 from placewise.placers.heuristic.listing import Blocks, desk, list_schedule
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.infeasible import why_infeasible

@@ -11,9 +11,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
-from placewise.placers.heuristic.alike import alike
-from placewise.placers.heuristic.holdings import may_run
-from placewise.placers.heuristic.rules import broken
+from placewise.placers.common.alike import alike
+from placewise.placers.common.holdings import may_run
+from placewise.placers.common.rules import broken
 from placewise.simulate import Evaluator
 
 

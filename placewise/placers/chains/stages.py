@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.heuristic.holdings import holdings
+from placewise.placers.common.holdings import holdings
 
 NEVER = 1 << 61
 """More than any sum of costs: the time of a component on a class that may not run it."""

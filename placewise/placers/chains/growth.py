@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.model.columns import Bools, Floats, Ints, Longs
-from placewise.placers.exact.ideals import Ideals
-from placewise.placers.exact.stages import NEVER, StageCosts
+from placewise.placers.chains.ideals import Ideals
+from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.simulate.kernels import helper, kernel
 
 SLACK = 1 + 1e-9

@@ -9,9 +9,9 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
-from placewise.placers.exact.growth import Table, grow, room, work_left
-from placewise.placers.exact.ideals import Ideals
-from placewise.placers.exact.stages import NEVER, Priced, StageCosts
+from placewise.placers.chains.growth import Table, grow, room, work_left
+from placewise.placers.chains.ideals import Ideals
+from placewise.placers.chains.stages import NEVER, Priced, StageCosts
 
 FUEL = 1 << 20
 """Stages tried between two looks at the clock."""

@@ -9,7 +9,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.heuristic.alike import alike
+from placewise.placers.common.alike import alike
 from placewise.simulate.memory import device_memory
 
 ROUNDS = 10

@@ -1,0 +1,1 @@
+"""What several placers need: equal devices, resident bytes of groups, rules, and fitting live memory."""
