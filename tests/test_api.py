@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from strategies import problems
 
 import placewise as pw
 from placewise.errors import InternalError, PlacerError
@@ -19,7 +20,6 @@ from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.placing import place
-from tests.strategies import problems
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 

@@ -15,13 +15,14 @@ from strategies import problems
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.model.costs import CostTable
+from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress
 from placewise.placers.chains.ideals import all_ideals, prefixes
 from placewise.placers.chains.program import search
 from placewise.placers.chains.stages import price
+from placewise.placers.exact.direct import readings
 from placewise.placers.exact.dp import DpOptions, DpPlacer
 from placewise.placers.exact.leaves import merge_leaves
 from placewise.readers.workload import read_workload
@@ -265,3 +266,35 @@ def test_joined_components_stay_a_contraction() -> None:
     joined = join(graph, np.array([0, 0, 1, 2], np.int32))
     assert joined.n == 3 and joined.component.tolist() == [0, 0, 1, 2]
     assert joined.successors.tolist() == [1, 2] and joined.predecessors.tolist() == [0, 0]
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(kind="throughput", transfers="direct", contiguous=True))
+def test_with_direct_transfers_no_reading_hurts(problem: Problem) -> None:
+    """The proposal is at least as good as each reading's own, under the judge and within the rules."""
+    found = DpPlacer().propose(problem, Budget())
+    for reading in readings(problem):
+        other = DpPlacer().propose(reading, Budget())
+        if other.placement is not None and other.bound is not None and found.placement is not None:
+            mine = simulate(problem, found.placement)
+            assert mine.valid
+            assert mine.value >= (found.bound.value if found.bound else 0.0)
+
+
+def test_a_slow_host_between_two_accelerators_is_left_out() -> None:
+    """Four ops in a row, a fast link between the accelerators and a slow one to the CPU: the CPU stays out."""
+    builder = GraphBuilder()
+    for i in range(4):
+        builder.add_op(f"x{i}", "Op")
+        builder.add_tensor(i, nbytes=1000)
+        if i:
+            builder.add_edge(i - 1, i)
+    graph = builder.build()
+    slow = [Link(*ends, 1e2) for d in ("a", "b") for ends in ((d, HOST), (HOST, d))]
+    links = (Link("a", "b", 1e6), Link("b", "a", 1e6), *slow)
+    cluster = Cluster((Device("a"), Device("b"), Device("cpu", kind="cpu")), links, "direct")
+    costs = CostTable.given(np.tile([[1.0, 1.0, 1.0]], (4, 1)), transfer_seconds_of(graph, cluster))
+    problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=True))
+    placement = DpPlacer().propose(problem, Budget()).placement
+    assert placement is not None
+    assert simulate(problem, placement).value == pytest.approx(2.001)

@@ -36,6 +36,7 @@ from placewise.placers.chains.stages import NEVER, price
 from placewise.placers.common.alike import alike, relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import unmet
+from placewise.placers.exact.direct import readings
 from placewise.placers.exact.leaves import merge_leaves
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first, join
@@ -181,6 +182,9 @@ class DpPlacer:
         try:
             for method in (run.along_a_line, run.over_ideals):
                 device, shrunk = fit(problem, method)
+                found += [] if device is None else [device]
+            for other in readings(problem):
+                device, _ = fit(other, _Run(other, graph, self.options.max_ideals, run.watch, on_progress).along_a_line)
                 found += [] if device is None else [device]
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED

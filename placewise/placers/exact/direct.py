@@ -1,0 +1,35 @@
+"""Other readings of a problem with direct transfers, for proposals only.
+
+Where devices send to each other, what a stage pays depends on where its neighbours are, which the dynamic
+program does not know. It charges the quickest link; that gives a bound, and stages that may turn out to talk
+over a slow one. Charging the slowest link, or leaving the host devices out, errs on the other side: the
+judge tells which of the placements is best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from placewise.model.costs import CostTable
+from placewise.model.problem import Problem, Rule
+
+
+def readings(problem: Problem) -> list[Problem]:
+    """The same problem at its slowest links, and without its host devices where the others can do it all."""
+    if problem.cluster.transfers != "direct" or len(problem.cluster) < 2:
+        return []
+    found = []
+    costs = problem.costs
+    if costs.transfer_seconds.shape[1] > 2:
+        slowest = np.repeat(costs.transfer_seconds.max(axis=1, keepdims=True), costs.transfer_seconds.shape[1], axis=1)
+        slowest[:, 0] = 0.0
+        table = CostTable(costs.op_seconds, slowest, costs.op_source, costs.sources, costs.transfer_source)
+        found.append(problem.with_(costs=table))
+    hosts = problem.cluster.is_host
+    if hosts.any() and problem.allowed[:, ~hosts].any(axis=1).all():
+        rules = tuple(Rule("", problem.cluster.names[d]) for d in np.flatnonzero(hosts))
+        constraints = replace(problem.constraints, forbidden=(*problem.constraints.forbidden, *rules))
+        found.append(problem.with_(constraints=constraints))
+    return found
