@@ -30,9 +30,9 @@ def fold(graph: Graph) -> Graph:
     becomes a weight of its own, under the tensor's name. Ops that make an output of the model, have state, or
     are backward stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer it is.
     """
-    folded = graph
-    while (smaller := _fold_once(folded)).n_ops < folded.n_ops:
-        folded = smaller
+    before, folded = graph, _fold_once(graph)
+    while folded.n_ops < before.n_ops:
+        before, folded = folded, _fold_once(folded)
     source = graph.source
     if source is None:
         return folded

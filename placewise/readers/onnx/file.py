@@ -17,6 +17,7 @@ import onnx.inliner
 from placewise.errors import ModelFileError
 from placewise.readers.onnx.text import check_names
 from placewise.readers.onnx.types import subgraphs
+from placewise.readers.onnx.wire import without_values
 
 OLDEST_OPSET = 9
 KEPT_ELEMENTS = 1_000
@@ -63,13 +64,13 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, str]:
                 )
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
                 sha256 = hashlib.sha256(data).hexdigest()
-                _parse_into(model, data)
+                _parse_into(model, without_values(data, longest=16 * KEPT_ELEMENTS))
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", remedy="give a .onnx file") from None
     return model, sha256
 
 
-def _parse_into(model: onnx.ModelProto, data: memoryview) -> None:
+def _parse_into(model: onnx.ModelProto, data: bytes | memoryview) -> None:
     try:
         model.ParseFromString(data)  # any buffer will do
     except Exception:  # protobuf's own error type differs between its back ends

@@ -13,6 +13,7 @@ _TYPES = {
     number: getattr(onnx.defs.OpSchema.AttrType, name, None)
     for name, number in onnx.AttributeProto.AttributeType.items()
 }
+MOST_AXES = 1_000
 _FormalOption = onnx.defs.OpSchema.FormalParameterOption
 
 
@@ -52,6 +53,13 @@ def is_sound(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
             return False
         if name in given and given[name] != attribute.type:
             return False
-    if any(attribute.name == "num_outputs" and attribute.i != len(node.output) for attribute in node.attribute):
-        return False  # Split, whose inference trusts the attribute
+    if not all(_is_plausible(node, attribute) for attribute in node.attribute):
+        return False
     return all(is_sound(inner, opsets) for body in subgraphs(node) for inner in body.node)
+
+
+def _is_plausible(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
+    """False where an attribute that inference uses as an index, unchecked, is out of range."""
+    if attribute.name == "num_outputs":
+        return bool(attribute.i == len(node.output))
+    return attribute.name not in ("axis", "axes") or max(map(abs, (attribute.i, *attribute.ints))) < MOST_AXES

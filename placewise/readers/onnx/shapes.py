@@ -25,7 +25,8 @@ def infer_types(model: onnx.ModelProto) -> tuple[Types, list[str]]:
     elsewhere only where inference knows nothing better and does not contradict.
     """
     nodes = in_order(model.graph.node)
-    noted = {value.name: value.type for value in [*model.graph.value_info, *model.graph.output]}
+    infos = [*model.graph.value_info, *model.graph.output]
+    noted = _loop_notes(nodes) | {info.name: info.type for info in infos if is_complete(info.type)}
     types = _first_pass(model, nodes, noted)
     unsolved = [node for node in nodes if not _solved(node, types)]
     borrowed = _walk(model, nodes, unsolved, types, noted) if unsolved else []
@@ -34,12 +35,18 @@ def infer_types(model: onnx.ModelProto) -> tuple[Types, list[str]]:
     return types, [f"{len(borrowed)} shapes are the file's own notes, not inferred (first: {borrowed[0]!r})"]
 
 
+def _loop_notes(nodes: Sequence[onnx.NodeProto]) -> Types:
+    """What loops note, in their bodies, about the state that they give back (inference fears that it may grow)."""
+    loops = [(node.output, body.output[1:]) for node in nodes if node.op_type == "Loop" for body in subgraphs(node)]
+    return {name: state.type for outputs, states in loops for name, state in zip(outputs, states, strict=False)}
+
+
 def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
     return {opset.domain: opset.version for opset in model.opset_import}
 
 
 def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: Types) -> Types:
-    """Onnx's inference over the whole model, with the noted types of known ops set aside."""
+    """What the onnx package infers for the whole model, with the noted types of known ops set aside."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     del probe.graph.node[:], probe.graph.value_info[:], probe.graph.output[:]
