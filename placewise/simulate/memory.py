@@ -15,9 +15,12 @@ For a training graph one sample is in flight.
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import NamedTuple
+
 import numpy as np
 
-from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
@@ -67,94 +70,107 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
         timeline = operator_timeline(prepared, placement.device)[1]
     if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
         return resident, resident.copy()
-    key: Floats | Ints = timeline.start if piece is None and timeline is not None else np.asarray(piece)
-    order = np.lexsort((key, placement.device))
-    sizes = np.bincount(placement.device, minlength=problem.n_devices)
-    base = np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+    run = _running_order(problem, placement.device, piece, timeline)
+    return resident, resident + _peaks(problem, run)
+
+
+class _Run(NamedTuple):
+    """The ops, device by device, in running order; positions count through all devices."""
+
+    device: Ints  # [n_ops]
+    position: Longs  # [n_ops]
+    base: Longs  # [n_devices + 1] the first position of each device
+    opening: Longs  # [n_ops] by position: the first position of its piece
+    closing: Longs  # [n_ops] by position: the last position of its piece
+    timeline: Timeline | None  # in `operator` execution, which has no pieces
+    starts: Floats  # [n_ops] by position, with a timeline
+
+
+def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline: Timeline | None) -> _Run:
+    timeline = timeline if piece is None else None
+    key: Floats | Ints = timeline.start if timeline is not None else np.asarray(piece)
+    order = np.lexsort((key, device))
+    base = np.concatenate(([0], np.cumsum(np.bincount(device, minlength=problem.n_devices)))).astype(np.int64)
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
-    return resident, resident + _peaks(problem, placement.device, piece, timeline, order, base, position)
+    first = np.ones(len(order) + 1, np.bool_)
+    first[1:-1] = (np.diff(device[order]) != 0) | (np.diff(key[order]) != 0)
+    edges = np.flatnonzero(first)
+    which = np.cumsum(first[:-1]) - 1
+    starts = timeline.start[order] if timeline is not None else np.zeros(0)
+    return _Run(device, position, base, edges[which], edges[which + 1] - 1, timeline, starts)
 
 
-def _peaks(
-    problem: Problem,
-    device: Ints,
-    piece: Ints | None,
-    timeline: Timeline | None,
-    order: Longs,
-    base: Longs,
-    position: Longs,
-) -> Floats:
-    """Peak of live activations [n_devices]; positions count ops device by device, in running order."""
-    graph, count = problem.graph, problem.n_devices
+def _peaks(problem: Problem, run: _Run) -> Floats:
+    """Peak of live activations [n_devices]."""
+    graph, objective = problem.graph, problem.objective
+    copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
     size = np.maximum(graph.tensors.bytes, 0)
-    maker = graph.tensors.producer
-    maker_device = np.where(maker >= 0, device[maker], -1)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
-    reader, at = graph.consumers, position[graph.consumers]
-    reader_device = device[reader]
-    here = reader_device == maker_device[tensor]
-
-    made = np.flatnonzero(maker >= 0)
-    begin = position[maker[made]]
-    end = _latest(graph.n_tensors, tensor[here], at[here], made, begin)
-    crossing = np.zeros(graph.n_tensors, np.bool_)
-    crossing[tensor[~here]] = True
-    on_host = problem.cluster.is_host[maker_device[made]]
-    leaves = crossing[made] | (graph.tensors.output[made] & ~on_host)
-    stays = graph.tensors.output[made] & on_host
-    end = np.where(stays, base[maker_device[made] + 1] - 1, end)
-    away_tensor, away_at, away_reader = tensor[~here], at[~here], reader[~here]
-    pair = away_tensor.astype(np.int64) * count + reader_device[~here]
-    pairs, group = np.unique(pair, return_inverse=True)
-    arrive = np.full(len(pairs), np.iinfo(np.int64).max)
-    depart = np.full(len(pairs), -1)
-    np.maximum.at(depart, group, away_at)
-    if piece is not None:
-        opening, closing = _piece_edges(device, piece, order)
-        np.minimum.at(arrive, group, opening[away_at])
-        end = np.where(leaves, np.maximum(end, closing[begin]), end)
-    elif timeline is not None:
-        ready = np.where(maker >= 0, timeline.finish[maker], 0.0)[pairs // count]
-        arrive = _running_at(timeline.start[order], base, pairs % count, ready)
-        arrive = np.minimum(arrive, depart)
-        wanted = np.full(graph.n_tensors, -np.inf)
-        np.maximum.at(wanted, away_tensor, timeline.start[away_reader])
-        finished = timeline.makespan
-        wanted[graph.tensors.output & ~problem.cluster.is_host[maker_device]] = finished
-        held = _running_at(timeline.start[order], base, maker_device[made], wanted[made])
-        end = np.where(leaves, np.maximum(end, held), end)
-    twice = 2 if problem.objective.kind == "throughput" and problem.objective.communication != "blocking" else 1
-    change = np.zeros(len(device) + 1)
-    np.add.at(change, begin, size[made] * np.where(leaves, twice, 1))
-    np.subtract.at(change, end + 1, size[made] * np.where(leaves, twice, 1))
-    np.add.at(change, arrive, size[pairs // count] * twice)
-    np.subtract.at(change, depart + 1, size[pairs // count] * twice)
+    maker = graph.tensors.producer[tensor]
+    here = (maker >= 0) & (run.device[maker] == run.device[graph.consumers])
+    made, begin, end, leaves = _held_by_makers(problem, run, tensor, here)
+    got, arrive, depart = _held_by_readers(problem, run, tensor[~here], graph.consumers[~here])
+    change = np.zeros(len(run.device) + 1)
+    for first, last, held in (
+        (begin, end, size[made] * np.where(leaves, copies, 1)),
+        (arrive, depart, size[got] * copies),
+    ):
+        np.add.at(change, first, held)
+        np.subtract.at(change, last + 1, held)
     live = np.cumsum(change)
-    return np.array([live[base[d] : base[d + 1]].max(initial=0.0) for d in range(count)])
+    return np.array([live[first:last].max(initial=0.0) for first, last in pairwise(run.base.tolist())])
 
 
-def _latest(n_tensors: int, tensor: Longs, at: Longs, made: Longs, begin: Longs) -> Longs:
-    latest = np.full(n_tensors, -1, np.int64)
-    np.maximum.at(latest, tensor, at)
-    last: Longs = np.maximum(latest[made], begin)
-    return last
+def _held_by_makers(problem: Problem, run: _Run, tensor: Longs, here: Bools) -> tuple[Longs, Longs, Longs, Bools]:
+    """The tensors that ops make, from and to which position their makers hold them, and which of them leave.
+
+    `tensor` and `here` say of every use of a tensor which one it is, and whether it is where it was made.
+    """
+    graph, reader, is_host = problem.graph, problem.graph.consumers, problem.cluster.is_host
+    made = np.flatnonzero(graph.tensors.producer >= 0)
+    begin = run.position[graph.tensors.producer[made]]
+    home = run.device[graph.tensors.producer[made]]
+    last = np.full(graph.n_tensors, -1, np.int64)
+    np.maximum.at(last, tensor[here], run.position[reader[here]])
+    to_host, on_host = graph.tensors.output[made] & ~is_host[home], graph.tensors.output[made] & is_host[home]
+    end = np.where(on_host, run.base[home + 1] - 1, np.maximum(last[made], begin))
+    crosses = np.zeros(graph.n_tensors, np.bool_)
+    crosses[tensor[~here]] = True
+    leaves = crosses[made] | to_host
+    if run.timeline is None:
+        until = run.closing[begin]
+    else:
+        wanted = np.full(graph.n_tensors, -np.inf)
+        np.maximum.at(wanted, tensor[~here], run.timeline.start[reader[~here]])
+        until = _running_at(run, home, np.where(to_host, run.timeline.makespan, wanted[made]))
+    return made, begin, np.where(leaves, np.maximum(end, until), end), leaves
 
 
-def _piece_edges(device: Ints, piece: Ints, order: Longs) -> tuple[Longs, Longs]:
-    """First and last position of the piece at each position [n_ops]."""
-    new = np.ones(len(order) + 1, np.bool_)
-    new[1:-1] = (np.diff(device[order]) != 0) | (np.diff(piece[order]) != 0)
-    edges = np.flatnonzero(new)
-    which = np.cumsum(new[:-1]) - 1
-    return edges[which], edges[which + 1] - 1
+def _held_by_readers(problem: Problem, run: _Run, tensor: Longs, reader: Ints) -> tuple[Longs, Longs, Longs]:
+    """Tensor, first and last position, for every tensor and every device that has it from elsewhere.
+
+    `tensor` and `reader` are the uses away from where tensors are made.
+    """
+    count = problem.n_devices
+    pairs, group = np.unique(tensor * count + run.device[reader], return_inverse=True)
+    at = run.position[reader]
+    arrive, depart = np.full(len(pairs), len(run.device)), np.full(len(pairs), -1)
+    np.maximum.at(depart, group, at)
+    if run.timeline is None:
+        np.minimum.at(arrive, group, run.opening[at])
+    else:
+        maker = problem.graph.tensors.producer[pairs // count]
+        ready = np.where(maker >= 0, run.timeline.finish[maker], 0.0)
+        arrive = np.minimum(_running_at(run, pairs % count, ready), depart)
+    return pairs // count, arrive, depart
 
 
-def _running_at(starts: Floats, base: Longs, device: Ints | Longs, moment: Floats) -> Longs:
+def _running_at(run: _Run, device: Ints | Longs, moment: Floats) -> Longs:
     """The position that each device works on at a moment: its last op to have started, or its first."""
     result = np.empty(len(device), np.int64)
     for d in np.unique(device).tolist():
-        rows = device == d
-        running = np.searchsorted(starts[base[d] : base[d + 1]], moment[rows], side="right") - 1
-        result[rows] = base[d] + np.maximum(running, 0)
+        rows, base = device == d, run.base[d]
+        running = np.searchsorted(run.starts[base : run.base[d + 1]], moment[rows], side="right") - 1
+        result[rows] = base + np.maximum(running, 0)
     return result
