@@ -115,7 +115,7 @@ def _lagrangian_bound(
     room = capacity[priced] / unit
     n_classes, rows = len(machines), np.arange(len(times))
     prices = np.concatenate((np.full(n_classes, 1.0 / machines.sum()), np.zeros(len(priced))))
-    master, best, best_prices = None, 0.0, prices
+    master, best, best_prices = Master(machines, room), 0.0, prices
     for round_ in range(rounds):
         reduced = cost * prices[:n_classes] + unusable
         reduced[:, priced] += weight[:, None] * (scale * prices[n_classes:] / unit)
@@ -127,10 +127,7 @@ def _lagrangian_bound(
         time_used = np.bincount(choice, weights=cost[rows, choice], minlength=n_classes) / scale
         memory_used = np.bincount(choice, weights=weight, minlength=n_classes)[priced] / unit
         column = np.concatenate((time_used, memory_used))
-        if master is None:
-            master = Master(machines, room, column)
-        else:
-            master.add(column)
+        master.add(column)
         target, ceiling = master.solve()
         if ceiling * scale - best <= 1e-7 * ceiling * scale:
             break

@@ -62,10 +62,10 @@ def bitset_levels(count):
 
 
 @helper
-def bitset_add(words, levels, item):
-    """Add `item`: a bit in level 0 and, above each word that was empty, a summary bit."""
+def bitset_add(words, base, levels, item):
+    """Add `item` to the set whose words start at `base`: a bit, and above each word that was empty a summary bit."""
     for level in range(len(levels) - 1):
-        at = levels[level] + (item >> 6)
+        at = base + levels[level] + (item >> 6)
         before = words[at]
         words[at] = before | (np.uint64(1) << np.uint64(item & 63))
         if before != 0:
@@ -74,16 +74,16 @@ def bitset_add(words, levels, item):
 
 
 @helper
-def bitset_pop_min(words, levels):
+def bitset_pop_min(words, base, levels):
     """Remove and return the smallest item of a set that is not empty."""
     smallest = 0
     for level in range(len(levels) - 2, -1, -1):
-        word = words[levels[level] + smallest]
+        word = words[base + levels[level] + smallest]
         lowest = word & (~word + np.uint64(1))
         smallest = (smallest << 6) + _FIRST_BIT[(lowest * _DEBRUIJN) >> np.uint64(58)]
     item = smallest
     for level in range(len(levels) - 1):
-        at = levels[level] + (item >> 6)
+        at = base + levels[level] + (item >> 6)
         words[at] &= ~(np.uint64(1) << np.uint64(item & 63))
         if words[at] != 0:
             break

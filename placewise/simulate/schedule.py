@@ -69,7 +69,7 @@ def _wake(a, tensor, state, arrived, now, ready, levels, waiting, waiting_priori
         if op.missing == 0:
             d = op.device
             if op.ready_at <= now:
-                bitset_add(ready[d], levels, op.priority)
+                bitset_add(ready, d * levels[-1], levels, op.priority)
                 size[d, 0] += 1
             else:
                 push(waiting, waiting_priority, base[d], size[d, 1], op.ready_at, op.priority)
@@ -98,7 +98,7 @@ def _schedule(a, owner, device, priority, by_priority, state, start, log):
     _reset(a, device, priority, state, start, base)
     # Per device: the set of ready ops, and the heap of those whose last input is on its way.
     levels = bitset_levels(n_ops)
-    ready = np.zeros((n_devices, levels[-1]), np.uint64)
+    ready, words = np.zeros(n_devices * levels[-1], np.uint64), levels[-1]
     waiting, waiting_priority = np.empty(n_ops), np.empty(n_ops, np.int32)
     slots = a.streams.copy()
     # Events: op v finished, key v + out_offsets[v]; its staged tensor t is in host memory, key v + 1 + t.
@@ -110,7 +110,7 @@ def _schedule(a, owner, device, priority, by_priority, state, start, log):
     makespan, now, done, events = 0.0, 0.0, 0, 0
     for op in range(n_ops):
         if state[op].missing == 0:
-            bitset_add(ready[device[op]], levels, priority[op])
+            bitset_add(ready, device[op] * words, levels, priority[op])
             size[device[op], 0] += 1
     for tensor in range(a.out_offsets[0]):
         count = _targets(a, tensor, host, state, 2 * tensor, stamp, found)
@@ -156,12 +156,12 @@ def _schedule(a, owner, device, priority, by_priority, state, start, log):
         upcoming = np.inf
         for d in range(n_devices):
             while size[d, 1] > 0 and waiting[base[d]] <= now:
-                bitset_add(ready[d], levels, waiting_priority[base[d]])
+                bitset_add(ready, d * words, levels, waiting_priority[base[d]])
                 size[d, 0] += 1
                 pop(waiting, waiting_priority, base[d], size[d, 1])
                 size[d, 1] -= 1
             while slots[d] > 0 and size[d, 0] > 0:
-                op = by_priority[bitset_pop_min(ready[d], levels)]
+                op = by_priority[bitset_pop_min(ready, d * words, levels)]
                 size[d, 0] -= 1
                 slots[d] -= 1
                 start[op] = now
