@@ -30,19 +30,21 @@ def test_heap(steps, base):
 
 
 @settings(deadline=None, max_examples=200)
-@given(st.sampled_from([1, 2, 63, 64, 65, 4096, 4097, 300_000]), st.data())
-def test_bitset(count, data):
-    """Items come out smallest first, whatever was added in between, and the words end empty."""
+@given(st.sampled_from([1, 2, 63, 64, 65, 4096, 4097, 300_000]), st.integers(0, 2), st.data())
+def test_bitset(count, base, data):
+    """Items come out smallest first, whatever was added in between, and only the set's own words are touched."""
     levels = bitset_levels(count)
-    words = np.zeros(int(levels[-1]), np.uint64)
+    words = np.zeros(base + int(levels[-1]) + 1, np.uint64)
     known: set[int] = set()
     for item in data.draw(st.lists(st.none() | st.integers(0, count - 1), max_size=40)):
         if item is None and known:
-            assert bitset_pop_min(words, levels) == min(known)
+            assert bitset_pop_min(words, base, levels) == min(known)
             known.remove(min(known))
         elif item is not None and item not in known:
-            bitset_add(words, levels, item)
+            bitset_add(words, base, levels, item)
             known.add(item)
+        assert not words[:base].any()
+        assert not words[base + levels[-1] :].any()
     for item in sorted(known):
-        assert bitset_pop_min(words, levels) == item
+        assert bitset_pop_min(words, base, levels) == item
     assert not words.any()
