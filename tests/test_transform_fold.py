@@ -63,14 +63,19 @@ def test_shape_that_is_unknown_stays(tmp_path):
     assert fold(raw_of(tmp_path, nodes)).n_ops == 3
 
 
-def test_values_from_weights_are_new_weights(tmp_path):
-    """A transposed weight is a weight of its own; the original stays only where it is still used."""
+def test_values_from_weights_are_weights(tmp_path):
+    """A transposed weight keeps storage, and its name if that is free; a computed one is new; unused ones go."""
     nodes = [make_node("Transpose", ["w"], ["t"], perm=[1, 0]), make_node("MatMul", ["x", "t"], ["y"])]
-    graph = fold(raw_of(tmp_path, nodes, weights=[weight("w", 4, 3), weight("idle", 4)]))
-    assert graph.weights.name == ("t",) and graph.weights.shape[0] == (3, 4)
+    weights = [weight("w", 4, 3), weight("idle", 4)]
+    graph = fold(raw_of(tmp_path, nodes, weights=weights))
+    assert graph.weights.name == ("w",) and graph.weights.shape[0] == (3, 4)
     nodes.append(make_node("MatMul", ["y", "w"], ["z"]))
-    graph = fold(raw_of(tmp_path, nodes, ("z",), weights=[weight("w", 4, 3), weight("idle", 4)]))
-    assert graph.weights.name == ("w", "t") and graph.weights.storage[0] != graph.weights.storage[1]
+    graph = fold(raw_of(tmp_path, nodes, ("z",), weights=weights))
+    assert graph.weights.name == ("w", "t") and graph.weights.storage[0] == graph.weights.storage[1]
+    nodes[0] = make_node("Neg", ["w"], ["t"])
+    nodes[1] = make_node("MatMul", ["t", "x"], ["y"])
+    graph = fold(raw_of(tmp_path, nodes[:2], weights=weights))
+    assert graph.weights.name == ("t",)
 
 
 def test_identities_and_dropout_are_bypassed(tmp_path):

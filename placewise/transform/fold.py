@@ -18,6 +18,7 @@ from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
 _MEASURES = frozenset({"Shape", "Size"})
 _NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "If", "Loop", "Scan"})
 _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
+_REARRANGE = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _TRAINING_MODE = 2  # argument position of Dropout's switch
 
 
@@ -27,8 +28,10 @@ def fold(graph: Graph) -> Graph:
     Removed are ops whose results are known (constants; Shape and Size of known shapes; ops that read only weights
     and other known values, unless random, quantizing, with a body or of a foreign domain), identities, Dropout
     without a training switch, and ops that no output of the model needs. A known value that a kept op still reads
-    becomes a weight of its own, under the tensor's name. Ops that make an output of the model, have state, or
-    are backward stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer it is.
+    becomes a weight of its own, under the tensor's name; if it is one weight in another shape or order, it keeps that
+    weight's storage, so that ties stay ties, and its name where that is free. Ops that make an output of the model,
+    have state, or are backward stay. `origin` of a kept op is its own, then that of the removed ops whose first kept
+    consumer it is.
     """
     before, folded = graph, _fold_once(graph)
     while folded.n_ops < before.n_ops:
@@ -66,13 +69,14 @@ class _Plan:
 
     `kept` [n_ops]; `known` [n_tensors]: values that exist before the model runs; `alias` [n_tensors]: the tensor
     that stands for this one (itself, mostly); `weight_of` [n_tensors]: the weight that it is, through identities,
-    or −1.
+    or −1; `rearranged` [n_tensors]: the weight that it holds in another shape or order, or −1.
     """
 
     kept: list[bool]
     known: list[bool]
     alias: list[int]
     weight_of: list[int]
+    rearranged: list[int]
 
 
 def _fold_once(graph: Graph) -> Graph:
@@ -84,7 +88,7 @@ def _fold_once(graph: Graph) -> Graph:
 def _plan(graph: Graph) -> _Plan:
     """Forward over the ops: which are known, and which only pass a value on."""
     n = graph.n_tensors
-    plan = _Plan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n)
+    plan = _Plan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n, [-1] * n)
     training = bool(graph.ops.backward.any())  # weights change then, and Dropout drops
     output, fixed = graph.tensors.output.tolist(), (graph.ops.backward | (graph.ops.state_bytes > 0)).tolist()
     for op, kind in enumerate(graph.ops.kind):
@@ -98,11 +102,23 @@ def _plan(graph: Graph) -> _Plan:
             plan.alias[makes[0]] = makes[0] if is_weight else plan.alias[value]
             plan.weight_of[makes[0]] = value if is_weight else plan.weight_of[value]
             plan.known[makes[0]] = not training if is_weight else plan.known[value]
+            plan.rearranged[makes[0]] = -1 if is_weight else plan.rearranged[value]
         elif _is_known(graph, op, kind, plan, training):
             plan.kept[op] = False
             for tensor in makes:
                 plan.known[tensor] = True
+            if kind in _REARRANGE:
+                plan.rearranged[makes[0]] = _rearranged(graph, op, plan)
     return plan
+
+
+def _rearranged(graph: Graph, op: int, plan: _Plan) -> int:
+    """The weight that `op` only puts in another shape or order, or −1."""
+    is_weight, value = _arguments(graph, op).get(0, (False, -1))
+    if not is_weight and value >= 0:
+        value = plan.weight_of[value] if plan.weight_of[value] >= 0 else plan.rearranged[value]
+    made = graph.outputs_of(op)[0]
+    return value if value >= 0 and graph.weights.bytes[value] == graph.tensors.bytes[made] else -1
 
 
 def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> bool:
@@ -178,7 +194,7 @@ def _rebuild(graph: Graph, plan: _Plan) -> Graph:
     return Graph(
         ops=_take_ops(graph, plan, np.flatnonzero(kept)),
         tensors=_take_tensors(graph.tensors, np.flatnonzero(stays), rank),
-        weights=_take_weights(graph, fresh, rows),
+        weights=_take_weights(graph, fresh, np.array(plan.rearranged, np.int64)[fresh], rows),
         edges=Edges(tensor_rank[value[~fixed]], consumer[~fixed], position[~fixed]),
         weight_edges=Edges(weight[by_user].astype(np.int32), user[by_user], argument[by_user]),
         source=graph.source,
@@ -230,12 +246,17 @@ def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
     )
 
 
-def _take_weights(graph: Graph, fresh: Longs, rows: Longs) -> Weights:
-    """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights."""
+def _take_weights(graph: Graph, fresh: Longs, origin: Longs, rows: Longs) -> Weights:
+    """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights.
+
+    `origin` [len(fresh)] is the weight that each of them rearranges, −1 if none.
+    """
     weights, tensors = graph.weights, graph.tensors
-    taken = set(weights.name)
-    names = [*weights.name, *(_distinct(tensors.name[tensor], taken) for tensor in fresh.tolist())]
-    storage = np.concatenate((weights.storage, weights.storage.max(initial=-1) + 1 + np.arange(len(fresh))))
+    kept = rows[rows < len(weights)]
+    names = [*weights.name, *_fresh_names(graph, fresh, origin, kept)]
+    storage = weights.storage.max(initial=-1) + 1 + np.arange(len(fresh))
+    storage[origin >= 0] = weights.storage[origin[origin >= 0]]
+    storage = np.concatenate((weights.storage, storage))
     shapes = Ragged.of((*weights.shape, *(tensors.shape[tensor] for tensor in fresh.tolist())))
     return Weights(
         name=tuple(names[row] for row in rows.tolist()),
@@ -244,6 +265,15 @@ def _take_weights(graph: Graph, fresh: Longs, rows: Longs) -> Weights:
         shape=shapes.take(rows),
         storage=storage[rows],
     )
+
+
+def _fresh_names(graph: Graph, fresh: Longs, origin: Longs, kept: Longs) -> list[str]:
+    taken = {graph.weights.name[weight] for weight in kept.tolist()}
+    names = []
+    for tensor, weight in zip(fresh.tolist(), origin.tolist(), strict=True):
+        own = graph.weights.name[weight] if weight >= 0 else ""
+        names.append(_distinct(own if own and own not in taken else graph.tensors.name[tensor], taken))
+    return names
 
 
 def _distinct(name: str, taken: set[str]) -> str:
