@@ -106,8 +106,9 @@ class Graph:
     def digest(self) -> str:
         """sha256 over structure, kinds and shapes, whatever the ops are called and whatever they cost."""
         state = hashlib.sha256()
-        kinds = sorted(set(self.ops.kind.values))
-        rank = np.array([kinds.index(kind) for kind in self.ops.kind.values], np.int32)
+        kinds = sorted(self.ops.kind.values[code] for code in np.unique(self.ops.kind.codes).tolist())
+        number = {kind: place for place, kind in enumerate(kinds)}
+        rank = np.array([number.get(kind, -1) for kind in self.ops.kind.values], np.int32)
         state.update("\0".join(kinds).encode())
         columns: list[npt.NDArray[Any]] = [rank[self.ops.kind.codes] if len(rank) else rank]
         columns += [self.tensors.producer, self.ops.backward, self.ops.group, self.ops.state_bytes]
