@@ -15,7 +15,7 @@ from twins.plain import Run
 
 from placewise.errors import PlanError
 from placewise.model.builder import GraphBuilder
-from placewise.model.cluster import Cluster, Device
+from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
@@ -123,6 +123,33 @@ def test_times_without_ties(objective):
         assert same(judged.value, run.value)
         if judged.timeline is not None:
             assert judged.timeline.start.tolist() == pytest.approx(run.start, rel=1e-12)
+
+
+@pytest.mark.parametrize("transfers", ["staged", "direct"])
+@pytest.mark.parametrize("count", [63, 64, 65, 140])
+def test_max_load_of_many_devices(count, transfers):
+    """More locations than a machine word has bits, on one wire that some links share."""
+    rng = np.random.default_rng(count)
+    builder = GraphBuilder()
+    tensors = [builder.add_tensor(-1, nbytes=1)]
+    for op in range(200):
+        builder.add_op(f"op{op}", "Op")
+        for tensor in rng.choice(tensors, 3).tolist():
+            builder.add_edge(tensor, op)
+        tensors.append(builder.add_tensor(op, nbytes=1, output=op % 4 == 0))
+    devices = tuple(Device(f"d{i}", "cpu" if i % 20 == 3 else "accelerator") for i in range(count))
+    names = [device.name for device in devices if not device.is_host]
+    ends = [pair for name in names for pair in ((name, HOST), (HOST, name))]
+    if transfers == "direct":
+        ends += [(a, b) for a in names for b in names if a != b]
+    links = tuple(Link(a, b, float(1 + k % 3), shared="wire" * (k % 5 == 0)) for k, (a, b) in enumerate(ends))
+    cluster = Cluster(devices, links, transfers)
+    transfer = rng.integers(0, 8, (len(tensors), len(cluster.class_bandwidth))) / 4
+    transfer[:, 0] = 0
+    costs = CostTable.given(rng.integers(0, 8, (200, count)) / 4, transfer)
+    problem = Problem(builder.build(), cluster, costs, Objective("throughput", communication="overlap"))
+    for row in rng.integers(0, count, (4, 200)).astype(np.int32):
+        assert evaluate(problem, row)[0] == throughput_value(problem, row.tolist())
 
 
 @settings(deadline=None, max_examples=60)

@@ -24,6 +24,7 @@ class Arrays(NamedTuple):
     out_offsets: Longs  # [n_ops + 1]
     consumer_offsets: Longs  # [n_tensors + 1]
     consumers: Ints  # distinct consumers of each tensor
+    consumed: Ints  # [len(consumers)] the tensor of each
     location: Ints  # [n_devices]
     link_class: Ints  # [n_devices + 1, n_devices + 1]
     queue: Ints  # [n_devices + 1, n_devices + 1]
@@ -45,6 +46,7 @@ def arrays_of(problem: Problem) -> Arrays:
         out_offsets=graph.out_offsets,
         consumer_offsets=graph.consumer_offsets,
         consumers=graph.consumers,
+        consumed=frozen(np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets)), np.int32),
         location=cluster.location,
         link_class=cluster.link_class,
         queue=cluster.queue,

@@ -1,4 +1,4 @@
-"""Two priority queues for kernels: a binary heap of (time, item), and a set of small integers with its minimum."""
+"""Queues for kernels: a binary heap of (time, item), and a set of small integers with its minimum."""
 
 from __future__ import annotations
 
@@ -10,6 +10,12 @@ _DEBRUIJN = np.uint64(0x03F79D71B4CB0A89)
 _FIRST_BIT = np.zeros(64, np.int64)
 for _bit in range(64):
     _FIRST_BIT[((int(_DEBRUIJN) << _bit) & (2**64 - 1)) >> 58] = _bit
+
+
+@helper
+def first_bit(word):
+    """The number of the lowest bit of a word that is not zero."""
+    return _FIRST_BIT[((word & (~word + np.uint64(1))) * _DEBRUIJN) >> np.uint64(58)]
 
 
 @helper
@@ -78,9 +84,7 @@ def bitset_pop_min(words, base, levels):
     """Remove and return the smallest item of a set that is not empty."""
     smallest = 0
     for level in range(len(levels) - 2, -1, -1):
-        word = words[base + levels[level] + smallest]
-        lowest = word & (~word + np.uint64(1))
-        smallest = (smallest << 6) + _FIRST_BIT[(lowest * _DEBRUIJN) >> np.uint64(58)]
+        smallest = (smallest << 6) + first_bit(words[base + levels[level] + smallest])
     item = smallest
     for level in range(len(levels) - 1):
         at = base + levels[level] + (item >> 6)

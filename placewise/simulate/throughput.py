@@ -15,6 +15,7 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints
 from placewise.simulate.arrays import Arrays
+from placewise.simulate.heaps import first_bit
 from placewise.simulate.kernels import helper, kernel
 
 MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
@@ -30,39 +31,75 @@ class Loads(NamedTuple):
 
 
 @helper
-def _add_loads(a, device, compute, send, receive, wires, stamp):
-    host = len(a.location)
+def _add_compute(a, device, compute):
+    """Four sums per device, so that one addition need not wait for the one before."""
+    sums = np.zeros((4, len(a.location)))
     for op in range(len(device)):
-        compute[device[op]] += a.op_seconds[op, device[op]]
+        sums[op & 3, device[op]] += a.op_seconds[op, device[op]]
+    for d in range(len(a.location)):
+        compute[d] = sums[0, d] + sums[1, d] + sums[2, d] + sums[3, d]
+
+
+@helper
+def _find_targets(a, place, window, targets):
+    """Which of the locations ``64 · window …`` need each tensor, as bits, into `targets` [n_tensors]."""
+    targets[:] = 0
+    seen, previous = np.uint64(0), -1
+    for row in range(len(a.consumers)):
+        tensor, there = a.consumed[row], place[a.consumers[row]]
+        bit = np.uint64((there >> 6) == window) << np.uint64(there & 63)
+        seen = bit | (seen if tensor == previous else np.uint64(0))
+        targets[tensor] = seen
+        previous = tensor
+
+
+@helper
+def _charge(seconds, wire, source, target, send, receive, wires):
+    send[source] += seconds
+    receive[target] += seconds
+    if wire >= 0:
+        wires[wire] += seconds
+
+
+@helper
+def _add_transfers(a, place, window, targets, sent, send, receive, wires):
+    """Charge the tensors that go to the locations of `targets`; `sent` remembers those that went to the host."""
+    host, one = len(a.location), np.uint64(1)
     for tensor in range(len(a.producer)):
         maker = a.producer[tensor]
-        source = host if maker < 0 else a.location[device[maker]]
-        stamp[source] = tensor
-        first, last = a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]
-        sent = False
-        for row in range(first, last + (1 if a.output[tensor] else 0)):
-            target = host if row == last else a.location[device[a.consumers[row]]]
-            if stamp[target] == tensor:
-                continue
-            stamp[target] = tensor
-            if a.staged:
-                if not sent and source != host:
-                    seconds = a.transfer[tensor, a.link_class[source, host]]
-                    send[source] += seconds
-                    if a.wire[source, host] >= 0:
-                        wires[a.wire[source, host]] += seconds
-                sent = True
-                if target != host:
-                    seconds = a.transfer[tensor, a.link_class[host, target]]
-                    receive[target] += seconds
-                    if a.wire[host, target] >= 0:
-                        wires[a.wire[host, target]] += seconds
-            else:
-                seconds = a.transfer[tensor, a.link_class[source, target]]
-                send[source] += seconds
-                receive[target] += seconds
-                if a.wire[source, target] >= 0:
-                    wires[a.wire[source, target]] += seconds
+        source = host if maker < 0 else place[maker]
+        left = targets[tensor]
+        if a.output[tensor] and host >> 6 == window:
+            left |= one << np.uint64(host & 63)
+        if source >> 6 == window:
+            left &= ~(one << np.uint64(source & 63))
+        if left == 0:
+            continue
+        origin = source
+        if a.staged:
+            if source != host and not sent[tensor]:
+                seconds = a.transfer[tensor, a.link_class[source, host]]
+                _charge(seconds, a.wire[source, host], source, host, send, receive, wires)
+                sent[tensor] = True
+            if host >> 6 == window:
+                left &= ~(one << np.uint64(host & 63))
+            origin = host
+        while left != 0:
+            target = (window << 6) + first_bit(left)
+            left &= left - one
+            seconds = a.transfer[tensor, a.link_class[origin, target]]
+            _charge(seconds, a.wire[origin, target], origin, target, send, receive, wires)
+
+
+@helper
+def _add_loads(a, device, compute, send, receive, wires, place, targets, sent):
+    for op in range(len(device)):
+        place[op] = a.location[device[op]]
+    _add_compute(a, device, compute)
+    sent[:] = False
+    for window in range((len(a.location) >> 6) + 1):
+        _find_targets(a, place, window, targets)
+        _add_transfers(a, place, window, targets, sent, send, receive, wires)
 
 
 @helper
@@ -76,11 +113,13 @@ def _load(compute, send, receive, mode):
 
 @kernel
 def _max_loads(a, placements, mode, first, last, values):
-    places = len(a.location)
+    places, n_tensors = len(a.location), len(a.producer)
+    place, targets = np.empty(placements.shape[1], np.int32), np.empty(n_tensors, np.uint64)
+    sent = np.empty(n_tensors, np.bool_)
     for k in range(first, last):
         compute, wires = np.zeros(places + 1), np.zeros(a.n_wires)
         send, receive = np.zeros(places + 1), np.zeros(places + 1)
-        _add_loads(a, placements[k], compute, send, receive, wires, np.full(places + 1, -1))
+        _add_loads(a, placements[k], compute, send, receive, wires, place, targets, sent)
         worst = 0.0
         for d in range(places):
             worst = max(worst, _load(compute[d], send[d], receive[d], mode))
@@ -91,7 +130,8 @@ def _max_loads(a, placements, mode, first, last, values):
 
 @kernel
 def _loads(a, placement, compute, send, receive, wires):
-    _add_loads(a, placement, compute, send, receive, wires, np.full(len(a.location) + 1, -1))
+    place, targets = np.empty(len(placement), np.int32), np.empty(len(a.producer), np.uint64)
+    _add_loads(a, placement, compute, send, receive, wires, place, targets, np.empty(len(a.producer), np.bool_))
 
 
 def loads(a: Arrays, device: Ints) -> Loads:
