@@ -24,6 +24,8 @@ from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
 
+LAST_RESORT = "pack"
+
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
@@ -62,12 +64,12 @@ class AutoPlacer:
         reason = Reason.FINISHED
         for name in _suitable(problem):
             placer = create(name)
-            if placer.supports(problem) is not None:
+            if placer.supports(problem) is not None or (name == LAST_RESORT and best is not None):
                 continue
             on_progress(Progress(name, watch.elapsed, "starting", best.value if best else None))
             found = placer.propose(problem, watch.rest(), hints=hints, evaluate=price, on_progress=on_progress)
             if found.infeasible:
-                return found
+                return found if name == LAST_RESORT else _in_bytes(problem, found, watch)
             bounds += [found.bound] if found.bound else []
             candidate = _judged(problem, name, found, price)
             if candidate is None:
@@ -88,8 +90,22 @@ class AutoPlacer:
 def _suitable(problem: Problem) -> tuple[str, ...]:
     """Quick placers first, so that there is an answer early."""
     if problem.objective.kind == "latency":
-        return "single", "balanced", "etf"
-    return "single", "balanced", "etf", "dp"
+        return "single", "balanced", "etf", LAST_RESORT
+    return "single", "balanced", "etf", "dp", LAST_RESORT
+
+
+def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
+    """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
+    free = problem.with_(constraints=replace(problem.constraints, contiguous=False))
+    packer = create(LAST_RESORT)
+    if packer.supports(free) is not None:
+        return found
+    packed = packer.propose(free, watch.rest())
+    if packed.infeasible:
+        return replace(found, infeasible=packed.infeasible)
+    if packed.placement is not None and problem.constraints.contiguous:
+        return replace(found, infeasible=f"{found.infeasible}; stages that form no chain would fit")
+    return found
 
 
 def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _Candidate | None:

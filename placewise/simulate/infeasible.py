@@ -33,13 +33,19 @@ def why_infeasible(problem: Problem) -> str:
     needed = float(unshared_bytes(problem)[bound_to].sum())
     missing = needed - float(problem.capacity[limited].sum())
     if missing > 1e-9 * max(needed, 1.0):
-        block = int(np.where(bound_to, size, -1.0).argmax())
         devices = ", ".join(problem.cluster.names[d] for d in np.flatnonzero(limited))
         return (
             f"{format_bytes(needed)} must fit on {devices}, which is {format_bytes(missing)} ({missing:.0f} bytes) "
-            f"more than they hold; the largest group is {_named(problem, block)} with {format_bytes(size[block])}"
+            f"more than they hold; {largest_group(problem)}"
         )
     return ""
+
+
+def largest_group(problem: Problem) -> str:
+    """Which block needs most bytes, in words."""
+    size = block_bytes(problem)
+    block = int(size.argmax())
+    return f"the largest group is {_named(problem, block)} with {format_bytes(size[block])}"
 
 
 def _named(problem: Problem, block: int) -> str:

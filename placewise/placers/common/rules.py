@@ -11,8 +11,6 @@ from placewise.simulate.contract import contract, device_cycle
 from placewise.simulate.memory import device_memory
 from placewise.units import format_bytes
 
-_ROUNDING = 1e-9
-
 
 def broken(problem: Problem, device: Ints) -> str:
     """The first rule that a placement [n_ops] breaks, in words; empty if it keeps them all."""
@@ -33,7 +31,7 @@ def broken(problem: Problem, device: Ints) -> str:
             return f"the stages are no chain: {' → '.join(names[d] for d in (*cycle, cycle[0]))}"
     _, peak = device_memory(problem, Placement(device))
     short = peak - problem.capacity
-    if (short > _ROUNDING * np.maximum(peak, 1.0)).any():
+    if (short > 0).any():
         d = int(np.argmax(short))
         return (
             f"{names[d]} would need {format_bytes(peak[d])} and may use {format_bytes(problem.capacity[d])}: "
