@@ -1,0 +1,66 @@
+"""The documents keep their word: every command of the README runs, links lead somewhere, every placer is named."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from placewise.placers import registry
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+COMMANDS = [
+    line
+    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("placewise ")
+]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
+    """In the order of the page, in an empty folder with the examples, each command ends with exit code 0."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    assert len(COMMANDS) >= 6
+    for command in COMMANDS:
+        arguments = shlex.split(command)[1:]
+        call = [sys.executable, "-c", "from placewise.cli import main; main()", *arguments]
+        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert done.returncode == 0, f"{command}\n{done.stderr}"
+        assert done.stdout.strip(), command
+
+
+def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
+    """The Python example prints a summary and writes a plan."""
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "latency" in done.stdout and (tmp_path / "plan.json").exists()
+
+
+def test_the_makefile_has_the_two_commands_of_the_readme() -> None:
+    """`make demo` and `make test`, and no other target that a person would call."""
+    phony = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert phony is not None and phony[1].split() == ["demo", "test"]
+    assert "make demo" in README and "make test" in README
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Relative links point at files of the project."""
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if not target.startswith(("http:", "https:")):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_placer_is_in_the_changelog() -> None:
+    """A placer that can be asked for is told of."""
+    text = (ROOT / "CHANGELOG.md").read_text()
+    for name in registry.names():
+        assert f"`{name}`" in text
