@@ -18,25 +18,21 @@ from placewise.simulate.kernels import helper, kernel
 
 
 @helper
-def _move(a, tensor, source, target, clock, log):
-    seconds = a.transfer[tensor, a.link_class[source, target]]
-    note(log, tensor, source, target, clock, clock + seconds)
-    return clock + seconds
+def _move(transfer, link_class, tensor, source, target, held, clock, log):
+    """One hop; when it has arrived. `held` [n_tensors, n_devices + 1] remembers where a tensor has been."""
+    arrived = clock + transfer[tensor, link_class[source, target]]
+    note(log, tensor, source, target, clock, arrived)
+    held[tensor, target] = True
+    return arrived
 
 
 @helper
-def _fetch(a, tensor, source, target, held, clock, log):
-    """Bring `tensor` to `target` if it is not there; `held` [n_tensors, n_devices + 1] remembers where it is."""
-    host = len(a.location)
-    if held[tensor, target]:
-        return clock
-    if a.staged and not held[tensor, host]:
-        clock = _move(a, tensor, source, host, clock, log)
-        held[tensor, host] = True
-    if not held[tensor, target]:
-        clock = _move(a, tensor, host if a.staged else source, target, clock, log)
-        held[tensor, target] = True
-    return clock
+def _fetch(transfer, link_class, staged, tensor, source, target, held, clock, log):
+    """Bring `tensor` to a location that has never had it, from `source` or, staged, through host memory."""
+    host = len(link_class) - 1
+    if staged and target != host and not held[tensor, host]:
+        clock = _move(transfer, link_class, tensor, source, host, held, clock, log)
+    return _move(transfer, link_class, tensor, host if staged and target != host else source, target, held, clock, log)
 
 
 @kernel
@@ -63,8 +59,9 @@ def _run_pieces(a, device, number, order, in_offsets, in_tensors, start, finish,
             for row in range(in_offsets[op], in_offsets[op + 1]):
                 tensor = in_tensors[row]
                 maker = a.producer[tensor]
-                source = host if maker < 0 else a.location[device[maker]]
-                clock = _fetch(a, tensor, source, a.location[d], held, clock, log)
+                if not held[tensor, a.location[d]]:
+                    source = host if maker < 0 else a.location[device[maker]]
+                    clock = _fetch(a.transfer, a.link_class, a.staged, tensor, source, a.location[d], held, clock, log)
             last += 1
         clock += a.call_overhead[d]
         for k in range(first, last):
@@ -73,9 +70,24 @@ def _run_pieces(a, device, number, order, in_offsets, in_tensors, start, finish,
             finish[order[k]] = clock
         first = last
     for tensor in range(len(a.producer)):
-        if a.output[tensor] and a.producer[tensor] >= 0:
-            clock = _fetch(a, tensor, a.location[device[a.producer[tensor]]], host, held, clock, log)
+        if a.output[tensor] and not held[tensor, host]:
+            source = a.location[device[a.producer[tensor]]]
+            clock = _fetch(a.transfer, a.link_class, a.staged, tensor, source, host, held, clock, log)
     return clock
+
+
+@kernel
+def _sorted_by(order, column, count):
+    """The ops of `order` by `column` [n_ops], whose values are below `count`; equal ones stay as they are."""
+    start, result = np.zeros(count + 1, np.int64), np.empty_like(order)
+    for op in range(len(column)):
+        start[column[op] + 1] += 1
+    for value in range(count):
+        start[value + 1] += start[value]
+    for op in order:
+        result[start[column[op]]] = op
+        start[column[op]] += 1
+    return result
 
 
 def cut_pieces(a: Arrays, device: Ints) -> Ints:
@@ -109,5 +121,6 @@ def _run(
     a: Arrays, device: Ints, in_offsets: Longs, in_tensors: Ints, start: Floats, finish: Floats, log: Floats
 ) -> float:
     number = cut_pieces(a, device)
-    order = np.lexsort((device, number))
+    by_device = _sorted_by(np.arange(len(device)), device, len(a.location))
+    order = _sorted_by(by_device, number, len(device))
     return float(_run_pieces(a, device, number, order, in_offsets, in_tensors, start, finish, log))

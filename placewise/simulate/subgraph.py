@@ -19,26 +19,31 @@ from placewise.simulate.arrays import Arrays
 from placewise.simulate.hops import NO_LOG, logged_timeline, new_log, note
 from placewise.simulate.kernels import helper, kernel
 
+_TOGETHER = 8
+"""So many devices are followed through the graph at once."""
+
 
 @kernel
 def _alternation_depth(a, device, call):
     """Fill `call` [n_ops] with the number of each accelerator op's call on its device, from 0; −1 on hosts."""
     host = len(a.location)
+    entered = np.empty((len(device), _TOGETHER), np.int32)
     call[:] = -1
-    for d in range(host):
-        if a.location[d] == host:
-            continue
-        entered = np.zeros(len(device), np.int32)
+    for first in range(0, host, _TOGETHER):
+        entered[:] = 0
         for op in range(len(device)):
-            if device[op] == d:
-                entered[op] = max(entered[op], 1)
-                call[op] = entered[op] - 1
-            outside = 0 if device[op] == d else 1
+            here = device[op] - first
+            if 0 <= here < _TOGETHER and a.location[device[op]] < host:
+                entered[op, here] = max(entered[op, here], 1)
+                call[op] = entered[op, here] - 1
             for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
                 for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
                     reader = a.consumers[row]
-                    depth = entered[op] + (outside if device[reader] == d else 0)
-                    entered[reader] = max(entered[reader], depth)
+                    for k in range(_TOGETHER):
+                        entered[reader, k] = max(entered[reader, k], entered[op, k])
+                    there = device[reader] - first
+                    if 0 <= there < _TOGETHER and there != here:
+                        entered[reader, there] = max(entered[reader, there], entered[op, there] + 1)
 
 
 def cut_calls(a: Arrays, device: Ints) -> Ints:
@@ -152,19 +157,36 @@ def _run_nodes(a, device, node, call_device, receive, send, missing, begin, star
     return makespan if done == len(device) else np.inf
 
 
-def _nodes(a: Arrays, device: Ints, call: Ints | None) -> tuple[Ints, Ints]:
-    """The node of each op [n_ops] (its dense call, or n_calls + op on a host) and each call's device [n_calls]."""
-    number = cut_calls(a, device) if call is None else call
-    on_accelerator = a.location[device] < len(a.location)
-    lowest = int(number.min(initial=0))
-    span = int(number.max(initial=0)) - lowest + 1
-    key = device.astype(np.int64) * span + number - lowest
-    calls, dense = np.unique(key[on_accelerator], return_inverse=True)
+@kernel
+def _nodes(a, device, number):
+    """The node of each op [n_ops] (its call, or n_calls + op on a host) and each call's device [n_calls].
+
+    `number` [n_ops] counts the calls of each accelerator from 0 without gaps; calls are sorted by device.
+    """
+    host = len(a.location)
+    first = np.zeros(host + 1, np.int64)
+    for op in range(len(device)):
+        if a.location[device[op]] < host:
+            first[device[op] + 1] = max(first[device[op] + 1], number[op] + 1)
+    for d in range(host):
+        first[d + 1] += first[d]
+    call_device = np.empty(first[host], np.int32)
+    for d in range(host):
+        call_device[first[d] : first[d + 1]] = d
     node = np.empty(len(device), np.int32)
-    node[on_accelerator] = dense
-    hosted = np.flatnonzero(~on_accelerator)
-    node[hosted] = len(calls) + hosted
-    return node, (calls // span).astype(np.int32)
+    for op in range(len(device)):
+        node[op] = first[device[op]] + number[op] if a.location[device[op]] < host else first[host] + op
+    return node, call_device
+
+
+def _without_gaps(device: Ints, call: Ints) -> Ints:
+    """Any numbers of calls [n_ops], counted from 0 on every device in the same order."""
+    lowest = int(call.min(initial=0))
+    span = int(call.max(initial=0)) - lowest + 1
+    calls, dense = np.unique(device.astype(np.int64) * span + call - lowest, return_inverse=True)
+    first = np.searchsorted(calls, device.astype(np.int64) * span)
+    numbers: Ints = (dense - first).astype(np.int32)
+    return numbers
 
 
 def makespan(a: Arrays, device: Ints, call: Ints | None = None) -> float:
@@ -187,7 +209,7 @@ def timeline(a: Arrays, device: Ints, call: Ints | None = None) -> tuple[float, 
 
 def _run(a: Arrays, device: Ints, call: Ints | None, log: Floats) -> tuple[float, Floats, Floats]:
     """The makespan, and when ops start and finish [n_ops]; the hops go into `log`."""
-    node, call_device = _nodes(a, device, call)
+    node, call_device = _nodes(a, device, cut_calls(a, device) if call is None else _without_gaps(device, call))
     receive, send = np.zeros(len(call_device)), np.zeros(len(call_device))
     missing = _cross(a, node, call_device, receive, send, NO_LOG)
     start, finish = np.full(len(device), np.inf), np.full(len(device), np.inf)
