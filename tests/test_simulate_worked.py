@@ -7,9 +7,11 @@ import re
 
 import pytest
 from twins import operator_makespan, peak_memory, sequential_makespan, subgraph_makespan, throughput_value
-from worked_examples import EXAMPLES
+from worked_examples import EXAMPLES, Op, make_placement, make_problem
 from worked_page import MODES, PAGE, facts, fill
 
+from placewise.model.cluster import Device
+from placewise.model.problem import Objective
 from placewise.simulate import simulate
 
 TEXT = PAGE.read_text("utf-8")
@@ -94,3 +96,47 @@ def test_latency_twin(name):
     if judged.timeline is not None:
         assert run.start == judged.timeline.start.tolist()
     assert peak_memory(problem, placement) == [use.peak for use in judged.devices]
+
+
+@pytest.mark.parametrize(
+    ("name", "waits"),
+    [
+        ("diamond", ["", "acc0"]),
+        ("queue", ["", "acc0"]),
+        ("two-streams", ["host", "acc0"]),
+        ("there-and-back", ["cpu", "acc0"]),
+        ("host-in-parallel", ["cpu", "acc0", ""]),
+        ("circle", ["", ""]),
+        ("circle-cut", ["acc1", "acc0"]),
+        ("three-pieces", ["cpu", "acc0"]),
+        ("branches", ["acc1", "acc0"]),
+        ("copy-kept", ["cpu", "acc0", "acc0"]),
+    ],
+)
+def test_what_devices_wait_for(name, waits):
+    """Each device names the one whose tensors keep it idle for longest; "" if it never idles, or nothing runs."""
+    judged = simulate(EXAMPLES[name].problem, EXAMPLES[name].placement)
+    assert [use.waits_for for use in judged.devices] == waits
+
+
+def test_what_a_pipeline_waits_for():
+    """In the steady state everybody waits for the busiest device or wire."""
+    judged = simulate(EXAMPLES["shared-wire"].in_mode("overlap"), EXAMPLES["shared-wire"].placement)
+    assert judged.bottleneck == "pcie"
+    assert [use.waits_for for use in judged.devices] == ["pcie", "pcie"]
+    judged = simulate(EXAMPLES["two-stages"].in_mode("blocking"), EXAMPLES["two-stages"].placement)
+    assert [use.waits_for for use in judged.devices] == ["", "acc0"]
+
+
+def test_waiting_is_for_what_arrives_last():
+    """A slow transfer of an early tensor keeps a CPU waiting longer than a late tensor on a quick one."""
+    ops = {
+        "p": Op(1, "acc0", "", 5),
+        "q": Op(3, "acc1", "", 1),
+        "r": Op(1, "cpu", "p q"),
+    }
+    devices = [Device("acc0"), Device("acc1"), Device("cpu", kind="cpu")]
+    problem = make_problem(ops, devices, "staged", Objective(execution="operator"))
+    judged = simulate(problem, make_placement(ops, problem))
+    assert judged.value == 7
+    assert judged.devices[2].waits_for == "acc0"

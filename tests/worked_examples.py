@@ -46,7 +46,7 @@ def _graph(ops: Mapping[str, Op], inputs: Mapping[str, int]) -> Graph:
     return builder.build()
 
 
-def _problem(
+def make_problem(
     ops: Mapping[str, Op],
     devices: Sequence[Device],
     transfers: Transfers,
@@ -68,7 +68,7 @@ def _problem(
     return Problem(graph, cluster, CostTable.given(seconds, transfer_seconds_of(graph, cluster)), objective)
 
 
-def _placement(ops: Mapping[str, Op], problem: Problem) -> Placement:
+def make_placement(ops: Mapping[str, Op], problem: Problem) -> Placement:
     return Placement.named(problem.graph, problem.cluster, {name: op.device for name, op in ops.items()})
 
 
@@ -92,7 +92,7 @@ def _examples() -> dict[str, Example]:
 
     def add(name: str, ops: Mapping[str, Op], problem: Problem, **given: Sequence[int]) -> None:
         columns = {key: np.array(column, np.int32) for key, column in given.items()}
-        found[name] = Example(problem, Placement(_placement(ops, problem).device, **columns))
+        found[name] = Example(problem, Placement(make_placement(ops, problem).device, **columns))
 
     chain = {
         "a": Op(2, "acc0", "x", 1, weight=10),
@@ -100,7 +100,7 @@ def _examples() -> dict[str, Example]:
         "c": Op(4, "acc1", "b", 1),
         "d": Op(1, "acc1", "c", 1, output=True),
     }
-    add("two-stages", chain, _problem(chain, acc[:2], "staged", throughput, inputs={"x": 2}))
+    add("two-stages", chain, make_problem(chain, acc[:2], "staged", throughput, inputs={"x": 2}))
     fan = {
         "a": Op(3, "acc0", "", 4),
         "b": Op(1, "acc1", "a"),
@@ -111,14 +111,14 @@ def _examples() -> dict[str, Example]:
     speeds = {pair: 2.0 for name in ("acc0", "acc1", "acc2") for pair in ((name, HOST), (HOST, name))}
     speeds |= {("acc0", "acc1"): 4.0, ("acc0", "acc2"): 2.0}
     for transfers in ("staged", "direct"):
-        add(f"fan-out-{transfers}", fan, _problem(fan, [*acc, cpu], transfers, throughput, speeds=speeds))  # type: ignore[arg-type]
+        add(f"fan-out-{transfers}", fan, make_problem(fan, [*acc, cpu], transfers, throughput, speeds=speeds))  # type: ignore[arg-type]
     training = {
         "f1": Op(2, "acc0", "", 2, group=1),
         "f2": Op(2, "acc1", "f1", 1, group=2),
         "b2": Op(4, "acc1", "f2", 2, backward=True, group=2),
         "b1": Op(3, "acc0", "f1 b2", backward=True, group=1),
     }
-    add("shared-wire", training, _problem(training, acc[:2], "staged", throughput, shared="pcie"))
+    add("shared-wire", training, make_problem(training, acc[:2], "staged", throughput, shared="pcie"))
 
     diamond = {
         "a": Op(2, "acc0", "", 1),
@@ -127,15 +127,15 @@ def _examples() -> dict[str, Example]:
         "e": Op(1, "acc0", "a", 1),
         "d": Op(1, "acc0", "b c e"),
     }
-    add("diamond", diamond, _problem(diamond, acc[:2], "direct", operator))
+    add("diamond", diamond, make_problem(diamond, acc[:2], "direct", operator))
     queue = {
         "p": Op(1, "acc0", "", 2),
         "q": Op(1, "acc0", "", 2),
         "r": Op(1, "acc1", "p"),
         "s": Op(3, "acc1", "q"),
     }
-    add("queue", queue, _problem(queue, acc[:2], "direct", operator))
-    add("queue-ordered", queue, _problem(queue, acc[:2], "direct", operator), order=[0, 1, 2, 3])
+    add("queue", queue, make_problem(queue, acc[:2], "direct", operator))
+    add("queue-ordered", queue, make_problem(queue, acc[:2], "direct", operator), order=[0, 1, 2, 3])
     streams = {
         "a": Op(2, "acc0", "x", 2),
         "b": Op(3, "acc0", "x", 1),
@@ -143,14 +143,14 @@ def _examples() -> dict[str, Example]:
         "d": Op(1, "acc1", "b", 2, output=True),
     }
     devices = [Device("acc0", streams=2), acc[1]]
-    add("two-streams", streams, _problem(streams, devices, "staged", operator, inputs={"x": 1}))
+    add("two-streams", streams, make_problem(streams, devices, "staged", operator, inputs={"x": 1}))
 
     back = {
         "a": Op(2, "acc0", "", 1),
         "b": Op(3, "cpu", "a", 2),
         "c": Op(2, "acc0", "a b", 1, output=True),
     }
-    add("there-and-back", back, _problem(back, [acc[0], cpu], "staged", subgraph))
+    add("there-and-back", back, make_problem(back, [acc[0], cpu], "staged", subgraph))
     hosts = {
         "u": Op(4, "cpu", "", 1),
         "v": Op(2, "cpu", "", 2),
@@ -158,15 +158,15 @@ def _examples() -> dict[str, Example]:
         "q": Op(2, "acc1", "u p", 2, output=True),
     }
     devices = [acc[0], Device("acc1", call_overhead=1.0), cpu]
-    add("host-in-parallel", hosts, _problem(hosts, devices, "direct", subgraph))
+    add("host-in-parallel", hosts, make_problem(hosts, devices, "direct", subgraph))
     circle = {
         "a1": Op(2, "acc0", "", 1),
         "b2": Op(1, "acc1", "", 1),
         "b1": Op(2, "acc1", "a1"),
         "a2": Op(1, "acc0", "b2"),
     }
-    add("circle", circle, _problem(circle, acc[:2], "staged", subgraph))
-    add("circle-cut", circle, _problem(circle, acc[:2], "staged", subgraph), call=[0, 0, 1, 1])
+    add("circle", circle, make_problem(circle, acc[:2], "staged", subgraph))
+    add("circle-cut", circle, make_problem(circle, acc[:2], "staged", subgraph), call=[0, 0, 1, 1])
 
     pieces = {
         "a": Op(2, "acc0", "x", 1),
@@ -175,7 +175,7 @@ def _examples() -> dict[str, Example]:
         "d": Op(2, "acc0", "a c", 1, output=True),
     }
     devices = [Device("acc0", call_overhead=1.0), cpu]
-    add("three-pieces", pieces, _problem(pieces, devices, "staged", sequential, inputs={"x": 1}))
+    add("three-pieces", pieces, make_problem(pieces, devices, "staged", sequential, inputs={"x": 1}))
     branch = {
         "a": Op(1, "acc0", "", 2),
         "b": Op(2, "acc1", "a", 1),
@@ -183,14 +183,14 @@ def _examples() -> dict[str, Example]:
         "e": Op(1, "acc1", "a c"),
         "f": Op(1, "acc0", "b"),
     }
-    add("branches", branch, _problem(branch, acc[:2], "direct", sequential))
+    add("branches", branch, make_problem(branch, acc[:2], "direct", sequential))
     copies = {
         "a": Op(2, "acc0", "", 2),
         "b": Op(1, "acc1", "a", 1),
         "h": Op(3, "cpu", "a", 1),
         "k": Op(1, "acc0", "b h"),
     }
-    add("copy-kept", copies, _problem(copies, [*acc[:2], cpu], "staged", sequential))
+    add("copy-kept", copies, make_problem(copies, [*acc[:2], cpu], "staged", sequential))
     return found
 
 

@@ -127,7 +127,7 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
     receive = np.bincount(timeline.target, weights=spent, minlength=count + 1)[:count]
     piece = piece_numbers(problem, placement)
     violations = check_calls(problem, value) + check(problem, placement, piece, ran if piece is None else None)
-    waits = [""] * count if ran is None else longest_waits(problem, placement, ran)
+    waits = [""] * count if ran is None else longest_waits(problem, placement, ran, piece)
     load = compute if problem.objective.execution == "operator" else compute + send + receive
     devices = _uses(problem, placement, ran, (compute, send, receive, load), value, waits)
     return Judgement(value, devices, tuple(violations), {}, ran, problem.cluster.names[int(load.argmax())])
