@@ -34,7 +34,11 @@ def kernel(function: Function) -> Function:
 
 
 def helper(function: Function) -> Function:
-    """A function that only kernels call: compiled into them, cached with them."""
+    """A function that only kernels call: compiled into them, cached with them.
+
+    A call that is not inlined copies what it is given, so that a helper for a hot loop takes the columns that it
+    reads and not a whole `Arrays`.
+    """
     compiled: Function = numba.njit(nogil=True)(function)
     return compiled
 

@@ -1,4 +1,4 @@
-"""Max-load of a pipeline in its steady state (Tarnawski et al. 2020; DESIGN of this judge in docs/judge.md).
+"""Max-load of a pipeline in its steady state (Tarnawski et al. 2020); docs/judge.md works it by hand.
 
 A tensor crosses to a location at most once. Staged: the producing accelerator sends it to host memory once,
 each accelerator that needs it receives it once. Direct: it is sent once per destination, at that link's
