@@ -101,7 +101,7 @@ def test_check_names_what_is_broken(tmp_path: Path) -> None:
 def test_compare_gives_a_leaderboard(tmp_path: Path) -> None:
     """Every placer has a line, the best value first, those that cannot say why."""
     entries = json.loads(run("compare", workload(tmp_path / "w.json"), "--json").stdout)["entries"]
-    assert {entry["placer"] for entry in entries} == {"auto", "balanced", "dp", "etf", "pack", "single"}
+    assert {entry["placer"] for entry in entries} == {"auto", "balanced", "dp", "etf", "greedy", "pack", "single"}
     values = [entry["value"] for entry in entries if "value" in entry and entry["value"] is not None]
     assert values == sorted(values) and values[0] == pytest.approx(0.009)
     assert any("refusal" in entry for entry in entries)

@@ -90,7 +90,7 @@ class AutoPlacer:
 def _suitable(problem: Problem) -> tuple[str, ...]:
     """Quick placers first, so that there is an answer early."""
     if problem.objective.kind == "latency":
-        return "single", "balanced", "etf", LAST_RESORT
+        return "single", "balanced", "greedy", "etf", LAST_RESORT
     return "single", "balanced", "etf", "dp", LAST_RESORT
 
 

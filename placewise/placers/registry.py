@@ -15,6 +15,7 @@ _PLACERS = {
     "balanced": "placewise.placers.heuristic.balanced:BalancedPlacer",
     "dp": "placewise.placers.exact.dp:DpPlacer",
     "etf": "placewise.placers.heuristic.etf:EtfPlacer",
+    "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
     "pack": "placewise.placers.exact.pack:PackPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
 }
