@@ -153,7 +153,7 @@ def test_max_load_of_many_devices(count, transfers):
 
 
 @settings(deadline=None, max_examples=60)
-@given(placed(objective=operator))
+@given(placed(objective=operator, max_devices=10))
 def test_upward_ranks(case):
     """Ranks are those of the definition, to the last bit, so that every machine breaks ties alike."""
     problem, _ = case

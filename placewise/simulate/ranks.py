@@ -34,7 +34,7 @@ def upward_ranks(problem: Problem, a: Arrays) -> Floats:
 def mean_op_seconds(problem: Problem) -> Floats:
     """Mean time of each op [n_ops] over the devices that may run it; 0 where none may."""
     times = np.where(problem.allowed, problem.costs.op_seconds, 0.0)
-    mean: Floats = times.sum(axis=1) / np.maximum(problem.allowed.sum(axis=1), 1)
+    mean: Floats = _row_sums(times) / np.maximum(problem.allowed.sum(axis=1), 1)
     return mean
 
 
@@ -50,5 +50,12 @@ def mean_transfer_seconds(problem: Problem) -> Floats:
             hops = ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
             for hop in hops:
                 weight[cluster.link_class[hop]] += 1
-    mean: Floats = (problem.costs.transfer_seconds * (weight / max(host * (host - 1), 1))).sum(axis=1)
-    return mean
+    return _row_sums(problem.costs.transfer_seconds * (weight / max(host * (host - 1), 1)))
+
+
+def _row_sums(table: Floats) -> Floats:
+    """Column after column, so that every machine rounds alike: equal ranks are equal everywhere."""
+    total = np.zeros(len(table))
+    for column in table.T:
+        total += column
+    return total
