@@ -85,6 +85,7 @@ def place(
     pins: Mapping[str, str] | None = None,
     forbidden: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
+    costs: str = "",
     budget: Budget | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
@@ -98,7 +99,7 @@ def place(
     """
     wishes = Wishes(
         objective, execution, communication, memory, contiguous, headroom,
-        pins or {}, forbidden or {}, dims or {},
+        pins or {}, forbidden or {}, dims or {}, costs=costs,
     )  # fmt: skip
     problem = build(model, devices, wishes)
     return Plan(place_problem(problem, placer, budget, options=options, on_progress=on_progress))

@@ -12,12 +12,15 @@ from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import InputError
 from placewise.files.cluster_file import cluster_of
+from placewise.files.costs_csv import load_costs_csv
+from placewise.files.costs_file import load_costs
 from placewise.files.format import format_name
 from placewise.files.graph_file import load_graph
 from placewise.files.plan_file import PlanFile, is_plan, load_plan
 from placewise.files.problem_file import load_problem
 from placewise.files.split_file import read_placement
 from placewise.model.cluster import Cluster
+from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
@@ -36,7 +39,8 @@ class Wishes:
     `objective` "latency" or "throughput" (default: throughput for published workloads, else latency);
     `execution`, `communication`, `memory` as in `Objective`; `pins` and `forbidden` map a regular expression
     to a device; `contiguous` defaults to True for throughput; `dims` gives symbolic dimensions; `view` is
-    "folded" (constants folded away) or "raw".
+    "folded" (constants folded away) or "raw"; `costs` is a file of given op times (CSV ``op,device,seconds`` over
+    the estimates, or a whole cost table).
     """
 
     objective: str | None = None
@@ -49,6 +53,7 @@ class Wishes:
     forbidden: Mapping[str, str] = field(default_factory=dict)
     dims: Mapping[str, int] = field(default_factory=dict)
     view: str = "folded"
+    costs: str = ""
 
 
 NO_WISHES = Wishes()
@@ -111,14 +116,26 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
     cluster = devices if isinstance(devices, Cluster) else read_cluster(devices)
     work = work_of(reading.graph)
     kind = wishes.objective or "latency"
+    costs, said = _with_given(cost_table(reading.graph, cluster, work=work), reading.graph, cluster, wishes)
     return Problem(
         reading.graph,
         cluster,
-        cost_table(reading.graph, cluster, work=work),
+        costs,
         _objective(Objective(_kind(kind)), wishes),
         _constraints(kind == "throughput", wishes),
-        (*reading.warnings, *work.warnings),
+        (*reading.warnings, *work.warnings, *said),
     )
+
+
+def _with_given(base: CostTable, graph: Graph, cluster: Cluster, wishes: Wishes) -> tuple[CostTable, tuple[str, ...]]:
+    """The cost table with the figures of the file that the user names, and a note that says so."""
+    if not wishes.costs:
+        return base, ()
+    if wishes.costs.endswith(".csv"):
+        costs = load_costs_csv(wishes.costs, graph, cluster, base=base)
+    else:
+        costs = load_costs(wishes.costs, graph, cluster)
+    return costs, (f"op times come from {wishes.costs} where it names them: give it again to price the plan",)
 
 
 def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
@@ -155,13 +172,15 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
     objective = _objective(before, wishes)
     kept = problem.constraints
     wished = _constraints(objective.kind == "throughput" if wishes.objective else kept.contiguous, wishes)
+    costs, said = _with_given(problem.costs, problem.graph, problem.cluster, wishes)
     constraints = Constraints(
         (*kept.pins, *wished.pins),
         (*kept.forbidden, *wished.forbidden),
         wished.contiguous,
         wishes.headroom or kept.headroom,
     )
-    return problem.with_(objective=objective, constraints=constraints)
+    warnings = (*problem.warnings, *said)
+    return problem.with_(costs=costs, objective=objective, constraints=constraints, warnings=warnings)
 
 
 def _kind(name: str) -> Any:

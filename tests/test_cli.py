@@ -17,6 +17,7 @@ from placewise.files.cluster_file import cluster_to_dict
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
+NAMES = ("auto", "balanced", "dp", "dpl", "etf", "greedy", "pack", "pipedream", "single")
 
 
 def run(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -80,6 +81,19 @@ def test_workloads_bring_their_devices(tmp_path: Path) -> None:
     assert "leave out the devices" in run("place", path, "-d", "cpu", code=2).stderr
 
 
+def test_given_op_times_replace_estimates(tmp_path: Path) -> None:
+    """A CSV of op times changes where ops go and what a plan is worth; an unknown op is refused with its line."""
+    path, times, split = workload(tmp_path / "w.json"), tmp_path / "times.csv", tmp_path / "split.json"
+    times.write_text("op,device,seconds\n0,acc0,0.5\n")
+    split.write_text(json.dumps({"fpgas": [{"nodes": [0, 1]}, {"nodes": [2]}], "cpus": []}))
+    priced = json.loads(run("simulate", path, split, "--costs", times, "--json").stdout)
+    assert priced["value"] == pytest.approx(0.5 + 0.004 + 0.002)
+    placed = json.loads(run("place", path, "--costs", times, "--json").stdout)
+    assert placed["assignment"]["0"] != "acc0" and "times.csv" in placed["warnings"][0]
+    times.write_text("op,device,seconds\n77,acc0,0.5\n")
+    assert "77" in run("place", path, "--costs", times, code=2).stderr
+
+
 def test_infeasible_is_exit_code_3(tmp_path: Path) -> None:
     """What cannot fit is proved infeasible with device, bytes short and the largest group; nothing is written."""
     path, plan = workload(tmp_path / "w.json", maxSizePerFPGA=30.0, maxCPUs=0), tmp_path / "plan.json"
@@ -101,7 +115,7 @@ def test_check_names_what_is_broken(tmp_path: Path) -> None:
 def test_compare_gives_a_leaderboard(tmp_path: Path) -> None:
     """Every placer has a line, the best value first, those that cannot say why."""
     entries = json.loads(run("compare", workload(tmp_path / "w.json"), "--json").stdout)["entries"]
-    assert {entry["placer"] for entry in entries} == {"auto", "balanced", "dp", "etf", "greedy", "pack", "single"}
+    assert {entry["placer"] for entry in entries} == set(NAMES)
     values = [entry["value"] for entry in entries if "value" in entry and entry["value"] is not None]
     assert values == sorted(values) and values[0] == pytest.approx(0.009)
     assert any("refusal" in entry for entry in entries)

@@ -28,6 +28,7 @@ def compare(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
+    costs: opt.Costs = "",
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -40,7 +41,9 @@ def compare(
     from placewise.studies.compare import compare as run
 
     listen(quiet)
-    wishes = opt.wishes_of(objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view)
+    wishes = opt.wishes_of(
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs
+    )
     names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
     with progress(quiet) as on_progress:
         problem = build(model, devices, wishes)

@@ -46,6 +46,9 @@ Forbidden = Annotated[
 Headroom = Annotated[
     str, typer.Option(help="Share of every accelerator's memory to keep free.", rich_help_panel="Rules")
 ]
+Costs = Annotated[
+    str, typer.Option(help="Given op times: CSV op,device,seconds, or a cost table (.npz).", rich_help_panel="Meaning")
+]
 TimeLimit = Annotated[str | None, typer.Option(help="Stop after this long, as 60s.", rich_help_panel="Search")]
 Gap = Annotated[str, typer.Option(help="Stop at this gap, as 1%.", rich_help_panel="Search")]
 Seed = Annotated[int, typer.Option(help="Same seed, same answer.", rich_help_panel="Search")]
@@ -64,6 +67,7 @@ def wishes_of(
     forbidden: list[str] | None,
     dims: list[str] | None,
     view: str,
+    costs: str,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
     from placewise.building import Wishes
@@ -71,7 +75,7 @@ def wishes_of(
 
     return Wishes(
         objective, execution, communication, memory, contiguous, parse_fraction(headroom),
-        _pairs(pins, "--pin"), _pairs(forbidden, "--forbid"), parse_dims(dims), view,
+        _pairs(pins, "--pin"), _pairs(forbidden, "--forbid"), parse_dims(dims), view, costs,
     )  # fmt: skip
 
 

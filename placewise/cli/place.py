@@ -31,6 +31,7 @@ def place(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
+    costs: opt.Costs = "",
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -48,7 +49,9 @@ def place(
     from placewise.placing import place as place_problem
 
     listen(quiet)
-    wishes = opt.wishes_of(objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view)
+    wishes = opt.wishes_of(
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs
+    )
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:
         ensure_writable(output)

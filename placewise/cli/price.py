@@ -28,6 +28,7 @@ def simulate(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
+    costs: opt.Costs = "",
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -35,7 +36,9 @@ def simulate(
     quiet: opt.Quiet = False,
 ) -> None:
     """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
-    wishes = opt.wishes_of(objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view)
+    wishes = opt.wishes_of(
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs
+    )
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json(_document(judgement))
@@ -56,6 +59,7 @@ def check(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
+    costs: opt.Costs = "",
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -63,7 +67,7 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
-    wishes = opt.wishes_of(objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view)
+    wishes = opt.wishes_of(objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs)
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
