@@ -20,11 +20,11 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress
 from placewise.placers.chains.ideals import all_ideals, prefixes
+from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.program import search
 from placewise.placers.chains.stages import price
 from placewise.placers.exact.direct import readings
 from placewise.placers.exact.dp import DpOptions, DpPlacer
-from placewise.placers.exact.leaves import merge_leaves
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract, join

@@ -14,9 +14,11 @@ _PLACERS = {
     "auto": "placewise.placers.portfolio:AutoPlacer",
     "balanced": "placewise.placers.heuristic.balanced:BalancedPlacer",
     "dp": "placewise.placers.exact.dp:DpPlacer",
+    "dpl": "placewise.placers.exact.dpl:DplPlacer",
     "etf": "placewise.placers.heuristic.etf:EtfPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
     "pack": "placewise.placers.exact.pack:PackPlacer",
+    "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
 }
 

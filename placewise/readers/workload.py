@@ -59,7 +59,7 @@ def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Pro
         raise ModelFileError("'nodes' and 'edges' must be lists, and there must be a node")
     builder = GraphBuilder()
     op_of: dict[str, int] = {}
-    groups: dict[Any, int] = {}
+    groups = _groups(nodes)
     host_ms, accelerator_ms = [], []
     for place, node in enumerate(nodes):
         where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
@@ -72,7 +72,7 @@ def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Pro
             "Op",
             scope=str(node.get("name", "")),
             backward=bool(node.get("isBackwardNode", 0)),
-            group=-1 if colour is None else groups.setdefault(_hashable(colour, where), len(groups)),
+            group=-1 if colour is None else groups[_hashable(colour, where)],
             state_bytes=math.ceil(_number(node, "size", where, default=0.0)),
             origin=(place,),
         )
@@ -95,6 +95,14 @@ def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Pro
         else Objective("throughput", memory="sum"),
         Constraints(contiguous=objective != "latency"),
     )
+
+
+def _groups(nodes: list[Any]) -> dict[Any, int]:
+    """A colocation group per colour, in the order of the colours: the published linearization breaks ties by them."""
+    colours = {
+        node.get("colorClass") for node in nodes if isinstance(node, dict) and _is_colour(node.get("colorClass"))
+    }
+    return {colour: group for group, colour in enumerate(sorted(colours, key=lambda c: (isinstance(c, str), c)))}
 
 
 def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]) -> dict[str, float]:
@@ -143,9 +151,13 @@ def _identity(item: Any, key: str, where: str) -> str:
 
 
 def _hashable(colour: Any, where: str) -> Any:
-    if not isinstance(colour, (int, float, str)):
+    if not _is_colour(colour):
         raise ModelFileError("colorClass must be a number or a text", where=where)
     return colour
+
+
+def _is_colour(colour: Any) -> bool:
+    return isinstance(colour, (int, float, str))
 
 
 def _number(item: Mapping[str, Any], key: str, where: str, default: float | None = None) -> float:

@@ -30,19 +30,19 @@ from placewise.placers.base import (
     ignore,
 )
 from placewise.placers.chains.ideals import Ideals, all_ideals
+from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.linear import Split, best_split
+from placewise.placers.chains.lines import unsuited
 from placewise.placers.chains.program import MOST_CELLS, Found, n_states, search
 from placewise.placers.chains.stages import NEVER, price
-from placewise.placers.common.alike import alike, relabel
+from placewise.placers.common.alike import relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import unmet
 from placewise.placers.exact.direct import readings
-from placewise.placers.exact.leaves import merge_leaves
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first, join
 from placewise.simulate.infeasible import why_infeasible
 
-MOST_STATES = 1 << 16
 MOST_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12
 """Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
@@ -150,14 +150,7 @@ class DpPlacer:
         self.options = options or DpOptions()
 
     def supports(self, problem: Problem) -> str | None:
-        if problem.objective.kind != "throughput":
-            return "dp minimizes the max-load of a pipeline, not latency"
-        kind, states = alike(problem).tolist(), 1
-        for k in set(kind):
-            states *= min(kind.count(k), problem.n_blocks) + 1
-        if states > MOST_STATES:
-            return f"dp counts the devices in use kind by kind: {len(set(kind))} kinds of devices are too many"
-        return None
+        return unsuited(problem, "dp")
 
     def propose(
         self,
