@@ -17,7 +17,7 @@ from placewise.files.cluster_file import cluster_to_dict
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
-NAMES = ("auto", "balanced", "dp", "dpl", "etf", "greedy", "pack", "pipedream", "single")
+NAMES = ("auto", "balanced", "dp", "dpl", "etf", "greedy", "pack", "pipedream", "single", "temper")
 
 
 def run(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:

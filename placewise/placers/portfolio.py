@@ -37,7 +37,7 @@ class _Candidate:
 
 
 class AutoPlacer:
-    """What people do by hand first, then the method for the objective: dp for pipelines, etf for the rest."""
+    """What people do by hand first, then the method for the objective: dp for pipelines, temper for latency."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="auto", summary="the best of the placers that suit the problem", source="a portfolio of the placers here"
@@ -72,6 +72,8 @@ class AutoPlacer:
                 return found if name == LAST_RESORT else _in_bytes(problem, found, watch)
             bounds += [found.bound] if found.bound else []
             candidate = _judged(problem, name, found, price)
+            if candidate is not None and found.placement is not None:
+                hints = replace(hints, placements=(*hints.placements, found.placement))
             if candidate is None:
                 notes += [f"{name}: {note}" for note in found.notes]
             elif best is None or candidate.value < best.value:
@@ -90,7 +92,7 @@ class AutoPlacer:
 def _suitable(problem: Problem) -> tuple[str, ...]:
     """Quick placers first, so that there is an answer early."""
     if problem.objective.kind == "latency":
-        return "single", "balanced", "greedy", "etf", LAST_RESORT
+        return "single", "balanced", "greedy", "etf", LAST_RESORT, "temper"
     return "single", "balanced", "etf", "dp", LAST_RESORT
 
 

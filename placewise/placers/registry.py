@@ -20,6 +20,7 @@ _PLACERS = {
     "pack": "placewise.placers.exact.pack:PackPlacer",
     "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
+    "temper": "placewise.placers.heuristic.temper:TemperPlacer",
 }
 
 

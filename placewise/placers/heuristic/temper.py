@@ -1,0 +1,176 @@
+"""temper: local search for latency by parallel tempering, from what the quick placers find.
+
+It works for every execution, since nothing but the judge tells it what a placement is worth. It proves nothing,
+and stops where a bound proves that there is nothing left to find.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.errors import PlacerError
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Proposal, Reason, gap_of
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    PlacerInfo,
+    Progress,
+    Stopwatch,
+    ignore,
+)
+from placewise.placers.common.alike import relabel
+from placewise.placers.common.rules import broken
+from placewise.placers.registry import create
+from placewise.placers.schedules.moves import movable
+from placewise.placers.schedules.tempering import Found, Keeps, temper
+from placewise.simulate import Evaluator, lower_bound
+from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.memory import resident_bytes
+
+QUICK = ("single", "balanced", "greedy", "etf")
+LAST_RESORT = "pack"
+WORK, OVERHEAD = 1.6e7, 400
+"""Without any limit: so many ops and edges priced, each placement counting as `OVERHEAD` more; about a second."""
+ROUNDS_PER_BLOCK = 10
+
+
+@dataclass(frozen=True, slots=True)
+class TemperOptions:
+    """`searches`: how many go on at once, each at its own temperature."""
+
+    searches: int = 32
+
+    def __post_init__(self) -> None:
+        if self.searches < 1:
+            raise PlacerError(f"temper cannot make {self.searches} searches", remedy="give one or more")
+
+
+class TemperPlacer:
+    """Anytime: the longer it may search, the better; without a limit about a second, always the same work."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="temper",
+        summary="local search for latency, several temperatures at once",
+        source="parallel tempering: Swendsen and Wang, Phys. Rev. Lett. 57 (1986)",
+        objectives=frozenset({"latency"}),
+    )
+    Options: ClassVar[type[TemperOptions]] = TemperOptions
+
+    def __init__(self, options: TemperOptions | None = None) -> None:
+        self.options = options or TemperOptions()
+
+    def supports(self, problem: Problem) -> str | None:
+        return None if problem.objective.kind == "latency" else "temper searches for latency, not throughput"
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The best placement found. It starts from the hints that keep the rules, else from the quick placers'."""
+        missing = why_infeasible(problem)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
+        best: Ints | None = None
+        reason = Reason.FINISHED
+        try:
+            starts, values = _starts(problem, watch, hints, price)
+            if not len(starts):
+                return Proposal(None, notes=("no placement was found to start from",))
+            best = starts[int(values.argmin())]
+            if problem.n_blocks:
+                best, reason = self._search(problem, watch, starts, values, price, on_progress, best)
+        except KeyboardInterrupt:
+            reason = Reason.INTERRUPTED
+        return Proposal(None if best is None else Placement(relabel(problem, best)), reason=reason)
+
+    def _search(
+        self,
+        problem: Problem,
+        watch: Stopwatch,
+        starts: Ints,
+        values: Floats,
+        price: Evaluate,
+        on_progress: OnProgress,
+        best: Ints,
+    ) -> tuple[Ints, Reason]:
+        """The best placement [n_ops] within the budget, and why the search ended."""
+        first = np.unique(problem.block, return_index=True)[1]
+        rounds = temper(
+            movable(problem), starts[:, first], values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
+            searches=self.options.searches, seed=watch.budget.seed,
+        )  # fmt: skip
+        bound, told = lower_bound(problem).value, 0.0
+        most_rounds, most_work = _limits(problem, watch.budget)
+        found = Found(best[first], float(values.min()), 0)
+        count = 0
+        try:
+            while gap_of(found.value, bound) > max(watch.budget.gap, OPTIMAL_GAP):
+                if watch.out:
+                    return found.home[problem.block], Reason.TIME_LIMIT
+                if count >= most_rounds or found.work + self.options.searches > most_work:
+                    break
+                found, count = next(rounds), count + 1
+                if watch.elapsed > told + 0.5:
+                    told = watch.elapsed
+                    on_progress(Progress("temper", told, f"round {count}", found.value, bound))
+        except KeyboardInterrupt:
+            return found.home[problem.block], Reason.INTERRUPTED
+        return found.home[problem.block], Reason.FINISHED
+
+
+def _limits(problem: Problem, budget: Budget) -> tuple[float, float]:
+    """The most rounds and the most placements priced; a fixed amount of work where there is no limit at all."""
+    if np.isfinite(budget.seconds) or budget.iterations is not None or budget.evaluations is not None:
+        most = [np.inf if limit is None else limit for limit in (budget.iterations, budget.evaluations)]
+        return most[0], most[1]
+    return ROUNDS_PER_BLOCK * problem.n_blocks, WORK / (OVERHEAD + problem.n_ops + problem.graph.n_edges)
+
+
+def _starts(problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate) -> tuple[Ints, Floats]:
+    """Valid placements [S, n_ops] that can run, and their values [S]."""
+    rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
+    for name in (*QUICK, LAST_RESORT):
+        placer = create(name)
+        if (rows and (hints.placements or name == LAST_RESORT)) or placer.supports(problem) is not None:
+            continue
+        found = placer.propose(problem, watch.rest(), evaluate=price).placement
+        if found is not None and not broken(problem, found.device):
+            rows.append(found.device)
+    starts = np.array(rows, np.int32).reshape(len(rows), problem.n_ops)
+    values = np.asarray(price(starts), np.float64) if len(rows) else np.zeros(0)
+    runs = np.isfinite(values)
+    return starts[runs], values[runs]
+
+
+def _keeps(problem: Problem) -> Keeps | None:
+    """The check of rules that moves do not keep by themselves: live activations and contiguous stages."""
+    if problem.objective.memory == "sum" and not problem.constraints.contiguous:
+        return None
+    activations = float(np.maximum(problem.graph.tensors.bytes, 0).sum())
+
+    def keeps(home: Ints) -> bool:
+        device = home[problem.block]
+        if not problem.constraints.contiguous:
+            resident = resident_bytes(problem, device)
+            if (
+                resident + np.where(np.bincount(device, minlength=len(resident)), activations, 0) <= problem.capacity
+            ).all():
+                return True
+        return not broken(problem, device)
+
+    return keeps

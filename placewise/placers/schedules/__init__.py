@@ -1,0 +1,1 @@
+"""What searches over schedules share: moves of blocks between devices, and tempering."""
