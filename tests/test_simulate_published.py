@@ -74,7 +74,8 @@ def test_human_experts(kind, graph):
     judgement, bound = judged(kind, graph, split)
     assert judgement.value == pytest.approx(recorded * MS, rel=1e-5)
     assert {violation.kind for violation in judgement.violations} == EXPERTS[kind, graph]
-    assert bound <= judgement.value
+    if judgement.valid:
+        assert bound <= judgement.value
 
 
 def test_all_experts_are_here():

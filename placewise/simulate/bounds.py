@@ -8,7 +8,8 @@ generation (Dantzig and Wolfe 1960) finds good ones. Pairs with t[b,c] > T canno
 bound above T refutes T.
 
 Latency: *critical path* at each op's best time; where devices run one op at a time, also the fractional
-assignment with one machine per stream; in `sequential` execution the sum of best times.
+assignment with one machine per stream; in `subgraph` execution a *path of minimum cuts* (`paths`); in
+`sequential` execution the sum of best times.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from placewise.simulate.arrays import arrays_of
 from placewise.simulate.blocks import DeviceClasses, block_seconds, device_classes, unshared_bytes
 from placewise.simulate.kernels import kernel
 from placewise.simulate.master import Master
+from placewise.simulate.paths import path_bound
 
 _STEP = 0.2
 
@@ -43,6 +45,8 @@ def lower_bound(problem: Problem) -> Bound:
         candidates.append(_assignment_bound(problem, classes, times, classes.count))
     else:
         candidates.append(Bound(_rounded_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
+        if objective.execution == "subgraph":
+            candidates.append(path_bound(problem))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
             candidates.append(Bound(_rounded_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))

@@ -1,0 +1,182 @@
+"""Lower bounds for `subgraph` latency from paths through the graph.
+
+Take any path v₁ → … → v_m of ops, and any placement with any calls that can run. An op ends before the op behind it on
+the path begins, unless both are in one call, so the value is at least the time of everything that the path passes
+through, one after the other: ops on the host, and calls. Calls do not wait for each other in a circle, so no
+path returns to a call that it has left: what a call has of the path is a segment v_i … v_j, and all of the
+call's time (overhead, receiving, ops, sending) lies between the moments at which the path enters and leaves it.
+That time is at least the cheapest set of ops that contains the segment, none of the rest of the path, and fits on
+one accelerator (`CheapestCall`). The value is therefore at least the cheapest way to cut the path into host ops and
+segments: a shortest path over its positions.
+
+Cuts are computed where they matter only. Segments start with what is sure without one (their ops, what crosses
+between them and the path); the shortest path is found, its segments are cut exactly, and so on until all of it is
+exact. Each of these shortest paths is itself a bound, so that the work may end at any moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Ints
+from placewise.model.problem import Problem
+from placewise.model.result import Bound
+from placewise.simulate.arrays import Arrays, arrays_of
+from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
+from placewise.simulate.kernels import kernel
+
+LONGEST = 1500
+WORK = 6e5
+"""So many ops and uses of tensors are looked at by all cuts together, unless there is time for more."""
+
+METHOD = "path of minimum cuts"
+
+
+def path_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
+    """The best bound of a few paths in `subgraph` execution; 0 where paths are too long to be cut up.
+
+    It stops after `work` ops and uses of tensors, or when `go_on` says so, with what it has.
+    """
+    a, costs = arrays_of(problem), call_costs(problem)
+    host = _host_seconds(problem)
+    paths = [longest_path(a, weight) for weight in _weights(problem, a, costs, host)]
+    best, each = 0.0, problem.n_ops + len(a.consumers) + 100
+    if each > work or min(len(path) for path in paths) > LONGEST:
+        return Bound(0.0, METHOD)
+    network = CheapestCall(problem, costs)
+    for k, path in enumerate(paths):
+        if len(path) <= LONGEST and not any(np.array_equal(path, other) for other in paths[:k]):
+            value, cuts = cut_path(problem, path, host, costs, network, int(work / each), go_on)
+            best, work = max(best, value), work - cuts * each
+    return Bound(best, METHOD)
+
+
+def _host_seconds(problem: Problem) -> Floats:
+    hosts = np.flatnonzero(problem.cluster.is_host)
+    times = np.where(problem.allowed, problem.costs.op_seconds, np.inf)[:, hosts]
+    seconds: Floats = times.min(axis=1, initial=np.inf)
+    return seconds
+
+
+def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> list[Floats]:
+    """What a path should have much of: best time; time if every op were a call of its own; host time; ops."""
+    alone = costs.seconds + costs.overhead
+    made = a.producer >= 0
+    alone += np.bincount(a.producer[made], weights=costs.send[made], minlength=problem.n_ops)
+    alone += np.bincount(a.consumers, weights=costs.receive[a.consumed], minlength=problem.n_ops)
+    weights = [np.minimum(costs.seconds, host), np.minimum(alone, host), host, np.ones(problem.n_ops)]
+    return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
+
+
+def longest_path(a: Arrays, weight: Floats) -> Ints:
+    """The ops of a path with the largest Σ weight [n_ops], in order."""
+    before = np.full(len(weight), -1, np.int32)
+    last = _longest(a, weight, weight.copy(), before)
+    path = [last]
+    while before[path[-1]] >= 0:
+        path.append(int(before[path[-1]]))
+    return np.array(path[::-1], np.int32)
+
+
+@kernel
+def _longest(a, weight, reach, before):
+    last = 0
+    for op in range(len(weight)):
+        if reach[op] > reach[last]:
+            last = op
+        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
+            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                reader = a.consumers[row]
+                if before[reader] < 0 or reach[op] + weight[reader] > reach[reader]:
+                    reach[reader] = reach[op] + weight[reader]
+                    before[reader] = op
+    return last
+
+
+def cut_path(
+    problem: Problem,
+    path: Ints,
+    host: Floats,
+    costs: CallCosts,
+    network: CheapestCall,
+    cuts: int,
+    go_on: Callable[[], bool],
+) -> tuple[float, int]:
+    """The bound of one path [m] with about `cuts` cuts at most, and how many were used."""
+    m = len(path)
+    seconds = _sure_seconds(problem, path, costs)
+    exact = np.zeros(seconds.shape, np.bool_)
+    used = 0
+    while True:
+        value, steps = _shortest(seconds, host[path])
+        open_ = [(i, j) for i, j in steps if not exact[i, j]]
+        if not open_ or used >= cuts or not go_on():
+            return value * (1 - 1e-14 * (m + 1000)), used
+        for i, j in open_:
+            outside = np.concatenate((path[:i], path[j:]))
+            seconds[i, j] = max(seconds[i, j], network.seconds(path[i:j], outside))
+            exact[i, j] = True
+        used += len(open_)
+
+
+def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts) -> Floats:
+    """What a call on path[i:j] takes at least [m + 1, m + 1]: inf if it cannot be; entries with i ≥ j mean nothing.
+
+    Its ops, and the tensors that join it to the ops before and behind it on the path.
+    """
+    m = len(path)
+    seconds = costs.seconds[path]
+    endless = ~np.isfinite(seconds)
+    along = np.concatenate(([0.0], np.cumsum(np.where(endless, 0.0, seconds))))
+    refused = np.concatenate(([0], np.cumsum(endless)))
+    received, sent = np.zeros(m + 1), np.zeros(m + 1)
+    for place in range(1, m):
+        joining = np.intersect1d(
+            problem.graph.inputs_of(int(path[place])), problem.graph.outputs_of(int(path[place - 1]))
+        )
+        received[place], sent[place] = costs.receive[joining].sum(), costs.send[joining].sum()
+    result: Floats = along[None, :] - along[:, None] + received[:, None] + sent[None, :] + costs.overhead
+    result = np.maximum(result - 1e-12 * along[-1], 0.0)
+    result[refused[None, :] > refused[:, None]] = np.inf
+    result[~_fitting(problem.block[path], costs)] = np.inf
+    return result
+
+
+def _fitting(block: Ints, costs: CallCosts) -> Bools:
+    """Whether the blocks of path[i:j] fit on one accelerator together [m + 1, m + 1]."""
+    m = len(block)
+    if not np.isfinite(costs.room):
+        return np.ones((m + 1, m + 1), np.bool_)
+    fitting = np.zeros((m + 1, m + 1), np.bool_)
+    blocks, held = block.tolist(), costs.held.tolist()
+    room = costs.room * (1 + 1e-12)
+    for i in range(m):
+        used, seen = 0.0, set[int]()
+        for j in range(i, m):
+            if blocks[j] not in seen:
+                seen.add(blocks[j])
+                used += held[blocks[j]]
+            if used > room:
+                break
+            fitting[i, j + 1] = True
+    return fitting
+
+
+def _shortest(seconds: Floats, host: Floats) -> tuple[float, list[tuple[int, int]]]:
+    """The least seconds from the path's beginning to its end, and the segments that it takes on accelerators."""
+    m = len(host)
+    reach, came = np.zeros(m + 1), np.zeros(m + 1, np.int64)
+    for j in range(1, m + 1):
+        through = reach[:j] + seconds[:j, j]
+        i = int(through.argmin())
+        reach[j], came[j] = through[i], i
+        if reach[j - 1] + host[j - 1] <= reach[j]:
+            reach[j], came[j] = reach[j - 1] + host[j - 1], -1
+    steps, j = [], m
+    while j > 0:
+        if came[j] >= 0:
+            steps.append((int(came[j]), j))
+        j = int(came[j]) if came[j] >= 0 else j - 1
+    return float(reach[m]), steps
