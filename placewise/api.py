@@ -86,20 +86,21 @@ def place(
     forbidden: Mapping[str, str] | None = None,
     dims: Mapping[str, int] | None = None,
     costs: str = "",
+    graph: str | None = None,
     budget: Budget | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Plan:
     """Place a model on devices.
 
-    `model` is a path (ONNX, a published workload, a graph or problem file), a Graph or a Problem; `devices` a
-    line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML path, a mapping of device to memory, or a Cluster. The
-    other wishes are those of `placewise.building.Wishes`. Raises PlacewiseError; an infeasible problem is a
-    plan whose status says so.
+    `model` is a path (ONNX, a published workload, a PipeDream profile, a graph or problem file), a Graph or a
+    Problem; `devices` a line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML path, a mapping of device to memory,
+    or a Cluster. The other wishes are those of `placewise.building.Wishes`. Raises PlacewiseError; an infeasible
+    problem is a plan whose status says so.
     """
     wishes = Wishes(
         objective, execution, communication, memory, contiguous, headroom,
-        pins or {}, forbidden or {}, dims or {}, costs=costs,
+        pins or {}, forbidden or {}, dims or {}, costs=costs, graph=graph,
     )  # fmt: skip
     problem = build(model, devices, wishes)
     return Plan(place_problem(problem, placer, budget, options=options, on_progress=on_progress))

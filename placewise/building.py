@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
@@ -20,12 +22,13 @@ from placewise.files.plan_file import PlanFile, is_plan, load_plan
 from placewise.files.problem_file import load_problem
 from placewise.files.split_file import read_placement
 from placewise.model.cluster import Cluster
-from placewise.model.costs import CostTable
+from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.readers import read
 from placewise.readers.base import Reading
+from placewise.readers.pipedream import GRAPHS
 from placewise.transform.fold import fold
 
 Model = str | Path | Graph | Problem
@@ -40,7 +43,8 @@ class Wishes:
     `execution`, `communication`, `memory` as in `Objective`; `pins` and `forbidden` map a regular expression
     to a device; `contiguous` defaults to True for throughput; `dims` gives symbolic dimensions; `view` is
     "folded" (constants folded away) or "raw"; `costs` is a file of given op times (CSV ``op,device,seconds`` over
-    the estimates, or a whole cost table).
+    the estimates, or a whole cost table); `graph` is "inference" or "training": a PipeDream profile holds both
+    (default: inference), of any other model it must be the one that is there.
     """
 
     objective: str | None = None
@@ -54,6 +58,7 @@ class Wishes:
     dims: Mapping[str, int] = field(default_factory=dict)
     view: str = "folded"
     costs: str = ""
+    graph: str | None = None
 
 
 NO_WISHES = Wishes()
@@ -61,6 +66,18 @@ NO_WISHES = Wishes()
 
 def open_model(model: Model, wishes: Wishes = NO_WISHES) -> Reading:
     """The graph of a model file in the wished view, or the whole problem where the file holds one."""
+    if wishes.graph not in (None, *GRAPHS):
+        raise InputError(f"there is no graph {wishes.graph!r}", remedy=f"choose {' or '.join(GRAPHS)}")
+    reading = _opened(model, wishes)
+    found = "training" if reading.graph.ops.backward.any() else "inference"
+    if wishes.graph not in (None, found):
+        where = "" if isinstance(model, (Graph, Problem)) else str(model)
+        remedy = f"leave out --graph {wishes.graph}"
+        raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
+    return reading
+
+
+def _opened(model: Model, wishes: Wishes) -> Reading:
     if isinstance(model, Problem):
         return Reading(model.graph, model, model.warnings)
     if isinstance(model, Graph):
@@ -72,8 +89,10 @@ def open_model(model: Model, wishes: Wishes = NO_WISHES) -> Reading:
         return Reading(problem.graph, problem, problem.warnings)
     if ours == "placewise-graph":
         return Reading(load_graph(path))
-    reading = read(path, dims=wishes.dims, objective=wishes.objective or "throughput")
-    if reading.problem is not None or wishes.view == "raw":
+    reading = read(
+        path, dims=wishes.dims, objective=wishes.objective or "throughput", graph=wishes.graph or "inference"
+    )
+    if reading.problem is not None or reading.op_seconds is not None or wishes.view == "raw":
         return reading
     if wishes.view != "folded":
         raise InputError(f"there is no view {wishes.view!r}", remedy="choose folded or raw")
@@ -114,17 +133,33 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
     if devices is None:
         raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
     cluster = devices if isinstance(devices, Cluster) else read_cluster(devices)
-    work = work_of(reading.graph)
     kind = wishes.objective or "latency"
-    costs, said = _with_given(cost_table(reading.graph, cluster, work=work), reading.graph, cluster, wishes)
+    base, warnings = _costs(reading, name, cluster)
+    costs, said = _with_given(base, reading.graph, cluster, wishes)
     return Problem(
         reading.graph,
         cluster,
         costs,
         _objective(Objective(_kind(kind)), wishes),
         _constraints(kind == "throughput", wishes),
-        (*reading.warnings, *work.warnings, *said),
+        (*reading.warnings, *warnings, *said),
     )
+
+
+def _costs(reading: Reading, name: str, cluster: Cluster) -> tuple[CostTable, tuple[str, ...]]:
+    """The roofline's costs, or a profile's times on every accelerator; and what to warn of."""
+    graph, seconds = reading.graph, reading.op_seconds
+    if seconds is None:
+        work = work_of(graph)
+        return cost_table(graph, cluster, work=work), work.warnings
+    if cluster.is_host.all():
+        remedy = "add accelerators, for example -d 4xV100-16GB"
+        raise InputError("holds the times of an accelerator, and the cluster has none", where=name, remedy=remedy)
+    table = np.where(cluster.is_host, np.inf, seconds[:, None])
+    profiled = CostTable(
+        table, transfer_seconds_of(graph, cluster), np.zeros(table.shape, np.int8), ("profiled",), "bytes"
+    )
+    return profiled, ("every accelerator is given the times of the profile, and no CPU runs an op",)
 
 
 def _with_given(base: CostTable, graph: Graph, cluster: Cluster, wishes: Wishes) -> tuple[CostTable, tuple[str, ...]]:
@@ -143,7 +178,8 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
     source, objective, constraints = plan.source, plan.objective, plan.constraints
     if source is not None:
         dims = wishes.dims or source.options.get("dims", {})
-        wishes = replace(wishes, dims=dims, view=source.view if wishes.view == "folded" else wishes.view)
+        view = source.view if wishes.view == "folded" else wishes.view
+        wishes = replace(wishes, dims=dims, view=view, graph=wishes.graph or source.options.get("graph"))
     if objective is not None and wishes.objective in (None, objective.kind):
         latency = objective.kind == "latency"
         wishes = replace(

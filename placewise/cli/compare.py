@@ -29,6 +29,7 @@ def compare(
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
     costs: opt.Costs = "",
+    graph: opt.GraphName = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -42,7 +43,7 @@ def compare(
 
     listen(quiet)
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
     )
     names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
     with progress(quiet) as on_progress:

@@ -22,6 +22,7 @@ def inspect(
     dim: opt.Dims = None,
     depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,
     view: opt.View = "folded",
+    graph: opt.GraphName = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -30,7 +31,7 @@ def inspect(
     from placewise.studies.inspect import inspect as look
 
     listen(quiet)
-    inspection = look(open_model(model, Wishes(dims=opt.parse_dims(dim), view=view)), depth=depth)
+    inspection = look(open_model(model, Wishes(dims=opt.parse_dims(dim), view=view, graph=graph)), depth=depth)
     if as_json:
         show_json(asdict(inspection))
         return

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from placewise.building import Wishes
     from placewise.placers.base import Budget
 
-Model = Annotated[Path, typer.Argument(help="ONNX file, published workload (JSON), graph or problem file (.npz).")]
+Model = Annotated[
+    Path,
+    typer.Argument(
+        help="ONNX file, published workload (JSON), PipeDream profile (text), graph or problem file (.npz)."
+    ),
+]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file, or a published split.")]
 Devices = Annotated[
     str | None,
@@ -33,6 +38,10 @@ Contiguous = Annotated[
 ]
 View = Annotated[
     str, typer.Option(help="folded or raw: with constants folded away or kept.", rich_help_panel="Meaning")
+]
+GraphName = Annotated[
+    str | None,
+    typer.Option("--graph", help="inference or training: which graph of a PipeDream profile (default: inference)."),
 ]
 Dims = Annotated[list[str] | None, typer.Option("--dim", help="A symbolic dimension, as batch=8; may be repeated.")]
 Pins = Annotated[
@@ -68,6 +77,7 @@ def wishes_of(
     dims: list[str] | None,
     view: str,
     costs: str,
+    graph: str | None,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
     from placewise.building import Wishes
@@ -75,7 +85,7 @@ def wishes_of(
 
     return Wishes(
         objective, execution, communication, memory, contiguous, parse_fraction(headroom),
-        _pairs(pins, "--pin"), _pairs(forbidden, "--forbid"), parse_dims(dims), view, costs,
+        _pairs(pins, "--pin"), _pairs(forbidden, "--forbid"), parse_dims(dims), view, costs, graph,
     )  # fmt: skip
 
 

@@ -32,6 +32,7 @@ def place(
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
     costs: opt.Costs = "",
+    graph: opt.GraphName = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -50,7 +51,7 @@ def place(
 
     listen(quiet)
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
     )
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:

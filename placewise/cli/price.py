@@ -29,6 +29,7 @@ def simulate(
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
     costs: opt.Costs = "",
+    graph: opt.GraphName = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -37,7 +38,7 @@ def simulate(
 ) -> None:
     """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
     )
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
@@ -60,6 +61,7 @@ def check(
     contiguous: opt.Contiguous = None,
     view: opt.View = "folded",
     costs: opt.Costs = "",
+    graph: opt.GraphName = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = "0%",
@@ -67,7 +69,9 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
-    wishes = opt.wishes_of(objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs)
+    wishes = opt.wishes_of(
+        objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
+    )
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})

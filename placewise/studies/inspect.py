@@ -54,7 +54,7 @@ class Inspection:
 def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
     """Look at a model; scopes are cut to `depth` parts."""
     graph = reading.graph
-    work = work_of(graph) if reading.problem is None else None
+    work = work_of(graph) if reading.problem is None and reading.op_seconds is None else None
     flops = np.zeros(graph.n_ops) if work is None else work.flops
     _, first = np.unique(graph.weights.storage, return_index=True)
     shapes = graph.weights.shape.take(first)

@@ -88,14 +88,20 @@ def coarsened(problem: Problem) -> Problem:
 
 
 def _pairs(problem: Problem) -> tuple[Ints, Ints]:
-    """Distinct tails and heads of the edges between vertices: twice the block, and one more for backward ops."""
+    """Distinct tails and heads of the edges between vertices: twice the block, and one more for backward ops.
+
+    In graphs of layers, forward meets backward only within a block. Such edges say nothing about the layers and
+    are passed over there, as the published layer graphs leave them out.
+    """
     graph = problem.graph
     vertex = 2 * problem.block.astype(np.int64) + graph.ops.backward
     n = max(2 * problem.n_blocks, 1)
     source = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
     made = source >= 0
     tail, head = vertex[source[made]], vertex[graph.consumers[made]]
-    counts = (tail != head) & ~_idle(problem, vertex, n)[tail]
+    within = tail // 2 == head // 2
+    mixed = np.any((tail % 2 < head % 2) & ~within)
+    counts = (tail != head) & (mixed | ~within) & ~_idle(problem, vertex, n)[tail]
     pair = distinct(tail[counts] * n + head[counts])
     return (pair // n).astype(np.int32), (pair % n).astype(np.int32)
 
