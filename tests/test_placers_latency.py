@@ -187,3 +187,15 @@ def test_contiguous_stages_stay_contiguous():
             placement = placer.propose(problem, Budget(iterations=20)).placement
             assert placement is not None
             assert simulate(problem, placement).valid
+
+
+@pytest.mark.skipif(not ROOT.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
+def test_bert24_is_solved_and_the_search_stops():
+    """The bound proves the published greedy's 100.2185 ms optimal, so that the time limit is not used up."""
+    problem = published("LayerGraphs/bert24_inference")
+    proposal = TemperPlacer().propose(problem, Budget(seconds=60))
+    assert proposal.placement is not None and proposal.bound is not None
+    assert proposal.reason is Reason.FINISHED
+    value = float(evaluate(problem, proposal.placement.device[None])[0])
+    assert value == pytest.approx(0.1002185, rel=1e-9)
+    assert proposal.bound.value <= value <= proposal.bound.value * (1 + 1e-6)

@@ -15,6 +15,7 @@ assignment with one machine per stream; in `subgraph` execution a *path of minim
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
@@ -25,13 +26,16 @@ from placewise.simulate.arrays import arrays_of
 from placewise.simulate.blocks import DeviceClasses, block_seconds, device_classes, unshared_bytes
 from placewise.simulate.kernels import kernel
 from placewise.simulate.master import Master
-from placewise.simulate.paths import path_bound
+from placewise.simulate.paths import WORK, path_bound
 
 _STEP = 0.2
 
 
-def lower_bound(problem: Problem) -> Bound:
-    """The best lower bound here, in seconds, on the value of any placement that keeps the rules."""
+def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
+    """The best lower bound here, in seconds, on the value of any placement that keeps the rules.
+
+    `work` and `go_on` limit what may take long, as in `path_bound`.
+    """
     if not problem.n_ops:
         return Bound(0.0, "empty graph")
     classes = device_classes(problem)
@@ -46,7 +50,7 @@ def lower_bound(problem: Problem) -> Bound:
     else:
         candidates.append(Bound(_rounded_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
-            candidates.append(path_bound(problem))
+            candidates.append(path_bound(problem, work=work, go_on=go_on))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
             candidates.append(Bound(_rounded_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))

@@ -43,12 +43,12 @@ def path_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool
     host = _host_seconds(problem)
     paths = [longest_path(a, weight) for weight in _weights(problem, a, costs, host)]
     best, each = 0.0, problem.n_ops + len(a.consumers) + 100
-    if each > work or min(len(path) for path in paths) > LONGEST:
+    if work < each or min(len(path) for path in paths) > LONGEST:
         return Bound(0.0, METHOD)
     network = CheapestCall(problem, costs)
     for k, path in enumerate(paths):
         if len(path) <= LONGEST and not any(np.array_equal(path, other) for other in paths[:k]):
-            value, cuts = cut_path(problem, path, host, costs, network, int(work / each), go_on)
+            value, cuts = cut_path(problem, path, host, costs, network, work / each, go_on)
             best, work = max(best, value), work - cuts * each
     return Bound(best, METHOD)
 
@@ -101,7 +101,7 @@ def cut_path(
     host: Floats,
     costs: CallCosts,
     network: CheapestCall,
-    cuts: int,
+    cuts: float,
     go_on: Callable[[], bool],
 ) -> tuple[float, int]:
     """The bound of one path [m] with about `cuts` cuts at most, and how many were used."""

@@ -1,7 +1,7 @@
 """temper: local search for latency by parallel tempering, from what the quick placers find.
 
-It works for every execution, since nothing but the judge tells it what a placement is worth. It proves nothing,
-and stops where a bound proves that there is nothing left to find.
+It works for every execution, since nothing but the judge tells it what a placement is worth. It stops where a
+bound proves that there is nothing left to find; with a time limit it first gives that bound some time.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import OPTIMAL_GAP, Proposal, Reason, gap_of
+from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import (
     NO_HINTS,
     Budget,
@@ -41,6 +41,8 @@ LAST_RESORT = "pack"
 WORK, OVERHEAD = 1.6e7, 400
 """Without any limit: so many ops and edges priced, each placement counting as `OVERHEAD` more; about a second."""
 ROUNDS_PER_BLOCK = 10
+BOUND_SHARE = 0.25
+"""The most of its time that goes into a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +88,18 @@ class TemperPlacer:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
         best: Ints | None = None
-        reason = Reason.FINISHED
+        bound, reason = None, Reason.FINISHED
         try:
             starts, values = _starts(problem, watch, hints, price)
             if not len(starts):
                 return Proposal(None, notes=("no placement was found to start from",))
             best = starts[int(values.argmin())]
             if problem.n_blocks:
-                best, reason = self._search(problem, watch, starts, values, price, on_progress, best)
+                bound = _bound(problem, watch)
+                best, reason = self._search(problem, watch, starts, values, price, on_progress, bound.value)
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
-        return Proposal(None if best is None else Placement(relabel(problem, best)), reason=reason)
+        return Proposal(None if best is None else Placement(relabel(problem, best)), bound, reason)
 
     def _search(
         self,
@@ -106,7 +109,7 @@ class TemperPlacer:
         values: Floats,
         price: Evaluate,
         on_progress: OnProgress,
-        best: Ints,
+        bound: float,
     ) -> tuple[Ints, Reason]:
         """The best placement [n_ops] within the budget, and why the search ended."""
         first = np.unique(problem.block, return_index=True)[1]
@@ -114,10 +117,9 @@ class TemperPlacer:
             movable(problem), starts[:, first], values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
             searches=self.options.searches, seed=watch.budget.seed,
         )  # fmt: skip
-        bound, told = lower_bound(problem).value, 0.0
         most_rounds, most_work = _limits(problem, watch.budget)
-        found = Found(best[first], float(values.min()), 0)
-        count = 0
+        found = Found(starts[int(values.argmin())][first], float(values.min()), 0)
+        told, count = 0.0, 0
         try:
             while gap_of(found.value, bound) > max(watch.budget.gap, OPTIMAL_GAP):
                 if watch.out:
@@ -131,6 +133,14 @@ class TemperPlacer:
         except KeyboardInterrupt:
             return found.home[problem.block], Reason.INTERRUPTED
         return found.home[problem.block], Reason.FINISHED
+
+
+def _bound(problem: Problem, watch: Stopwatch) -> Bound:
+    """A lower bound, for which some of the time is given away where there is a limit."""
+    if not np.isfinite(watch.budget.seconds):
+        return lower_bound(problem)
+    until = watch.elapsed + BOUND_SHARE * watch.left
+    return lower_bound(problem, work=np.inf, go_on=lambda: watch.elapsed < until)
 
 
 def _limits(problem: Problem, budget: Budget) -> tuple[float, float]:
