@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from placewise.building import Devices, Model, Wishes, build
 from placewise.files.plan_file import save_plan
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, Rule
 from placewise.model.result import Result
 from placewise.placers.base import Budget, OnProgress, ignore
 from placewise.placing import place as place_problem
@@ -71,6 +71,16 @@ class Plan:
         return f"Plan({self.status}, {self.value:.6g} s, gap {self.gap:.2%}, {self.result.placer})"
 
 
+Rules = Mapping[str, str] | Iterable[tuple[str, str]]
+"""Regular expressions and devices: a mapping, or pairs where one expression has several devices."""
+
+
+def _rules(pairs: Rules | None) -> tuple[Rule, ...] | None:
+    if pairs is None:
+        return None
+    return tuple(Rule(*pair) for pair in (pairs.items() if isinstance(pairs, Mapping) else pairs))
+
+
 def place(
     model: Model,
     devices: Devices | None = None,
@@ -81,9 +91,9 @@ def place(
     communication: str | None = None,
     memory: str | None = None,
     contiguous: bool | None = None,
-    headroom: float = 0.0,
-    pins: Mapping[str, str] | None = None,
-    forbidden: Mapping[str, str] | None = None,
+    headroom: float | None = None,
+    pins: Rules | None = None,
+    forbidden: Rules | None = None,
     dims: Mapping[str, int] | None = None,
     costs: str = "",
     graph: str | None = None,
@@ -100,7 +110,7 @@ def place(
     """
     wishes = Wishes(
         objective, execution, communication, memory, contiguous, headroom,
-        pins or {}, forbidden or {}, dims or {}, costs=costs, graph=graph,
+        _rules(pins), _rules(forbidden), dims or {}, costs=costs, graph=graph,
     )  # fmt: skip
     problem = build(model, devices, wishes)
     return Plan(place_problem(problem, placer, budget, options=options, on_progress=on_progress))

@@ -12,14 +12,14 @@ import numpy as np
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
-from placewise.errors import InputError
+from placewise.errors import InputError, PlanError
 from placewise.files.cluster_file import cluster_of
 from placewise.files.costs_csv import load_costs_csv
 from placewise.files.costs_file import load_costs
 from placewise.files.format import format_name
-from placewise.files.graph_file import load_graph
+from placewise.files.graph_file import SourceRecord, load_graph
 from placewise.files.plan_file import PlanFile, is_plan, load_plan
-from placewise.files.problem_file import load_problem
+from placewise.files.problem_file import constraints_of, load_problem
 from placewise.files.split_file import read_placement
 from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -40,8 +40,8 @@ class Wishes:
     """What the user asks for; None means the default of the model's format.
 
     `objective` "latency" or "throughput" (default: throughput for published workloads, else latency);
-    `execution`, `communication`, `memory` as in `Objective`; `pins` and `forbidden` map a regular expression
-    to a device; `contiguous` defaults to True for throughput; `dims` gives symbolic dimensions; `view` is
+    `execution`, `communication`, `memory` as in `Objective`; `pins` and `forbidden` are rules, of which every
+    one holds; `contiguous` defaults to True for throughput; `dims` gives symbolic dimensions; `view` is
     "folded" (constants folded away) or "raw"; `costs` is a file of given op times (CSV ``op,device,seconds`` over
     the estimates, or a whole cost table); `graph` is "inference" or "training": a PipeDream profile holds both
     (default: inference), of any other model it must be the one that is there.
@@ -52,20 +52,23 @@ class Wishes:
     communication: str | None = None
     memory: str | None = None
     contiguous: bool | None = None
-    headroom: float = 0.0
-    pins: Mapping[str, str] = field(default_factory=dict)
-    forbidden: Mapping[str, str] = field(default_factory=dict)
+    headroom: float | None = None
+    pins: tuple[Rule, ...] | None = None
+    forbidden: tuple[Rule, ...] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
-    view: str = "folded"
+    view: str | None = None
     costs: str = ""
     graph: str | None = None
 
 
 NO_WISHES = Wishes()
+VIEWS = ("folded", "raw")
 
 
 def open_model(model: Model, wishes: Wishes = NO_WISHES) -> Reading:
     """The graph of a model file in the wished view, or the whole problem where the file holds one."""
+    if wishes.view not in (None, *VIEWS):
+        raise InputError(f"there is no view {wishes.view!r}", remedy=f"choose {' or '.join(VIEWS)}")
     if wishes.graph not in (None, *GRAPHS):
         raise InputError(f"there is no graph {wishes.graph!r}", remedy=f"choose {' or '.join(GRAPHS)}")
     reading = _opened(model, wishes)
@@ -94,8 +97,6 @@ def _opened(model: Model, wishes: Wishes) -> Reading:
     )
     if reading.problem is not None or reading.op_seconds is not None or wishes.view == "raw":
         return reading
-    if wishes.view != "folded":
-        raise InputError(f"there is no view {wishes.view!r}", remedy="choose folded or raw")
     return Reading(fold(reading.graph), None, reading.warnings)
 
 
@@ -177,8 +178,8 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
     """The wishes, with the plan's own where the user has none."""
     source, objective, constraints = plan.source, plan.objective, plan.constraints
     if source is not None:
-        dims = wishes.dims or source.options.get("dims", {})
-        view = source.view if wishes.view == "folded" else wishes.view
+        dims = {**_planned_dims(source), **wishes.dims}
+        view = source.view if wishes.view is None else wishes.view
         wishes = replace(wishes, dims=dims, view=view, graph=wishes.graph or source.options.get("graph"))
     if objective is not None and wishes.objective in (None, objective.kind):
         latency = objective.kind == "latency"
@@ -193,11 +194,20 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
         wishes = replace(
             wishes,
             contiguous=constraints.contiguous if wishes.contiguous is None else wishes.contiguous,
-            headroom=wishes.headroom or constraints.headroom,
-            pins=wishes.pins or {rule.pattern: rule.device for rule in constraints.pins},
-            forbidden=wishes.forbidden or {rule.pattern: rule.device for rule in constraints.forbidden},
+            headroom=constraints.headroom if wishes.headroom is None else wishes.headroom,
+            pins=constraints_of(constraints).pins if wishes.pins is None else wishes.pins,
+            forbidden=constraints_of(constraints).forbidden if wishes.forbidden is None else wishes.forbidden,
         )
     return wishes
+
+
+def _planned_dims(source: SourceRecord) -> Mapping[str, int]:
+    dims = source.options.get("dims", {})
+    if not isinstance(dims, Mapping) or any(
+        isinstance(size, bool) or not isinstance(size, int) for size in dims.values()
+    ):
+        raise PlanError("the plan's source.options.dims maps no names to whole numbers", remedy="mend or make it again")
+    return dims
 
 
 def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
@@ -213,7 +223,7 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         (*kept.pins, *wished.pins),
         (*kept.forbidden, *wished.forbidden),
         wished.contiguous,
-        wishes.headroom or kept.headroom,
+        kept.headroom if wishes.headroom is None else wishes.headroom,
     )
     warnings = (*problem.warnings, *said)
     return problem.with_(costs=costs, objective=objective, constraints=constraints, warnings=warnings)
@@ -239,8 +249,8 @@ def _objective(default: Objective, wishes: Wishes) -> Objective:
 
 def _constraints(contiguous: bool, wishes: Wishes) -> Constraints:
     return Constraints(
-        tuple(Rule(pattern, device) for pattern, device in wishes.pins.items()),
-        tuple(Rule(pattern, device) for pattern, device in wishes.forbidden.items()),
+        wishes.pins or (),
+        wishes.forbidden or (),
         contiguous if wishes.contiguous is None else wishes.contiguous,
-        wishes.headroom,
+        wishes.headroom or 0.0,
     )

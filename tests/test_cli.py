@@ -81,6 +81,20 @@ def test_workloads_bring_their_devices(tmp_path: Path) -> None:
     assert "leave out the devices" in run("place", path, "-d", "cpu", code=2).stderr
 
 
+def test_every_rule_holds_and_plans_keep_them(tmp_path: Path) -> None:
+    """Two rules of one pattern both hold, a plan remembers them, and a wish of the user's own replaces the plan's."""
+    path, plan = workload(tmp_path / "w.json"), tmp_path / "plan.json"
+    run("place", path, "--forbid", "^1$=acc0", "--forbid", "^1$=acc1", "--headroom", "10%", "-o", plan)
+    written = json.loads(plan.read_text())
+    assert written["assignment"]["1"] == "cpu0"
+    assert [rule["device"] for rule in written["constraints"]["forbidden"]] == ["acc0", "acc1"]
+    priced = json.loads(run("simulate", path, plan, "--json").stdout)
+    assert priced["devices"][0]["capacity"] == 90 and priced["valid"]
+    assert json.loads(run("simulate", path, plan, "--headroom", "0", "--json").stdout)["devices"][0]["capacity"] == 100
+    assert "given twice" in run("place", RESNET, "--dim", "batch=1", "--dim", "batch=2", "-d", "cpu", code=2).stderr
+    assert "may run on no device" in run("place", path, "--pin", "^1$=acc0", "--pin", "^1$=acc1", code=3).stdout
+
+
 def test_given_op_times_replace_estimates(tmp_path: Path) -> None:
     """A CSV of op times changes where ops go and what a plan is worth; an unknown op is refused with its line."""
     path, times, split = workload(tmp_path / "w.json"), tmp_path / "times.csv", tmp_path / "split.json"
@@ -174,7 +188,7 @@ def test_the_same_seed_gives_the_same_plan() -> None:
             "no option 'speed'",
         ),
         (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--time-limit", "soon"), "not a time"),
-        (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--pin", "fc"), "has no '='"),
+        (("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--pin", "fc"), "is not name=value"),
         (("simulate", RESNET, "{tmp}/text.txt", "--dim", "batch=1"), "not JSON"),
         (("simulate", RESNET, "{tmp}/other.json", "--dim", "batch=1"), "another model"),
     ],

@@ -13,7 +13,7 @@ import pytest
 from placewise.building import Wishes, build, open_model
 from placewise.errors import InputError, ModelFileError
 from placewise.files.problem_file import save_problem
-from placewise.model.problem import Objective
+from placewise.model.problem import Objective, Rule
 from placewise.readers import format_of, read
 from placewise.readers.workload import read_workload
 
@@ -119,7 +119,7 @@ def test_suffix_and_content_decide(tmp_path: Path) -> None:
 def test_wishes_change_a_given_problem(tmp_path: Path) -> None:
     """Objective, mode, headroom and rules may differ from the file's own; its devices may not."""
     path = write(tmp_path / "w.json", [node(0), node(1)], [(0, 1, 0.5)])
-    problem = build(path, wishes=Wishes(communication="overlap", headroom=0.5, pins={"^0$": "cpu0"}, contiguous=False))
+    problem = build(path, wishes=Wishes(communication="overlap", headroom=0.5, pins=(Rule("^0$", "cpu0"),), contiguous=False))
     assert problem.objective.communication == "overlap" and not problem.constraints.contiguous
     assert problem.capacity.tolist() == [10, 10, math.inf] and problem.allowed[0].tolist() == [False, False, True]
     latency = build(path, wishes=Wishes(objective="latency", execution="sequential"))

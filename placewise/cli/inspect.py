@@ -21,7 +21,7 @@ def inspect(
     model: opt.Model,
     dim: opt.Dims = None,
     depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,
-    view: opt.View = "folded",
+    view: opt.View = None,
     graph: opt.GraphName = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,

@@ -11,6 +11,7 @@ from placewise.errors import InputError
 
 if TYPE_CHECKING:
     from placewise.building import Wishes
+    from placewise.model.problem import Rule
     from placewise.placers.base import Budget
 
 Model = Annotated[
@@ -37,7 +38,7 @@ Contiguous = Annotated[
     bool | None, typer.Option("--contiguous/--free", help="Must stages form a chain?", rich_help_panel="Meaning")
 ]
 View = Annotated[
-    str, typer.Option(help="folded or raw: with constants folded away or kept.", rich_help_panel="Meaning")
+    str | None, typer.Option(help="folded or raw: with constants folded away or kept.", rich_help_panel="Meaning")
 ]
 GraphName = Annotated[
     str | None,
@@ -53,7 +54,7 @@ Forbidden = Annotated[
     typer.Option("--forbid", help="REGEX=DEVICE: ops whose name or scope matches stay away.", rich_help_panel="Rules"),
 ]
 Headroom = Annotated[
-    str, typer.Option(help="Share of every accelerator's memory to keep free.", rich_help_panel="Rules")
+    str | None, typer.Option(help="Share of every accelerator's memory to keep free.", rich_help_panel="Rules")
 ]
 Costs = Annotated[
     str, typer.Option(help="Given op times: CSV op,device,seconds, or a cost table (.npz).", rich_help_panel="Meaning")
@@ -71,11 +72,11 @@ def wishes_of(
     communication: str | None,
     memory: str | None,
     contiguous: bool | None,
-    headroom: str,
+    headroom: str | None,
     pins: list[str] | None,
     forbidden: list[str] | None,
     dims: list[str] | None,
-    view: str,
+    view: str | None,
     costs: str,
     graph: str | None,
 ) -> Wishes:
@@ -84,8 +85,8 @@ def wishes_of(
     from placewise.units import parse_fraction
 
     return Wishes(
-        objective, execution, communication, memory, contiguous, parse_fraction(headroom),
-        _pairs(pins, "--pin"), _pairs(forbidden, "--forbid"), parse_dims(dims), view, costs, graph,
+        objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
+        _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, costs, graph,
     )  # fmt: skip
 
 
@@ -100,19 +101,28 @@ def budget_of(time_limit: str | None, gap: str, seed: int) -> Budget:
 
 def parse_dims(texts: list[str] | None) -> dict[str, int]:
     """``["batch=8"]`` → {"batch": 8}. Raises InputError."""
-    dims = {}
-    for name, value in _pairs(texts, "--dim").items():
+    dims: dict[str, int] = {}
+    for name, value in _pairs(texts, "--dim"):
+        if name in dims and value != str(dims[name]):
+            raise InputError(f"--dim {name} is given twice, as {dims[name]} and {value}", remedy="give it once")
         if not value.isascii() or not value.isdigit() or not 0 < int(value) < 2**40:
             raise InputError(f"--dim {name}={value} is no size", remedy="write it like --dim batch=8")
         dims[name] = int(value)
     return dims
 
 
-def _pairs(texts: list[str] | None, option: str) -> dict[str, str]:
-    pairs = {}
+def _rules(texts: list[str] | None, option: str) -> tuple[Rule, ...] | None:
+    """Every rule, in order; None if none is given."""
+    from placewise.model.problem import Rule
+
+    return tuple(Rule(pattern, device) for pattern, device in _pairs(texts, option)) if texts else None
+
+
+def _pairs(texts: list[str] | None, option: str) -> list[tuple[str, str]]:
+    pairs = []
     for text in texts or []:
         name, sign, value = text.rpartition("=")
         if not sign or not name or not value:
-            raise InputError(f"{option} {text!r} has no '='", remedy=f"write it like {option} name=value")
-        pairs[name] = value
+            raise InputError(f"{option} {text!r} is not name=value", remedy=f"write it like {option} name=value")
+        pairs.append((name, value))
     return pairs
