@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from itertools import permutations
 from pathlib import Path
 
 import numpy as np
 import pytest
+from published import WORKLOADS, needs_workloads
 
 from placewise.errors import PlanError
 from placewise.files.plan_file import PlanFile, save_plan
@@ -21,48 +21,46 @@ from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
 from placewise.simulate import simulate
 
-FOLDER = Path(os.environ.get("PLACEWISE_WORKLOADS", "")) / "dnn-partitioning"
-published = pytest.mark.skipif(not FOLDER.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
-SPLITS = sorted(path.name for path in (FOLDER / "splits").glob("*.json"))
-EXPERTS = {  # milliseconds, as the published programs print them (reference.json beside the workloads)
+SPLITS = sorted(path.name for path in (WORKLOADS / "splits").glob("*.json"))
+EXPERTS = {  # milliseconds, as the published programs print them
     "bert24_inference": 20.084, "bert24_training": 49.4049, "gnmt_inference": 46.2085, "gnmt_training": 137.154,
     "inceptionv3_inference": 102.482, "resnet50_inference": 43.9183, "resnet50_training": 112.108,
 }  # fmt: skip
 
 
-@published
+@needs_workloads
 @pytest.mark.parametrize("name", SPLITS)
 def test_published_splits_are_worth_what_they_say(name: str) -> None:
     """The judge finds the published value of every published split."""
     kind, graphs, model = name.rsplit("_", 1)[0].split("_", 2)
-    problem = read_workload(FOLDER / kind / graphs / f"{model}.json", objective=kind).problem
+    problem = read_workload(WORKLOADS / kind / graphs / f"{model}.json", objective=kind).problem
     assert problem is not None
-    _, placement = read_split(FOLDER / "splits" / name, problem)
-    document = json.loads((FOLDER / "splits" / name).read_text())
+    _, placement = read_split(WORKLOADS / "splits" / name, problem)
+    document = json.loads((WORKLOADS / "splits" / name).read_text())
     milliseconds = document.get("maxLoad") or document["totalLatency"]
     assert simulate(problem, placement).value == pytest.approx(milliseconds / 1e3, rel=1e-9)
 
 
-@published
+@needs_workloads
 @pytest.mark.parametrize(("model", "milliseconds"), EXPERTS.items())
 def test_expert_splits(model: str, milliseconds: float) -> None:
     """Expert splits are worth what is published; that of ResNet-50 inference serves its training graph."""
-    split = FOLDER / "human-experts" / f"{model}_expert.json"
+    split = WORKLOADS / "human-experts" / f"{model}_expert.json"
     if not split.exists():
         split = split.with_name(split.name.replace("training", "inference"))
-    problem = read_workload(FOLDER / "throughput" / "LayerGraphs" / f"{model}.json").problem
+    problem = read_workload(WORKLOADS / "throughput" / "LayerGraphs" / f"{model}.json").problem
     assert problem is not None
     _, placement = read_placement(split, problem)
     assert simulate(problem, placement).value == pytest.approx(milliseconds / 1e3, rel=1e-5)
 
 
-@published
+@needs_workloads
 def test_a_split_of_another_model() -> None:
     """The split of a larger model names ops that the smaller one does not have."""
-    problem = read_workload(FOLDER / "throughput" / "LayerGraphs" / "bert24_inference.json").problem
+    problem = read_workload(WORKLOADS / "throughput" / "LayerGraphs" / "bert24_inference.json").problem
     assert problem is not None
     with pytest.raises(PlanError, match=r"gnmt.*the model has no op '\d+'; use the split of this model"):
-        read_split(FOLDER / "human-experts" / "gnmt_inference_expert.json", problem)
+        read_split(WORKLOADS / "human-experts" / "gnmt_inference_expert.json", problem)
 
 
 def chain(objective: Objective, *, direct: bool = False) -> Problem:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from plain_rules import placements
+from published import RECORDED, WORKLOADS, needs_workloads
 from strategies import problems
 
 from placewise.model.builder import GraphBuilder
@@ -29,7 +27,6 @@ from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract, join
 
-WORKLOADS = os.environ.get("PLACEWISE_WORKLOADS")
 QUICK = (
     "LayerGraphs/bert24_inference", "LayerGraphs/bert24_training", "LayerGraphs/gnmt_inference",
     "LayerGraphs/resnet50_inference", "LayerGraphs/resnet50_training", "OperatorGraphs/bert_l-3_training",
@@ -244,13 +241,12 @@ def test_latency_is_refused() -> None:
     assert "latency" in str(DpPlacer().supports(problem.with_(objective=Objective("latency"))))
 
 
-@pytest.mark.skipif(WORKLOADS is None, reason="PLACEWISE_WORKLOADS is not set")
+@needs_workloads
 @pytest.mark.parametrize("name", QUICK)
 def test_published_values(name: str) -> None:
     """The published dynamic program's max-load, to nine digits, with a proof."""
-    root = Path(str(WORKLOADS))
-    reference = json.loads((root / "reference.json").read_text())["throughput"][name]["dp"]["value"]
-    problem = read_workload(root / "dnn-partitioning" / "throughput" / f"{name}.json").problem
+    reference = RECORDED["throughput"][name]["dp"]["value"]
+    problem = read_workload(WORKLOADS / "throughput" / f"{name}.json").problem
     assert problem is not None
     proposal = DpPlacer().propose(problem, Budget())
     assert proposal.placement is not None and proposal.bound is not None

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from plain_rules import placements
+from published import ROOT, needs_workloads
 from strategies import problems
 
 from placewise.files.split_file import read_split
@@ -24,13 +23,12 @@ from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract
 
-ROOT = Path(os.environ.get("PLACEWISE_WORKLOADS") or "nowhere")
 SPLITS = sorted((ROOT / "dnn-partitioning" / "splits").glob("latency_*_greedy.json"))
 ELSEWHERE = "inceptionv3"
 """Its edges follow an order in the file that a graph does not keep, so that equal choices fall differently."""
 
 
-@pytest.mark.skipif(not ROOT.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
+@needs_workloads
 def test_published_splits() -> None:
     """The placements of the published greedy and their values; on Inception-V3 another line, no worse."""
     assert len(SPLITS) == 6

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
 from strategies import problems
 
@@ -26,7 +25,6 @@ from placewise.placers.schedules.moves import movable, propose_moves
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 
-ROOT = Path(os.environ.get("PLACEWISE_WORKLOADS") or "nowhere")
 EXECUTIONS = ("operator", "subgraph", "sequential")
 
 
@@ -110,7 +108,7 @@ def published(name: str) -> Problem:
     return problem
 
 
-@pytest.mark.skipif(not ROOT.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
+@needs_workloads
 @pytest.mark.parametrize(
     ("name", "baseline"),
     # The least of the greedy and the max-load split that Tarnawski et al. 2020's programs reach, in ms.
@@ -189,7 +187,7 @@ def test_contiguous_stages_stay_contiguous():
             assert simulate(problem, placement).valid
 
 
-@pytest.mark.skipif(not ROOT.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
+@needs_workloads
 def test_bert24_is_solved_and_the_search_stops():
     """The bound proves the published greedy's 100.2185 ms optimal, so that the time limit is not used up."""
     problem = published("LayerGraphs/bert24_inference")

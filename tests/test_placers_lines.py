@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
-import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from published import RECORDED, WORKLOADS, needs_workloads
 from strategies import problems
 
 from placewise.model.builder import GraphBuilder
@@ -32,9 +30,7 @@ from placewise.readers.workload import read_workload
 from placewise.simulate import simulate
 from placewise.simulate.contract import Contraction, contract, join
 
-WORKLOADS = os.environ.get("PLACEWISE_WORKLOADS")
-REFERENCE = Path(WORKLOADS or "", "reference.json")
-PUBLISHED = json.loads(REFERENCE.read_text())["throughput"] if REFERENCE.exists() else {}
+PUBLISHED = RECORDED["throughput"]
 BETTER = {("pipedream", "LayerGraphs/bert24_training"), ("pipedream", "LayerGraphs/gnmt_training")}
 """The published program finds masks by ids that hit other nodes there, and contracts nearly everything."""
 STAGED = {"kind": "throughput", "contiguous": True, "memory_model": "sum", "transfers": "staged", "wires": False}
@@ -219,12 +215,12 @@ def test_no_time_and_interrupts(placer: DplPlacer | PipeDreamPlacer) -> None:
     assert "latency" in str(placer.supports(problem.with_(objective=Objective("latency"))))
 
 
-@pytest.mark.skipif(not PUBLISHED, reason="PLACEWISE_WORKLOADS does not name the published workloads")
-@pytest.mark.parametrize("name", PUBLISHED or [""])
+@needs_workloads
+@pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("placer", [DplPlacer(), PipeDreamPlacer()], ids=["dpl", "pipedream"])
 def test_published_values(placer: DplPlacer | PipeDreamPlacer, name: str) -> None:
     """The published programs' max-loads to nine digits, on every workload; two of pipedream's are beaten."""
-    problem = read_workload(Path(str(WORKLOADS), "dnn-partitioning", "throughput", f"{name}.json")).problem
+    problem = read_workload(WORKLOADS / "throughput" / f"{name}.json").problem
     assert problem is not None
     published, value = PUBLISHED[name][placer.info.name]["value"], value_of(problem, placer) * 1e3
     if (placer.info.name, name) in BETTER:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+from published import WORKLOADS, needs_workloads
 
 from placewise.building import Wishes, build, open_model
 from placewise.errors import InputError, ModelFileError
@@ -16,9 +16,6 @@ from placewise.files.problem_file import save_problem
 from placewise.model.problem import Objective, Rule
 from placewise.readers import format_of, read
 from placewise.readers.workload import read_workload
-
-FOLDER = Path(os.environ.get("PLACEWISE_WORKLOADS", "")) / "dnn-partitioning"
-published = pytest.mark.skipif(not FOLDER.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
 
 
 def node(number: int, **changes: Any) -> dict[str, Any]:
@@ -119,7 +116,8 @@ def test_suffix_and_content_decide(tmp_path: Path) -> None:
 def test_wishes_change_a_given_problem(tmp_path: Path) -> None:
     """Objective, mode, headroom and rules may differ from the file's own; its devices may not."""
     path = write(tmp_path / "w.json", [node(0), node(1)], [(0, 1, 0.5)])
-    problem = build(path, wishes=Wishes(communication="overlap", headroom=0.5, pins=(Rule("^0$", "cpu0"),), contiguous=False))
+    pins = (Rule("^0$", "cpu0"),)
+    problem = build(path, wishes=Wishes(communication="overlap", headroom=0.5, pins=pins, contiguous=False))
     assert problem.objective.communication == "overlap" and not problem.constraints.contiguous
     assert problem.capacity.tolist() == [10, 10, math.inf] and problem.allowed[0].tolist() == [False, False, True]
     latency = build(path, wishes=Wishes(objective="latency", execution="sequential"))
@@ -140,10 +138,10 @@ def test_problem_files_are_models_too(tmp_path: Path) -> None:
     assert again.objective == problem.objective
 
 
-@published
+@needs_workloads
 def test_all_published_workloads_are_read() -> None:
     """Nineteen instances, none of them empty, all groups and backward ops where the files have them."""
-    paths = sorted((FOLDER / "throughput").rglob("*.json")) + sorted((FOLDER / "latency").rglob("*.json"))
+    paths = sorted((WORKLOADS / "throughput").rglob("*.json")) + sorted((WORKLOADS / "latency").rglob("*.json"))
     assert len(paths) == 19
     for path in paths:
         document = json.loads(path.read_text())

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import os
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
+from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
 
 from placewise.model.builder import GraphBuilder
@@ -21,7 +20,6 @@ from placewise.simulate import evaluate, simulate
 from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
 from placewise.simulate.paths import path_bound
 
-ROOT = Path(os.environ.get("PLACEWISE_WORKLOADS") or "nowhere")
 SUBGRAPH = Objective("latency", execution="subgraph", memory="sum")
 
 
@@ -157,7 +155,7 @@ def test_work_may_end_at_any_moment():
     assert 0 < stopped <= values[-1]
 
 
-@pytest.mark.skipif(not ROOT.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
+@needs_workloads
 def test_bert24_is_solved():
     """The value that the published greedy reaches on 24 layers of BERT, 100.2185 ms, is optimal."""
     problem = read_workload(

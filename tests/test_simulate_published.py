@@ -1,27 +1,23 @@
 """The values that were published with the workloads of Tarnawski et al. 2020 come out of the judge again.
 
 The files are looked for under PLACEWISE_WORKLOADS: `dnn-partitioning/` as in github.com/msr-fiddle/dnn-partitioning
-with the published programs' results under `splits/`, and `reference.json` with the recorded values.
+with the published programs' results under `splits/`, and `benchmarks/published.json` has the recorded values.
 """
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
+from published import RECORDED, WORKLOADS, needs_workloads
 
 from placewise.files.split_file import read_split
 from placewise.model.result import Judgement
 from placewise.readers.workload import read_workload
 from placewise.simulate import lower_bound, simulate, why_infeasible
 
-ROOT = Path(os.environ.get("PLACEWISE_WORKLOADS") or "nowhere")
-WORKLOADS = ROOT / "dnn-partitioning"
-pytestmark = pytest.mark.skipif(
-    not WORKLOADS.is_dir(), reason="PLACEWISE_WORKLOADS does not name the directory of the published workloads"
-)
+pytestmark = needs_workloads
 SPLITS = sorted(path.stem for path in WORKLOADS.glob("splits/*.json"))
 MS = 1e-3
 
@@ -66,7 +62,7 @@ def test_results_of_the_published_programs(name):
 @pytest.mark.parametrize(("kind", "graph"), EXPERTS)
 def test_human_experts(kind, graph):
     """Every expert's split has its recorded value, to the digits printed, and breaks the rules that are known."""
-    recorded = json.loads((ROOT / "reference.json").read_text())[kind][graph]["expert"]["value"]
+    recorded = RECORDED[kind][graph]["expert"]["value"]
     name = graph.split("/")[1]
     split = WORKLOADS / "human-experts" / f"{name}_expert.json"
     if not split.exists():
@@ -80,11 +76,10 @@ def test_human_experts(kind, graph):
 
 def test_all_experts_are_here():
     """Every recorded human-expert value is among those tested, and all eighteen splits are there."""
-    reference = json.loads((ROOT / "reference.json").read_text())
     recorded = {
         (kind, graph)
         for kind in ("throughput", "latency")
-        for graph, entry in reference[kind].items()
+        for graph, entry in RECORDED[kind].items()
         if "expert" in entry
     }
     assert recorded == set(EXPERTS)
