@@ -9,9 +9,9 @@ The times are those of one accelerator; devices, their memory and links are the 
 nothing, in time or bytes, as in PipeDream's own optimizer: a loader feeds the stage that reads them.
 
 The `training` graph adds to every other op a backward twin in the same colocation group. The twin has the
-backward time; it reads the op's output, which so stays in memory until then; it holds the gradients of the
-op's parameters and one more value for each, the momentum of SGD, as state; and it sends to the twin of every op
-that its op reads from a gradient as large as what was read.
+backward time, runs after its op, and sends to the twin of every op that its op reads from a gradient as large as
+what was read. As state it holds what the op made, which is kept for it, and a gradient and a momentum (SGD) for
+every parameter: one minibatch in flight, one version of the parameters.
 """
 
 from __future__ import annotations
@@ -184,7 +184,7 @@ def _reading(nodes: dict[str, _Node], edges: dict[tuple[str, str], int], trainin
     for tail, head in edges:
         builder.add_edge(made[tail], ops[head])
     for name, twin_of in twins.items():
-        builder.add_edge(made[name], twin_of)
+        builder.add_edge(builder.add_tensor(ops[name], nbytes=0, name=f"{name}:done"), twin_of)
     for tail, head in edges:
         if tail in twins and head in twins:
             gradient = builder.add_tensor(twins[head], nbytes=nodes[tail].activation, name=f"{head}{BACKWARD}:{tail}")
@@ -202,6 +202,6 @@ def _add(builder: GraphBuilder, name: str, node: _Node, *, group: int, backward:
         attributes={"description": node.description},
         backward=backward,
         group=group,
-        state_bytes=TRAINING_STATE * node.parameters if backward else 0,
+        state_bytes=TRAINING_STATE * node.parameters + node.activation if backward else 0,
         origin=(int(name.removeprefix("node").removesuffix(BACKWARD)),),
     )

@@ -32,7 +32,7 @@ from placewise.placers.base import (
 from placewise.placers.chains.ideals import Ideals, all_ideals
 from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.linear import Split, best_split
-from placewise.placers.chains.lines import unsuited
+from placewise.placers.chains.lines import last_ready_first, unsuited
 from placewise.placers.chains.program import MOST_CELLS, Found, n_states, search
 from placewise.placers.chains.stages import NEVER, price
 from placewise.placers.common.alike import relabel
@@ -73,7 +73,7 @@ class _Run:
     _ideals: tuple[Contraction, Ideals | None] | None = None
 
     def along_a_line(self, capacity: Floats) -> Ints | None:
-        """The best split of two orders of the components within `capacity` [n_devices]."""
+        """The best split of a few orders of the components within `capacity` [n_devices]."""
         return self._split(capacity).device
 
     def over_ideals(self, capacity: Floats) -> Ints | None:
@@ -102,8 +102,9 @@ class _Run:
     def _split(self, capacity: Floats) -> Split:
         key = capacity.tobytes()
         if key not in self._splits:
-            numbered, followed = np.arange(self.graph.n, dtype=np.int32), depth_first(self.graph)
-            lines = [numbered] if np.array_equal(numbered, followed) else [numbered, followed]
+            numbered = np.arange(self.graph.n, dtype=np.int32)
+            lines = (numbered, depth_first(self.graph), last_ready_first(self.problem, self.graph))
+            lines = tuple({line.tobytes(): line for line in lines}.values())
             self._splits[key] = best_split(self.problem, self.graph.component, lines, capacity, self._go_on)
         return self._splits[key]
 

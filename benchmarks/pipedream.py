@@ -1,0 +1,142 @@
+"""PipeDream's profiles as training pipelines: `python benchmarks/pipedream.py`.
+
+Reads the nine profiles from PLACEWISE_WORKLOADS (the folder that holds `pipedream/`). Every profile is placed on 2,
+4, 8 and 16 devices of 16 GB, each joined to host memory by links of 10 and of 100 Gb/s, with `blocking` and with
+`overlap`, for the throughput of contiguous training pipelines; memory is counted by sum. Prints a Markdown table
+with the value, bound, gap and seconds of `dp` beside `dpl`, `pipedream` and `balanced`, writes every figure to
+`results/pipedream.json` and the table to `results/pipedream.md`. Exits with 1 if another placer beats `dp` or a value
+of `dp` got worse than in the committed results. `--time-limit` (seconds, default 60) holds for each placer and row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from placewise.building import Wishes, build
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget
+from placewise.placing import place
+
+RESULTS = Path(__file__).parent / "results" / "pipedream.json"
+COUNTS, GIGABITS, MODES = (2, 4, 8, 16), (10, 100), ("blocking", "overlap")
+MEMORY = 16e9
+BESIDE = ("dpl", "pipedream", "balanced")
+
+
+def main() -> int:
+    """Run everything; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--time-limit", type=float, default=60.0)
+    parser.add_argument("--only", default="", help="only profiles whose name contains this; nothing is written")
+    options = parser.parse_args()
+    folder = Path(os.environ.get("PLACEWISE_WORKLOADS", "")) / "pipedream"
+    profiles = sorted(path for path in folder.glob("*.txt") if path.stem != "LICENSE" and options.only in path.stem)
+    if not profiles:
+        print("set PLACEWISE_WORKLOADS to the folder that holds pipedream/", file=sys.stderr)
+        return 2
+    known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
+    before = {_key(row): row for row in known}
+    _warm(profiles[0])
+    print(_HEAD)
+    rows, faults = [], []
+    for path, count, gigabits, mode in product(profiles, COUNTS, GIGABITS, MODES):
+        row = _row(path, count, gigabits, mode, options.time_limit)
+        rows.append(row)
+        faults += _faults(row, before.get(_key(row)))
+        print(_line(row), flush=True)
+    summary = _summary(rows)
+    print("\n".join(["", summary, *faults]))
+    if not options.only:
+        command = f"python benchmarks/pipedream.py --time-limit {options.time_limit:g}"
+        about = {"command": command, "unit": "ms per minibatch; seconds of wall time", "load": os.getloadavg()}
+        RESULTS.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        table = "\n".join([_HEAD, *map(_line, rows)])
+        text = f"Made by `{command}`; milliseconds per minibatch. {summary}\n\n{table}\n"
+        RESULTS.with_suffix(".md").write_text(text)
+    return 1 if faults else 0
+
+
+def problem_of(path: Path, count: int, gigabits: float, mode: str) -> Problem:
+    """The training pipeline of a profile on equal devices that talk through host memory."""
+    devices = tuple(Device(f"acc{number}", memory=MEMORY) for number in range(count))
+    ends = [pair for device in devices for pair in ((device.name, HOST), (HOST, device.name))]
+    cluster = Cluster(devices, tuple(Link(*pair, gigabits * 1e9 / 8) for pair in ends), "staged")
+    return build(path, cluster, Wishes("throughput", communication=mode, memory="sum", graph="training"))
+
+
+def _warm(path: Path) -> None:
+    """Compile or load every kernel before the clock runs."""
+    for placer in ("dp", *BESIDE):
+        place(problem_of(path, 2, 100, "blocking"), placer, Budget(60.0))
+
+
+def _row(path: Path, count: int, gigabits: int, mode: str, limit: float) -> dict[str, Any]:
+    problem = problem_of(path, count, gigabits, mode)
+    row: dict[str, Any] = {"profile": path.stem, "devices": count, "gigabits": gigabits, "mode": mode}
+    for placer in ("dp", *BESIDE):
+        started = time.perf_counter()
+        result = place(problem, placer, Budget(limit))
+        seconds = round(time.perf_counter() - started, 3)
+        value = result.value * 1e3 if result.placement is not None else None
+        row[placer] = {"value": value, "seconds": seconds, "notes": list(result.notes), "unmet": result.unmet}
+        if placer == "dp":
+            row["bound"], row["gap"], row["status"] = result.lower_bound * 1e3, result.gap, str(result.status)
+            row["optimal"] = str(result.status.outcome) == "optimal"
+    return row
+
+
+def _faults(row: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]:
+    own = row["dp"]["value"]
+    for placer in BESIDE:
+        other = row[placer]["value"]
+        if other is not None and (own is None or own > other * (1 + 1e-9)):
+            yield f"{_key(row)}: {placer} reaches {other}, dp {own}"
+    was = before["dp"]["value"] if before else None
+    if was is not None and (own is None or own > was * (1 + 1e-6)):
+        yield f"{_key(row)}: dp got worse, {own} after {was}"
+
+
+def _key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["profile"], row["devices"], row["gigabits"], row["mode"]
+
+
+def _summary(rows: list[dict[str, Any]]) -> str:
+    proved = sum(row["optimal"] for row in rows)
+    seconds = [row["dp"]["seconds"] for row in rows]
+    return (
+        f"{proved} of {len(rows)} optima proved; dp took {sum(seconds):.1f} s in all, at most {max(seconds):.1f} s "
+        f"for one row, in half of them less than {sorted(seconds)[len(seconds) // 2]:.2f} s."
+    )
+
+
+_HEAD = (
+    "| profile | devices | Gb/s | mode | dp | bound | gap | seconds | proof | dpl | pipedream | balanced |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|"
+)
+
+
+def _line(row: dict[str, Any]) -> str:
+    proof = "optimal" if row["optimal"] else f"not proved: {'; '.join(row['dp']['notes']) or row['status']}"
+    values = {placer: _value(row[placer]) for placer in ("dp", *BESIDE)}
+    cells = [
+        row["profile"], str(row["devices"]), str(row["gigabits"]), row["mode"], values["dp"], f"{row['bound']:.3f}",
+        f"{row['gap']:.2%}", f"{row['dp']['seconds']:.2f}", proof, *(values[placer] for placer in BESIDE),
+    ]  # fmt: skip
+    return "| " + " | ".join(cells) + " |"
+
+
+def _value(figures: dict[str, Any]) -> str:
+    return "none found" if figures["value"] is None else f"{figures['value']:.3f}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
