@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 
-from placewise.model.problem import Objective
+import numpy as np
+
+from placewise.model.problem import Objective, Problem
 from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, Result
 from placewise.units import format_seconds
 
@@ -29,18 +31,36 @@ def verdict(result: Result) -> str:
     """Whether splitting is worth it against the best single device, in one sentence."""
     if result.judgement is None or result.placement is None:
         return ""
+    usable = [result.problem.cluster.names[d] for d in np.flatnonzero(result.problem.allowed.any(axis=0))]
     used = sum(1 for use in result.judgement.devices if use.ops)
+    better = _better(result)
     single = _judged(result, SINGLE_DEVICE)
+    if better is not None:
+        return (
+            f"This plan is {_slower(result.value, better[1].value)} than {better[0]}: try another placer or more time."
+        )
+    if len(usable) <= 1:
+        return f"No split to decide: {usable[0] if usable else 'none'} is the only device that may run ops."
     if single is None or not math.isfinite(single.value):
         return f"A split is needed: no single device runs the whole model; this plan uses {used}."
     if not single.valid:
         return f"A split is needed: the best single device would break a rule ({single.violations[0].message})."
     if used == 1:
         return "A split is not worth it: one device alone is the best answer found."
-    speedup = single.value / result.value if result.value > 0 else 1.0
+    return _gain(used, single, result.value)
+
+
+def _gain(used: int, single: Judgement, value: float) -> str:
+    """What the plan gains over the naive answer on one device, which is no worse than the plan or slower."""
+    speedup = single.value / value if value > 0 else 1.0
+    if len(_used(single)) > 1:
+        start = f"The rules need more than one device; this plan on {used}"
+        if speedup <= 1.01:
+            return f"{start} gains {max(speedup - 1, 0.0):.1%} over {_AS_FAR}."
+        return f"{start} is {speedup:.2f}× as fast as {_AS_FAR}."
     if speedup <= 1.01:
-        return f"A split is hardly worth it: {used} devices gain {speedup - 1:.1%} over the best single device."
-    return f"The split is worth it: {used} devices are {speedup:.2f}× as fast as the best single device."
+        return f"A split is hardly worth it: {used} devices gain {max(speedup - 1, 0.0):.1%} over the {SINGLE_DEVICE}."
+    return f"The split is worth it: {used} devices are {speedup:.2f}× as fast as the {SINGLE_DEVICE}."
 
 
 def baseline_lines(result: Result) -> list[tuple[str, str, str]]:
@@ -52,11 +72,55 @@ def baseline_lines(result: Result) -> list[tuple[str, str, str]]:
             lines.append((name, "–", "finds nothing that keeps the rules"))
             continue
         judged = found[1]
-        used = [use.device for use in judged.devices if use.ops]
-        named = f"{name} ({used[0]})" if name == SINGLE_DEVICE and len(used) == 1 else name
         remark = "breaks a rule: " + judged.violations[0].message if judged.violations else _ratio(result, judged)
-        lines.append((named, format_seconds(judged.value), remark))
+        lines.append((_named(name, judged), format_seconds(judged.value), remark))
     return lines
+
+
+def host_remark(problem: Problem, judgement: Judgement) -> str:
+    """Why the load of a host device may exceed the latency; "" where none does."""
+    over = [
+        use.device
+        for device, use in zip(problem.cluster, judgement.devices, strict=True)
+        if device.is_host and use.load > judgement.value * (1 + 1e-9)
+    ]
+    if problem.objective.kind != "latency" or not over:
+        return ""
+    return f"{over[0]} runs several ops at once: its load adds up their times, which may be more than the latency"
+
+
+_AS_FAR = "one device as far as the rules allow"
+
+
+def _named(name: str, judged: Judgement) -> str:
+    """A naive answer by its name; the single device by its own, unless the rules force other devices in."""
+    if name != SINGLE_DEVICE:
+        return name
+    used = _used(judged)
+    return _AS_FAR if len(used) > 1 else f"{name} ({used[0]})" if used else name
+
+
+def _used(judged: Judgement) -> list[str]:
+    return [use.device for use in judged.devices if use.ops]
+
+
+def _better(result: Result) -> tuple[str, Judgement] | None:
+    """The best of the naive answers that beat the plan, if any does."""
+    names = {SINGLE_DEVICE: "single device", BALANCED_SPLIT: BALANCED_SPLIT}
+    faster = [
+        (_AS_FAR if len(_used(judged)) > 1 and name == SINGLE_DEVICE else f"the {names[name]}", judged)
+        for name, (_, judged) in result.baselines.items()
+        if judged.valid and judged.value < result.value * (1 - 1e-9)
+    ]
+    return min(faster, key=lambda pair: pair[1].value, default=None)
+
+
+def _slower(value: float, best: float) -> str:
+    """How much slower, in words that are true of small differences as well."""
+    more = value / best - 1 if best > 0 else math.inf
+    if more < 0.001:
+        return "slightly slower"
+    return f"{more:.1%} slower" if math.isfinite(more) else "slower"
 
 
 def _ratio(result: Result, judged: Judgement) -> str:
