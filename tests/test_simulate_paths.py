@@ -44,8 +44,16 @@ def valid_values(problem: Problem) -> list[float]:
     return []
 
 
+def grouped(problem: Problem, seed: int) -> Problem:
+    """The same problem with neighbours in the order of the ops colocated now and then."""
+    joined = np.random.default_rng(seed).random(problem.n_ops) < 0.6
+    ops = replace(problem.graph.ops, group=np.cumsum(joined))
+    return problem.with_(graph=replace(problem.graph, ops=ops))
+
+
+@pytest.mark.parametrize("groups", [False, True])
 @pytest.mark.parametrize("memory", ["live", "sum"])
-def test_no_placement_is_below_the_bound(memory):
+def test_no_placement_is_below_the_bound(memory, groups):
     """Every placement of 150 random problems with scarce memory, links of all kinds and colocation."""
     bounded = tight = 0
     for seed in range(150):
@@ -53,6 +61,7 @@ def test_no_placement_is_below_the_bound(memory):
             seeded(seed), max_ops=6, max_devices=3, objective=SUBGRAPH, rules=seed % 3 == 0, scarce=seed % 4 != 0
         )
         problem = problem.with_(objective=replace(SUBGRAPH, memory=memory))
+        problem = grouped(problem, seed) if groups else problem
         bound = path_bound(problem)
         for best in valid_values(problem):
             assert bound.value <= best
@@ -68,6 +77,7 @@ def test_no_calls_are_below_the_bound():
     for seed in range(120):
         problem = random_problem(seeded(seed), max_ops=6, max_devices=3, objective=SUBGRAPH, scarce=seed % 2 == 0)
         problem = problem.with_(objective=SUBGRAPH)
+        problem = grouped(problem, seed) if seed % 3 == 0 else problem
         bound, rows = path_bound(problem), rows_of(problem)
         for _ in range(12):
             device = rows[rng.integers(len(rows))]
@@ -115,11 +125,13 @@ def price(problem: Problem, costs: CallCosts, call: tuple[int, ...]) -> tuple[fl
     return total, sum(float(costs.held[block]) for block in blocks)
 
 
-def in_a_row(seconds: list[float], links: list[float], memory: float, slow: float) -> Problem:
+def in_a_row(
+    seconds: list[float], links: list[float], memory: float, slow: float, groups: list[int] | None = None
+) -> Problem:
     """A chain of ops of one byte on two accelerators and a CPU that is `slow` times slower; tensors take `links`."""
     builder = GraphBuilder()
     for op in range(len(seconds)):
-        builder.add_op(f"op{op}", "Op", state_bytes=1)
+        builder.add_op(f"op{op}", "Op", state_bytes=1, group=groups[op] if groups else -1)
         if op:
             builder.add_edge(op - 1, op)
         builder.add_tensor(op, nbytes=1)
@@ -143,6 +155,16 @@ def test_the_host_may_be_cheaper_than_a_transfer():
     problem = in_a_row([1, 1, 0.5], [5, 2, 2], memory=2, slow=3)
     assert path_bound(problem).value == pytest.approx(2 + 2 + 1.5, rel=1e-9)
     assert min(valid_values(problem)) == pytest.approx(5.5)
+
+
+def test_groups_are_not_torn_apart_for_a_cheap_cut():
+    """The free tensor is inside a group of two, so that both calls that meet there need one accelerator of 4 bytes."""
+    links = [5.0, 0.0, 5.0, 5.0]
+    free = in_a_row([1, 1, 1, 1], links, memory=3, slow=100)
+    assert path_bound(free).value == pytest.approx(4, rel=1e-9)
+    tied = in_a_row([1, 1, 1, 1], links, memory=3, slow=100, groups=[0, 1, 1, 2])
+    assert path_bound(tied).value == pytest.approx(4 + 2 * 5, rel=1e-9)
+    assert min(valid_values(tied)) == pytest.approx(14)
 
 
 def test_work_may_end_at_any_moment():

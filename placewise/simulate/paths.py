@@ -7,7 +7,8 @@ path returns to a call that it has left: what a call has of the path is a segmen
 call's time (overhead, receiving, ops, sending) lies between the moments at which the path enters and leaves it.
 That time is at least the cheapest set of ops that contains the segment, none of the rest of the path, and fits on
 one accelerator (`CheapestCall`). The value is therefore at least the cheapest way to cut the path into host ops and
-segments: a shortest path over its positions.
+segments: a shortest path over its positions. Where two ops that follow each other are in one colocation group, both are
+on the host or both on one accelerator: segments that meet there must fit on it together.
 
 Cuts are computed where they matter only. Segments start with what is sure without one (their ops, what crosses
 between them and the path); the shortest path is found, its segments are cut exactly, and so on until all of it is
@@ -106,11 +107,13 @@ def cut_path(
 ) -> tuple[float, int]:
     """The bound of one path [m] with about `cuts` cuts at most, and how many were used."""
     m = len(path)
-    seconds = _sure_seconds(problem, path, costs)
+    fits = _fitting(problem.block[path], costs)
+    seconds, ways = _sure_seconds(problem, path, costs), _Ways(problem, path, host, fits)
+    seconds[~fits] = np.inf
     exact = np.zeros(seconds.shape, np.bool_)
     used = 0
     while True:
-        value, steps = _shortest(seconds, host[path])
+        value, steps = ways.shortest(seconds)
         open_ = [(i, j) for i, j in steps if not exact[i, j]]
         if not open_ or used >= cuts or not go_on():
             return value * (1 - 1e-14 * (m + 1000)), used
@@ -140,7 +143,6 @@ def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts) -> Floats:
     result: Floats = along[None, :] - along[:, None] + received[:, None] + sent[None, :] + costs.overhead
     result = np.maximum(result - 1e-12 * along[-1], 0.0)
     result[refused[None, :] > refused[:, None]] = np.inf
-    result[~_fitting(problem.block[path], costs)] = np.inf
     return result
 
 
@@ -164,19 +166,57 @@ def _fitting(block: Ints, costs: CallCosts) -> Bools:
     return fitting
 
 
-def _shortest(seconds: Floats, host: Floats) -> tuple[float, list[tuple[int, int]]]:
-    """The least seconds from the path's beginning to its end, and the segments that it takes on accelerators."""
+@kernel
+def _shortest(seconds, host, fits, tied, at, run, came, last):
+    """The least seconds from the path's beginning to its end, by filling in what leads where.
+
+    `at` [m + 1] are the seconds to each position behind a host op, or, where it is not tied, behind anything;
+    `run` [m + 1, m + 1] those to position j on the accelerator that was entered at position i. `came[i, j]` is
+    where the last segment of run[i, j] begins, `last[j]` the i of the run behind `at[j]`, −1 for a host op.
+    """
     m = len(host)
-    reach, came = np.zeros(m + 1), np.zeros(m + 1, np.int64)
-    for j in range(1, m + 1):
-        through = reach[:j] + seconds[:j, j]
-        i = int(through.argmin())
-        reach[j], came[j] = through[i], i
-        if reach[j - 1] + host[j - 1] <= reach[j]:
-            reach[j], came[j] = reach[j - 1] + host[j - 1], -1
-    steps, j = [], m
-    while j > 0:
-        if came[j] >= 0:
-            steps.append((int(came[j]), j))
-        j = int(came[j]) if came[j] >= 0 else j - 1
-    return float(reach[m]), steps
+    at[:], run[:], last[:] = np.inf, np.inf, -1
+    at[0] = 0.0
+    for j in range(m):
+        if not tied[j]:
+            for i in range(j):
+                if run[i, j] < at[j]:
+                    at[j], last[j] = run[i, j], i
+        at[j + 1] = at[j] + host[j]
+        for i in range(j if not tied[j] else 0, j + 1):
+            reached = at[j] if not tied[j] else run[i, j]
+            if reached == np.inf or (tied[j] and i == j):
+                continue
+            for k in range(j + 1, m + 1):
+                if not fits[i, k]:
+                    break
+                if reached + seconds[j, k] < run[i, k]:
+                    run[i, k], came[i, k] = reached + seconds[j, k], j
+    for i in range(m):
+        if run[i, m] < at[m]:
+            at[m], last[m] = run[i, m], i
+    return at[m]
+
+
+class _Ways:
+    """The room for `_shortest`, and how to read the segments of its answer."""
+
+    def __init__(self, problem: Problem, path: Ints, host: Floats, fits: Bools) -> None:
+        m, block = len(path), problem.block[path]
+        self._fixed = host[path], fits, np.concatenate(([False], block[1:] == block[:-1], [False]))
+        self._at, self._run = np.empty(m + 1), np.empty((m + 1, m + 1))
+        self._came, self._last = np.empty((m + 1, m + 1), np.int32), np.empty(m + 1, np.int32)
+
+    def shortest(self, seconds: Floats) -> tuple[float, list[tuple[int, int]]]:
+        """The least seconds, and the segments (i, j) on accelerators that reach it."""
+        value = float(_shortest(seconds, *self._fixed, self._at, self._run, self._came, self._last))
+        tied, steps, j, run = self._fixed[2], list[tuple[int, int]](), len(seconds) - 1, -1
+        while j > 0 and np.isfinite(value):
+            run = run if run >= 0 else int(self._last[j])
+            if run < 0:
+                j -= 1
+                continue
+            i = int(self._came[run, j])
+            steps.append((i, j))
+            j, run = i, run if tied[i] else -1
+        return value, steps
