@@ -16,7 +16,8 @@ from placewise.readers.base import Reading
 from placewise.readers.onnx.convert import to_graph
 from placewise.readers.onnx.file import load
 from placewise.readers.onnx.names import kind_of
-from placewise.readers.onnx.schemas import is_known
+from placewise.readers.onnx.nodes import opsets_of
+from placewise.readers.onnx.schemas import is_known, newest_opset
 from placewise.readers.onnx.shapes import infer_types
 from placewise.readers.onnx.structure import check_structure
 from placewise.readers.onnx.symbols import set_dims
@@ -44,20 +45,34 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
         graph = to_graph(model.graph, types, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    return Reading(graph, warnings=(*_unknown_ops(model.graph), *notes, *_unknown_shapes(graph)))
+    warnings = (*_newer_opset(model), *_unknown_ops(model.graph), *notes, *_unknown_shapes(graph))
+    return Reading(graph, warnings=warnings)
+
+
+def _newer_opset(model: onnx.ModelProto) -> list[str]:
+    version, newest = opsets_of(model).get("", 0), newest_opset()
+    if version <= newest:
+        return []
+    return [
+        f"the model is of opset {version}, and the installed onnx package knows {newest}: its ops are read as those"
+    ]
 
 
 def _unknown_ops(graph: onnx.GraphProto) -> list[str]:
     count = Counter(kind_of(node) for node in graph.node if not is_known(node))
     return [
-        f"{kind} ({times} ops) is no op that onnx defines: shapes after it may stay unknown"
+        f"{kind} ({times} {'op' if times == 1 else 'ops'}) is no op that onnx defines: shapes after it may stay unknown"
         for kind, times in count.items()
     ]
 
 
 def _unknown_shapes(graph: Graph) -> list[str]:
+    """Ops stand in topological order, so the first op with an unknown result is where shapes become unknown."""
     unknown = np.flatnonzero(graph.tensors.bytes < 0)
     if not len(unknown):
         return []
-    first = graph.tensors.name[unknown[0]]
-    return [f"the shapes of {len(unknown)} of {graph.n_tensors} tensors stay unknown (first: {first!r})"]
+    first, op = graph.tensors.name[unknown[0]], int(graph.tensors.producer[unknown[0]])
+    place = f"{first!r}, made by {graph.ops.kind[op]}" if op >= 0 else repr(first)
+    verb = "shape" if len(unknown) == 1 else "shapes"
+    stays = "stays" if len(unknown) == 1 else "stay"
+    return [f"the {verb} of {len(unknown)} of {graph.n_tensors} tensors {stays} unknown (first: {place})"]

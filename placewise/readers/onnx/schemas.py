@@ -26,6 +26,11 @@ def schema_of(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | N
         return None
 
 
+def newest_opset() -> int:
+    """The newest opset of the standard domain that the installed onnx package defines."""
+    return int(onnx.defs.onnx_opset_version())
+
+
 def is_known(node: onnx.NodeProto) -> bool:
     """Whether this onnx package has a definition of the op, in any version."""
     return bool(onnx.defs.has(node.op_type, node.domain))

@@ -4,45 +4,47 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import onnx
 import onnx.shape_inference
 
-from placewise.readers.onnx.schemas import is_known, is_sound, schema_of
+from placewise.errors import ModelFileError
+from placewise.readers.onnx.bodies import result_types
+from placewise.readers.onnx.nodes import infer_node, opsets_of, unfit
+from placewise.readers.onnx.schemas import is_known, is_sound
 from placewise.readers.onnx.structure import in_order, reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
 from placewise.readers.onnx.values import Value, evaluate, stored_values, wanted_values
 
-_KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
-"""Ops whose output is like their first input, and for which the onnx package has no shape rule of its own."""
+DEEPEST_BODY = 4
+"""Bodies in bodies beyond this depth are left to the onnx package."""
 
 
-def infer_types(model: onnx.ModelProto) -> tuple[Types, list[str]]:
+def infer_types(model: onnx.ModelProto, *, depth: int = 0) -> tuple[Types, list[str]]:
     """The type of every value by name, as far as it can be known, and warnings.
 
     What the file itself notes about inner values may be stale, so it is trusted only for ops of unknown domains, and
-    elsewhere only where inference knows nothing better and does not contradict.
+    elsewhere only where inference knows nothing better and does not contradict. `depth` counts the bodies around the
+    graph. Raises ModelFileError for a node whose inputs are known and do not fit together.
     """
     nodes = in_order(model.graph.node)
     infos = [*model.graph.value_info, *model.graph.output]
     noted = _loop_notes(nodes) | {info.name: info.type for info in infos if is_complete(info.type)}
     types = _first_pass(model, nodes, noted)
     unsolved = [node for node in nodes if not _solved(node, types)]
-    borrowed = _walk(model, nodes, unsolved, types, noted) if unsolved else []
+    borrowed = _walk(model, nodes, unsolved, types, noted, depth) if unsolved else []
     if not borrowed:
         return types, []
-    return types, [f"{len(borrowed)} shapes are the file's own notes, not inferred (first: {borrowed[0]!r})"]
+    count = "1 shape is" if len(borrowed) == 1 else f"{len(borrowed)} shapes are"
+    return types, [f"{count} taken from the file's own notes, not inferred (first: {borrowed[0]!r})"]
 
 
 def _loop_notes(nodes: Sequence[onnx.NodeProto]) -> Types:
     """What loops note, in their bodies, about the state that they give back (inference fears that it may grow)."""
     loops = [(node.output, body.output[1:]) for node in nodes if node.op_type == "Loop" for body in subgraphs(node)]
     return {name: state.type for outputs, states in loops for name, state in zip(outputs, states, strict=False)}
-
-
-def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
-    return {opset.domain: opset.version for opset in model.opset_import}
 
 
 def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: Types) -> Types:
@@ -84,15 +86,19 @@ def _walk(
     unsolved: Sequence[onnx.NodeProto],
     types: Types,
     noted: Types,
+    depth: int,
 ) -> list[str]:
     """Complete `types` in topological order with evaluated constants; returns the names taken from notes."""
     opsets, values = opsets_of(model), stored_values(model.graph.initializer)
     wanted = wanted_values(nodes, unsolved)
     borrowed: list[str] = []
     for node in nodes:
-        sound = is_sound(node, opsets)
+        sound, objection = is_sound(node, opsets), ""
         if sound and not _solved(node, types):
-            types.update(_infer(model, node, types, values))
+            found, objection = infer_node(model, node, types, values)
+            types.update(found)
+        if sound and not _solved(node, types) and depth < DEEPEST_BODY:
+            types.update(result_types(model, node, types, values, partial(infer_types, depth=depth + 1)))
         if sound and not wanted.isdisjoint(node.output):
             for name, value in evaluate(node, types, values, model.opset_import).items():
                 values[name] = value
@@ -101,36 +107,9 @@ def _walk(
             if name in noted and _fits(types.get(name), noted[name]):
                 types[name] = noted[name]
                 borrowed.append(name)
+        if objection and not _solved(node, types) and all(is_complete(types.get(name)) for name in reads(node) if name):
+            raise ModelFileError(unfit(node, types, objection), remedy="check the model and the dimensions given")
     return borrowed
-
-
-def _infer(model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]) -> Types:
-    """What onnx says about one node, given the types and values that its inputs have by now."""
-    names, opset = [name for name in reads(node) if name], opsets_of(model).get(node.domain, 1)
-    schema = schema_of(node.op_type, node.domain, opset)
-    if schema is None or not all(name in types for name in names):
-        return {}
-    try:
-        data = {name: onnx.numpy_helper.from_array(values[name], name) for name in names if name in values}
-        found = onnx.shape_inference.infer_node_outputs(
-            schema, node, {name: types[name] for name in names}, data, None, list(model.opset_import), model.ir_version
-        )
-    except Exception:  # inference reports through several unrelated C++ error types; the shape stays unknown
-        return {}
-    if node.op_type in _KEEP_SHAPE:
-        found[node.output[0]] = types[node.input[0]]
-    if node.op_type == "Dropout" and opset < 12 and len(node.output) == 2:
-        found[node.output[1]] = _mask_type(types[node.input[0]], opset)
-    return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}
-
-
-def _mask_type(data: onnx.TypeProto, opset: int) -> onnx.TypeProto:
-    """Dropout's second output, which onnx leaves open before opset 12: as long as the first, boolean from opset 10."""
-    mask = onnx.TypeProto()
-    mask.CopyFrom(data)
-    if opset >= 10:
-        mask.tensor_type.elem_type = onnx.TensorProto.BOOL
-    return mask
 
 
 def _type_of(value: Value) -> onnx.TypeProto:

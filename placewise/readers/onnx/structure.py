@@ -65,7 +65,7 @@ def reads(node: onnx.NodeProto) -> list[str]:
     own = set(node.input)
     return [
         *node.input,
-        *(name for name in dict.fromkeys(n for body in bodies for n in _free(body)) if name not in own),
+        *(name for name in dict.fromkeys(n for body in bodies for n in captured(body)) if name not in own),
     ]
 
 
@@ -83,7 +83,7 @@ def refuse_size(name: str, shape: Shape, dtype: str) -> None:
         raise ModelFileError(f"value {name!r} has the absurd shape {list(shape)}", remedy="check its dimensions")
 
 
-def _free(graph: onnx.GraphProto) -> list[str]:
+def captured(graph: onnx.GraphProto) -> list[str]:
     """What a body reads and does not make."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
     own |= {sparse.values.name for sparse in graph.sparse_initializer}

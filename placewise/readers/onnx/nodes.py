@@ -1,0 +1,98 @@
+"""One node: what is known about its outputs from what is known about its inputs, and why it is not more."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.shape_inference
+
+from placewise.readers.onnx.schemas import is_sound, newest_opset, schema_of
+from placewise.readers.onnx.structure import reads
+from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
+from placewise.readers.onnx.values import Value
+
+_KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+"""Ops whose output is like their first input, and for which the onnx package has no shape rule of its own."""
+_OBJECTION = "[ShapeInferenceError]"
+_LONGEST_OBJECTION = 120
+
+
+def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
+    return {opset.domain: opset.version for opset in model.opset_import}
+
+
+def infer_node(
+    model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]
+) -> tuple[Types, str]:
+    """Types of outputs that were not complete, and what the onnx package objects to ("" for nothing).
+
+    Where the definition of the model's opset gives nothing, the newest definition of the op is asked: some are
+    defined by a function in between, and have no shape rule there.
+    """
+    names = [name for name in reads(node) if name]
+    if not all(name in types for name in names):
+        return {}, ""
+    found = _own_rule(node, types, values)
+    objection = ""
+    if not found:
+        opsets = opsets_of(model)
+        found, objection = _asked(model, node, types, values, opsets)
+        newest = opsets | {"": newest_opset()}
+        if not _helps(node, found) and not node.domain and not subgraphs(node) and is_sound(node, newest):
+            newer, _ = _asked(model, node, types, values, newest)
+            found, objection = (newer, "") if _helps(node, newer) else (found, objection)
+    return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}, objection
+
+
+def unfit(node: onnx.NodeProto, types: Types, objection: str) -> str:
+    """The sentence that says that a node's inputs, all known, cannot go together."""
+    shapes = ["×".join(map(str, shape_of(types[name]) or ())) or "scalar" for name in node.input if name]
+    name = node.name or next(filter(None, node.output), "")
+    return f"the inputs of {node.op_type} {name!r} do not fit together: {', '.join(shapes)} ({objection})"
+
+
+def _helps(node: onnx.NodeProto, found: Types) -> bool:
+    return any(is_complete(found.get(name)) for name in node.output if name)
+
+
+def _asked(
+    model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value], opsets: dict[str, int]
+) -> tuple[Types, str]:
+    """What the onnx package says about a node by these opsets."""
+    names = [name for name in reads(node) if name]
+    schema = schema_of(node.op_type, node.domain, opsets.get(node.domain, 1))
+    if schema is None:
+        return {}, ""
+    imports = [onnx.helper.make_opsetid(domain, version) for domain, version in opsets.items()]
+    try:
+        data = {name: onnx.numpy_helper.from_array(values[name], name) for name in names if name in values}
+        found = onnx.shape_inference.infer_node_outputs(
+            schema, node, {name: types[name] for name in names}, data, None, imports, model.ir_version
+        )
+    except Exception as error:  # inference reports through several unrelated C++ error types
+        first = (str(error).strip().splitlines() or [""])[0]
+        return {}, first.removeprefix(_OBJECTION).strip()[:_LONGEST_OBJECTION] if first.startswith(_OBJECTION) else ""
+    if node.op_type == "Dropout" and opsets.get("", 1) < 12 and len(node.output) == 2:
+        found[node.output[1]] = _mask_type(types[node.input[0]], opsets.get("", 1))
+    return found, ""
+
+
+def _own_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value]) -> Types:
+    """The output of the few ops for which the onnx package has no rule in any version."""
+    if node.domain or not node.input:
+        return {}
+    if node.op_type in _KEEP_SHAPE:
+        return {node.output[0]: types[node.input[0]]}
+    if node.op_type == "MaxUnpool" and len(node.input) == 3 and node.input[2] in values:
+        element_type = types[node.input[0]].tensor_type.elem_type
+        dims = [int(size) for size in values[node.input[2]].reshape(-1)]
+        return {node.output[0]: onnx.helper.make_tensor_type_proto(element_type, dims)}
+    return {}
+
+
+def _mask_type(data: onnx.TypeProto, opset: int) -> onnx.TypeProto:
+    """Dropout's second output, which onnx leaves open before opset 12: as long as the first, boolean from opset 10."""
+    mask = onnx.TypeProto()
+    mask.CopyFrom(data)
+    if opset >= 10:
+        mask.tensor_type.elem_type = onnx.TensorProto.BOOL
+    return mask
