@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from placewise.errors import InternalError, PlacerError
@@ -61,6 +62,8 @@ def place(
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines = _baselines(problem)
     proposal = _propose(chosen, problem, watch, hints, evaluate, on_progress)
+    if placer == "auto" and not proposal.infeasible:
+        proposal = _no_worse_than(proposal, problem, baselines)
     bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
     if proposal.placement is None:
         proof = proposal.infeasible
@@ -71,6 +74,7 @@ def place(
         broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
         notes = (*proposal.notes, f"what {placer} proposed breaks a rule: {broken}")
         return _without(problem, placer, budget, watch, bound, proposal.reason, "", notes, baselines)
+    bound = _only_placement(problem, judgement, bound)
     _cross_check(problem, bound, {placer: (proposal.placement, judgement), **baselines})
     optimal = gap_of(judgement.value, bound.value) <= OPTIMAL_GAP
     outcome = Outcome.OPTIMAL if optimal else Outcome.FEASIBLE
@@ -84,9 +88,30 @@ def place(
         watch.elapsed,
         budget.seed,
         baselines,
-        (Improvement(watch.elapsed, judgement.value, placer),),
+        proposal.history or (Improvement(watch.elapsed, judgement.value, placer),),
         proposal.notes,
     )
+
+
+def _no_worse_than(proposal: Proposal, problem: Problem, baselines: Mapping[str, Judged]) -> Proposal:
+    """The proposal, or the best baseline that keeps the rules if that is better (time can be that short)."""
+    valid = {name: judged for name, judged in baselines.items() if judged[1].valid}
+    if not valid:
+        return proposal
+    name, (placement, judgement) = min(valid.items(), key=lambda item: item[1][1].value)
+    value = math.inf if proposal.placement is None else simulate(problem, proposal.placement).value
+    if judgement.value >= value:
+        return proposal
+    notes = (f"auto took the {name}: there was no time for more",)
+    return replace(proposal, placement=placement, notes=notes, history=())
+
+
+def _only_placement(problem: Problem, judgement: Judgement, bound: Bound) -> Bound:
+    """Where every op may run on one device only, its value is the bound; calls and orders leave a choice."""
+    choice = problem.objective.kind == "latency" and problem.objective.execution != "sequential"
+    if choice or (problem.allowed.sum(axis=1) > 1).any():
+        return bound
+    return Bound(judgement.value, "the only placement that the rules allow")
 
 
 def _propose(

@@ -15,7 +15,7 @@ from strategies import problems
 import placewise as pw
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Objective
+from placewise.model.problem import Constraints, Objective, Rule
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
@@ -145,3 +145,46 @@ def test_toy_optimum() -> None:
     result = place(toy())
     assert result.value == 1.25 and result.status.outcome is Outcome.OPTIMAL
     assert result.baselines["best single device"][1].value == 2.0
+
+
+def test_auto_is_never_worse_than_what_people_do() -> None:
+    """Without any time, the best naive answer that keeps the rules is the answer, and the reason is the time."""
+    result = place(toy(), budget=Budget(0.0))
+    assert result.value <= min(judged.value for _, judged in result.baselines.values() if judged.valid)
+    assert result.status.reason in (Reason.TIME_LIMIT, Reason.PROVED)
+
+
+def test_an_interrupted_auto_keeps_the_naive_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C before any placer has answered leaves the best baseline, feasible and interrupted."""
+    problem = toy().with_(objective=Objective("throughput"))
+    baselines = place(problem).baselines
+
+    def interrupt(*_: object, **__: object) -> Proposal:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placewise.placing._baselines", lambda _: baselines)
+    monkeypatch.setattr("placewise.placers.portfolio.AutoPlacer.propose", interrupt)
+    result = place(problem)
+    assert result.placement is not None and result.status.reason in (Reason.INTERRUPTED, Reason.PROVED)
+
+
+def test_activations_that_fit_nowhere_are_proved() -> None:
+    """An op whose input and output exceed every device is infeasible, with the bytes that are missing."""
+    builder = pw.GraphBuilder()
+    builder.add_op("big", "Relu")
+    builder.add_edge(builder.add_tensor(-1, nbytes=60), 0)
+    builder.add_tensor(0, nbytes=60, output=True)
+    graph = builder.build()
+    links = [pw.Link(*ends, 1.0) for d in ("x", "y") for ends in ((d, "host"), ("host", d))]
+    cluster = pw.Cluster((pw.Device("x", memory=100), pw.Device("y", memory=90)), tuple(links))
+    costs = pw.CostTable.given(np.ones((1, 2)), np.tile([0.0, 60.0], (2, 1)))
+    result = place(pw.Problem(graph, cluster, costs, Objective("latency")))
+    assert result.status.outcome is Outcome.INFEASIBLE
+    assert "120 B of it live tensors" in result.unmet and "on x" in result.unmet and "(20 bytes)" in result.unmet
+
+
+def test_the_only_placement_is_optimal() -> None:
+    """Where rules leave one placement, its max-load is the bound."""
+    rules = (Rule("a", "x"), Rule("b", "x"))
+    result = place(toy().with_(constraints=Constraints(pins=rules)))
+    assert result.status.outcome is Outcome.OPTIMAL and result.value == 2.0

@@ -80,7 +80,7 @@ class Proposal:
     """What a placer returns: a placement and perhaps a bound of its own, and no score.
 
     `reason` says why it stopped; `notes` what the user should know; `infeasible` is its proof, in words,
-    that no placement exists.
+    that no placement exists; `history` who found something better and when, if the placer knows.
     """
 
     placement: Placement | None
@@ -88,6 +88,7 @@ class Proposal:
     reason: Reason = Reason.FINISHED
     notes: tuple[str, ...] = ()
     infeasible: str = ""
+    history: tuple[Improvement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
 
 from placewise.model.problem import Problem
-from placewise.model.result import Bound, Proposal, Reason
+from placewise.model.result import Bound, Improvement, Proposal, Reason
 from placewise.placers.base import (
     NO_HINTS,
     Budget,
@@ -59,41 +59,65 @@ class AutoPlacer:
         watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
         hinted = (_judged(problem, "a hint", Proposal(placement), price) for placement in hints.placements)
         best = min((hint for hint in hinted if hint is not None), key=lambda hint: hint.value, default=None)
-        bounds: list[Bound] = []
-        notes: list[str] = []
-        reason = Reason.FINISHED
-        for name in _suitable(problem):
-            placer = create(name)
-            if placer.supports(problem) is not None or (name == LAST_RESORT and best is not None):
-                continue
-            on_progress(Progress(name, watch.elapsed, "starting", best.value if best else None))
-            found = placer.propose(problem, watch.rest(), hints=hints, evaluate=price, on_progress=on_progress)
-            if found.infeasible:
-                return found if name == LAST_RESORT else _in_bytes(problem, found, watch)
-            bounds += [found.bound] if found.bound else []
-            candidate = _judged(problem, name, found, price)
-            if candidate is not None and found.placement is not None:
-                hints = replace(hints, placements=(*hints.placements, found.placement))
-            if candidate is None:
-                notes += [f"{name}: {note}" for note in found.notes]
-            elif best is None or candidate.value < best.value:
-                best = candidate
-            if found.reason is not Reason.FINISHED:
-                reason = found.reason
-            if reason is Reason.INTERRUPTED or watch.out:
-                break
-        bound = max(bounds, key=lambda b: b.value, default=None)
-        if best is None:
-            return Proposal(None, bound, reason, tuple(notes))
-        said = (f"auto took the placement of {best.placer}", *best.proposal.notes)
-        return replace(best.proposal, bound=bound, reason=reason, notes=said)
+        state = _State(best)
+        try:
+            for name, options in _suitable(problem):
+                if watch.out:
+                    state.reason = Reason.TIME_LIMIT
+                    break
+                placer = create(name, options)
+                if placer.supports(problem) is not None or (name == LAST_RESORT and state.best is not None):
+                    continue
+                on_progress(Progress(name, watch.elapsed, "starting", state.best.value if state.best else None))
+                found = placer.propose(problem, watch.rest(), hints=hints, evaluate=price, on_progress=on_progress)
+                if found.infeasible:
+                    return found if name == LAST_RESORT else _in_bytes(problem, found, watch)
+                candidate = _judged(problem, name, found, price)
+                state.hear(name, found, candidate, watch.elapsed)
+                if candidate is not None and found.placement is not None:
+                    hints = replace(hints, placements=(*hints.placements, found.placement))
+                if found.reason is Reason.INTERRUPTED:
+                    break
+        except KeyboardInterrupt:
+            state.reason = Reason.INTERRUPTED
+        return state.answer()
 
 
-def _suitable(problem: Problem) -> tuple[str, ...]:
-    """Quick placers first, so that there is an answer early."""
+@dataclass(slots=True)
+class _State:
+    """What has come out so far."""
+
+    best: _Candidate | None
+    reason: Reason = Reason.FINISHED
+    bounds: list[Bound] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    history: list[Improvement] = field(default_factory=list)
+
+    def hear(self, name: str, found: Proposal, candidate: _Candidate | None, seconds: float) -> None:
+        self.bounds += [found.bound] if found.bound else []
+        if candidate is None:
+            self.notes += [f"{name}: {note}" for note in found.notes]
+        elif self.best is None or candidate.value < self.best.value:
+            self.best = candidate
+            self.history.append(Improvement(seconds, candidate.value, name))
+        if found.reason is not Reason.FINISHED:
+            self.reason = found.reason
+
+    def answer(self) -> Proposal:
+        bound = max(self.bounds, key=lambda b: b.value, default=None)
+        if self.best is None:
+            return Proposal(None, bound, self.reason, tuple(self.notes))
+        said = (f"auto took the placement of {self.best.placer}", *self.best.proposal.notes)
+        return replace(self.best.proposal, bound=bound, reason=self.reason, notes=said, history=tuple(self.history))
+
+
+def _suitable(problem: Problem) -> tuple[tuple[str, dict[str, str]], ...]:
+    """Placers and their options, the quick ones first, so that there is an answer early."""
+    plain: dict[str, str] = {}
+    etf = (("etf", plain), ("etf", {"by": "start"}))
     if problem.objective.kind == "latency":
-        return "single", "balanced", "greedy", "etf", LAST_RESORT, "temper"
-    return "single", "balanced", "etf", "dp", LAST_RESORT
+        return ("single", plain), ("balanced", plain), ("greedy", plain), *etf, (LAST_RESORT, plain), ("temper", plain)
+    return ("single", plain), ("balanced", plain), *etf, ("dp", plain), (LAST_RESORT, plain)
 
 
 def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:

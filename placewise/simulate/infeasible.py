@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewise.model.columns import Floats
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_bytes, block_seconds, unshared_bytes
 from placewise.units import format_bytes
@@ -14,19 +15,21 @@ def why_infeasible(problem: Problem) -> str:
     if not problem.n_ops:
         return ""
     runs = np.isfinite(block_seconds(problem, np.arange(problem.n_devices)))
-    size = block_bytes(problem)
+    working = _working_bytes(problem)
+    size = block_bytes(problem) + working
     nowhere = ~runs.any(axis=1)
     if nowhere.any():
         name = _named(problem, int(np.argmax(nowhere)))
-        return f"{name} may run on no device: see unsupported kinds, pins and forbidden pairs"
+        return f"{name} may run on no device: see unsupported kinds, pins, forbidden pairs and excluded devices"
     room = np.where(runs, problem.capacity, -1.0)
     short = size - room.max(axis=1)
     if (short > 0).any():
         block = int(np.argmax(short))
         device = problem.cluster.names[int(room[block].argmax())]
+        live = f", {format_bytes(working[block])} of it live tensors," if working[block] else ""
         return (
-            f"{_named(problem, block)} needs {format_bytes(size[block])} and fits nowhere: on {device}, "
-            f"the roomiest device that may run it, {format_bytes(short[block])} ({short[block]:.0f} bytes) are missing"
+            f"{_named(problem, block)} needs {format_bytes(size[block])}{live} and fits nowhere: on {device}, the "
+            f"roomiest device that may run it, {format_bytes(short[block])} ({short[block]:.0f} bytes) are missing"
         )
     limited = np.isfinite(problem.capacity)
     bound_to = ~(runs & ~limited).any(axis=1)
@@ -39,6 +42,20 @@ def why_infeasible(problem: Problem) -> str:
             f"more than they hold; {largest_group(problem)}"
         )
     return ""
+
+
+def _working_bytes(problem: Problem) -> Floats:
+    """Live bytes that some op of each block [n_blocks] needs while it runs: its inputs and outputs, all at once."""
+    graph, working = problem.graph, np.zeros(problem.n_blocks)
+    if problem.objective.memory == "sum":
+        return working
+    size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
+    live = np.bincount(graph.consumers, weights=size[tensor], minlength=graph.n_ops)
+    made = graph.tensors.producer >= 0
+    live = live + np.bincount(graph.tensors.producer[made], weights=size[made], minlength=graph.n_ops)
+    np.maximum.at(working, problem.block, live)
+    return working
 
 
 def largest_group(problem: Problem) -> str:

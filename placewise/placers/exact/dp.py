@@ -103,8 +103,8 @@ class _Run:
         key = capacity.tobytes()
         if key not in self._splits:
             numbered = np.arange(self.graph.n, dtype=np.int32)
-            lines = (numbered, depth_first(self.graph), last_ready_first(self.problem, self.graph))
-            lines = tuple({line.tobytes(): line for line in lines}.values())
+            orders = (numbered, depth_first(self.graph), last_ready_first(self.problem, self.graph))
+            lines = tuple({line.tobytes(): line for line in orders}.values())
             self._splits[key] = best_split(self.problem, self.graph.component, lines, capacity, self._go_on)
         return self._splits[key]
 
@@ -183,7 +183,7 @@ class DpPlacer:
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if run.exhausted and contiguous:
-            proof = "no contiguous split keeps the memory of every device: all of them were tried"
+            proof = "no contiguous split keeps memory, support, pins and forbidden pairs: all of them were tried"
             return Proposal(None, reason=Reason.PROVED, notes=tuple(run.notes), infeasible=proof)
         bound = Bound(run.bound, "ideals dynamic program") if run.bound is not None and contiguous else None
         if not found:

@@ -37,6 +37,7 @@ class _Outcome:
 
     missing: int = 0
     devices: tuple[str, ...] = ()
+    out_of_time: bool = False
 
 
 class PackPlacer:
@@ -80,7 +81,9 @@ class PackPlacer:
             proof += f" are spread{where}; {largest_group(problem)}"
             return Proposal(None, reason=Reason.PROVED, infeasible=proof)
         if device is None:
-            return Proposal(None, reason=Reason.TIME_LIMIT, notes=("no packing was found in time",))
+            if outcome.out_of_time:
+                return Proposal(None, reason=Reason.TIME_LIMIT, notes=("no packing was found in time",))
+            return Proposal(None, notes=("weights can be packed, but no packing tried has room for activations",))
         why_not = broken(problem, device)
         if why_not:
             return Proposal(None, notes=(f"a packing exists, but {why_not}",))
@@ -108,6 +111,7 @@ def _pack(
     solver.parameters.random_seed = watch.budget.seed
     solver.parameters.max_time_in_seconds = min(watch.left, LONGEST)
     status = solver.solve(model)
+    outcome.out_of_time = status == cp_model.UNKNOWN
     outcome.missing = max(int(np.ceil(solver.best_objective_bound - 1e-6)), 0)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None
