@@ -20,7 +20,7 @@ from placewise.files.format import format_name
 from placewise.files.graph_file import SourceRecord, load_graph
 from placewise.files.plan_file import PlanFile, is_plan, load_plan
 from placewise.files.problem_file import constraints_of, load_problem
-from placewise.files.split_file import read_placement
+from placewise.files.split_file import read_placement, split_is_latency
 from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
@@ -120,6 +120,8 @@ def build_for_plan(
     made = load_plan(plan) if is_plan(plan) else None
     if made is not None:
         wishes = _as_planned(made, wishes)
+    elif wishes.objective is None and split_is_latency(plan):
+        wishes = replace(wishes, objective="latency")
     reading = open_model(model, wishes)
     if devices is None and made is not None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)

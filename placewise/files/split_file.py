@@ -50,6 +50,13 @@ def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Prob
         return problem, placement_of(plan, problem.graph, problem.cluster)
 
 
+def split_is_latency(path: str | os.PathLike[str]) -> bool:
+    """Whether a published split says a `totalLatency`: it was made for latency, not for throughput."""
+    with naming(path):
+        document = parse_json(read_bytes(path, PlanError), PlanError)
+        return isinstance(document, dict) and "totalLatency" in document
+
+
 def read_split(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
     """A published split as a placement for `problem`.
 
