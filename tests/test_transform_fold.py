@@ -73,9 +73,49 @@ def test_values_from_weights_are_weights(tmp_path):
     graph = fold(raw_of(tmp_path, nodes, ("z",), weights=weights))
     assert graph.weights.name == ("w", "t") and graph.weights.storage[0] == graph.weights.storage[1]
     nodes[0] = make_node("Neg", ["w"], ["t"])
-    nodes[1] = make_node("MatMul", ["t", "x"], ["y"])
+    nodes[1] = make_node("Gemm", ["x", "t"], ["y"], transB=1)
     graph = fold(raw_of(tmp_path, nodes[:2], weights=weights))
     assert graph.weights.name == ("t",)
+
+
+@pytest.mark.parametrize(("batch", "kinds"), [(2, ["Add"]), (300, ["Expand", "Gather", "Add"])])
+def test_constants_do_not_grow_into_weights(tmp_path, batch, kinds):
+    """A lookup for ids expanded to the batch folds while it is small; else both ops stay, and the table is the file's.
+
+    Ids [1, 2] of 8 bytes become [batch, 2], and the result [batch, 2, 3] of 4: 24·2 or 24·300 bytes.
+    """
+    nodes = [
+        make_node("Shape", ["x"], ["s"], end=2),
+        make_node("Expand", ["ids", "s"], ["all"]),
+        make_node("Gather", ["table", "all"], ["g"]),
+        make_node("Add", ["x", "g"], ["y"]),
+    ]
+    values = [integers("ids", [[0, 1]]), weight("table", 2, 3)]
+    raw = read_onnx(saved(tmp_path, model(nodes, {"x": [batch, 2, 3]}, ["y"], values))).graph
+    graph = fold(raw)
+    assert list(graph.ops.kind) == kinds and graph.weights.bytes.sum() < 100
+    assert fold(graph).digest() == graph.digest()
+    if batch == 300:
+        assert arguments(graph, 0) == {0: ("weight", "ids"), 1: ("weight", "s")}
+        assert arguments(graph, 1) == {0: ("weight", "table"), 1: ("tensor", "all")}
+
+
+def test_tables_do_not_shrink_to_what_is_looked_up(tmp_path):
+    """The first positions of a table of 512 are looked up at every run; a small table may go."""
+    nodes = [make_node("Gather", ["table", "ids"], ["g"]), make_node("Add", ["x", "g"], ["y"])]
+    graph = fold(raw_of(tmp_path, nodes, weights=[integers("ids", [0, 1]), weight("table", 512, 3)]))
+    assert list(graph.ops.kind) == ["Gather", "Add"] and graph.weights.bytes.sum() == 512 * 12 + 16
+    graph = fold(raw_of(tmp_path, nodes, weights=[integers("ids", [0, 1]), weight("table", 5, 3)]))
+    assert list(graph.ops.kind) == ["Add"] and graph.weights.bytes.sum() == 24
+
+
+def test_weights_of_another_type_fold(tmp_path):
+    """A cast of a weight has as many entries as the weight, so its growth in bytes is none in entries."""
+    half = onnx.numpy_helper.from_array(np.ones((1000, 3), np.float16), "half")
+    nodes = [make_node("Cast", ["half"], ["c"], to=onnx.TensorProto.FLOAT), make_node("MatMul", ["x", "t"], ["y"])]
+    nodes.insert(1, make_node("Transpose", ["c"], ["t"], perm=[1, 0]))
+    graph = fold(raw_of(tmp_path, nodes, weights=[half]))
+    assert list(graph.ops.kind) == ["MatMul"] and graph.weights.bytes.tolist() == [12_000]
 
 
 def test_identities_and_dropout_are_bypassed(tmp_path):

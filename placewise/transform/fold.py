@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from placewise.model.columns import Ints, Longs, Ragged
+from placewise.model.columns import Bytes8, Ints, Longs, Ragged
+from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
 
@@ -19,6 +20,9 @@ _MEASURES = frozenset({"Shape", "Size"})
 _NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "If", "Loop", "Scan"})
 _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
 _REARRANGE = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+_LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
+_MOST_GROWTH = 1 << 10
+"""Bytes by which a known value may outgrow what it is made from: shape arithmetic does, a little."""
 _TRAINING_MODE = 2  # argument position of Dropout's switch
 
 
@@ -27,7 +31,9 @@ def fold(graph: Graph) -> Graph:
 
     Removed are ops whose results are known (constants; Shape and Size of known shapes; ops that read only weights
     and other known values, unless random, quantizing, with a body or of a foreign domain), identities, Dropout
-    without a training switch, and ops that no output of the model needs. A known value that a kept op still reads
+    without a training switch, and ops that no output of the model needs. Ops that would turn what they read into
+    larger weights (a constant expanded to the batch), or tables into what one input looks up in them, stay: weights
+    are what the file holds, whatever the batch. A known value that a kept op still reads
     becomes a weight of its own, under the tensor's name; if it is one weight in another shape or order, it keeps that
     weight's storage, so that ties stay ties, and its name where that is free. Ops that make an output of the model,
     have state, or are backward stay. `origin` of a kept op is its own, then that of the removed ops whose first kept
@@ -131,7 +137,23 @@ def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> 
         return True
     if kind in _NEVER or kind.startswith("Random") or "::" in kind or (training and len(uses)):
         return False
-    return len(reads) + len(uses) > 0 and all(plan.known[tensor] for tensor in reads.tolist())
+    known = len(reads) + len(uses) > 0 and all(plan.known[tensor] for tensor in reads.tolist())
+    return known and not _is_resized(graph, op, kind)
+
+
+def _is_resized(graph: Graph, op: int, kind: str) -> bool:
+    """Whether the results of an op outgrow its arguments, in entries; of a lookup of floats, also the reverse."""
+    made = slice(graph.outputs_of(op).start, graph.outputs_of(op).stop)
+    tensors, weights, reads, uses = graph.tensors, graph.weights, graph.inputs_of(op), graph.weights_of(op)
+    given = _entries(tensors.bytes[reads], tensors.dtype[reads]) + _entries(weights.bytes[uses], weights.dtype[uses])
+    dtype = tensors.dtype[made]
+    growth = (_entries(tensors.bytes[made], dtype) - given) * int(BITS[dtype].max(initial=0)) / 8
+    is_table = kind in _LOOKUPS and "float" in DTYPES[int(dtype[0])]
+    return growth > _MOST_GROWTH or (is_table and -growth > _MOST_GROWTH)
+
+
+def _entries(nbytes: Longs, dtype: Bytes8) -> int:
+    return int((nbytes * 8 // np.maximum(BITS[dtype], 1)).sum())
 
 
 def _passed_on(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
