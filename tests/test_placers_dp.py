@@ -17,15 +17,16 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
-from placewise.placers.base import Budget, Progress
+from placewise.placers.base import Budget, Progress, Stopwatch
 from placewise.placers.chains.ideals import all_ideals, prefixes
 from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.program import search
 from placewise.placers.chains.stages import price
 from placewise.placers.exact.direct import readings
 from placewise.placers.exact.dp import DpOptions, DpPlacer
+from placewise.placers.exact.improve import improve
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import Evaluator, evaluate, simulate
 from placewise.simulate.contract import contract, join
 
 QUICK = (
@@ -295,3 +296,37 @@ def test_a_slow_host_between_two_accelerators_is_left_out() -> None:
     placement = DpPlacer().propose(problem, Budget()).placement
     assert placement is not None
     assert simulate(problem, placement).value == pytest.approx(2.001)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(kind="throughput", contiguous=True, max_ops=5))
+def test_climbing_keeps_the_rules_and_never_loses(problem: Problem) -> None:
+    """From any valid split, climbing ends at a valid split that is no worse, and where the start is the optimum."""
+    graph, price = contract(problem), Evaluator(problem)
+    starts = [np.array(device, np.int32) for device, _ in placements(problem)]
+    starts = [device for device in starts if simulate(problem, Placement(device)).valid][:20]
+    values = [simulate(problem, Placement(device)).value for device in starts]
+    for device, value in zip(starts, values, strict=True):
+        climbed = simulate(problem, Placement(improve(problem, graph, device, price, Stopwatch(Budget()))))
+        assert climbed.valid and climbed.value <= value
+        assert climbed.value >= min(values) * (1 - 1e-12) or len(starts) == 20
+
+
+@pytest.mark.parametrize("transfers", ["direct", "staged"])
+def test_shared_wires_and_unequal_links_reach_the_optimum(transfers: str) -> None:
+    """Eight ops in a row, two pairs of accelerators joined by a slow shared wire: the optimum of all chain splits."""
+    builder = GraphBuilder()
+    for i in range(8):
+        builder.add_op(f"x{i}", "Op")
+        builder.add_tensor(i, nbytes=100 * (i % 3 + 1))
+        if i:
+            builder.add_edge(i - 1, i)
+    graph = builder.build()
+    fast = [Link(*ends, 1e4) for pair in (("a", "b"), ("c", "d")) for ends in (pair, pair[::-1])]
+    slow = [Link(*ends, 2e2, shared="bus") for d in "abcd" for ends in ((d, HOST), (HOST, d))]
+    cluster = Cluster(tuple(Device(name) for name in "abcd"), (*fast, *slow), transfers)  # type: ignore[arg-type]
+    costs = CostTable.given(np.tile(np.arange(1.0, 9.0)[:, None], (1, 4)), transfer_seconds_of(graph, cluster))
+    problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=True))
+    placement = DpPlacer().propose(problem, Budget()).placement
+    assert placement is not None
+    assert simulate(problem, placement).value == pytest.approx(optimum(problem))

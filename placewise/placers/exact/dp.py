@@ -39,6 +39,7 @@ from placewise.placers.common.alike import relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import unmet
 from placewise.placers.exact.direct import readings
+from placewise.placers.exact.improve import improve
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first, join
 from placewise.simulate.infeasible import why_infeasible
@@ -180,6 +181,9 @@ class DpPlacer:
             for other in readings(problem):
                 device, _ = fit(other, _Run(other, graph, self.options.max_ideals, run.watch, on_progress).along_a_line)
                 found += [] if device is None else [device]
+            if contiguous and (problem.cluster.transfers == "direct" or problem.cluster.wires):
+                climbs = {device.tobytes(): device for device in found}.values()
+                found = [improve(problem, graph, device, Evaluator(problem), run.watch) for device in climbs]
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if run.exhausted and contiguous:
