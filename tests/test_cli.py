@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from placewise.catalog import read_cluster
+from placewise.cli.run import ProgressLine
 from placewise.files.cluster_file import cluster_to_dict
+from placewise.placers.base import Progress
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
-NAMES = ("auto", "balanced", "dp", "dpl", "etf", "greedy", "pack", "pipedream", "single", "temper")
+NAMES = ("auto", "balanced", "cover", "cpsat", "dp", "dpl", "etf", "greedy", "pack", "pipedream", "single", "temper")
 
 
 def run(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:
@@ -161,6 +163,103 @@ def test_the_same_seed_gives_the_same_plan() -> None:
         for _ in range(2)
     )
     assert first["assignment"] == second["assignment"] and first["value"] == second["value"]
+
+
+def test_words_of_the_user_are_printed_as_they_are(tmp_path: Path) -> None:
+    """Brackets in names of devices and files are no markup; lines into a pipe end without spaces."""
+    devices, plan = tmp_path / "a.toml", tmp_path / "x[bold].json"
+    devices.write_text('[[devices]]\nname = "a[/b]"\n[default_link]\nbandwidth = "1GB/s"\n')
+    text = run("devices", devices).stdout
+    assert "a[/b]" in text and not any(line.endswith(" ") for line in text.splitlines())
+    text = run("place", workload(tmp_path / "w.json"), "--placer", "single", "-o", plan).stdout
+    assert text.endswith("x[bold].json\n") and plan.exists()
+    assert not any(line.endswith(" ") for line in text.splitlines())
+    assert run("inspect", RESNET, "--dim", "batch=1").stdout.startswith("ops ")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize(
+    ("redirected", "code", "said"),
+    [
+        ("> /dev/full", 2, "standard output cannot be written (no space left on device)"),
+        (">&-", 2, "standard output cannot be written (it is closed)"),
+        ("2> /dev/full > /dev/null", 0, ""),
+        ("| true", 141, ""),
+    ],
+)
+@pytest.mark.parametrize("arguments", ["devices", "devices --json"])
+def test_standard_output_that_cannot_be_written(arguments: str, redirected: str, code: int, said: str) -> None:
+    """One sentence and exit code 2, or silence and 141 where nobody reads; full standard error disturbs nothing."""
+    command = f"{sys.executable} -c 'from placewise.cli import main; main()' {arguments} {redirected}"
+    done = subprocess.run(
+        ["bash", "-c", command + "; exit ${PIPESTATUS[0]}"], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == code, done.stderr
+    assert done.stderr.strip() == (f"error: {said}" if said else "")
+
+
+def test_terminals_without_our_characters() -> None:
+    """In ASCII what it lacks is a question mark, and JSON is escaped and whole."""
+    command = [sys.executable, "-c", "from placewise.cli import main; main()", "devices"]
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=ascii_only)
+    assert done.returncode == 0 and "?" in done.stdout and not done.stderr
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=300, env=ascii_only)
+    assert json.loads(done.stdout) == json.loads(run("devices", "--json").stdout)
+
+
+def interrupted(*arguments: object, when: str) -> subprocess.CompletedProcess[str]:
+    """The command, sent SIGINT by itself when `when`, a line of Python in front of `main()`, says so."""
+    script = f"import os, signal, sys\n{when}\nfrom placewise.cli import main\nmain()"
+    command = [sys.executable, "-c", script, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("module", ["typer", "numpy", "placewise.building", "ortools"])
+def test_ctrl_c_during_imports_is_one_word(module: str) -> None:
+    """SIGINT as a module is looked for: "interrupted", 130, even where the import turns it into another error."""
+    finder = (
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            try: os.kill(os.getpid(), signal.SIGINT)\n"
+        "            except KeyboardInterrupt: raise RuntimeError('died of it')\n"
+        "sys.meta_path.insert(0, Finder())"
+    )
+    done = interrupted("place", RESNET, "-d", "2xL4", "--dim", "batch=1", when=finder)
+    assert (done.returncode, done.stderr.strip(), done.stdout) == (130, "interrupted", "")
+
+
+def test_ctrl_c_in_compare_keeps_what_is_finished(tmp_path: Path) -> None:
+    """SIGINT in the second placer: the first one's line stays, the others say why they have none, exit code 130."""
+    when = (
+        "import placewise.placers.exact.dp as dp\n"
+        "def propose(*args, **kwargs): os.kill(os.getpid(), signal.SIGINT)\n"
+        "dp.DpPlacer.propose = propose"
+    )
+    path = workload(tmp_path / "w.json")
+    done = interrupted("compare", path, "--placers", "balanced,dp,single", "--json", when=when)
+    assert done.returncode == 130 and done.stderr.strip().endswith("interrupted")
+    entries = {entry["placer"]: entry for entry in json.loads(done.stdout)["entries"]}
+    assert entries["balanced"]["value"] == pytest.approx(0.009)
+    assert entries["dp"]["reason"] == "interrupted" and "interrupted" in entries["single"]["refusal"]
+
+
+def test_compare_of_what_is_infeasible(tmp_path: Path) -> None:
+    """Where a placer proves that there is no placement, the exit code is 3 and no infinite bound is shown."""
+    path = workload(tmp_path / "w.json", maxSizePerFPGA=30.0, maxCPUs=0)
+    text = run("compare", path, "--placers", "dp,single", code=3).stdout
+    assert "infeasible: " in text and "∞" not in text
+
+
+def test_progress_goes_by_one_clock() -> None:
+    """Time does not jump back where a placer's own clock starts anew; the time left is there with a limit only."""
+    now = iter([10.0, 12.0, 17.5])
+    line = ProgressLine(6.0, clock=lambda: next(now))
+    assert line.of(Progress("dp", 0.5, "bounded", None, 2.0)) == "dp · 0.5 s · 6 s left · bounded · bound 2 s"
+    assert line.of(Progress("temper", 0.1, "", 3.0)) == "temper · 2.5 s · 4 s left · best 3 s"
+    assert line.of(Progress("temper", 0.2)) == "temper · 8.0 s · 0 s left"
+    assert "left" not in ProgressLine().of(Progress("dp", 0.5))
 
 
 @pytest.mark.parametrize(

@@ -1,45 +1,84 @@
-"""The command line: one module per verb. It parses, calls and prints; what it needs is imported when needed."""
+"""The command line: one module per verb. It parses, calls and prints; what it needs is imported when needed.
+
+This module is the door: what it does holds from the first import to the last word that is printed.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
+import os
+import signal
+import sys
+from contextlib import suppress
+from types import FrameType
 
-import typer
-
-from placewise.cli.compare import compare
-from placewise.cli.devices import devices
-from placewise.cli.inspect import inspect
-from placewise.cli.place import place
-from placewise.cli.price import check, simulate
-
-app = typer.Typer(
-    name="placewise",
-    help="Decide which device runs each operation of a neural network, and prove how good the answer is.",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-for command in (place, inspect, check, simulate, compare, devices):
-    app.command()(command)
-
-
-def _version(wanted: bool) -> None:
-    if wanted:
-        from importlib.metadata import version
-
-        typer.echo(f"placewise {version('placewise')}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    _: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-) -> None:
-    pass
+BAD_INPUT, INTERRUPTED, NOBODY_READS = 2, 130, 141
+"""Exit codes of the door; the last two are what shells call an end by SIGINT and by SIGPIPE."""
 
 
 def main() -> None:
-    """The console script."""
-    app()
+    """The console script. Ctrl-C ends it at any moment, an import included, with one word and exit code 130."""
+    stops: list[int] = []
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stops.append(number)
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, stop)
+    try:
+        code = _run(stops)
+    finally:
+        if signal.getsignal(signal.SIGINT) is stop:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+        _settle()
+    raise SystemExit(code)
+
+
+def _run(stops: list[int]) -> int | str | None:
+    """The exit code of the app. An import that Ctrl-C reaches may end in any exception: `stops` tells them apart."""
+    try:
+        _write_what_cannot_be_written()
+        from placewise.cli.app import app
+
+        app()
+    except SystemExit as end:
+        if not stops or end.code not in (1, INTERRUPTED):
+            return end.code
+    except BaseException as error:
+        if not stops:
+            return _unwritten(error)
+    _say("interrupted")
+    return INTERRUPTED
+
+
+def _write_what_cannot_be_written() -> None:
+    """Characters that a terminal's encoding lacks become question marks."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _unwritten(error: BaseException) -> int:
+    """The exit code where standard output cannot be written; any other error is raised again."""
+    if isinstance(error, BrokenPipeError):
+        return NOBODY_READS
+    if not isinstance(error, OSError) or error.filename is not None:
+        raise error
+    _say(f"error: standard output cannot be written ({(error.strerror or str(error)).lower()})")
+    return BAD_INPUT
+
+
+def _say(text: str) -> None:
+    with suppress(OSError):
+        print(text, file=sys.stderr)
+
+
+def _settle() -> None:
+    """What could not be written must not be tried again when Python ends."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            with suppress(OSError, ValueError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
-from placewise.cli.run import UNKNOWN, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
     from placewise.studies.compare import Entry
@@ -55,8 +56,18 @@ def compare(
         show_json({"lower_bound": bound, "entries": [_document(entry, bound) for entry in entries]})
     else:
         _print(entries, bound)
-    if not any(entry.result is not None and entry.result.placement is not None for entry in entries):
-        raise typer.Exit(UNKNOWN)
+    code = _exit_code(entries)
+    if code:
+        raise typer.Exit(code)
+
+
+def _exit_code(entries: tuple[Entry, ...]) -> int:
+    if any(entry.interrupted for entry in entries):
+        return INTERRUPTED
+    results = [entry.result for entry in entries if entry.result is not None]
+    if any(result.placement is not None for result in results):
+        return 0
+    return INFEASIBLE if any(result.unmet for result in results) else UNKNOWN
 
 
 def _print(entries: tuple[Entry, ...], bound: float) -> None:
@@ -68,14 +79,16 @@ def _print(entries: tuple[Entry, ...], bound: float) -> None:
     for entry in entries:
         result = entry.result
         if result is None or result.judgement is None:
-            why = entry.refusal if result is None else result.unmet or "; ".join(result.notes) or "nothing found"
+            why = entry.refusal if result is None else result.unmet or "; ".join(result.notes) or str(result.status)
             rows.append((entry.placer, "–", "–", "–" if result is None else f"{result.seconds:.2f} s", why))
             continue
         gap = f"{gap_of(result.value, bound):.2%}"
         rows.append(
             (entry.placer, format_seconds(result.value), gap, f"{result.seconds:.2f} s", "; ".join(result.notes))
         )
-    show(rows_table(("placer", "value ", "gap ", "took ", ""), rows), f"lower bound {format_seconds(bound)}")
+    unmet = next((entry.result.unmet for entry in entries if entry.result is not None and entry.result.unmet), "")
+    last = f"infeasible: {unmet}" if unmet else f"lower bound {format_seconds(bound)}"
+    show(rows_table(("placer", "value ", "gap ", "took ", ""), rows), last)
 
 
 def _document(entry: Entry, bound: float) -> dict[str, Any]:

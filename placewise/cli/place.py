@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
+from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, INTERRUPTED, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
+from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 from placewise.errors import InputError
 
 
@@ -56,7 +57,7 @@ def place(
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:
         ensure_writable(output)
-    with progress(quiet) as on_progress:
+    with progress(quiet, budget.seconds) as on_progress:
         problem = build(model, devices, wishes)
         result = place_problem(problem, placer, budget, options=_typed(option), on_progress=on_progress)
     warn_of(problem, devices, quiet)

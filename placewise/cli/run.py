@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
+import errno
 import functools
 import json
 import logging
+import math
 import sys
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 import typer
 
-from placewise.errors import InternalError, PlacewiseError
+from placewise.cli import BAD_INPUT, INTERRUPTED, NOBODY_READS
+from placewise.errors import InternalError, OutputError, PlacewiseError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from placewise.model.problem import Problem
-    from placewise.placers.base import OnProgress
+    from placewise.placers.base import OnProgress, Progress
 
-BAD_INPUT, INFEASIBLE, UNKNOWN, INTERRUPTED = 2, 3, 4, 130
+INFEASIBLE, UNKNOWN = 3, 4
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
 def guarded(command: Callable[P, R]) -> Callable[P, R]:
-    """One sentence and an exit code instead of a traceback: 2 bad input, 130 interrupted."""
+    """One sentence and an exit code instead of a traceback: 2 bad input, 130 interrupted (`main` says the word)."""
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
         try:
             return command(*args, **kwargs)
         except InternalError as error:
-            typer.echo(f"internal error: {error}", err=True)
+            say(f"internal error: {error}")
             raise typer.Exit(1) from error
         except PlacewiseError as error:
-            typer.echo(f"error: {error}", err=True)
+            say(f"error: {error}")
             raise typer.Exit(BAD_INPUT) from error
         except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
             raise typer.Exit(INTERRUPTED) from None
 
     return run
@@ -54,24 +57,53 @@ def listen(quiet: bool) -> None:
 
 
 def show(*parts: RenderableType) -> None:
-    """Print on standard output: as wide as the terminal on one, without line breaks of its own into a pipe."""
-    from rich.console import Console
+    """Print on standard output: as wide as the terminal on one, without line breaks of its own into a pipe.
 
-    console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
+    Text is printed as it is, never read as markup. Raises OutputError.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    from placewise.report.console import lines
+
+    console = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 10_000)
+    if not console.is_terminal:
+        emit(lines(*parts, width=console.width))
+        return
     for part in parts:
-        console.print(part)
+        console.print(Text(part) if isinstance(part, str) else part)
 
 
 def show_json(document: Any) -> None:
-    """Print JSON on standard output; infinity and NaN become null."""
-    typer.echo(json.dumps(_finite(document), ensure_ascii=False, indent=2))
+    """Print JSON on standard output; infinity and NaN become null. Raises OutputError."""
+    plain = sys.stdout is None or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
+    emit(json.dumps(_finite(document), ensure_ascii=plain, indent=2) + "\n")
+
+
+def emit(text: str) -> None:
+    """Write on standard output at once. Raises OutputError; ends the command in silence where nobody reads any more."""
+    try:
+        if sys.stdout is None:
+            raise OSError(errno.EBADF, "it is closed")
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise typer.Exit(NOBODY_READS) from None
+    except OSError as error:
+        raise OutputError(f"standard output cannot be written ({(error.strerror or str(error)).lower()})") from None
+
+
+def say(text: str) -> None:
+    """Write a line on standard error, if it can be written."""
+    with suppress(OSError):
+        typer.echo(text, err=True)
 
 
 def warn(warnings: tuple[str, ...], quiet: bool) -> None:
     """Print each warning once, on standard error."""
     if not quiet:
         for warning in dict.fromkeys(warnings):
-            typer.echo(f"note: {warning}", err=True)
+            say(f"note: {warning}")
 
 
 def warn_of(problem: Problem, devices: str | None, quiet: bool) -> None:
@@ -82,28 +114,48 @@ def warn_of(problem: Problem, devices: str | None, quiet: bool) -> None:
 
 
 @contextmanager
-def progress(quiet: bool) -> Iterator[OnProgress]:
-    """A line on standard error that says who works on what, if a person is watching."""
-    from placewise.placers.base import Progress, ignore
-    from placewise.units import format_seconds
+def progress(quiet: bool, limit: float = math.inf) -> Iterator[OnProgress]:
+    """A line on standard error that says who works on what, if a person is watching; `limit` in seconds."""
+    from placewise.placers.base import ignore
 
-    if quiet or not sys.stderr.isatty():
+    if quiet or not _is_terminal(sys.stderr):
         yield ignore
         return
     from rich.console import Console
+    from rich.text import Text
 
-    console = Console(stderr=True)
-    with console.status("reading") as status:
+    line = ProgressLine(limit)
+    with Console(stderr=True).status("reading") as status:
+        yield lambda state: status.update(Text(line.of(state)))
 
-        def update(state: Progress) -> None:
-            parts = [state.placer, f"{state.seconds:.1f} s", state.message]
-            if state.value is not None:
-                parts.append(f"best {format_seconds(state.value)}")
-            if state.bound is not None:
-                parts.append(f"bound {format_seconds(state.bound)}")
-            status.update(" · ".join(part for part in parts if part))
 
-        yield update
+class ProgressLine:
+    """What to say of progress: by one clock for all placers, which starts with the first word of the first."""
+
+    def __init__(self, limit: float = math.inf, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit, self._clock = limit, clock
+        self._start: float | None = None
+
+    def of(self, state: Progress) -> str:
+        """Who works, for how long, how long it still may, and what is known so far."""
+        from placewise.units import format_seconds
+
+        now = self._clock()
+        self._start = now - state.seconds if self._start is None else self._start
+        passed = now - self._start
+        parts = [state.placer, f"{passed:.1f} s"]
+        if math.isfinite(self._limit):
+            parts.append(f"{max(self._limit - passed, 0.0):.0f} s left")
+        parts.append(state.message)
+        if state.value is not None:
+            parts.append(f"best {format_seconds(state.value)}")
+        if state.bound is not None:
+            parts.append(f"bound {format_seconds(state.bound)}")
+        return " · ".join(part for part in parts if part)
+
+
+def _is_terminal(stream: TextIO | None) -> bool:
+    return stream is not None and stream.isatty()
 
 
 def _finite(value: Any) -> Any:

@@ -28,7 +28,8 @@ class Row:
 class Inspection:
     """Totals and tables. FLOPs (multiply-add = 2) are None where the file brings times instead of shapes.
 
-    `weights` counts storages, so tied weights once; `parameters` are their elements, buffers included.
+    `known_ops_share` is the share of ops whose FLOPs are known. `weights` counts storages, so tied weights once;
+    `parameters` are their elements, buffers included.
     """
 
     ops: int
@@ -42,7 +43,7 @@ class Inspection:
     state_bytes: int
     activation_bytes: int
     flops: float | None
-    known_flops_share: float | None
+    known_ops_share: float | None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     by_kind: tuple[Row, ...]
@@ -73,7 +74,7 @@ def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
         state_bytes=int(graph.ops.state_bytes.sum()),
         activation_bytes=int(np.maximum(graph.tensors.bytes, 0).sum()),
         flops=None if work is None else float(work.flops.sum()),
-        known_flops_share=None if work is None else _known_share(work.known),
+        known_ops_share=None if work is None else _known_share(work.known),
         inputs=_described(graph, np.flatnonzero(graph.tensors.producer < 0)),
         outputs=_described(graph, np.flatnonzero(graph.tensors.output)),
         by_kind=_rows(graph, flops, list(graph.ops.kind.values), graph.ops.kind.codes),

@@ -1,0 +1,40 @@
+"""The app: every verb and what they have in common."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from placewise.cli.compare import compare
+from placewise.cli.devices import devices
+from placewise.cli.inspect import inspect
+from placewise.cli.place import place
+from placewise.cli.price import check, simulate
+
+app = typer.Typer(
+    name="placewise",
+    help="Decide which device runs each operation of a neural network, and prove how good the answer is.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (place, inspect, check, simulate, compare, devices):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"placewise {version('placewise')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+) -> None:
+    pass
