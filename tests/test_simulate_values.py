@@ -246,7 +246,11 @@ def test_what_the_judge_says_of_devices(case):
     assert loads[judged.bottleneck] == max(loads.values())
     if problem.objective.kind == "throughput":
         assert judged.value == max(loads.values())
-    elif judged.timeline is not None:
+    else:
+        shared = problem.objective.execution == "operator"
+        for use in judged.devices:
+            assert use.load == (use.compute if shared else use.compute + use.send + use.receive)
+    if judged.timeline is not None:
         moved = judged.timeline.arrived - judged.timeline.sent
         for d, use in enumerate(judged.devices):
             assert same(use.send, float(moved[judged.timeline.source == d].sum()))

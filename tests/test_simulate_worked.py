@@ -140,3 +140,22 @@ def test_waiting_is_for_what_arrives_last():
     judged = simulate(problem, make_placement(ops, problem))
     assert judged.value == 7
     assert judged.devices[2].waits_for == "acc0"
+
+
+def test_a_call_waits_for_all_its_inputs():
+    """The second op of a call needs the late tensor, and each host op waits for its own inputs only."""
+    ops = {
+        "u": Op(1, "cpu", "", 1),
+        "v": Op(5, "acc1", "", 1),
+        "p": Op(1, "acc0", "u", 1),
+        "q": Op(1, "acc0", "p v", 1),
+        "r": Op(1, "cpu", "v"),
+        "s": Op(1, "cpu", "q"),
+    }
+    devices = [Device("acc0"), Device("acc1"), Device("cpu", kind="cpu")]
+    problem = make_problem(ops, devices, "staged", Objective(execution="subgraph"))
+    judged = simulate(problem, make_placement(ops, problem))
+    assert judged.timeline is not None
+    assert judged.timeline.start.tolist() == [0, 0, 8, 9, 6, 11]
+    # The CPU idles for 5 s before r, which needs v, and for 4 s before s, which needs q.
+    assert [use.waits_for for use in judged.devices] == ["acc1", "", "acc1"]
