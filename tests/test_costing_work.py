@@ -17,6 +17,7 @@ from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import DTYPES
+from placewise.model.graph import Source
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.lists(st.integers(0, 2), max_size=4)), max_size=30))
@@ -164,6 +165,58 @@ def test_unknown_shapes_matter_only_where_they_are_needed():
     builder.add_tensor(op, shape=(4,), dtype="float32", output=True)
     builder.add_tensor(op, name="unread")
     assert work_of(builder.build()).bytes[0] == 32
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("my::Op", r"what this op makes of its inputs is not known; add value_info for its outputs"),
+        ("Nonsense", r"what this op makes of its inputs is not known; add value_info for its outputs"),
+        ("NonZero", r"how much this op makes depends on its data; add value_info"),
+        ("Relu", r"no shape can be inferred for the outputs of this op; add value_info"),
+    ],
+)
+def test_unknown_sizes_have_a_cause(kind, cause):
+    """The sentence names file, op and tensor, says why the size is unknown and what helps."""
+    with pytest.raises(ModelFileError, match=rf"^a/model.onnx: op 'odd' .*: the \w+ of tensor .* it: {cause}"):
+        work_of(chain([("fine", "Relu"), ("odd", kind), ("last", "Relu")]))
+
+
+@pytest.mark.parametrize("views", [0, 1, 3])
+def test_unknown_sizes_are_traced_to_where_they_begin(views):
+    """However many views behind it the op stands whose cost needs the size."""
+    ops = [("fine", "Relu"), ("odd", "Reshape"), *((f"view{n}", "Unsqueeze") for n in range(views)), ("last", "Relu")]
+    with pytest.raises(ModelFileError, match=r"op 'last' \(Relu\).*: how much op 'odd' \(Reshape\) makes depends on"):
+        work_of(chain(ops))
+
+
+def chain(ops):
+    """x [4, 4] → ops in a row, of which only "fine" has a result of known shape."""
+    builder = GraphBuilder()
+    value = builder.add_tensor(-1, shape=(4, 4), dtype="float32", name="x")
+    for name, what in ops:
+        op = builder.add_op(name, what, dtype="float32")
+        builder.add_edge(value, op)
+        value = builder.add_tensor(op, shape=(4, 4) if name == "fine" else (-1,), dtype="float32", name=f"of {name}")
+    return builder.build(Source("a/model.onnx", "", "onnx"))
+
+
+def test_open_inputs_are_to_be_given():
+    """Only where an input of the model itself is open are its dimensions asked for."""
+    with pytest.raises(ModelFileError, match="an input of the model is open; give the model's open dimensions"):
+        work_of(one_op("Relu", [(-1, 3)], [(-1, 3)]))
+
+
+def test_the_first_op_in_order_is_the_one_refused():
+    """Ops of later rows may have smaller signatures; the error is still that of the first."""
+    builder = GraphBuilder()
+    open_input = builder.add_tensor(-1, shape=(-1,), dtype="float32")
+    for name, kind in (("one", "Tanh"), ("two", "Relu"), ("three", "Abs"), ("four", "Add")):
+        op = builder.add_op(name, kind, dtype="float32")
+        builder.add_edge(open_input, op)
+        builder.add_tensor(op, shape=(-1,), dtype="float32")
+    with pytest.raises(ModelFileError, match=r"^op 'one'"):
+        work_of(builder.build())
 
 
 def test_the_element_type_of_the_arithmetic():

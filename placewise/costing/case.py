@@ -24,6 +24,10 @@ class Cost(NamedTuple):
     known: bool = True
 
 
+class UnknownSize(ModelFileError):
+    """A size that an op's cost needs is unknown."""
+
+
 FREE = Cost(0, 0, "free")
 
 
@@ -39,7 +43,7 @@ class Value:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Dimensions, all known; raises ModelFileError otherwise."""
+        """Dimensions, all known; raises UnknownSize otherwise."""
         if min(self.dims, default=0) < 0 or (not self.dims and self.bytes < 0):
             raise self._unknown("shape")
         return self.dims
@@ -56,11 +60,9 @@ class Value:
             raise self._unknown("size")
         return max(self.bytes, 0)
 
-    def _unknown(self, what: str) -> ModelFileError:
-        return ModelFileError(
-            f"the {what} of tensor {self.name!r} is unknown and the op's cost needs it",
-            remedy="give the model's open dimensions, or export it with fixed ones",
-        )
+    def _unknown(self, what: str) -> UnknownSize:
+        problem = f"the {what} of tensor {self.name!r} is unknown and the op's cost needs it"
+        return UnknownSize(problem, remedy="add its shape to the model")
 
 
 @dataclass(frozen=True, slots=True)

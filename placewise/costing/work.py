@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.costing.case import CLASSES, Case, Cost, Value
-from placewise.costing.flops import cost_of
+from placewise.costing.case import CLASSES, Case, Cost, UnknownSize, Value
+from placewise.costing.flops import CONTROL, RULES, cost_of
 from placewise.costing.signatures import signatures
-from placewise.errors import ModelFileError
+from placewise.costing.unknown import cause_and_remedy
+from placewise.errors import InputError, ModelFileError
 from placewise.model.columns import Bools, Bytes8, Floats, frozen
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph
@@ -37,10 +38,14 @@ class Work:
 
 
 def work_of(graph: Graph) -> Work:
-    """The work of every op. Raises ModelFileError, naming op and tensor, where a shape is needed and unknown."""
+    """The work of every op.
+
+    Raises ModelFileError, naming file, op and tensor, where a shape is needed and unknown, for the first such op.
+    """
     code = signatures(graph)
     _, first, row = np.unique(code, return_index=True, return_inverse=True)
-    costs = [_cost(graph, op) for op in first.tolist()]
+    cost = {op: _cost(graph, op) for op in np.sort(first).tolist()}
+    costs = [cost[op] for op in first.tolist()]
     dtypes = [_dtype(graph, op, cost) for op, cost in zip(first.tolist(), costs, strict=True)]
     known = np.array([cost.known for cost in costs], np.bool_)[row]
     return Work(
@@ -68,7 +73,16 @@ def _cost(graph: Graph, op: int) -> Cost:
     try:
         return cost_of(Case(kind, graph.ops.attributes[op], inputs, outputs))
     except ModelFileError as error:
-        raise error.at(f"op {graph.ops.name[op]!r} ({kind})") from None
+        raise _placed(graph, op, error) from None
+
+
+def _placed(graph: Graph, op: int, error: ModelFileError) -> InputError:
+    """The error with its op and its file in front, and with the cause where a size is unknown."""
+    if isinstance(error, UnknownSize):
+        cause, remedy = cause_and_remedy(graph, op, RULES.keys() | CONTROL)
+        error = ModelFileError(f"{error.problem}: {cause}", remedy=remedy)
+    placed = error.at(f"op {graph.ops.name[op]!r} ({graph.ops.kind[op]})")
+    return placed.at(graph.source.path) if graph.source is not None and graph.source.path else placed
 
 
 def _value(values: Tensors | Weights, number: int, *, used: bool = True) -> Value:

@@ -1,0 +1,49 @@
+"""Unknown sizes: the op from which on they are unknown, and what helps."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from placewise.model.graph import Graph
+
+_BY_DATA = frozenset((
+    "NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "ImageDecoder", "Loop", "If", "Scan",
+    "Reshape", "Expand", "Range", "Slice", "Split", "ConstantOfShape", "Resize", "Upsample", "Tile", "Pad", "TopK",
+    "OneHot", "MaxUnpool", "CenterCropPad", "AffineGrid", "Squeeze",
+))  # fmt: skip
+"""Kinds whose results are as large as values say that may be known only when the model runs."""
+
+
+def origin_of_unknown(graph: Graph, op: int) -> int:
+    """The op, `op` itself or one before it, that makes a result of unknown size from inputs of known size.
+
+    −1 if an input of the model has an unknown size already.
+    """
+    while op >= 0:
+        before = next((tensor for tensor in graph.inputs_of(op).tolist() if is_unknown(graph, tensor)), None)
+        if before is None:
+            break
+        op = int(graph.tensors.producer[before])
+    return op
+
+
+def is_unknown(graph: Graph, tensor: int) -> bool:
+    """Whether the size of a tensor, or one of its dimensions, is unknown."""
+    return bool(graph.tensors.bytes[tensor] < 0) or min(graph.tensors.shape[tensor], default=0) < 0
+
+
+def cause_and_remedy(graph: Graph, op: int, known_kinds: Container[str]) -> tuple[str, str]:
+    """Why a size that `op` needs is unknown, and what to do; `known_kinds` are those that are not foreign."""
+    origin = origin_of_unknown(graph, op)
+    if origin < 0:
+        return "an input of the model is open", "give the model's open dimensions, or export it with fixed ones"
+    name, kind = graph.ops.name[origin], graph.ops.kind[origin]
+    place = "this op" if origin == op else f"op {name!r} ({kind})"
+    if "::" in kind or kind not in known_kinds:
+        return f"what {place} makes of its inputs is not known", "add value_info for its outputs to the model"
+    if kind in _BY_DATA:
+        return (
+            f"how much {place} makes depends on its data",
+            "add value_info for its outputs to the model, or export it with fixed sizes",
+        )
+    return f"no shape can be inferred for the outputs of {place}", "add value_info for them to the model"
