@@ -19,7 +19,10 @@ from placewise.placers.base import Progress
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
-NAMES = ("auto", "balanced", "cover", "cpsat", "dp", "dpl", "etf", "greedy", "pack", "pipedream", "single", "temper")
+NAMES = (
+    *("auto", "balanced", "cover", "cpsat", "dp", "dpl", "etf", "greedy", "pack", "paths", "pipedream", "single"),
+    "temper",
+)
 
 
 def run(*arguments: object, code: int = 0) -> subprocess.CompletedProcess[str]:

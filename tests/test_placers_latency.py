@@ -1,4 +1,4 @@
-"""temper: valid on random problems, optimal on small ones, the published baselines beaten, the same seed the same."""
+"""temper and paths: valid on random problems, optimal on small ones, below the published baselines."""
 
 from __future__ import annotations
 
@@ -13,12 +13,16 @@ from simulate_problems import random_problem, seeded
 from strategies import problems
 
 from placewise.errors import PlacerError
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Ints
+from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Hints
 from placewise.placers.common.rules import broken
+from placewise.placers.exact.paths import PathsPlacer
 from placewise.placers.heuristic.temper import TemperOptions, TemperPlacer
 from placewise.placers.portfolio import AutoPlacer
 from placewise.placers.schedules.moves import movable, propose_moves
@@ -197,3 +201,70 @@ def test_bert24_is_solved_and_the_search_stops():
     value = float(evaluate(problem, proposal.placement.device[None])[0])
     assert value == pytest.approx(0.1002185, rel=1e-9)
     assert proposal.bound.value <= value <= proposal.bound.value * (1 + 1e-6)
+
+
+@settings(max_examples=80, deadline=None)
+@given(problems(kind="latency", max_ops=6))
+def test_paths_keeps_the_rules(problem: Problem) -> None:
+    """What the cutting leads to is valid but for its calls, comes twice the same, and its bound is below it."""
+    problem = problem.with_(objective=replace(problem.objective, execution="subgraph"))
+    proposal = PathsPlacer().propose(problem, Budget())
+    assert proposal.placement == PathsPlacer().propose(problem, Budget()).placement
+    if proposal.placement is None:
+        assert proposal.notes or proposal.infeasible
+        return
+    judgement = simulate(problem, proposal.placement)
+    assert {violation.kind for violation in judgement.violations} <= {"calls"}
+    if problem.n_ops and judgement.valid:
+        assert proposal.bound is not None
+        assert proposal.bound.value <= judgement.value
+
+
+def test_paths_solves_chains():
+    """On chains of six ops it finds the optimum, and proves it, nearly always."""
+    solved = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        problem = chain(rng.integers(1, 9, 6).tolist(), rng.integers(1, 9, 6).tolist(), int(rng.integers(3, 6)))
+        best, proposal = best_of_all(problem), PathsPlacer().propose(problem, Budget())
+        assert proposal.placement is not None and proposal.bound is not None
+        value = float(evaluate(problem, proposal.placement.device[None])[0])
+        assert proposal.bound.value <= best <= value
+        solved += value == pytest.approx(best) and proposal.bound.value == pytest.approx(best)
+    assert solved >= 11
+
+
+def chain(seconds: list[int], links: list[int], memory: int) -> Problem:
+    """Ops of one byte in a row on three accelerators and a CPU four times as slow; tensors take `links` / 4."""
+    builder = GraphBuilder()
+    for op in range(len(seconds)):
+        builder.add_op(f"op{op}", "Op", state_bytes=1)
+        if op:
+            builder.add_edge(op - 1, op)
+        builder.add_tensor(op, nbytes=1)
+    devices = (*(Device(d, memory=memory) for d in "abc"), Device("cpu", kind="cpu"))
+    cluster = Cluster(devices, tuple(Link(*ends, 1.0) for d in "abc" for ends in ((d, HOST), (HOST, d))))
+    transfer = np.zeros((len(seconds), len(cluster.class_bandwidth)))
+    transfer[:, 1:] = np.array(links)[:, None] / 4
+    table = np.array([[time] * 3 + [4 * time] for time in seconds], np.float64)
+    objective = Objective("latency", execution="subgraph", memory="sum")
+    return Problem(builder.build(), cluster, CostTable.given(table, transfer), objective)
+
+
+@pytest.mark.skipif(not ROOT.is_dir(), reason="PLACEWISE_WORKLOADS does not name the published workloads")
+@pytest.mark.parametrize("name", ["LayerGraphs/resnet50_inference", "OperatorGraphs/bert_l-3_inference"])
+def test_workloads_that_are_solved(name):
+    """50 layers of ResNet and the operators of three layers of BERT: placed and proved."""
+    problem = published(name)
+    proposal = PathsPlacer().propose(problem, Budget(seconds=60))
+    assert proposal.placement is not None and proposal.bound is not None
+    judgement = simulate(problem, proposal.placement)
+    assert judgement.valid
+    assert proposal.bound.value <= judgement.value <= proposal.bound.value * (1 + 1e-6)
+
+
+def test_paths_without_work_or_calls():
+    """Too little time gives a weaker answer with its reason; other executions are refused."""
+    problem = chain([1, 2, 3], [1, 1, 1], 2)
+    assert PathsPlacer().propose(problem, Budget(seconds=0)).reason is Reason.TIME_LIMIT
+    assert "subgraph" in str(PathsPlacer().supports(problem.with_(objective=Objective(execution="operator"))))

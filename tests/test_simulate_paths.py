@@ -100,7 +100,8 @@ def test_the_cheapest_call_is_the_cheapest():
         inside, outside = np.flatnonzero(side == 0), np.flatnonzero(side == 1)
         if not len(inside) or not np.isfinite(costs.seconds[inside]).all():
             continue
-        found = network.seconds(inside, outside)
+        found, call = network.cheapest(inside, outside)
+        assert call[inside].all() and not call[outside].any()
         free = np.flatnonzero(side == 2)
         calls = [(*inside, *more) for size in range(len(free) + 1) for more in itertools.combinations(free, size)]
         priced = [price(problem, costs, call) for call in calls]

@@ -18,6 +18,7 @@ _PLACERS = {
     "etf": "placewise.placers.heuristic.etf:EtfPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
     "pack": "placewise.placers.exact.pack:PackPlacer",
+    "paths": "placewise.placers.exact.paths:PathsPlacer",
     "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
     "temper": "placewise.placers.heuristic.temper:TemperPlacer",

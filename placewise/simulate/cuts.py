@@ -110,29 +110,30 @@ class CheapestCall:
             np.concatenate(units).astype(np.int64),
         )
 
-    def seconds(self, inside: Ints, outside: Ints, *, rounds: int = 8) -> float:
-        """No call that runs the ops `inside`, none of the ops `outside`, and fits in memory costs less.
+    def cheapest(self, inside: Ints, outside: Ints, *, rounds: int = 8) -> tuple[float, Bools]:
+        """No call that runs the ops `inside`, none of the ops `outside`, and fits in memory costs less seconds.
 
-        Bytes are priced until the cheapest call about fits: any price gives a bound (Lagrange), less the
-        price of the room that there is.
+        Blocks that do not fit beside those of `inside` are left out. Bytes are priced until the cheapest call
+        about fits: any price gives a bound (Lagrange), less the price of the room that there is. The second
+        answer is a call [n_ops] found on the way, one that fits if there was any.
         """
-        n, room = self._n, self._costs.room
-        forced, own = np.zeros(n, np.int64), self._own.copy()
+        room = self._costs.room
+        forced, own = np.zeros(self._n, np.int64), self._own.copy()
         forced[inside], own[outside] = 2 * _TOTAL, 2 * _TOTAL
+        own[self._too_large_beside(inside)] = 2 * _TOTAL
         self._flow.set_arcs_capacity(self._inside, forced)
         self._flow.set_arcs_capacity(self._outside, own)
-        best, members = self._solve(0.0)
-        short = self._bytes(members) - room
-        low, high = (0.0, best, short), None
+        best, call = self._solve(0.0)
+        low, high = (0.0, best, self._bytes(call) - room), None
         price = best / max(room, 1.0)
-        for _ in range(rounds if short > 0 else 0):
+        for _ in range(rounds if low[2] > 0 else 0):
             value, members = self._solve(price)
             over = self._bytes(members) - room
             best = max(best, value)
             if over > 0:
                 low = (price, value, over)
             else:
-                high = (price, value, over)
+                high, call = (price, value, over), members
             if over == 0:
                 break
             if high is None:
@@ -142,7 +143,16 @@ class CheapestCall:
             if not low[0] < crossing < high[0]:
                 break
             price = crossing
-        return best + self._costs.overhead
+        return best + self._costs.overhead, call
+
+    def _too_large_beside(self, inside: Ints) -> Bools:
+        """The ops [n_ops] of blocks that do not fit on an accelerator together with those of `inside`."""
+        held, present = self._costs.held, np.unique(self._block[inside])
+        left = self._costs.room * (1 + 1e-12) - held[present].sum()
+        too_large = held > left
+        too_large[present] = False
+        refused: Bools = too_large[self._block]
+        return refused
 
     def _solve(self, price: float) -> tuple[float, Bools]:
         """The Lagrangian at a price per byte, rounded down, and the ops of its call."""

@@ -18,6 +18,7 @@ exact. Each of these shortest paths is itself a bound, so that the work may end 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -29,29 +30,51 @@ from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
 from placewise.simulate.kernels import kernel
 
 LONGEST = 1500
-WORK = 6e5
+WORK = 1e6
 """So many ops and uses of tensors are looked at by all cuts together, unless there is time for more."""
 
 METHOD = "path of minimum cuts"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Cutting:
+    """The cheapest way to cut a path: `value` bounds every placement; what is in no segment is on the host.
+
+    `path` [m] are ops; a segment (i, j) is path[i:j]; `run` numbers the accelerators: segments that meet inside a
+    group share one. `calls` [n_ops] are sets that may run each segment at what the bound charges, or near it.
+    """
+
+    value: float
+    path: Ints
+    segments: tuple[tuple[int, int], ...]
+    run: tuple[int, ...]
+    calls: tuple[Bools, ...]
+
+
 def path_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
-    """The best bound of a few paths in `subgraph` execution; 0 where paths are too long to be cut up.
+    """The best bound of a few paths in `subgraph` execution; see `best_cutting`."""
+    cutting = best_cutting(problem, work=work, go_on=go_on)
+    return Bound(cutting.value if cutting else 0.0, METHOD)
+
+
+def best_cutting(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Cutting | None:
+    """The cutting with the largest value of a few paths; None if they are too long, or there is no work to spend.
 
     It stops after `work` ops and uses of tensors, or when `go_on` says so, with what it has.
     """
     a, costs = arrays_of(problem), call_costs(problem)
     host = _host_seconds(problem)
     paths = [longest_path(a, weight) for weight in _weights(problem, a, costs, host)]
-    best, each = 0.0, problem.n_ops + len(a.consumers) + 100
+    best, each = None, problem.n_ops + len(a.consumers) + 100
     if work < each or min(len(path) for path in paths) > LONGEST:
-        return Bound(0.0, METHOD)
+        return None
     network = CheapestCall(problem, costs)
     for k, path in enumerate(paths):
         if len(path) <= LONGEST and not any(np.array_equal(path, other) for other in paths[:k]):
-            value, cuts = cut_path(problem, path, host, costs, network, work / each, go_on)
-            best, work = max(best, value), work - cuts * each
-    return Bound(best, METHOD)
+            cutting, cuts = cut_path(problem, path, host, costs, network, work / each, go_on)
+            best = cutting if best is None or cutting.value > best.value else best
+            work -= cuts * each
+    return best
 
 
 def _host_seconds(problem: Problem) -> Floats:
@@ -62,12 +85,12 @@ def _host_seconds(problem: Problem) -> Floats:
 
 
 def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> list[Floats]:
-    """What a path should have much of: best time; time if every op were a call of its own; host time; ops."""
+    """What a path should have much of: time if every op were a call of its own; best time; host time; ops."""
     alone = costs.seconds + costs.overhead
     made = a.producer >= 0
     alone += np.bincount(a.producer[made], weights=costs.send[made], minlength=problem.n_ops)
     alone += np.bincount(a.consumers, weights=costs.receive[a.consumed], minlength=problem.n_ops)
-    weights = [np.minimum(costs.seconds, host), np.minimum(alone, host), host, np.ones(problem.n_ops)]
+    weights = [np.minimum(alone, host), np.minimum(costs.seconds, host), host, np.ones(problem.n_ops)]
     return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
 
 
@@ -104,24 +127,27 @@ def cut_path(
     network: CheapestCall,
     cuts: float,
     go_on: Callable[[], bool],
-) -> tuple[float, int]:
-    """The bound of one path [m] with about `cuts` cuts at most, and how many were used."""
+) -> tuple[Cutting, int]:
+    """The cutting of one path [m] with about `cuts` cuts at most, and how many were used."""
     m = len(path)
     fits = _fitting(problem.block[path], costs)
     seconds, ways = _sure_seconds(problem, path, costs), _Ways(problem, path, host, fits)
     seconds[~fits] = np.inf
-    exact = np.zeros(seconds.shape, np.bool_)
+    exact: dict[tuple[int, int], Bools] = {}
     used = 0
     while True:
         value, steps = ways.shortest(seconds)
-        open_ = [(i, j) for i, j in steps if not exact[i, j]]
+        open_ = [step for step in steps if step not in exact]
         if not open_ or used >= cuts or not go_on():
-            return value * (1 - 1e-14 * (m + 1000)), used
+            break
         for i, j in open_:
-            outside = np.concatenate((path[:i], path[j:]))
-            seconds[i, j] = max(seconds[i, j], network.seconds(path[i:j], outside))
-            exact[i, j] = True
+            least, exact[i, j] = network.cheapest(path[i:j], np.concatenate((path[:i], path[j:])))
+            seconds[i, j] = max(seconds[i, j], least)
         used += len(open_)
+    steps = [step for step in steps[::-1] if step in exact]
+    run = np.cumsum([not (k and ways.tied[i] and steps[k - 1][1] == i) for k, (i, _) in enumerate(steps)]) - 1
+    proved = value * (1 - 1e-14 * (m + 1000))
+    return Cutting(proved, path, tuple(steps), tuple(run.tolist()), tuple(exact[step] for step in steps)), used
 
 
 def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts) -> Floats:
@@ -203,14 +229,15 @@ class _Ways:
 
     def __init__(self, problem: Problem, path: Ints, host: Floats, fits: Bools) -> None:
         m, block = len(path), problem.block[path]
-        self._fixed = host[path], fits, np.concatenate(([False], block[1:] == block[:-1], [False]))
+        self.tied = np.concatenate(([False], block[1:] == block[:-1], [False]))
+        self._fixed = host[path], fits, self.tied
         self._at, self._run = np.empty(m + 1), np.empty((m + 1, m + 1))
         self._came, self._last = np.empty((m + 1, m + 1), np.int32), np.empty(m + 1, np.int32)
 
     def shortest(self, seconds: Floats) -> tuple[float, list[tuple[int, int]]]:
         """The least seconds, and the segments (i, j) on accelerators that reach it."""
         value = float(_shortest(seconds, *self._fixed, self._at, self._run, self._came, self._last))
-        tied, steps, j, run = self._fixed[2], list[tuple[int, int]](), len(seconds) - 1, -1
+        steps, j, run = list[tuple[int, int]](), len(seconds) - 1, -1
         while j > 0 and np.isfinite(value):
             run = run if run >= 0 else int(self._last[j])
             if run < 0:
@@ -218,5 +245,5 @@ class _Ways:
                 continue
             i = int(self._came[run, j])
             steps.append((i, j))
-            j, run = i, run if tied[i] else -1
+            j, run = i, run if self.tied[i] else -1
         return value, steps

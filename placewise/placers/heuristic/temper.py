@@ -6,7 +6,7 @@ bound proves that there is nothing left to find; with a time limit it first give
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -37,6 +37,7 @@ from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.memory import resident_bytes
 
 QUICK = ("single", "balanced", "greedy", "etf")
+BOUNDING = "paths"
 LAST_RESORT = "pack"
 WORK, OVERHEAD = 1.6e7, 400
 """Without any limit: so many ops and edges priced, each placement counting as `OVERHEAD` more; about a second."""
@@ -88,14 +89,14 @@ class TemperPlacer:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
         best: Ints | None = None
-        bound, reason = None, Reason.FINISHED
+        bound: Bound | None = None
+        reason = Reason.FINISHED
         try:
-            starts, values = _starts(problem, watch, hints, price)
+            starts, values, bound = _starts(problem, watch, hints, price)
             if not len(starts):
-                return Proposal(None, notes=("no placement was found to start from",))
+                return Proposal(None, bound, notes=("no placement was found to start from",))
             best = starts[int(values.argmin())]
             if problem.n_blocks:
-                bound = _bound(problem, watch)
                 best, reason = self._search(problem, watch, starts, values, price, on_progress, bound.value)
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
@@ -135,14 +136,6 @@ class TemperPlacer:
         return found.home[problem.block], Reason.FINISHED
 
 
-def _bound(problem: Problem, watch: Stopwatch) -> Bound:
-    """A lower bound, for which some of the time is given away where there is a limit."""
-    if not np.isfinite(watch.budget.seconds):
-        return lower_bound(problem)
-    until = watch.elapsed + BOUND_SHARE * watch.left
-    return lower_bound(problem, work=np.inf, go_on=lambda: watch.elapsed < until)
-
-
 def _limits(problem: Problem, budget: Budget) -> tuple[float, float]:
     """The most rounds and the most placements priced; a fixed amount of work where there is no limit at all."""
     if np.isfinite(budget.seconds) or budget.iterations is not None or budget.evaluations is not None:
@@ -151,20 +144,28 @@ def _limits(problem: Problem, budget: Budget) -> tuple[float, float]:
     return ROUNDS_PER_BLOCK * problem.n_blocks, WORK / (OVERHEAD + problem.n_ops + problem.graph.n_edges)
 
 
-def _starts(problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate) -> tuple[Ints, Floats]:
-    """Valid placements [S, n_ops] that can run, and their values [S]."""
+def _starts(problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate) -> tuple[Ints, Floats, Bound]:
+    """Valid placements [S, n_ops] that can run, their values [S], and a lower bound.
+
+    The bound is given some of the time where there is a limit, and may bring a placement of its own.
+    """
     rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
-    for name in (*QUICK, LAST_RESORT):
+    bound = Bound(0.0, "nonnegative costs")
+    for name in (*(() if rows else QUICK), BOUNDING, LAST_RESORT):
         placer = create(name)
-        if (rows and (hints.placements or name == LAST_RESORT)) or placer.supports(problem) is not None:
+        if placer.supports(problem) is not None or (rows and name == LAST_RESORT):
             continue
-        found = placer.propose(problem, watch.rest(), evaluate=price).placement
-        if found is not None and not broken(problem, found.device):
-            rows.append(found.device)
+        share = BOUND_SHARE if name == BOUNDING else 1.0
+        found = placer.propose(problem, replace(watch.rest(), seconds=share * watch.left), evaluate=price)
+        bound = max(bound, found.bound or bound, key=lambda known: known.value)
+        if found.placement is not None and not broken(problem, found.placement.device):
+            rows.append(found.placement.device)
+    if problem.objective.execution != "subgraph":
+        bound = lower_bound(problem)
     starts = np.array(rows, np.int32).reshape(len(rows), problem.n_ops)
     values = np.asarray(price(starts), np.float64) if len(rows) else np.zeros(0)
     runs = np.isfinite(values)
-    return starts[runs], values[runs]
+    return starts[runs], values[runs], bound
 
 
 def _keeps(problem: Problem) -> Keeps | None:
