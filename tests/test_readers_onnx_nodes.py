@@ -179,3 +179,23 @@ def choosing(other, condition):
 def test_ifs_give_back_what_their_branches_do(tmp_path, other, condition, shape):
     """Both agree; or the larger one; or the one that a known condition picks."""
     assert shapes(read_onnx(saved(tmp_path, choosing(other, condition))))["end"] == shape
+
+
+def test_loops_in_loops_end(tmp_path):
+    """However deep the bodies lie in each other, trying shapes in them takes bounded time."""
+    content = looping([make_node("Concat", ["state", "one"], ["next"], axis=1)], ["next"])
+    for _ in range(20):
+        loop = next(node for node in content.graph.node if node.op_type == "Loop")
+        body = make_graph(
+            [make_node("Identity", ["going"], ["still"]), make_node("Loop", ["five", "", "outer"], ["inner"])],
+            "body",
+            [
+                make_tensor_value_info("number", INT64, []),
+                make_tensor_value_info("going", TensorProto.BOOL, []),
+                make_tensor_value_info("outer", FLOAT, None),
+            ],
+            [make_tensor_value_info("still", TensorProto.BOOL, []), make_tensor_value_info("inner", FLOAT, ["k"])],
+        )
+        body.node[1].attribute.append(loop.attribute[0])
+        loop.attribute[0].g.CopyFrom(body)
+    assert shapes(read_onnx(saved(tmp_path, content)))["y0"] is None
