@@ -18,6 +18,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress, Stopwatch
+from placewise.placers.chains.growth import cut_left
 from placewise.placers.chains.ideals import all_ideals, prefixes
 from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.program import search
@@ -91,6 +92,26 @@ def test_leaves_do_not_change_the_optimum(problem: Problem) -> None:
     best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
     value = math.inf if proposal.placement is None else evaluate(problem, proposal.placement.device[None])[0]
     assert value == pytest.approx(best, rel=1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(kind="throughput", transfers="staged", max_ops=6, memory=None))
+def test_what_an_ideal_leaves_to_pay(problem: Problem) -> None:
+    """Each tensor that the rest reads from an ideal is received there, each that it makes for it or the host sent."""
+    graph = contract(problem)
+    costs, ideals = price(problem, graph.component, graph.n, problem.capacity).costs, all_ideals(graph, 1000)
+    assert ideals is not None
+    enter, leave = np.arange(1, len(costs.producer) + 1), np.arange(100, len(costs.producer) + 100)
+    found = cut_left(costs, ideals, enter, leave)
+    for i in range(len(ideals)):
+        inside, total = ideals.members(i, graph.n), 0
+        for t, producer in enumerate(costs.producer.tolist()):
+            readers = inside[costs.consumers[costs.consumer_offsets[t] : costs.consumer_offsets[t + 1]]]
+            if producer < 0 or inside[producer]:
+                total += enter[t] * bool((~readers).any())
+            else:
+                total += leave[t] * bool(readers.any() or costs.output[t])
+        assert found[i] == total
 
 
 def star(leaves: int, *, size: int = 0) -> Problem:

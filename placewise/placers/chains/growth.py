@@ -26,7 +26,8 @@ class Table(NamedTuple):
     """The states of every ideal. State s counts ``digits[s, k]`` devices of class k; one more is `stride[k]` on.
 
     `work_left` [n_ideals] and `work_room` [n_states] are in a common measure: at a max-load T, the devices
-    that a state leaves do at most ``work_room · T`` of the work that an ideal leaves.
+    that a state leaves do at most ``work_room · T`` of the work, and in `blocking` mode of the transfers across
+    its edge, that an ideal leaves.
     """
 
     digits: Ints  # [n_states, n_classes]
@@ -234,3 +235,52 @@ def work_left(ideals: Ideals, work: Longs) -> Longs:
         for e in range(ideals.offsets[ideal], ideals.offsets[ideal + 1]):
             left[ideals.target[e]] = left[ideal] - work[ideals.added[e]]
     return left
+
+
+@kernel
+def cut_left(c: StageCosts, ideals: Ideals, enter: Longs, leave: Longs) -> Longs:
+    """What the devices that run the rest pay at least for the tensors between each ideal and the rest [n_ideals].
+
+    `enter` and `leave` [n_tensors] are what a tensor costs at least where it is needed and where it is made.
+    """
+    cut = np.full(len(ideals.offsets) - 1, -1, np.int64)
+    cut[0] = 0
+    for t in range(len(c.producer)):
+        if c.producer[t] < 0:
+            cut[0] += enter[t]
+        elif c.output[t]:
+            cut[0] += leave[t]
+    for ideal in range(len(cut)):
+        words = ideals.words[ideal]
+        for e in range(ideals.offsets[ideal], ideals.offsets[ideal + 1]):
+            part, target = ideals.added[e], ideals.target[e]
+            if cut[target] >= 0:
+                continue
+            cut[target] = cut[ideal]
+            for row in range(c.use_offsets[part], c.use_offsets[part + 1]):
+                t = c.uses[row]
+                inside, readers = _readers_in(c, words, t)
+                if c.producer[t] < 0 or _holds(words, c.producer[t]):
+                    cut[target] -= enter[t] if inside + 1 == readers else 0
+                elif inside == 0 and not c.output[t]:
+                    cut[target] += leave[t]
+            for row in range(c.make_offsets[part], c.make_offsets[part + 1]):
+                t = c.makes[row]
+                inside, readers = _readers_in(c, words, t)
+                cut[target] += enter[t] if inside < readers else 0
+                cut[target] -= leave[t] if inside > 0 or c.output[t] else 0
+    return cut
+
+
+@helper
+def _readers_in(c, words, t):
+    """How many components that read a tensor are in a set, and how many there are."""
+    inside = 0
+    for row in range(c.consumer_offsets[t], c.consumer_offsets[t + 1]):
+        inside += _holds(words, c.consumers[row])
+    return inside, c.consumer_offsets[t + 1] - c.consumer_offsets[t]
+
+
+@helper
+def _holds(words, component):
+    return (words[component >> 6] >> (component & 63)) & 1 == 1

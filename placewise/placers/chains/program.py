@@ -9,9 +9,9 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
-from placewise.placers.chains.growth import Table, grow, room, work_left
+from placewise.placers.chains.growth import Table, cut_left, grow, room, work_left
 from placewise.placers.chains.ideals import Ideals
-from placewise.placers.chains.stages import NEVER, Priced, StageCosts
+from placewise.placers.chains.stages import MODES, NEVER, Priced, StageCosts
 
 FUEL = 1 << 20
 """Stages tried between two looks at the clock."""
@@ -60,9 +60,9 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: 
     `gap`: it may stop once nothing can be better than `beat` by a larger share. Needs
     ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
     """
-    floor = 0
+    floor, left = 0, _left(priced.costs, ideals)
     for target in _targets(priced.costs, beat):
-        found = _run(priced, ideals, go_on, target)
+        found = _run(priced, ideals, left, go_on, target)
         if found.reason is not Reason.FINISHED:
             return replace(found, floor=floor)
         if found.chain is not None:
@@ -85,8 +85,8 @@ def _targets(costs: StageCosts, beat: int) -> list[int]:
     return [target for target in lower if 0 < target < beat] + [beat]
 
 
-def _run(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int) -> Found:
-    table, at, full = _table(priced.costs, ideals, beat), 0, len(ideals) - 1
+def _run(priced: Priced, ideals: Ideals, left: Longs, go_on: GoOn, beat: int) -> Found:
+    table, at, full = _table(priced.costs, ideals, left, beat), 0, len(ideals) - 1
     stage, reason = room(priced.costs, full + 1, len(table.digits)), Reason.FINISHED
     try:
         while at < full:
@@ -99,23 +99,34 @@ def _run(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int) -> Found:
     return Found(_trace(priced, ideals, table) if table.best[1] >= 0 else None, reason)
 
 
-def _table(costs: StageCosts, ideals: Ideals, beat: int) -> Table:
+def _table(costs: StageCosts, ideals: Ideals, left: Longs, beat: int) -> Table:
     base = costs.n_devices + 1
     stride = np.concatenate((np.cumprod(base[::-1])[::-1][1:], [1])).astype(np.int64)
     digits = (np.arange(n_states(costs))[:, None] // stride) % base
-    speed, work = _work(costs)
+    speed, _ = _work(costs)
     value = np.full((len(ideals), len(digits)), NEVER, np.int64)
     value[0, 0] = 0
     return Table(
         digits=digits.astype(np.int32),
         stride=stride,
-        work_left=work_left(ideals, work),
+        work_left=left,
         work_room=(costs.n_devices - digits) @ speed,
         value=value,
         parent=np.full(value.shape, -1, np.int32),
         via=np.zeros(value.shape, np.int16),
         best=np.array([beat, -1]),
     )
+
+
+def _left(costs: StageCosts, ideals: Ideals) -> Longs:
+    """What each ideal [n_ideals] leaves to other devices: work, and the transfers that add to it where none is free."""
+    speed, work = _work(costs)
+    left: Longs = work_left(ideals, work)
+    if costs.mode != MODES["blocking"] or not len(costs.rate) or costs.rate.min() < 0:
+        return left
+    priced = speed * (1 - 1e-12)
+    enter, leave = ((costly[:, costs.rate] * priced).min(axis=1) for costly in (costs.enter, costs.leave))
+    return left + cut_left(costs, ideals, enter.astype(np.int64), leave.astype(np.int64))
 
 
 def _work(costs: StageCosts) -> tuple[Floats, Longs]:
