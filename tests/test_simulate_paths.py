@@ -18,7 +18,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
-from placewise.simulate.paths import path_bound
+from placewise.simulate.paths import hop_bound, path_bound
 
 SUBGRAPH = Objective("latency", execution="subgraph", memory="sum")
 
@@ -68,6 +68,34 @@ def test_no_placement_is_below_the_bound(memory, groups):
             bounded, tight = bounded + 1, tight + (bound.value > 0 and bound.value >= best * (1 - 1e-9))
     assert bounded > 60
     assert tight > 20
+
+
+@pytest.mark.parametrize("groups", [False, True])
+@pytest.mark.parametrize("execution", ["operator", "sequential"])
+def test_hops_are_never_too_many(execution, groups):
+    """Every placement of 150 random problems in the other executions, and often one that costs just as much."""
+    bounded = tight = 0
+    for seed in range(150):
+        problem = random_problem(
+            seeded(seed), max_ops=6, max_devices=3, objective=Objective(execution=execution), rules=seed % 3 == 0,
+            scarce=seed % 4 != 0,
+        )  # fmt: skip
+        problem = grouped(problem, seed) if groups else problem
+        bound = hop_bound(problem)
+        for best in valid_values(problem):
+            assert bound.value <= best
+            bounded, tight = bounded + 1, tight + (bound.value > 0 and bound.value >= best * (1 - 1e-9))
+    assert bounded > 60
+    assert tight > 10
+
+
+def test_memory_forces_a_hop():
+    """Four ops of 1 s, two bytes per accelerator: the cheapest place to cross costs 1 s each way, staged."""
+    for execution in ("operator", "sequential"):
+        problem = in_a_row([1, 1, 1, 1], [5, 1, 5, 5], memory=2, slow=100)
+        problem = problem.with_(objective=Objective(execution=execution, memory="sum"))
+        assert hop_bound(problem).value == pytest.approx(4 + 2, rel=1e-9)
+        assert min(valid_values(problem)) == pytest.approx(6)
 
 
 def test_no_calls_are_below_the_bound():

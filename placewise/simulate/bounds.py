@@ -8,8 +8,8 @@ generation (Dantzig and Wolfe 1960) finds good ones. Pairs with t[b,c] > T canno
 bound above T refutes T.
 
 Latency: *critical path* at each op's best time; where devices run one op at a time, also the fractional
-assignment with one machine per stream; in `subgraph` execution a *path of minimum cuts* (`paths`); in
-`sequential` execution the sum of best times.
+assignment with one machine per stream; in `subgraph` execution a *path of minimum cuts*, in the others a
+*path with hops* (both in `paths`); in `sequential` execution the sum of best times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from placewise.simulate.arrays import arrays_of
 from placewise.simulate.blocks import DeviceClasses, block_seconds, device_classes, unshared_bytes
 from placewise.simulate.kernels import kernel
 from placewise.simulate.master import Master
-from placewise.simulate.paths import WORK, path_bound
+from placewise.simulate.paths import WORK, hop_bound, path_bound
 
 _STEP = 0.2
 
@@ -51,6 +51,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
         candidates.append(Bound(_rounded_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
             candidates.append(path_bound(problem, work=work, go_on=go_on))
+        else:
+            candidates.append(hop_bound(problem))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
             candidates.append(Bound(_rounded_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))

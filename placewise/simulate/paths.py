@@ -1,4 +1,4 @@
-"""Lower bounds for `subgraph` latency from paths through the graph.
+"""Lower bounds for latency from paths through the graph, strong for `subgraph` execution.
 
 Take any path v₁ → … → v_m of ops, and any placement with any calls that can run. An op ends before the op behind it on
 the path begins, unless both are in one call, so the value is at least the time of everything that the path passes
@@ -33,7 +33,7 @@ LONGEST = 1500
 WORK = 1e6
 """So many ops and uses of tensors are looked at by all cuts together, unless there is time for more."""
 
-METHOD = "path of minimum cuts"
+METHOD, HOPS = "path of minimum cuts", "path with hops"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +75,32 @@ def best_cutting(problem: Problem, *, work: float = WORK, go_on: Callable[[], bo
             best = cutting if best is None or cutting.value > best.value else best
             work -= cuts * each
     return best
+
+
+def hop_bound(problem: Problem) -> Bound:
+    """A weaker bound of the same paths for `operator` and `sequential` execution, in seconds.
+
+    A path is cut into segments that fit on an accelerator and ops on the host, and where two of them meet, what one op
+    makes for the next must move: the longest of their tensors by the quickest links, once for direct transfers and
+    twice between accelerators for staged ones. Ops of one device need not be one call, and may have stopped for others
+    in between, so nothing beside the path is charged; but in `sequential` execution all other ops come on top, at
+    their best.
+    """
+    a, costs, host = arrays_of(problem), call_costs(problem)._replace(overhead=0.0), _host_seconds(problem)
+    quickest = np.minimum(costs.seconds, host)
+    best = 0.0
+    for weight in _weights(problem, a, costs, host):
+        path = longest_path(a, weight)
+        if len(path) > LONGEST:
+            continue
+        fits = _fitting(problem.block[path], costs)
+        seconds = _sure_seconds(problem, path, costs, hops=True)
+        seconds[~fits] = np.inf
+        value = _Ways(problem, path, host, fits).shortest(seconds)[0]
+        if problem.objective.execution == "sequential":
+            value += float(np.delete(quickest, path).sum())
+        best = max(best, value * (1 - 1e-14 * (problem.n_ops + 1000))) if np.isfinite(value) else best
+    return Bound(best, HOPS)
 
 
 def _host_seconds(problem: Problem) -> Floats:
@@ -150,12 +176,13 @@ def cut_path(
     return Cutting(proved, path, tuple(steps), tuple(run.tolist()), tuple(exact[step] for step in steps)), used
 
 
-def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts) -> Floats:
+def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts, *, hops: bool = False) -> Floats:
     """What a call on path[i:j] takes at least [m + 1, m + 1]: inf if it cannot be; entries with i ≥ j mean nothing.
 
-    Its ops, and the tensors that join it to the ops before and behind it on the path.
+    Its ops, and the tensors that join it to the ops before and behind it on the path; with `hops` only the longest
+    of them, received only where transfers are staged.
     """
-    m = len(path)
+    m, staged = len(path), problem.cluster.transfers == "staged"
     seconds = costs.seconds[path]
     endless = ~np.isfinite(seconds)
     along = np.concatenate(([0.0], np.cumsum(np.where(endless, 0.0, seconds))))
@@ -166,6 +193,9 @@ def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts) -> Floats:
             problem.graph.inputs_of(int(path[place])), problem.graph.outputs_of(int(path[place - 1]))
         )
         received[place], sent[place] = costs.receive[joining].sum(), costs.send[joining].sum()
+        if hops:
+            received[place] = costs.receive[joining].max() if staged else 0.0
+            sent[place] = costs.send[joining].max()
     result: Floats = along[None, :] - along[:, None] + received[:, None] + sent[None, :] + costs.overhead
     result = np.maximum(result - 1e-12 * along[-1], 0.0)
     result[refused[None, :] > refused[:, None]] = np.inf
@@ -198,7 +228,8 @@ def _shortest(seconds, host, fits, tied, at, run, came, last):
 
     `at` [m + 1] are the seconds to each position behind a host op, or, where it is not tied, behind anything;
     `run` [m + 1, m + 1] those to position j on the accelerator that was entered at position i. `came[i, j]` is
-    where the last segment of run[i, j] begins, `last[j]` the i of the run behind `at[j]`, −1 for a host op.
+    where the last segment of run[i, j] begins, `last[j]` the i of the run behind `at[j]`, −1 for a host op. A run that
+    began earlier than another, and is no quicker, has less room left and is of no use.
     """
     m = len(host)
     at[:], run[:], last[:] = np.inf, np.inf, -1
@@ -209,10 +240,13 @@ def _shortest(seconds, host, fits, tied, at, run, came, last):
                 if run[i, j] < at[j]:
                     at[j], last[j] = run[i, j], i
         at[j + 1] = at[j] + host[j]
-        for i in range(j if not tied[j] else 0, j + 1):
-            reached = at[j] if not tied[j] else run[i, j]
-            if reached == np.inf or (tied[j] and i == j):
+        least = np.inf
+        for back in range(j + 1 if tied[j] else 1):
+            i = j - back
+            reached = run[i, j] if tied[j] else at[j]
+            if reached >= least or (tied[j] and back == 0):
                 continue
+            least = reached
             for k in range(j + 1, m + 1):
                 if not fits[i, k]:
                     break
