@@ -63,7 +63,10 @@ def test_devices_are_written_directly() -> None:
     """A device file is never replaced: /dev/full refuses the bytes and stays what it is."""
     if not Path("/dev/full").exists():
         pytest.skip("this system has no /dev/full")
-    with pytest.raises(OutputError, match="no space left"), atomic_write("/dev/full") as file:
+    with (
+        pytest.raises(OutputError, match="no space left on device; free some space"),
+        atomic_write("/dev/full") as file,
+    ):
         file.write("x")
     assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
 
@@ -80,6 +83,15 @@ def test_bad_places_are_named_with_a_remedy(tmp_path: Path) -> None:
             file.write("x")
         assert str(path) in str(caught.value)
     assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
+def test_only_a_full_disk_asks_for_space() -> None:
+    """Where files cannot be made at all, room would not help."""
+    if not Path("/proc/self").exists():
+        pytest.skip("this system has no /proc")
+    with pytest.raises(OutputError, match="choose another place") as caught, atomic_write("/proc/x.json") as file:
+        file.write("x")
+    assert "space" not in str(caught.value)
 
 
 def test_a_place_without_permission(tmp_path: Path) -> None:

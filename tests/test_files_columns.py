@@ -150,7 +150,7 @@ def test_files_that_are_no_container(tmp_path: Path) -> None:
         (b'{"format": "placewise-test"}', "names no version"),
         (b'{"format": "placewise-test", "version": "1"}', "names no version"),
         (b'{"format": "placewise-test", "version": 2}', "version 2, newer than 1; upgrade placewise"),
-        (b'{"format": "placewise-test", "version": 1, "rows": "many"}', "'rows' is wrong"),
+        (b'{"format": "placewise-test", "version": 1, "rows": "many"}', "'rows' must be a whole number"),
     ],
 )
 def test_bad_headers(tmp_path: Path, header: bytes, message: str) -> None:

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from placewise.errors import OutputError, PlanError
-from placewise.files.plan_file import PlanFile, load_plan, placement_of, plan_of, save_plan
+from placewise.files.plan_file import PlanFile, is_plan, load_plan, placement_of, plan_of, save_plan
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -186,8 +186,8 @@ def test_a_plan_by_hand(tmp_path: Path) -> None:
         ('{"format": "placewise-graph"}', "is a 'placewise-graph' file, not a placewise-plan file"),
         ('{"format": "placewise-plan", "version": 2}', "newer than 1; upgrade placewise"),
         ('{"format": "placewise-plan", "version": true}', "names no version"),
-        ('{"format": "placewise-plan", "version": 1}', "'assignment' is wrong: field required"),
-        ('{"format": "placewise-plan", "version": 1, "assignment": {"a": 1}}', "'assignment.a' is wrong"),
+        ('{"format": "placewise-plan", "version": 1}', "'assignment' is missing"),
+        ('{"format": "placewise-plan", "version": 1, "assignment": {"a": 1}}', "'assignment.a' must be a text"),
         ('{"fpgas": [], "cpus": []}', "is a published split, not a plan"),
     ],
 )
@@ -200,12 +200,43 @@ def test_files_that_are_no_plan(tmp_path: Path, text: str, message: str) -> None
     assert str(caught.value).startswith(f"{path}: ")
 
 
+TWICE = {"format": "placewise-cluster", "version": 1, "transfers": "staged", "devices": [{"name": "a"}, {"name": "a"}]}
+ONE = {"format": "placewise-cluster", "version": 1, "transfers": "staged", "devices": [{"name": "c", "kind": "cpu"}]}
+SOURCE = {"path": "m.onnx", "sha256": "", "format": "onnx"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"cluster": TWICE}, "both called 'a'"),
+        ({"constraints": {"headroom": 2}}, "headroom is 2"),
+        ({"constraints": {"pins": [{"pattern": "(", "device": "c"}]}}, r"rule '\(' is not a regular expression"),
+        ({"constraints": {"pins": [{"pattern": "a", "device": "d"}]}, "cluster": ONE}, "names the device 'd'"),
+        ({"source": {**SOURCE, "options": {"dims": [1]}}}, "maps no names to sizes"),
+        ({"source": {**SOURCE, "options": {"dims": {"batch": "8"}}}}, "maps no names to sizes"),
+        ({"source": {**SOURCE, "options": {"dims": {"batch": -1}}}}, "maps no names to sizes"),
+        ({"source": {**SOURCE, "options": {"graph": 1}}}, "'source.options.graph' is not a text"),
+        ({"source": {**SOURCE, "view": "zz"}}, "'source.view' is 'zz'; choose folded or raw"),
+    ],
+)
+def test_parts_that_mean_nothing(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    """Devices, rules and options of the reader are checked as the plan is read, with the file's name."""
+    path = written(tmp_path / "plan.json", **changes)
+    with pytest.raises(PlanError, match=message) as caught:
+        load_plan(path)
+    assert str(caught.value).startswith(f"{path}: ")
+
+
 def test_missing_plans(tmp_path: Path) -> None:
     """A file that does not exist, a directory, and bytes that are no text."""
     (tmp_path / "raw").write_bytes(b"\xff\xfe\0")
     for path, message in ((tmp_path / "no", "no such file"), (tmp_path, "directory"), (tmp_path / "raw", "not JSON")):
-        with pytest.raises(PlanError, match=message):
+        with pytest.raises(PlanError, match=message) as caught:
             load_plan(path)
+        assert str(caught.value).count(str(path)) == 1
+        with pytest.raises(PlanError, match=message) as caught:
+            is_plan(path)
+        assert str(caught.value).count(str(path)) == 1
 
 
 @pytest.mark.parametrize(

@@ -82,13 +82,13 @@ def test_unlimited_is_null() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"devices": []}, "'devices' is wrong"),
-        ({"devices": [{"name": "g", "memory": "much"}]}, "'devices.0.memory' is wrong"),
+        ({"devices": []}, "'devices' needs 1 or more entries"),
+        ({"devices": [{"name": "g", "memory": "much"}]}, "'devices.0.memory' must be a number"),
         ({"devices": [{"name": "g", "streams": 0}]}, "streams is 0"),
         ({"devices": [{"name": "g"}, {"name": "g"}]}, "both called 'g'"),
-        ({"devices": [{"name": str(i)} for i in range(5000)]}, "at most 4096 items"),
+        ({"devices": [{"name": str(i)} for i in range(5000)]}, "'devices' has more than 4096 entries"),
         ({"links": [{"source": "g", "target": "nowhere", "bandwidth": 1}]}, "'nowhere', which does not exist"),
-        ({"transfers": "by pigeon"}, "'transfers' is wrong"),
+        ({"transfers": "by pigeon"}, "'transfers' must be 'direct' or 'staged'"),
         ({"version": 7}, "version 7, newer than 1"),
     ],
 )

@@ -76,6 +76,12 @@ def test_latency_is_another_reading(tmp_path: Path) -> None:
         ([node(0, cpuLatency="fast")], [], "cpuLatency is 'fast'"),
         ([node(0, cpuLatency=None)], [], "has no 'cpuLatency'"),
         ([node(0, size=-5)], [], "size is -5"),
+        ([node(0, size=1e30)], [], r"node 0: size is 1e\+30; give bytes, up to 2\^62"),
+        ([node(0, size=10**400)], [], r"node 0: size is .*up to 2\^62"),
+        ([node(0, size=-(10**400))], [], "node 0: size is -"),
+        ([node(0, size=2**61), node(1, size=2**61), node(2, size=2**61)], [], "all nodes together"),
+        ([node(1.5)], [], "'id' is 1.5; give a whole number or a text"),
+        ([node(True)], [], "'id' is True"),
         ([node(0, fpgaLatency=math.inf)], [], "fpgaLatency is inf"),
         ([node(0, colorClass=[1])], [], "colorClass"),
         ([node(0), node(1)], [(0, 1, math.nan)], "edge 0: cost is nan"),
@@ -92,6 +98,15 @@ def test_bad_files_name_node_or_edge(
     with pytest.raises(InputError, match=message) as caught:
         read_workload(write(tmp_path / "bad.json", nodes, edges))
     assert "bad.json" in str(caught.value)
+
+
+@pytest.mark.parametrize("devices", [{"maxFPGAs": 1e9}, {"maxCPUs": 4097}, {"maxFPGAs": 2.5}])
+def test_too_many_devices_are_refused(tmp_path: Path, devices: dict[str, float]) -> None:
+    """The limit is said."""
+    path = tmp_path / "many.json"
+    path.write_text(json.dumps({"nodes": [node(0)], "edges": [], **devices}))
+    with pytest.raises(ModelFileError, match=r"whole numbers of devices, up to 4096"):
+        read_workload(path)
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1, 2]", '{"nodes": 3, "edges": 4}', '{"plan": true}', "[" * 100_000])

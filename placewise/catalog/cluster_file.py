@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from placewise.catalog.entries import catalog
-from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Table, validated
+from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validated
 from placewise.catalog.parts import MAX_DEVICES, Part, noted, numbered, part_of, renamed, with_memory
 from placewise.catalog.wiring import Pair, Speed, wired
 from placewise.errors import ClusterError
@@ -27,18 +27,18 @@ class DeviceTable(Table):
 
     model: str = ""
     name: str = ""
-    count: Annotated[int, Field(ge=1, le=MAX_DEVICES)] = 1
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] = 1
     kind: str | None = None
     memory: Bytes | None = None
     reserved: Bytes | None = None
     peak_flops: Mapping[str, FlopsPerSecond] | None = None
     memory_bandwidth: BytesPerSecond | None = None
-    efficiency: Mapping[str, float] | None = None
+    efficiency: Mapping[str, Share] | None = None
     op_overhead: Seconds | None = None
     call_overhead: Seconds | None = None
-    streams: int | None = None
+    streams: Annotated[int, Field(strict=True, ge=1)] | None = None
     unsupported: frozenset[str] | None = None
-    available: bool | None = None
+    available: Annotated[bool, Field(strict=True)] | None = None
 
 
 class SpeedTable(Table):

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
 
-from pydantic import Field
-
-from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Table, validated
+from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validated
 from placewise.errors import ClusterError
 
 FILE = "catalog.toml"
@@ -25,7 +23,7 @@ class Behaviour(Table):
 
     source: str
     op_overhead: Seconds
-    efficiency: Mapping[str, float]
+    efficiency: Mapping[str, Share]
 
 
 class LinkEntry(Table):
@@ -33,7 +31,7 @@ class LinkEntry(Table):
 
     title: str
     bandwidth: BytesPerSecond
-    efficiency: float = Field(gt=0, le=1)
+    efficiency: Share
     latency: Seconds
     source: str
 

@@ -6,9 +6,10 @@ import difflib
 from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from placewise.errors import ClusterError, InputError
+from placewise.faults import fault_of
 from placewise.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
 
@@ -28,6 +29,10 @@ Bytes = Annotated[float, _with_units(parse_bytes)]
 BytesPerSecond = Annotated[float, _with_units(parse_bandwidth)]
 FlopsPerSecond = Annotated[float, _with_units(parse_flops)]
 Seconds = Annotated[float, _with_units(parse_seconds)]
+Share = Annotated[float, Field(strict=True, gt=0, le=1)]
+"""Above 0 and up to 1."""
+
+_REMEDY = "see the cluster file in docs/costs.md"
 
 
 class Table(BaseModel):
@@ -49,7 +54,8 @@ def validated(table: type[T], values: object, where: str) -> T:
         place = f"{where}: {key}" if key else where
         if first["type"] == "extra_forbidden":
             raise ClusterError("this key is not known", where=place, remedy=_spelling(table, first["loc"])) from None
-        raise ClusterError(str(first["msg"]).removeprefix("Value error, "), where=place) from None
+        words = fault_of(first).removeprefix("is wrong: ")
+        raise ClusterError(words, where=place, remedy="" if first["type"] == "value_error" else _REMEDY) from None
 
 
 def _key(location: tuple[int | str, ...]) -> str:

@@ -123,6 +123,7 @@ def _pairs(texts: list[str] | None, option: str) -> list[tuple[str, str]]:
     for text in texts or []:
         name, sign, value = text.rpartition("=")
         if not sign or not name or not value:
-            raise InputError(f"{option} {text!r} is not name=value", remedy=f"write it like {option} name=value")
+            lacks = "'='" if not sign else "name before '='" if not name else "value after '='"
+            raise InputError(f"{option} {text!r} has no {lacks}", remedy=f"write it like {option} name=value")
         pairs.append((name, value))
     return pairs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
@@ -69,7 +70,9 @@ def _remedy(target: Path, error: OSError) -> str:
         return f"make the directory {target.parent} first"
     if isinstance(error, PermissionError):
         return f"choose a place that you may write to ({target.parent} is not)"
-    return f"{(error.strerror or 'unknown cause').lower()}; free some space or choose another place"
+    reason = (error.strerror or "unknown cause").lower()
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+    return f"{reason}; {'free some space or ' if full else ''}choose another place"
 
 
 def ensure_writable(path: str | os.PathLike[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Literal
@@ -10,16 +11,23 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
-from placewise.errors import PlanError
+from placewise.errors import InputError, PlanError
 from placewise.files.atomic import atomic_write
-from placewise.files.cluster_file import ClusterRecord, cluster_record
+from placewise.files.cluster_file import ClusterRecord, cluster_of, cluster_record
 from placewise.files.graph_file import SourceRecord, source_record
-from placewise.files.problem_file import ConstraintsRecord, ObjectiveRecord, constraints_record, objective_record
+from placewise.files.problem_file import (
+    ConstraintsRecord,
+    ObjectiveRecord,
+    constraints_of,
+    constraints_record,
+    objective_record,
+)
 from placewise.files.records import Amount, Record, checked, json_bytes, naming, parse_json, read_bytes
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
+from placewise.model.problem import Rule
 from placewise.model.result import Result
 
 
@@ -166,13 +174,57 @@ def load_plan(path: str | os.PathLike[str]) -> PlanFile:
         document = parse_json(data, PlanError)
         if is_split(document):
             raise PlanError("is a published split, not a plan", remedy="give the workload that it belongs to as well")
-        return checked(PlanFile, document, PlanError)
+        plan = checked(PlanFile, document, PlanError)
+        try:
+            _check_parts(plan)
+        except InputError as error:
+            raise PlanError(error.problem, where=error.where, remedy=error.remedy) from None
+        return plan
+
+
+def _check_parts(plan: PlanFile) -> None:
+    """Refuse a plan whose parts mean nothing: devices, rules and options that nobody could have written."""
+    if plan.constraints is not None:
+        constraints = constraints_of(plan.constraints)
+        known = None if plan.cluster is None else {device.name for device in plan.cluster.devices}
+        for rule in (*constraints.pins, *constraints.forbidden):
+            _check_rule(rule, known)
+    if plan.cluster is not None:
+        cluster_of(plan.cluster)
+    if plan.source is not None:
+        _check_source(plan.source)
+
+
+def _check_rule(rule: Rule, known: set[str] | None) -> None:
+    try:
+        re.compile(rule.pattern)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise PlanError(
+            f"the rule {rule.pattern!r} is not a regular expression ({error})", remedy="mend it in 'constraints'"
+        ) from None
+    if known is not None and rule.device not in known:
+        raise PlanError(
+            f"the rule {rule.pattern!r} names the device {rule.device!r}, which the plan's cluster has not",
+            remedy="mend it in 'constraints'",
+        )
+
+
+def _check_source(source: SourceRecord) -> None:
+    dims, graph = source.options.get("dims", {}), source.options.get("graph")
+    sizes = list(dims.values()) if isinstance(dims, Mapping) else [None]
+    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1 << 40 for size in sizes):
+        raise PlanError("'source.options.dims' maps no names to sizes", remedy='write it like {"batch": 8}')
+    if graph is not None and not isinstance(graph, str):
+        raise PlanError("'source.options.graph' is not a text", remedy="choose inference or training")
+    if source.view not in ("folded", "raw"):
+        raise PlanError(f"'source.view' is {source.view!r}", remedy="choose folded or raw")
 
 
 def is_plan(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a plan rather than a published split. Raises PlanError if it is no JSON at all."""
+    data = read_bytes(path, PlanError)
     with naming(path):
-        return not is_split(parse_json(read_bytes(path, PlanError), PlanError))
+        return not is_split(parse_json(data, PlanError))
 
 
 def is_split(document: object) -> bool:

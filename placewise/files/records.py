@@ -14,6 +14,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from pydantic_core import from_json, to_json
 
 from placewise.errors import InputError, ModelFileError, OutputError
+from placewise.faults import fault_of
 
 LARGEST_JSON = 1 << 30
 """Bytes; a larger JSON file is refused unread (the plan of a million ops takes about a tenth of it)."""
@@ -91,14 +92,16 @@ def validated(record: type[R], document: object, error: Refusal = ModelFileError
     except ValidationError as cause:
         first, more = cause.errors(include_url=False)[0], cause.error_count() - 1
         place = ".".join(str(part)[:80] for part in first["loc"])
-        others = f", and {more} more faults" if more else ""
-        raise error(f"{place!r} is wrong: {first['msg'].lower()}{others}", remedy="see docs/formats.md") from None
+        others = f" (and {more} more)" if more else ""
+        raise error(f"{place!r} {fault_of(first)}{others}", remedy="see docs/formats.md") from None
 
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Puts the file's name in front of any complaint."""
+    """Puts the file's name in front of any complaint that does not begin with it."""
     try:
         yield
     except InputError as error:
+        if error.where == str(path) or error.where.startswith(f"{path}: "):
+            raise
         raise error.at(str(path)) from None

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import reprlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -25,6 +27,11 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.readers.base import Reading
 
 _MS = 1e-3
+MOST_DEVICES = 4096
+"""Of each kind: the tables of a cluster grow with their square."""
+_MOST = sys.float_info.max
+LARGEST_SIZE = 2.0**62
+"""Bytes, of one node or edge and of all nodes together: sums of sizes are 64-bit integers."""
 _KEYS = {"nodes", "edges"}
 
 
@@ -60,25 +67,28 @@ def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Pro
     builder = GraphBuilder()
     op_of: dict[str, int] = {}
     groups = _groups(nodes)
-    host_ms, accelerator_ms = [], []
+    host_ms, accelerator_ms, sizes = [], [], []
     for place, node in enumerate(nodes):
         where = f"node {node.get('id', place) if isinstance(node, dict) else place}"
         name = _identity(node, "id", where)
         if name in op_of:
             raise GraphError("two nodes have this id", where=where, remedy="give every node its own id")
         colour = node.get("colorClass")
+        sizes.append(_number(node, "size", where, default=0.0))
         op_of[name] = builder.add_op(
             name,
             "Op",
             scope=str(node.get("name", "")),
             backward=bool(node.get("isBackwardNode", 0)),
             group=-1 if colour is None else groups[_hashable(colour, where)],
-            state_bytes=math.ceil(_number(node, "size", where, default=0.0)),
+            state_bytes=math.ceil(sizes[-1]),
             origin=(place,),
         )
         host_ms.append(_number(node, "cpuLatency", where))
         supported = bool(node.get("supportedOnFpga", 1))
         accelerator_ms.append(_number(node, "fpgaLatency", where) if supported else math.inf)
+    if math.fsum(sizes) > LARGEST_SIZE:
+        raise CostError("the sizes of all nodes together exceed 2^62 bytes", remedy="give sizes in bytes")
     cost_of = _add_edges(builder, edges, op_of)
     graph = builder.build(source)
     cluster = _cluster(document)
@@ -136,8 +146,8 @@ def _add_edges(builder: GraphBuilder, edges: list[Any], op_of: Mapping[str, int]
 def _cluster(document: Mapping[str, Any]) -> Cluster:
     counts = [_number(document, key, "the top level", default=0.0) for key in ("maxFPGAs", "maxCPUs")]
     memory = _number(document, "maxSizePerFPGA", "the top level", default=math.inf)
-    if any(count != int(count) or count > 100_000 for count in counts):
-        raise ModelFileError("maxFPGAs and maxCPUs must be whole numbers of devices")
+    if any(count != int(count) or count > MOST_DEVICES for count in counts):
+        raise ModelFileError(f"maxFPGAs and maxCPUs must be whole numbers of devices, up to {MOST_DEVICES}")
     accelerators = [Device(f"acc{i}", memory=memory) for i in range(int(counts[0]))]
     hosts = [Device(f"cpu{i}", kind="cpu") for i in range(int(counts[1]))]
     links = [Link(a.name, HOST, math.inf) for a in accelerators] + [Link(HOST, a.name, math.inf) for a in accelerators]
@@ -145,9 +155,12 @@ def _cluster(document: Mapping[str, Any]) -> Cluster:
 
 
 def _identity(item: Any, key: str, where: str) -> str:
-    if not isinstance(item, dict) or not isinstance(item.get(key), (int, str)):
+    value = item.get(key) if isinstance(item, dict) else None
+    if value is None:
         raise ModelFileError(f"has no {key!r}", where=where, remedy="see docs/formats.md")
-    return str(item[key])
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ModelFileError(f"{key!r} is {reprlib.repr(value)}", where=where, remedy="give a whole number or a text")
+    return str(value)
 
 
 def _hashable(colour: Any, where: str) -> Any:
@@ -165,9 +178,12 @@ def _number(item: Mapping[str, Any], key: str, where: str, default: float | None
     if value is None:
         raise CostError(f"has no {key!r}", where=where, remedy="every node needs its times and every edge its cost")
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise CostError(f"{key} is {value!r}", where=where, remedy="give a number")
+        raise CostError(f"{key} is {reprlib.repr(value)}", where=where, remedy="give a number")
+    value = float(value if isinstance(value, float) else max(-_MOST, min(value, _MOST)))
     if key == "size" and value == default:
-        return float(value)
+        return value
+    if key == "size" and LARGEST_SIZE < value < math.inf:
+        raise CostError(f"size is {value:g}", where=where, remedy="give bytes, up to 2^62")
     if not value >= 0 or (math.isinf(value) and default != math.inf):
         raise CostError(f"{key} is {value}", where=where, remedy="give a finite number, zero or more")
-    return float(value)
+    return value

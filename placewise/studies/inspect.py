@@ -70,9 +70,9 @@ def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
         groups=len(np.unique(graph.ops.group[graph.ops.group >= 0])),
         weights=len(first),
         parameters=counted,
-        weight_bytes=int(np.maximum(graph.weights.bytes[first], 0).sum()) if len(first) else 0,
-        state_bytes=int(graph.ops.state_bytes.sum()),
-        activation_bytes=int(np.maximum(graph.tensors.bytes, 0).sum()),
+        weight_bytes=_total(graph.weights.bytes[first]),
+        state_bytes=_total(graph.ops.state_bytes),
+        activation_bytes=_total(graph.tensors.bytes),
         flops=None if work is None else float(work.flops.sum()),
         known_ops_share=None if work is None else _known_share(work.known),
         inputs=_described(graph, np.flatnonzero(graph.tensors.producer < 0)),
@@ -82,6 +82,11 @@ def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
         warnings=(*reading.warnings, *unknown),
         graph_hash=graph.digest(),
     )
+
+
+def _total(sizes: np.ndarray) -> int:
+    """The bytes that are known, added where no sum can overflow."""
+    return int(np.maximum(sizes, 0).sum(dtype=np.float64))
 
 
 def _known_share(known: Floats | np.ndarray) -> float:
