@@ -268,3 +268,17 @@ def test_paths_without_work_or_calls():
     problem = chain([1, 2, 3], [1, 1, 1], 2)
     assert PathsPlacer().propose(problem, Budget(seconds=0)).reason is Reason.TIME_LIMIT
     assert "subgraph" in str(PathsPlacer().supports(problem.with_(objective=Objective(execution="operator"))))
+
+
+def test_an_interrupted_bound_leaves_the_quick_answers(monkeypatch):
+    """Ctrl-C while the path is cut: paths has nothing, temper what it started from."""
+
+    def interrupted(*args: object, **kwargs: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("placewise.placers.exact.paths.best_cutting", interrupted)
+    problem = chain([1, 2, 3], [1, 1, 1], 2)
+    assert PathsPlacer().propose(problem, Budget()).reason is Reason.INTERRUPTED
+    proposal = TemperPlacer().propose(problem, Budget())
+    assert proposal.reason is Reason.INTERRUPTED
+    assert proposal.placement is not None and simulate(problem, proposal.placement).valid

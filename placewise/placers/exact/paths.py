@@ -15,13 +15,26 @@ from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    PlacerInfo,
+    Progress,
+    Stopwatch,
+    ignore,
+)
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.holdings import may_run
 from placewise.placers.common.rules import broken
 from placewise.simulate.blocks import unshared_bytes
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.paths import METHOD, WORK, Cutting, best_cutting
+
+TELL_EVERY = 0.5
+"""Seconds between two signs of life."""
 
 
 class PathsPlacer:
@@ -56,8 +69,18 @@ class PathsPlacer:
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
         watch = Stopwatch(budget)
-        work = np.inf if np.isfinite(budget.seconds) else WORK
-        cutting = best_cutting(problem, work=work, go_on=lambda: not watch.out)
+        work, told = np.inf if np.isfinite(budget.seconds) else WORK, [0.0]
+
+        def go_on() -> bool:
+            if watch.elapsed > told[0] + TELL_EVERY:
+                told[0] = watch.elapsed
+                on_progress(Progress("paths", watch.elapsed, "cutting a path into calls"))
+            return not watch.out
+
+        try:
+            cutting = best_cutting(problem, work=work, go_on=go_on)
+        except KeyboardInterrupt:
+            return Proposal(None, reason=Reason.INTERRUPTED)
         if cutting is None:
             return Proposal(None, notes=("the paths of the model are too long to be cut into calls",))
         bound, reason = Bound(cutting.value, METHOD), Reason.TIME_LIMIT if watch.out else Reason.FINISHED

@@ -92,11 +92,11 @@ class TemperPlacer:
         bound: Bound | None = None
         reason = Reason.FINISHED
         try:
-            starts, values, bound = _starts(problem, watch, hints, price)
+            starts, values, bound, reason = _starts(problem, watch, hints, price, on_progress)
             if not len(starts):
-                return Proposal(None, bound, notes=("no placement was found to start from",))
+                return Proposal(None, bound, reason, ("no placement was found to start from",))
             best = starts[int(values.argmin())]
-            if problem.n_blocks:
+            if problem.n_blocks and reason is not Reason.INTERRUPTED:
                 best, reason = self._search(problem, watch, starts, values, price, on_progress, bound.value)
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
@@ -144,11 +144,14 @@ def _limits(problem: Problem, budget: Budget) -> tuple[float, float]:
     return ROUNDS_PER_BLOCK * problem.n_blocks, WORK / (OVERHEAD + problem.n_ops + problem.graph.n_edges)
 
 
-def _starts(problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate) -> tuple[Ints, Floats, Bound]:
-    """Valid placements [S, n_ops] that can run, their values [S], and a lower bound.
+def _starts(
+    problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate, on_progress: OnProgress
+) -> tuple[Ints, Floats, Bound, Reason]:
+    """Valid placements [S, n_ops] that can run, their values [S], a lower bound, and whether it was interrupted.
 
     The bound is given some of the time where there is a limit, and may bring a placement of its own.
     """
+    reason = Reason.FINISHED
     rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
     bound = Bound(0.0, "nonnegative costs")
     for name in (*(() if rows else QUICK), BOUNDING, LAST_RESORT):
@@ -156,16 +159,20 @@ def _starts(problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate) -
         if placer.supports(problem) is not None or (rows and name == LAST_RESORT):
             continue
         share = BOUND_SHARE if name == BOUNDING else 1.0
-        found = placer.propose(problem, replace(watch.rest(), seconds=share * watch.left), evaluate=price)
+        budget = replace(watch.rest(), seconds=share * watch.left)
+        found = placer.propose(problem, budget, evaluate=price, on_progress=on_progress)
         bound = max(bound, found.bound or bound, key=lambda known: known.value)
         if found.placement is not None and not broken(problem, found.placement.device):
             rows.append(found.placement.device)
+        if found.reason is Reason.INTERRUPTED:
+            reason = found.reason
+            break
     if problem.objective.execution != "subgraph":
         bound = lower_bound(problem)
     starts = np.array(rows, np.int32).reshape(len(rows), problem.n_ops)
     values = np.asarray(price(starts), np.float64) if len(rows) else np.zeros(0)
     runs = np.isfinite(values)
-    return starts[runs], values[runs], bound
+    return starts[runs], values[runs], bound, reason
 
 
 def _keeps(problem: Problem) -> Keeps | None:
