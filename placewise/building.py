@@ -12,14 +12,15 @@ import numpy as np
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
-from placewise.errors import InputError, PlanError
+from placewise.errors import InputError
 from placewise.files.cluster_file import cluster_of
 from placewise.files.costs_csv import load_costs_csv
 from placewise.files.costs_file import load_costs
 from placewise.files.format import format_name
-from placewise.files.graph_file import SourceRecord, load_graph
-from placewise.files.plan_file import PlanFile, is_plan, load_plan
+from placewise.files.graph_file import load_graph
+from placewise.files.plan_file import PlanFile, is_plan, load_plan, same_model
 from placewise.files.problem_file import constraints_of, load_problem
+from placewise.files.records import naming
 from placewise.files.split_file import read_placement, split_is_latency
 from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -123,6 +124,9 @@ def build_for_plan(
     elif wishes.objective is None and split_is_latency(plan):
         wishes = replace(wishes, objective="latency")
     reading = open_model(model, wishes)
+    if made is not None:
+        with naming(plan):
+            same_model(made, reading.graph)
     if devices is None and made is not None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
     return read_placement(plan, _problem(reading, str(model), devices, wishes))
@@ -180,7 +184,7 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
     """The wishes, with the plan's own where the user has none."""
     source, objective, constraints = plan.source, plan.objective, plan.constraints
     if source is not None:
-        dims = {**_planned_dims(source), **wishes.dims}
+        dims = {**source.options.get("dims", {}), **wishes.dims}
         view = source.view if wishes.view is None else wishes.view
         wishes = replace(wishes, dims=dims, view=view, graph=wishes.graph or source.options.get("graph"))
     if objective is not None and wishes.objective in (None, objective.kind):
@@ -201,15 +205,6 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
             forbidden=constraints_of(constraints).forbidden if wishes.forbidden is None else wishes.forbidden,
         )
     return wishes
-
-
-def _planned_dims(source: SourceRecord) -> Mapping[str, int]:
-    dims = source.options.get("dims", {})
-    if not isinstance(dims, Mapping) or any(
-        isinstance(size, bool) or not isinstance(size, int) for size in dims.values()
-    ):
-        raise PlanError("the plan's source.options.dims maps no names to whole numbers", remedy="mend or make it again")
-    return dims
 
 
 def _adjusted(problem: Problem, wishes: Wishes) -> Problem:

@@ -232,6 +232,16 @@ def is_split(document: object) -> bool:
     return isinstance(document, dict) and "format" not in document and not {"fpgas", "cpus"}.isdisjoint(document)
 
 
+def same_model(plan: PlanFile, graph: Graph) -> None:
+    """Raise PlanError if the plan says that it was made for a graph of another structure or other shapes."""
+    if plan.graph_hash and plan.graph_hash != graph.digest():
+        made_from = f" (it was made from {plan.source.path})" if plan.source else ""
+        raise PlanError(
+            f"this plan was made for another model{made_from}",
+            remedy="read that model with the same options, or place this one",
+        )
+
+
 def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster: Cluster) -> Placement:
     """The placement of a plan (or plan file) for this graph and cluster.
 
@@ -241,12 +251,7 @@ def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster:
     if not isinstance(plan, PlanFile):
         with naming(plan):
             return placement_of(load_plan(plan), graph, cluster)
-    if plan.graph_hash and plan.graph_hash != graph.digest():
-        made_from = f" (it was made from {plan.source.path})" if plan.source else ""
-        raise PlanError(
-            f"this plan was made for another model{made_from}",
-            remedy="read that model with the same options, or place this one",
-        )
+    same_model(plan, graph)
     if graph.n_ops and not plan.assignment:
         raise PlanError(f"holds no placement: its status is {plan.status}", remedy="place the model again")
     device = Placement.named(graph, cluster, plan.assignment).device
