@@ -126,7 +126,8 @@ def _left(costs: StageCosts, ideals: Ideals) -> Longs:
         return left
     priced = speed * (1 - 1e-12)
     enter, leave = ((costly[:, costs.rate] * priced).min(axis=1) for costly in (costs.enter, costs.leave))
-    return left + cut_left(costs, ideals, enter.astype(np.int64), leave.astype(np.int64))
+    left += cut_left(costs, ideals, enter.astype(np.int64), leave.astype(np.int64))
+    return left
 
 
 def _work(costs: StageCosts) -> tuple[Floats, Longs]:

@@ -11,7 +11,7 @@ from itertools import combinations
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
 from placewise.placers.common.rules import broken
@@ -97,7 +97,7 @@ def _slices(home: Ints) -> list[Ints]:
     ]
 
 
-def _moved(home: Ints, components: Ints | list[int], target: int) -> Ints:
+def _moved(home: Ints, components: Longs | list[int], target: int) -> Ints:
     moved = home.copy()
     moved[components] = target
     return moved
