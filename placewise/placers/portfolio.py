@@ -117,7 +117,7 @@ def _suitable(problem: Problem) -> tuple[tuple[str, dict[str, str]], ...]:
     etf = (("etf", plain), ("etf", {"by": "start"}))
     if problem.objective.kind == "latency":
         return ("single", plain), ("balanced", plain), ("greedy", plain), *etf, (LAST_RESORT, plain), ("temper", plain)
-    return ("single", plain), ("balanced", plain), *etf, ("dp", plain), (LAST_RESORT, plain)
+    return ("single", plain), ("balanced", plain), *etf, ("dp", plain), (LAST_RESORT, plain), ("cover", plain)
 
 
 def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:

@@ -13,6 +13,8 @@ from placewise.placers.base import Placer
 _PLACERS = {
     "auto": "placewise.placers.portfolio:AutoPlacer",
     "balanced": "placewise.placers.heuristic.balanced:BalancedPlacer",
+    "cover": "placewise.placers.exact.cover:CoverPlacer",
+    "cpsat": "placewise.placers.exact.cpsat:CpsatPlacer",
     "dp": "placewise.placers.exact.dp:DpPlacer",
     "dpl": "placewise.placers.exact.dpl:DplPlacer",
     "etf": "placewise.placers.heuristic.etf:EtfPlacer",

@@ -1,0 +1,186 @@
+"""Whether some max-load can be reached at all, by column generation over sets that fit a device.
+
+If max-load T can be reached, the blocks part into one set per device, each within T and the device's memory.
+For any prices π of blocks, Σ π is then at most Σ_c k_c α_c, with k_c devices of class c and α_c the highest
+price of a set that fits one. Prices with Σ π > Σ k_c α_c refute T; they are whole numbers here, and so are
+loads, rounded down: the certificate is exact but for the pruning of labels, which keeps a margin.
+Devices that are alike count once, so that no symmetry arises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Longs
+from placewise.placers.chains.stages import NEVER, StageCosts
+from placewise.placers.cover.diagram import Diagram, diagram, order_blocks
+from placewise.placers.cover.labels import best_sets
+from placewise.placers.cover.master import CoverMaster
+from placewise.placers.cover.state import fits, loads_of, machines, state_of
+
+_UNIT = 2.0**50
+_ROUNDS = 1000
+_SMOOTHING = 0.6
+_LEVELS = ((128, True), (2048, True), (4096, False), (65536, False), (1 << 20, False))
+"""How wide to search, and whether to drop labels or to merge them: from quick sets to a proof."""
+
+
+_GAPS = (0.1, 0.05, 0.025, 0.01, 0.005, 0.002, 0.001, 3e-4, 1e-4, 0.0)
+_FINE = 1.1
+
+
+class Verdict(Enum):
+    """What is known of a max-load: no placement reaches it; mixtures of sets do; or neither was shown."""
+
+    REFUTED = "refuted"
+    MIXABLE = "mixable"
+    OPEN = "open"
+
+
+@dataclass(slots=True)
+class Sets:
+    """Sets that devices could hold, with their loads; they grow from one question to the next.
+
+    `tight` says of each class whether some set that was tried did not fit its memory, so that bytes count.
+    """
+
+    costs: StageCosts
+    diagrams: tuple[Diagram, ...]
+    kinds: list[int] = field(default_factory=list)
+    blocks: list[Bools] = field(default_factory=list)
+    loads: list[int] = field(default_factory=list)
+    tight: list[bool] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, costs: StageCosts) -> Sets:
+        order = order_blocks(costs)
+        diagrams = tuple(diagram(costs, kind, order) for kind in range(len(costs.rate)))
+        return cls(costs, diagrams, tight=[False] * len(diagrams))
+
+    def load_of(self, kind: int, blocks: Bools) -> int | None:
+        """The load of a set on a device of class `kind`; None if it may not run or does not fit there."""
+        if (self.costs.seconds[blocks, kind] >= NEVER).any():
+            return None
+        m = machines(self.costs, [kind, -1])
+        state = state_of(m, np.where(blocks, 0, 1).astype(np.int32))
+        return int(loads_of(m, state)[0]) if fits(m, state) else None
+
+    def add(self, kind: int, blocks: Bools, load: int) -> None:
+        self.kinds.append(kind)
+        self.blocks.append(blocks)
+        self.loads.append(load)
+
+
+def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
+    """Whether no placement has max-load ≤ `most` (in units of the costs).
+
+    The prices of the program jump about; sets are looked for at prices between its own and the best so far
+    (Wentges 1997), and at its own where that finds nothing new.
+    """
+    costs, count = sets.costs, sets.costs.n_devices.astype(np.int64)
+    share = _work_shares(costs)
+    master = CoverMaster(3 * share + 3 / len(share), count)
+    for kind, blocks, load in zip(sets.kinds, sets.blocks, sets.loads, strict=True):
+        if load <= most:
+            master.add(kind, blocks)
+    best, best_ratio = np.concatenate((share, np.full(len(count), 1 / count.sum()))), 0.0
+    level, weight = 0, _SMOOTHING
+    for _ in range(_ROUNDS):
+        if not go_on():
+            return Verdict.OPEN
+        solved = master.solve()
+        if solved is None:
+            return Verdict.OPEN
+        often, *parts = solved
+        if often <= 1 + 1e-9:
+            if not master.widen():
+                return Verdict.MIXABLE
+            continue
+        asked = weight * best + (1 - weight) * np.concatenate(parts)
+        price = np.round(asked[: len(share)] * _UNIT).astype(np.int64)
+        whole, devices = int(price.sum()), asked[len(share) :]
+        if devices @ count < 1e-9:
+            devices = np.full(len(count), 1 / count.sum())
+        target = devices * (whole / float(devices @ count)) * (1 - 1e-9)
+        ceilings, fresh = _price(sets, most, price, target, level, master)
+        paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
+        if whole > paid and not _LEVELS[level][1]:
+            return Verdict.REFUTED
+        ratio = whole / max(paid, 1)
+        if ratio > best_ratio:
+            best, best_ratio = asked, ratio
+        if fresh:
+            weight = _SMOOTHING
+        elif weight:
+            weight = 0.0
+        elif level + 1 == len(_LEVELS):
+            return Verdict.OPEN
+        else:
+            level, weight = level + 1, _SMOOTHING
+    return Verdict.OPEN
+
+
+def _work_shares(costs: StageCosts) -> Floats:
+    """Each block's share [n] of the work, at its quickest: prices to begin with."""
+    work = np.where(costs.seconds < NEVER, costs.seconds, np.iinfo(np.int64).max).min(axis=1).astype(np.float64)
+    shares: Floats = work / max(float(work.sum()), 1.0)
+    return shares
+
+
+def _price(
+    sets: Sets, most: int, price: Longs, targets: Floats, level: int, master: CoverMaster
+) -> tuple[list[int], int]:
+    """Ceilings of the price of a set per class, and how many new sets were found."""
+    ceilings, fresh = [], 0
+    width, beam = _LEVELS[level]
+    for kind, d in enumerate(sets.diagrams):
+        limits = np.full(d.cost.shape[2] - (not sets.tight[kind]), most)
+        limits[d.cost.shape[2] - 1 :] = sets.costs.capacity[kind]
+        found = best_sets(d, price, limits, max(int(targets[kind]), 0), width=width, beam=beam)
+        ceilings.append(found.ceiling)
+        for blocks in found.sets:
+            load = sets.load_of(kind, blocks)
+            if load is None:
+                sets.tight[kind] = True
+            elif load <= most and master.add(kind, blocks):
+                sets.add(kind, blocks, load)
+                fresh += 1
+    return ceilings, fresh
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """No max-load up to `floor` can be reached (0: nothing proved), and why no more was shown."""
+
+    floor: int
+    complete: bool
+
+
+def raise_floor(sets: Sets, low: int, value: int, gap: float, seconds_left: Callable[[], float]) -> Proof:
+    """The greatest refuted max-load below `value`, in units of the costs; `low` is refuted already.
+
+    Questions go upwards, because the sets of one serve the next, with ever smaller steps towards the value; after
+    the first that is not refuted, between it and the last that was. Stops at a relative `gap`, or out of time.
+    """
+    floor, closed = 0, max(1 - low / max(value, 1), 0.0)
+    complete, open_ = True, -1.0
+    steps = [step for step in _GAPS if step < closed]
+
+    while seconds_left() > 0 and closed > gap:
+        if open_ < 0 and steps:
+            asked = steps.pop(0)
+        elif open_ >= 0 and closed > max(open_, 1e-6) * _FINE:
+            asked = (max(open_, 1e-7) * closed) ** 0.5
+        else:
+            break
+        most, until = min(int(value * (1 - asked)), value - 1), seconds_left() * 0.4
+        verdict = refute(sets, most, lambda until=until: seconds_left() > until)  # type: ignore[misc]
+        if verdict is Verdict.REFUTED:
+            floor, closed = most, asked
+        else:
+            open_, complete = asked, complete and verdict is Verdict.MIXABLE
+    return Proof(floor, complete)

@@ -1,0 +1,245 @@
+"""cover: free placements for max-load, annealed from above and bounded by set cover from below.
+
+Blocks move between devices by annealing, with loads and memory kept up to date. The bound decides for single
+values of T whether sets of load ≤ T, one per device, can part the blocks, by column generation over decision
+diagrams (placers/cover). Exact for staged transfers; for direct ones every tensor is charged once at its
+quickest link, so that the bound holds and the placement is a proposal.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Bound, Proposal, Reason
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    PlacerInfo,
+    Progress,
+    Stopwatch,
+    ignore,
+)
+from placewise.placers.chains.linear import best_split
+from placewise.placers.chains.stages import NEVER, Priced, price
+from placewise.placers.common.alike import relabel
+from placewise.placers.common.fit import fit
+from placewise.placers.common.rules import broken
+from placewise.placers.cover.anneal import HOT, anneal
+from placewise.placers.cover.refute import Sets, raise_floor
+from placewise.placers.cover.state import Machines, fits, loads_of, machines, state_of
+from placewise.simulate import Evaluator, lower_bound
+from placewise.simulate.contract import contract, depth_first
+from placewise.simulate.infeasible import why_infeasible
+
+MOST_BLOCKS = 5000
+ROUNDED = 1 - 1e-12
+"""Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
+LONGEST_PROOF = 20.0
+"""Seconds for the bound where the budget names none; the placement does not depend on them."""
+_SEARCH_SHARE = 0.35
+_WARM = 0.004
+
+
+@dataclass(frozen=True, slots=True)
+class CoverOptions:
+    """`rounds` of annealing where the budget has no seconds, of `steps` moves per block; `bound`: prove as well."""
+
+    rounds: int = 6
+    steps: int = 1500
+    bound: bool = True
+
+
+@dataclass(slots=True)
+class _Run:
+    """One call: the problem, the clock, and every home of the blocks that was found."""
+
+    problem: Problem
+    options: CoverOptions
+    watch: Stopwatch
+    starts: list[Ints]
+    on_progress: OnProgress
+    reason: Reason = Reason.FINISHED
+    homes: list[Ints] = field(default_factory=list)
+    _tries: int = 0
+
+    def search(self, capacity: Floats) -> Ints | None:
+        """The best placement [n_ops] within `capacity` [n_devices], or None; the first call may take longest."""
+        problem = self.problem
+        priced = price(problem, problem.block, problem.n_blocks, capacity)
+        kinds, device = _machines_of(priced)
+        m = machines(priced.costs, kinds)
+        starts = [start for start in (self._start(m, device, home) for home in self.starts) if start is not None]
+        best = self._rounds(m, starts or [_first_allowed(m)])
+        if not fits(m, state_of(m, best)):
+            return None
+        if not self._tries:
+            self.homes.append(best)
+        self._tries += 1
+        placed: Ints = device[best][problem.block].astype(np.int32)
+        return placed
+
+    def _start(self, m: Machines, device: Ints, home: Ints) -> Ints | None:
+        """A placement of blocks on devices as one on machines; None where the prices know no such machine."""
+        machine = np.full(self.problem.n_devices, -1, np.int32)
+        machine[device] = np.arange(len(device))
+        start = machine[home]
+        able = (start >= 0).all() and (m.seconds[np.arange(len(start)), start] < NEVER).all()
+        return start if able else None
+
+    def _rounds(self, m: Machines, starts: list[Ints]) -> Ints:
+        """Annealing in pairs, from each start hot, then by turns hot from the start and warm from the best."""
+        steps = min(self.options.steps * len(starts[0]), 1_000_000)
+        until = self.watch.budget.seconds * _SEARCH_SHARE
+        timed = np.isfinite(until)
+        best, round_, seed = starts[0], 0, self.watch.budget.seed * 1000 + 97 * self._tries
+        rounds = self.watch.budget.iterations or self.options.rounds
+        with ThreadPoolExecutor(2) as pool:
+            while (self.watch.elapsed < until if timed else round_ < rounds) or not round_:
+                warm = round_ > 1 and round_ % 2 == 1
+                froms = [best, best] if warm else [starts[(round_ + i) % len(starts)] for i in (0, 1)]
+                hot = _WARM if warm else HOT
+                jobs = [
+                    pool.submit(anneal, m, start, steps, seed + 2 * round_ + i, hot=hot)
+                    for i, start in enumerate(froms)
+                ]
+                found = [job.result() for job in jobs]
+                if not self._tries:
+                    self.homes += found
+                best = min([best, *found], key=lambda home: _quality(m, home))
+                value = int(loads_of(m, state_of(m, best)).max(initial=0))
+                self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}, {value} units"))
+                round_ += 1
+                if timed and round_ % 4 == 0:
+                    steps = min(steps * 2, 4_000_000)
+                if len(m.capacity) < 2:
+                    break
+        return best
+
+
+class CoverPlacer:
+    """Any block on any device: the strongest search and bound here for throughput without contiguity."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="cover",
+        summary="free placements for throughput by annealing, with bounds by set cover",
+        source="set-cover column generation over decision diagrams, for the problem of arXiv 2006.16423",
+        exact=True,
+        objectives=frozenset({"throughput"}),
+    )
+    Options: ClassVar[type[CoverOptions]] = CoverOptions
+
+    def __init__(self, options: CoverOptions | None = None) -> None:
+        self.options = options or CoverOptions()
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.objective.kind != "throughput":
+            return "cover minimizes the max-load of a pipeline, not latency"
+        if problem.constraints.contiguous:
+            return "cover places blocks freely, and the stages must be contiguous"
+        if problem.n_blocks > MOST_BLOCKS:
+            return f"{problem.n_blocks:,} groups are too many to anneal (at most {MOST_BLOCKS:,})"
+        return None
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The best placement met, hints included, under the highest bound that was proved in time."""
+        missing = why_infeasible(problem)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        if not problem.n_ops:
+            return Proposal(Placement(np.zeros(0, np.int32)))
+        watch = Stopwatch(budget)
+        valid = [h.device for h in hints.placements if not broken(problem, h.device)]
+        found = list(valid)
+        starts = [_home(problem, device) for device in valid]
+        run = _Run(problem, self.options, watch, starts, on_progress)
+        bound: Bound | None = None
+        try:
+            run.starts += _split(problem, watch)
+            device, _ = fit(problem, run.search)
+            found += [] if device is None else [device]
+            if self.options.bound:
+                bound = _prove(run)
+        except KeyboardInterrupt:
+            run.reason = Reason.INTERRUPTED
+        if watch.out:
+            run.reason = Reason.TIME_LIMIT
+        if not found:
+            return Proposal(None, bound, run.reason, ("no placement was found that fits in memory",))
+        values = (evaluate or Evaluator(problem))(np.stack(found[::-1]))
+        best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
+        return Proposal(Placement(relabel(problem, best)), bound, run.reason)
+
+
+def _prove(run: _Run) -> Bound | None:
+    """The highest max-load that set cover refutes, in seconds; None if it refutes none."""
+    problem, watch = run.problem, run.watch
+    priced = price(problem, problem.block, problem.n_blocks, problem.capacity)
+    kinds, _ = _machines_of(priced)
+    m = machines(priced.costs, kinds)
+    homes = [home for home in run.homes if fits(m, state_of(m, home))]
+    if not homes:
+        return None
+    begun = watch.elapsed
+    seconds = min(watch.left, LONGEST_PROOF if not np.isfinite(watch.budget.seconds) else watch.left)
+    sets = Sets.of(priced.costs)
+    values = []
+    for home in homes[-12:]:
+        loads = loads_of(m, state_of(m, home))
+        values.append(int(loads.max()))
+        for machine, kind in enumerate(kinds):
+            sets.add(kind, home == machine, int(loads[machine]))
+    low = int(lower_bound(problem).value * priced.scale)
+    gap = max(watch.budget.gap, 1e-7)
+    proof = raise_floor(sets, low, min(values), gap, lambda: seconds - (watch.elapsed - begun))
+    return Bound((proof.floor + 1) / priced.scale * ROUNDED, "set cover") if proof.floor else None
+
+
+def _machines_of(priced: Priced) -> tuple[list[int], Ints]:
+    """The class of every machine, and the device that it is."""
+    kinds = [kind for kind, count in enumerate(priced.costs.n_devices.tolist()) for _ in range(count)]
+    device = [d for kind, members in enumerate(priced.devices) for d in members[: priced.costs.n_devices[kind]]]
+    return kinds, np.array(device, np.int32)
+
+
+def _home(problem: Problem, device: Ints) -> Ints:
+    """The device of each block [n_blocks] of a placement [n_ops] that keeps blocks together."""
+    home = np.zeros(problem.n_blocks, np.int32)
+    home[problem.block] = device
+    return home
+
+
+def _split(problem: Problem, watch: Stopwatch) -> list[Ints]:
+    """Where a contiguous pipeline along one line of the ops would have the blocks, if there is one."""
+    graph = contract(problem)
+    lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph))
+    split = best_split(problem, graph.component, lines, problem.capacity, lambda *_: not watch.out)
+    return [] if split.device is None else [_home(problem, split.device)]
+
+
+def _first_allowed(m: Machines) -> Ints:
+    """Each block on the first machine that may run it."""
+    found: Ints = (m.seconds < NEVER).argmax(axis=1).astype(np.int32)
+    return found
+
+
+def _quality(m: Machines, home: Ints) -> tuple[bool, int]:
+    state = state_of(m, home)
+    return not fits(m, state), int(loads_of(m, state).max(initial=0))
