@@ -58,7 +58,8 @@ def main() -> int:
     if not options.only:
         command = f"python benchmarks/pipedream.py --time-limit {options.time_limit:g}"
         about = {"command": command, "unit": "ms per minibatch; seconds of wall time", "load": os.getloadavg()}
-        RESULTS.write_text(json.dumps({**about, "rows": rows}, indent=1) + "\n")
+        lines = ",\n".join(json.dumps(row) for row in rows)
+        RESULTS.write_text(f'{json.dumps(about)[:-1]}, "rows": [\n{lines}\n]}}\n')
         table = "\n".join([_HEAD, *map(_line, rows)])
         text = f"Made by `{command}`; milliseconds per minibatch. {summary}\n\n{table}\n"
         RESULTS.with_suffix(".md").write_text(text)
@@ -87,8 +88,9 @@ def _row(path: Path, count: int, gigabits: int, mode: str, limit: float) -> dict
         result = place(problem, placer, Budget(limit))
         seconds = round(time.perf_counter() - started, 3)
         value = result.value * 1e3 if result.placement is not None else None
-        row[placer] = {"value": value, "seconds": seconds, "notes": list(result.notes), "unmet": result.unmet}
+        row[placer] = {"value": value, "seconds": seconds}
         if placer == "dp":
+            row["notes"] = [*result.notes, *([result.unmet] if result.unmet else [])]
             row["bound"], row["gap"], row["status"] = result.lower_bound * 1e3, result.gap, str(result.status)
             row["optimal"] = str(result.status.outcome) == "optimal"
     return row
@@ -125,7 +127,7 @@ _HEAD = (
 
 
 def _line(row: dict[str, Any]) -> str:
-    proof = "optimal" if row["optimal"] else f"not proved: {'; '.join(row['dp']['notes']) or row['status']}"
+    proof = "optimal" if row["optimal"] else f"not proved: {'; '.join(row['notes']) or row['status']}"
     values = {placer: _value(row[placer]) for placer in ("dp", *BESIDE)}
     cells = [
         row["profile"], str(row["devices"]), str(row["gigabits"]), row["mode"], values["dp"], f"{row['bound']:.3f}",
