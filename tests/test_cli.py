@@ -317,3 +317,17 @@ def test_bad_input_is_one_sentence(tmp_path: Path, arguments: tuple[str, ...], m
     done = run(*(text.replace("{tmp}", str(tmp_path)) for text in arguments), code=2)
     assert message.replace("{tmp}", str(tmp_path)) in done.stderr and not done.stdout
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_the_training_graph_of_a_profile(tmp_path: Path) -> None:
+    """`--graph training` places forward and backward; the plan checks without it; a CPU alone is refused."""
+    profile, plan = tmp_path / "profile.txt", tmp_path / "plan.json"
+    figures = "forward_compute_time=2.0, backward_compute_time=4.0, activation_size=8.0, parameter_size=4.0"
+    profile.write_text(f"node1 -- Add -- {figures}\nnode2 -- Add -- {figures}\n\tnode1 -- node2\n")
+    done = run("place", profile, "-d", "2xV100-16GB", "--graph", "training", "--objective", "throughput", "-o", plan)
+    assert "proved optimal" in done.stdout
+    assert set(json.loads(plan.read_text())["assignment"]) == {"node1", "node2", "node1.backward", "node2.backward"}
+    run("check", profile, plan)
+    assert "the cluster has none" in run("place", profile, "-d", "cpu", code=2).stderr
+    refused = run("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--graph", "training", code=2)
+    assert "leave out --graph training" in refused.stderr

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+from published import PROFILES, WORKLOADS, needs_profiles, needs_workloads
 
 import placewise as pw
 from placewise.building import Wishes, build, build_for_plan, open_model
@@ -20,10 +20,10 @@ from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import simulate
 from placewise.studies.inspect import inspect
 
-ROOT = Path(os.environ.get("PLACEWISE_WORKLOADS", ""))
-PROFILES = sorted(path.stem for path in (ROOT / "pipedream").glob("*.txt") if path.stem != "LICENSE")
-profiled = pytest.mark.skipif(not PROFILES, reason="PLACEWISE_WORKLOADS does not name the PipeDream profiles")
-
+NAMES = (
+    "alexnet", "gnmt", "inception_v3", "nasnetamobile", "resnet18", "resnet50", "resnet101", "resnext101",
+    "squeezenet1_0",
+)  # fmt: skip
 LINES = (
     ("node1 -- Input0", "500.0", "0.0", "100.0", "0.0"),
     ("node3 -- ReLU(inplace)", "1.0", "2.0", "8.0", "0.0"),
@@ -190,11 +190,11 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
         read(tmp_path / "bad.txt")
 
 
-@profiled
-@pytest.mark.parametrize("name", PROFILES)
+@needs_profiles
+@pytest.mark.parametrize("name", NAMES)
 def test_counts_of_the_published_profiles(name: str) -> None:
     """Ops, edges, bytes and seconds equal a direct count of the lines, in both graphs."""
-    path = ROOT / "pipedream" / f"{name}.txt"
+    path = PROFILES / f"{name}.txt"
     lines = path.read_text().splitlines()
     nodes = [line for line in lines if "forward_compute_time" in line]
     edges = [line.split() for line in lines if line.startswith("\t") and "=" not in line]
@@ -218,11 +218,12 @@ def test_counts_of_the_published_profiles(name: str) -> None:
     assert training.graph.ops.state_bytes.sum() == 2 * parameters + kept
 
 
-@profiled
+@needs_profiles
+@needs_workloads
 def test_a_profile_and_the_workload_made_of_it() -> None:
     """ResNet-50 was published both ways: the same edges and times, and transfers at one speed."""
-    profile = read_pipedream(ROOT / "pipedream" / "resnet50.txt")
-    path = ROOT / "dnn-partitioning" / "throughput" / "LayerGraphs" / "resnet50_inference.json"
+    profile = read_pipedream(PROFILES / "resnet50.txt")
+    path = WORKLOADS / "throughput" / "LayerGraphs" / "resnet50_inference.json"
     workload = read(path).problem
     assert isinstance(workload, Problem) and profile.op_seconds is not None
     names = [name.removeprefix("node") for name in profile.graph.ops.name]
