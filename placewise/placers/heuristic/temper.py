@@ -50,7 +50,7 @@ BOUND_SHARE = 0.25
 class TemperOptions:
     """`searches`: how many go on at once, each at its own temperature."""
 
-    searches: int = 32
+    searches: int = 16
 
     def __post_init__(self) -> None:
         if self.searches < 1:

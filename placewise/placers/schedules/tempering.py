@@ -14,7 +14,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.placers.schedules.moves import Movable, propose_moves
 
-COLDEST, HOTTEST = 1e-4, 2e-2
+COLDEST, HOTTEST = 3e-4, 1e-2
 """Temperatures as shares of the best value known."""
 
 CHECK = 20
