@@ -12,7 +12,7 @@ from ortools.linear_solver import pywraplp
 
 from placewise.model.columns import Bools, Floats, Longs
 
-_WIDER = 4.0
+_WIDER = 2.0
 
 
 class CoverMaster:

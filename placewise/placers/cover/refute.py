@@ -24,7 +24,7 @@ from placewise.placers.cover.state import fits, loads_of, machines, state_of
 
 _UNIT = 2.0**50
 _ROUNDS = 1000
-_SMOOTHING = 0.6
+_SMOOTHING = 0.85
 _LEVELS = ((128, True), (2048, True), (4096, False), (65536, False), (1 << 20, False))
 """How wide to search, and whether to drop labels or to merge them: from quick sets to a proof."""
 
@@ -83,12 +83,12 @@ def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
     """
     costs, count = sets.costs, sets.costs.n_devices.astype(np.int64)
     share = _work_shares(costs)
-    master = CoverMaster(3 * share + 3 / len(share), count)
+    master = CoverMaster(1.2 * share + 0.2 / len(share), count)
     for kind, blocks, load in zip(sets.kinds, sets.blocks, sets.loads, strict=True):
         if load <= most:
             master.add(kind, blocks)
     best, best_ratio = np.concatenate((share, np.full(len(count), 1 / count.sum()))), 0.0
-    level, weight = 0, _SMOOTHING
+    weight = _SMOOTHING
     for _ in range(_ROUNDS):
         if not go_on():
             return Verdict.OPEN
@@ -106,21 +106,20 @@ def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
         if devices @ count < 1e-9:
             devices = np.full(len(count), 1 / count.sum())
         target = devices * (whole / float(devices @ count)) * (1 - 1e-9)
-        ceilings, fresh = _price(sets, most, price, target, level, master)
-        paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
-        if whole > paid and not _LEVELS[level][1]:
-            return Verdict.REFUTED
-        ratio = whole / max(paid, 1)
+        fresh, ratio = 0, 1.0
+        for level in range(len(_LEVELS)):
+            ceilings, fresh = _price(sets, most, price, target, level, master)
+            paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
+            ratio = whole / max(paid, 1)
+            if whole > paid and not _LEVELS[level][1]:
+                return Verdict.REFUTED
+            if fresh or not go_on():
+                break
         if ratio > best_ratio:
             best, best_ratio = asked, ratio
-        if fresh:
-            weight = _SMOOTHING
-        elif weight:
-            weight = 0.0
-        elif level + 1 == len(_LEVELS):
+        if not fresh and not weight:
             return Verdict.OPEN
-        else:
-            level, weight = level + 1, _SMOOTHING
+        weight = _SMOOTHING if fresh else 0.0
     return Verdict.OPEN
 
 
