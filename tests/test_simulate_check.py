@@ -197,13 +197,25 @@ def test_why_nowhere():
     )
 
 
-def test_why_too_large():
-    """A proof names the largest group, the roomiest device and the bytes that are missing; none where it fits."""
-    exact = chain(memory=3 * GIB, state=(2 * GIB, GIB, 0, 0), group=(0, 0, -1, -1))
-    assert why_infeasible(exact) == ""
-    tight = chain(memory=3 * GIB - 5, state=(2 * GIB, GIB, 0, 0), group=(0, 0, -1, -1))
-    assert "around 'a' needs 3 GiB and fits nowhere: on acc0" in why_infeasible(tight)
-    assert "(5 bytes) are missing" in why_infeasible(tight)
+@pytest.mark.parametrize(
+    ("memory", "needed", "said"), [("sum", 3, "3 GiB and"), ("live", 5, "5 GiB, 2 GiB of it live")]
+)
+def test_why_too_large(memory, needed, said):
+    """A proof names the largest group, the roomiest device and the bytes that are missing; none where it fits.
+
+    The group of a and b has 3 GiB of state, and b, while it runs, its input and its output of 1 GiB each.
+    """
+    known = {
+        "state": (2 * GIB, GIB, 0, 0),
+        "group": (0, 0, -1, -1),
+        "objective": Objective("throughput", memory=memory),
+        "constraints": Constraints(forbidden=(Rule("^a$", "cpu"),)),
+    }
+    assert why_infeasible(chain(memory=needed * GIB, **known)) == ""
+    proof = why_infeasible(chain(memory=needed * GIB - 5, **known))
+    assert f"around 'a' needs {said}" in proof
+    assert "fits nowhere: on acc0" in proof
+    assert "(5 bytes) are missing" in proof
 
 
 def test_why_all_together():
