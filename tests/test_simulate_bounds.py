@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from simulate_problems import OBJECTIVES, random_problem, seeded
+from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -59,6 +59,27 @@ def test_bounds_and_proofs(objective, memory):
     assert seen["proved"] > 3
     assert seen["bounded"] > 20
     assert seen["tight"] > 3
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph"])
+def test_bounds_with_calls_and_orders(execution):
+    """A placement cannot get below the bound by choosing its calls or its order either."""
+    judged = 0
+    for seed in range(60):
+        choose = seeded(7000 + seed)
+        problem = random_problem(
+            choose, max_ops=7, max_devices=3, objective=Objective(execution=execution), scarce=seed % 4 != 0
+        )
+        bound = lower_bound(problem).value
+        for _ in range(20):
+            device = random_placement(problem, choose).device
+            numbers = np.array([choose(0, 2) for _ in device], np.int32)
+            own = Placement(device, call=numbers) if execution == "subgraph" else Placement(device, order=numbers)
+            judgement = simulate(problem, own)
+            if judgement.valid:
+                assert bound <= judgement.value
+                judged += 1
+    assert judged > 200
 
 
 def alike(count: int, seconds: list[float], *, memory: float = np.inf, cpus: int = 0, slow: float = 4.0) -> Problem:
