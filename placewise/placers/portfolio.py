@@ -61,8 +61,8 @@ class AutoPlacer:
         best = min((hint for hint in hinted if hint is not None), key=lambda hint: hint.value, default=None)
         state = _State(best)
         try:
-            for name, options in _suitable(problem):
-                if watch.out:
+            for turn, (name, options) in enumerate(_suitable(problem)):
+                if watch.out and turn:
                     state.reason = Reason.TIME_LIMIT
                     break
                 placer = create(name, options)
