@@ -59,8 +59,10 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert (page.parent / target).exists(), f"{page.name}: {target}"
 
 
-def test_every_placer_is_in_the_changelog() -> None:
-    """A placer that can be asked for is told of."""
-    text = (ROOT / "CHANGELOG.md").read_text()
+def test_every_placer_is_in_the_documents() -> None:
+    """A placer that can be asked for is told of, with its own summary and source."""
+    changes, page = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "docs/architecture.md"))
     for name in registry.names():
-        assert f"`{name}`" in text
+        info = registry.placer_class(name).info
+        assert f"`{name}`" in changes
+        assert f"| `{name}` | {info.summary} |" in page and info.source in page
