@@ -128,7 +128,7 @@ def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
 @settings(max_examples=25, deadline=None)
 @given(problems(memory_model="sum", max_ops=5, **STAGED))
 def test_more_of_anything_never_hurts(problem: Problem) -> None:
-    """One device more, more memory, links twice as fast: the optimum and hence the value do not get worse."""
+    """More memory and links twice as fast: the optimum and hence the value do not get worse."""
     assume(math.isfinite(optimum(problem)))
     value = _value(problem)
     seconds = problem.costs.transfer_seconds / 2
