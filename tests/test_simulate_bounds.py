@@ -70,12 +70,13 @@ def test_bounds_with_calls_and_orders(execution):
         problem = random_problem(
             choose, max_ops=7, max_devices=3, objective=Objective(execution=execution), scarce=seed % 4 != 0
         )
-        bound = lower_bound(problem).value
+        bound, proof = lower_bound(problem).value, why_infeasible(problem)
         for _ in range(20):
             device = random_placement(problem, choose).device
             numbers = np.array([choose(0, 2) for _ in device], np.int32)
             own = Placement(device, call=numbers) if execution == "subgraph" else Placement(device, order=numbers)
             judgement = simulate(problem, own)
+            assert not (judgement.valid and proof)
             if judgement.valid:
                 assert bound <= judgement.value
                 judged += 1

@@ -75,6 +75,19 @@ def test_calls_and_orders_move_the_peak(execution):
     assert found == {True, False}
 
 
+def test_ops_on_hosts_are_in_no_call():
+    """Whatever numbers a placement gives to ops on hosts, times and memory stay the same."""
+    for seed in range(60):
+        choose = seeded(seed)
+        problem = random_problem(choose, max_ops=12, objective=Objective("latency", execution="subgraph"))
+        device = random_placement(problem, choose).device
+        numbers = np.array([choose(0, 2) for _ in device], np.int32)
+        elsewhere = np.where(problem.cluster.is_host[device], 2 - numbers, numbers)
+        one, other = (simulate(problem, Placement(device, call=call)) for call in (numbers, elsewhere))
+        assert one.value == other.value
+        assert [use.peak for use in one.devices] == [use.peak for use in other.devices]
+
+
 @settings(deadline=None, max_examples=100)
 @given(placed(objective=OBJECTIVES[0]))
 def test_one_device_holds_everything(case):

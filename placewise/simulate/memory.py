@@ -53,7 +53,9 @@ def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
         return None
     if objective.execution == "sequential":
         return cut_pieces(arrays_of(problem), placement.device)
-    return placement.call if placement.call is not None else cut_calls(arrays_of(problem), placement.device)
+    if placement.call is None:
+        return cut_calls(arrays_of(problem), placement.device)
+    return np.where(problem.cluster.is_host[placement.device], np.int32(-1), placement.call)
 
 
 def device_memory(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> tuple[Floats, Floats]:

@@ -57,7 +57,8 @@ def _running_order(
         return [float(number) for number in piece_numbers(plain, device)], None, 0.0
     if objective.execution == "subgraph":
         call = alternation_depth(plain, device) if placement.call is None else placement.call.tolist()
-        return [float(number) for number in call], None, 0.0
+        hosted = [plain.location[d] == plain.host for d in device]
+        return [-1.0 if alone else float(number) for number, alone in zip(call, hosted, strict=True)], None, 0.0
     order = None if placement.order is None else placement.order.tolist()
     run = operator_makespan(problem, device, order)
     finish = [begin + plain.seconds[op][device[op]] for op, begin in enumerate(run.start)]
