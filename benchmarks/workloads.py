@@ -117,6 +117,7 @@ def _faults(row: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]
 
 
 _PUBLISHED = ("dp", "dpl", "pipedream", "local_search", "max_load_dp", "greedy", "expert", "one_accelerator")
+_LOOSE = {"local_search": ["memory", "contiguity"], "best_known": ["contiguity"]}
 _HEAD = (
     "| workload | "
     + " | ".join(f"published {method.replace('_', ' ')}" for method in _PUBLISHED)
@@ -145,7 +146,7 @@ def _beaten_by(row: dict[str, Any], auto: float | None) -> str:
         value = figures.get("value")
         if value is not None and auto is not None and value < auto * (1 - 1e-5):
             breaks = row["judged"].get(method, {}).get("breaks", [])
-            loose = ["memory and contiguity"] if method == "local_search" else breaks
+            loose = _LOOSE.get(method, breaks) if row["workload"].startswith("throughput") else breaks
             better.append(method + (f" (breaks {', '.join(loose)})" if loose else ""))
     return ", ".join(better) or "–"
 
