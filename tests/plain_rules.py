@@ -8,7 +8,9 @@ from itertools import permutations, product
 import numpy as np
 from twins.throughput import throughput_value
 
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.simulate import simulate
 
 
 def naive_edges(problem: Problem) -> set[tuple[int, int]]:
@@ -63,3 +65,9 @@ def placements(problem: Problem) -> Iterator[tuple[list[int], float]]:
         device = [home[block] for block in problem.block.tolist()]
         if (np.array(resident(problem, device)) <= problem.capacity).all() and is_chain(edges, home):
             yield device, throughput_value(problem, device)
+
+
+def keeps_the_rules(problem: Problem, device: list[int]) -> bool:
+    """Whether the checker finds no fault but calls in a circle, which are no matter of memory or rules."""
+    judged = simulate(problem, Placement(np.array(device, np.int32)))
+    return {violation.kind for violation in judged.violations} <= {"calls"}

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from plain_rules import placements
+from plain_rules import keeps_the_rules, placements
 from strategies import problems
 
 from placewise.errors import PlacerError
@@ -50,12 +50,6 @@ def chain(sizes: list[int], machines: Cluster, seconds: Floats, **options: objec
     graph = builder.build()
     free = np.zeros((graph.n_tensors, len(machines.class_bandwidth)))
     return Problem(graph, machines, CostTable.given(seconds, free), **options)  # type: ignore[arg-type]
-
-
-def keeps_the_rules(problem: Problem, device: list[int]) -> bool:
-    """Whether the checker finds no fault but calls in a circle, which are no matter of memory or rules."""
-    judged = simulate(problem, Placement(np.array(device, np.int32)))
-    return {violation.kind for violation in judged.violations} <= {"calls"}
 
 
 @settings(max_examples=60, deadline=None)

@@ -80,7 +80,7 @@ class Problem:
     """Everything that a placer may know, validated once.
 
     Derived: `allowed` [n_ops, n_devices], where support, pins and forbidden pairs let an op run;
-    `capacity` [n_devices], usable bytes (inf for host devices in the `sum` memory model); `block` [n_ops],
+    `capacity` [n_devices], usable whole bytes (inf for host devices in the `sum` memory model); `block` [n_ops],
     the dense id, by first op, of the colocation group that an op moves with (its own if it has none).
 
     Raises InputError, CostError or ClusterError.
@@ -162,7 +162,7 @@ def _capacity(problem: Problem) -> Floats:
     capacity = np.where(np.isnan(capacity), np.inf, capacity)
     if problem.objective.memory == "sum":
         capacity[cluster.is_host] = np.inf
-    usable: Floats = np.maximum(capacity, 0.0)
+    usable: Floats = np.floor(np.maximum(capacity, 0.0))
     return usable
 
 

@@ -119,7 +119,7 @@ class DeviceUse:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
-    """What runs when, in seconds: ops (with the stream or call that ran them) and transfers.
+    """What runs when, in seconds: ops and transfers.
 
     `start`, `finish` [n_ops]; transfers as columns `tensor`, `source`, `target` (locations, the host is
     ``n_devices``), `sent`, `arrived`.
