@@ -62,14 +62,14 @@ def place(
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines = _baselines(problem)
     proposal = _propose(chosen, problem, watch, hints, evaluate, on_progress)
+    judgement = None if proposal.placement is None else simulate(problem, proposal.placement)
     if placer == "auto" and not proposal.infeasible:
-        proposal = _no_worse_than(proposal, problem, baselines)
+        proposal, judgement = _no_worse_than(proposal, judgement, baselines)
     bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
-    if proposal.placement is None:
+    if proposal.placement is None or judgement is None:
         proof = proposal.infeasible
         reason = Reason.PROVED if proof else proposal.reason
         return _without(problem, placer, budget, watch, bound, reason, proof, proposal.notes, baselines)
-    judgement = simulate(problem, proposal.placement)
     if not judgement.valid or not math.isfinite(judgement.value):
         broken = "; ".join(violation.message for violation in judgement.violations) or "it cannot run"
         notes = (*proposal.notes, f"what {placer} proposed breaks a rule: {broken}")
@@ -93,17 +93,18 @@ def place(
     )
 
 
-def _no_worse_than(proposal: Proposal, problem: Problem, baselines: Mapping[str, Judged]) -> Proposal:
+def _no_worse_than(
+    proposal: Proposal, judgement: Judgement | None, baselines: Mapping[str, Judged]
+) -> tuple[Proposal, Judgement | None]:
     """The proposal, or the best baseline that keeps the rules if that is better (time can be that short)."""
     valid = {name: judged for name, judged in baselines.items() if judged[1].valid}
     if not valid:
-        return proposal
-    name, (placement, judgement) = min(valid.items(), key=lambda item: item[1][1].value)
-    value = math.inf if proposal.placement is None else simulate(problem, proposal.placement).value
-    if judgement.value >= value:
-        return proposal
+        return proposal, judgement
+    name, (placement, naive) = min(valid.items(), key=lambda item: item[1][1].value)
+    if judgement is not None and naive.value >= judgement.value:
+        return proposal, judgement
     notes = (f"auto took the {name}: there was no time for more",)
-    return replace(proposal, placement=placement, notes=notes, history=())
+    return replace(proposal, placement=placement, notes=notes, history=()), naive
 
 
 def _only_placement(problem: Problem, judgement: Judgement, bound: Bound) -> Bound:

@@ -114,8 +114,3 @@ class Placer(Protocol):
         on_progress: OnProgress = ignore,
     ) -> Proposal:
         """A placement, or a Proposal without one that says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class NoOptions:
-    """The options of a placer that has none."""
