@@ -77,6 +77,8 @@ def test_throughput_twin(name, mode):
     problem, device = example.in_mode(mode), example.placement.device.tolist()
     judged = simulate(problem, example.placement)
     assert throughput_value(problem, device) == judged.value
+    flushing = example.in_mode(mode, "gpipe")
+    assert throughput_value(flushing, device) == simulate(flushing, example.placement).value
     assert peak_memory(problem, example.placement) == [use.peak for use in judged.devices]
 
 

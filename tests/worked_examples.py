@@ -79,8 +79,9 @@ class Example:
     problem: Problem
     placement: Placement
 
-    def in_mode(self, mode: str) -> Problem:
-        return self.problem.with_(objective=Objective("throughput", communication=mode))  # type: ignore[arg-type]
+    def in_mode(self, mode: str, schedule: str = "1f1b") -> Problem:
+        objective = Objective("throughput", communication=mode, schedule=schedule)  # type: ignore[arg-type]
+        return self.problem.with_(objective=objective)
 
 
 def _examples() -> dict[str, Example]:
@@ -119,6 +120,14 @@ def _examples() -> dict[str, Example]:
         "b1": Op(3, "acc0", "f1 b2", backward=True, group=1),
     }
     add("shared-wire", training, make_problem(training, acc[:2], "staged", throughput, shared="pcie"))
+
+    flush = {
+        "f1": Op(4, "acc0", "", 1, group=1),
+        "f2": Op(2, "acc1", "f1", 2, group=2),
+        "b2": Op(4, "acc1", "f2", 1, backward=True, group=2),
+        "b1": Op(2, "acc0", "f1 b2", backward=True, group=1),
+    }
+    add("flush", flush, make_problem(flush, acc[:2], "staged", throughput))
 
     diamond = {
         "a": Op(2, "acc0", "", 1),

@@ -66,6 +66,7 @@ def facts(example: Example) -> dict[str, set[float]]:
                 found[f"{mode}({use.device})"].add(use.load)
                 found[f"peak({use.device}, {mode})"].add(use.peak)
             _device_facts(judged, found)
+            _phase_facts(example, mode, found)
     else:
         judged = simulate(problem, example.placement)
         found["value"].add(judged.value)
@@ -83,6 +84,16 @@ def facts(example: Example) -> dict[str, set[float]]:
             found[f"rank({problem.graph.ops.name[op]})"].add(rank)
     found["bound"].add(lower_bound(problem).value)
     return dict(found)
+
+
+def _phase_facts(example: Example, mode: str, found: dict[str, set[float]]) -> None:
+    judged = simulate(example.in_mode(mode, "gpipe"), example.placement)
+    found[f"gpipe({mode})"].add(judged.value)
+    for use in judged.devices:
+        for phase, load in (("forward", use.forward), ("backward", use.backward)):
+            if load is not None:
+                found[f"{phase}({use.device}, {mode})"].add(load)
+    found["gpipe bound"].add(lower_bound(example.in_mode(mode, "gpipe")).value)
 
 
 def _device_facts(judged: Judgement, found: dict[str, set[float]]) -> None:

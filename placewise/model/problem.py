@@ -18,6 +18,7 @@ ObjectiveKind = Literal["throughput", "latency"]
 Communication = Literal["blocking", "overlap", "duplex"]
 Execution = Literal["operator", "subgraph", "sequential"]
 MemoryModel = Literal["live", "sum"]
+Schedule = Literal["1f1b", "gpipe"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +26,9 @@ class Objective:
     """What is minimized, always in seconds.
 
     `throughput`: max-load, the seconds per sample of the busiest device or wire in a pipeline's steady
-    state, with `communication` blocking, overlap or duplex. `latency`: the makespan of one sample under
-    `execution` operator, subgraph or sequential. `memory` is how memory is counted: `live` (resident bytes
+    state, with `communication` blocking, overlap or duplex; with `schedule` gpipe, a training pipeline that
+    flushes, the largest forward load and the largest backward load add up. `latency`: the makespan of one sample
+    under `execution` operator, subgraph or sequential. `memory` is how memory is counted: `live` (resident bytes
     plus the peak of live activations) or `sum` (resident bytes only, host devices unlimited: the published
     rule of Tarnawski et al. 2020).
     """
@@ -36,17 +38,20 @@ class Objective:
     execution: Execution = "operator"
     memory: MemoryModel = "live"
 
+    schedule: Schedule = "1f1b"
+    step_samples: int = 0
     def __post_init__(self) -> None:
         for name, allowed in (
             ("kind", ObjectiveKind), ("communication", Communication),
-            ("execution", Execution), ("memory", MemoryModel),
+            ("execution", Execution), ("memory", MemoryModel), ("schedule", Schedule),
         ):  # fmt: skip
             value, known = getattr(self, name), get_args(allowed)
             if value not in known:
                 raise InputError(f"objective {name} {value!r} is not known", remedy=f"choose from {', '.join(known)}")
 
     def __str__(self) -> str:
-        return f"{self.kind} ({self.communication if self.kind == 'throughput' else self.execution})"
+        flushes = ", gpipe" if self.schedule == "gpipe" else ""
+        return f"{self.kind} ({self.communication + flushes if self.kind == 'throughput' else self.execution})"
 
 
 @dataclass(frozen=True, slots=True)

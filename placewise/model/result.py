@@ -97,7 +97,10 @@ class DeviceUse:
 
     `load` is what counts against the objective (compute and communication combined as the mode says);
     `idle` is the rest of the value; `peak` is resident bytes plus the peak of live activations where the
-    memory model counts them, beside `capacity`, the bytes that may be used.
+    memory model counts them, beside `capacity`, the bytes that may be used. With the schedule `gpipe`, `load` is
+    the sum of `forward` and `backward`, the loads of the two phases; otherwise these are None. `replicas` devices
+    share its stage, whose synchronization takes `sync` seconds; `repeats` names the one of them that the placement
+    names, "" for that one itself.
     """
 
     device: str
@@ -114,6 +117,11 @@ class DeviceUse:
 
     @property
     def free(self) -> float:
+    forward: float | None = None
+    backward: float | None = None
+    sync: float = 0.0
+    replicas: int = 1
+    repeats: str = ""
         return self.capacity - self.peak
 
 

@@ -27,6 +27,7 @@ from placewise.simulate.blocks import DeviceClasses, block_seconds, device_class
 from placewise.simulate.kernels import kernel
 from placewise.simulate.master import Master
 from placewise.simulate.paths import WORK, hop_bound, path_bound
+from placewise.simulate.phases import phase_problems
 
 _STEP = 0.2
 
@@ -47,6 +48,7 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     if objective.kind == "throughput":
         candidates.append(Bound(_rounded_down(float(times.min(axis=1).max()), problem.n_ops), "largest group"))
         candidates.append(_assignment_bound(problem, classes, times, classes.count))
+        candidates += _phase_bounds(problem)
     else:
         candidates.append(Bound(_rounded_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
@@ -60,6 +62,19 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
             width = streams if objective.execution == "operator" else np.ones_like(streams)
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
     return max(candidates, key=lambda bound: bound.value)
+
+
+def _phase_bounds(problem: Problem) -> list[Bound]:
+    """The fractional assignments of forward and of backward ops, where their loads add up."""
+    phases = phase_problems(problem)
+    if len(phases) < 2:
+        return []
+    each = [device_classes(phase) for phase in phases]
+    bounds = [
+        _assignment_bound(phase, own, block_seconds(phase, own.example), own.count).value
+        for phase, own in zip(phases, each, strict=True)
+    ]
+    return [Bound(_rounded_down(sum(bounds), 2), "fractional assignment, phase by phase")]
 
 
 def _rounded_down(value: float, terms: int) -> float:

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,6 +22,7 @@ from placewise.simulate import schedule, sequential, subgraph, throughput
 from placewise.simulate.arrays import Arrays, arrays_of
 from placewise.simulate.check import check, check_calls, check_coverage
 from placewise.simulate.memory import device_memory, piece_numbers
+from placewise.simulate.phases import phase_arrays, summed_loads
 from placewise.simulate.waits import longest_waits
 
 Rows = Callable[[Ints, int, int, Floats], None]
@@ -64,8 +66,10 @@ def _cores() -> int:
 def _rows_of(problem: Problem, a: Arrays) -> Rows:
     objective = problem.objective
     if objective.kind == "throughput":
-        mode = objective.communication
-        return lambda rows, first, last, values: throughput.max_loads(a, rows, mode, first, last, values)
+        phases = phase_arrays(problem, a)
+        return lambda rows, first, last, values: summed_loads(
+            phases, rows, objective.communication, first, last, values
+        )
     if objective.execution == "operator":
         prepared = schedule.prepare(problem, a)
         return lambda rows, first, last, values: schedule.makespans(prepared, rows, first, last, values)
@@ -105,16 +109,34 @@ def _latency(problem: Problem, a: Arrays, placement: Placement) -> tuple[float, 
 
 
 def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judgement:
-    parts = throughput.loads(a, placement.device)
-    load = throughput.combine(parts, problem.objective.communication)
-    names = (*problem.cluster.names, *problem.cluster.wires)
-    everything = np.concatenate((load, parts.wires))
-    value, busiest = float(everything.max(initial=0.0)), names[int(everything.argmax())]
-    waits = ["" if name == busiest else busiest for name in problem.cluster.names]
-    devices = _uses(problem, placement, None, (parts.compute, parts.send, parts.receive, load), value, waits)
+    mode, names = problem.objective.communication, (*problem.cluster.names, *problem.cluster.wires)
+    parts = [throughput.loads(phase, placement.device) for phase in phase_arrays(problem, a)]
+    loads = np.array([throughput.combine(part, mode) for part in parts])
+    wires = np.array([part.wires for part in parts])
+    everything = np.concatenate((loads, wires), axis=1)
+    slowest, value = everything.max(axis=1), float(everything.max(axis=1).sum())
+    busiest = [names[k] for k in everything.argmax(axis=1).tolist()]
+    spent = [np.sum([part[k] for part in parts], axis=0) for k in range(3)]
+    idle = np.subtract(slowest[:, None], loads, out=np.zeros_like(loads), where=np.isfinite(loads))
+    waits = _pace_makers(problem.cluster.names, busiest, idle)
+    devices = _uses(problem, placement, None, (*spent, loads.sum(axis=0)), value, waits)
+    if len(loads) == 2:
+        both = loads.T.tolist()
+        devices = tuple(replace(u, forward=f, backward=b) for u, (f, b) in zip(devices, both, strict=True))
     violations = check(problem, placement, piece_numbers(problem, placement), None)
-    wires = dict(zip(problem.cluster.wires, parts.wires.tolist(), strict=True))
-    return Judgement(value, devices, tuple(violations), wires, None, busiest)
+    traffic = dict(zip(problem.cluster.wires, wires.sum(axis=0).tolist(), strict=True))
+    return Judgement(value, devices, tuple(violations), traffic, None, busiest[int(slowest.argmax())])
+
+
+def _pace_makers(names: Sequence[str], busiest: Sequence[str], idle: Floats) -> list[str]:
+    """Whom each device waits for: the busiest of a phase, of the one in which it idles most; "" if it is that itself.
+
+    `busiest` names the device or wire that sets the pace of each phase, `idle` [n_phases, n_devices] is in seconds.
+    """
+    order = np.argsort(-idle, axis=0, kind="stable").T.tolist()
+    return [
+        next((busiest[p] for p in phases if busiest[p] != name), "") for name, phases in zip(names, order, strict=True)
+    ]
 
 
 def _judge_latency(problem: Problem, placement: Placement, value: float, timeline: Timeline) -> Judgement:

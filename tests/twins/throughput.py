@@ -9,12 +9,20 @@ from twins.plain import Plain
 
 
 def throughput_value(problem: Problem, device: list[int]) -> float:
-    """Seconds per sample of the busiest device or wire."""
+    """Seconds per sample of the busiest device or wire; where the pipeline flushes, of each phase, added up."""
+    backward = problem.graph.ops.backward.tolist()
+    if problem.objective.schedule == "gpipe":
+        return sum(_busiest(problem, device, [late == phase for late in backward], phase) for phase in (False, True))
+    return _busiest(problem, device, [True] * len(backward))
+
+
+def _busiest(problem: Problem, device: list[int], counts: list[bool], backward: bool = False) -> float:
+    """Seconds per sample of the busiest device or wire, if only some ops count, and model inputs unless backward."""
     plain = Plain(problem)
     compute, send, receive = ([0.0] * (plain.host + 1) for _ in range(3))
     wires = [0.0] * plain.n_wires
     for op, d in enumerate(device):
-        compute[d] += plain.seconds[op][d]
+        compute[d] += plain.seconds[op][d] if counts[op] else 0.0
 
     def travel(tensor: int, source: int, target: int) -> None:
         seconds = plain.hop(tensor, source, target)
@@ -24,6 +32,9 @@ def throughput_value(problem: Problem, device: list[int]) -> float:
             wires[plain.wire[source][target]] += seconds
 
     for tensor, readers in enumerate(plain.readers):
+        maker = plain.maker[tensor]
+        if backward if maker < 0 else not counts[maker]:
+            continue
         home = plain.home(tensor, device)
         needed = {plain.location[device[op]] for op in readers} - {home}
         if plain.output[tensor] and home != plain.host:

@@ -1,0 +1,79 @@
+"""The phases of a training pipeline that flushes (GPipe): every sample goes forward, then every sample backward.
+
+Each phase has a slowest resource of its own, so that seconds per sample are the largest forward load plus the
+largest backward load (Tarnawski et al., NeurIPS 2020, appendix C). An op belongs to the phase that
+`graph.ops.backward` says, a tensor to that of its producer, and model inputs go forward. With the schedule `1f1b`,
+and for graphs without backward ops, there is one phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Ints, frozen, offsets_of
+from placewise.model.costs import CostTable
+from placewise.model.problem import Problem
+from placewise.simulate.arrays import Arrays
+from placewise.simulate.throughput import max_loads
+
+
+def two_phases(problem: Problem) -> bool:
+    """Whether forward and backward loads are summed up apart."""
+    objective = problem.objective
+    flushes = objective.kind == "throughput" and objective.schedule == "gpipe"
+    return flushes and bool(problem.graph.ops.backward.any())
+
+
+def phase_arrays(problem: Problem, a: Arrays) -> tuple[Arrays, ...]:
+    """What kernels read of each phase: its ops' seconds and its tensors, all that max-loads are made of."""
+    if not two_phases(problem):
+        return (a,)
+    backward = problem.graph.ops.backward
+    return tuple(_phase(a, backward == late, _made(a.producer, backward) == late) for late in (False, True))
+
+
+def phase_problems(problem: Problem) -> tuple[Problem, ...]:
+    """A problem per phase, in which the other phase costs nothing: their max-loads add up to the value."""
+    if not two_phases(problem):
+        return (problem,)
+    costs, backward = problem.costs, problem.graph.ops.backward
+    late = _made(problem.graph.tensors.producer, backward)
+    found = []
+    for mine, carried in ((~backward, ~late), (backward, late)):
+        able = np.isfinite(costs.op_seconds)
+        seconds = np.where(mine[:, None] | ~able, costs.op_seconds, 0.0)
+        table = CostTable.given(seconds, np.where(carried[:, None], costs.transfer_seconds, 0.0))
+        found.append(problem.with_(costs=table, objective=replace(problem.objective, schedule="1f1b")))
+    return tuple(found)
+
+
+def summed_loads(phases: Sequence[Arrays], placements: Ints, mode: str, first: int, last: int, values: Floats) -> None:
+    """The max-loads of all phases together, of placements [K, n_ops], rows first to last, into `values` [K]."""
+    max_loads(phases[0], placements, mode, first, last, values)
+    for phase in phases[1:]:
+        more = np.empty_like(values)
+        max_loads(phase, placements, mode, first, last, more)
+        values[first:last] += more[first:last]
+
+
+def _made(producer: Ints, backward: Bools) -> Bools:
+    """Which tensors backward ops make [n_tensors]."""
+    late: Bools = (producer >= 0) & backward[producer]
+    return late
+
+
+def _phase(a: Arrays, mine: Bools, carried: Bools) -> Arrays:
+    used = carried[a.consumed]
+    tensor = (np.cumsum(carried) - 1)[a.consumed[used]]
+    return a._replace(
+        op_seconds=frozen(np.where(mine[:, None], a.op_seconds, 0.0), np.float64),
+        transfer=frozen(a.transfer[carried], np.float64),
+        producer=frozen(a.producer[carried], np.int32),
+        output=frozen(a.output[carried], np.bool_),
+        consumer_offsets=frozen(offsets_of(tensor, int(carried.sum())), np.int64),
+        consumers=frozen(a.consumers[used], np.int32),
+        consumed=frozen(tensor, np.int32),
+    )
