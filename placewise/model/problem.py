@@ -37,9 +37,9 @@ class Objective:
     communication: Communication = "blocking"
     execution: Execution = "operator"
     memory: MemoryModel = "live"
-
     schedule: Schedule = "1f1b"
     step_samples: int = 0
+
     def __post_init__(self) -> None:
         for name, allowed in (
             ("kind", ObjectiveKind), ("communication", Communication),

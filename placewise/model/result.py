@@ -114,14 +114,14 @@ class DeviceUse:
     peak: float
     capacity: float
     waits_for: str = ""
-
-    @property
-    def free(self) -> float:
     forward: float | None = None
     backward: float | None = None
     sync: float = 0.0
     replicas: int = 1
     repeats: str = ""
+
+    @property
+    def free(self) -> float:
         return self.capacity - self.peak
 
 
