@@ -97,6 +97,8 @@ def place(
     dims: Mapping[str, int] | None = None,
     costs: str = "",
     graph: str | None = None,
+    convex: bool | None = None,
+    schedule: str | None = None,
     budget: Budget | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
@@ -110,7 +112,7 @@ def place(
     """
     wishes = Wishes(
         objective, execution, communication, memory, contiguous, headroom,
-        _rules(pins), _rules(forbidden), dims or {}, costs=costs, graph=graph,
+        _rules(pins), _rules(forbidden), dims or {}, costs=costs, graph=graph, convex=convex, schedule=schedule,
     )  # fmt: skip
     problem = build(model, devices, wishes)
     return Plan(place_problem(problem, placer, budget, options=options, on_progress=on_progress))

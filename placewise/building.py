@@ -41,11 +41,11 @@ class Wishes:
     """What the user asks for; None means the default of the model's format.
 
     `objective` "latency" or "throughput" (default: throughput for published workloads, else latency);
-    `execution`, `communication`, `memory` as in `Objective`; `pins` and `forbidden` are rules, of which every
-    one holds; `contiguous` defaults to True for throughput; `dims` gives symbolic dimensions; `view` is
-    "folded" (constants folded away) or "raw"; `costs` is a file of given op times (CSV ``op,device,seconds`` over
-    the estimates, or a whole cost table); `graph` is "inference" or "training": a PipeDream profile holds both
-    (default: inference), of any other model it must be the one that is there.
+    `execution`, `communication`, `memory`, `schedule` as in `Objective`; `pins` and `forbidden` are rules, of which
+    every one holds; `contiguous` defaults to True for throughput, and `convex` asks for less instead; `dims` gives
+    symbolic dimensions; `view` is "folded" (constants folded away) or "raw"; `costs` is a file of given op times
+    (CSV ``op,device,seconds`` over the estimates, or a whole cost table); `graph` is "inference" or "training": a
+    PipeDream profile holds both (default: inference), of any other model it must be the one that is there.
     """
 
     objective: str | None = None
@@ -60,6 +60,8 @@ class Wishes:
     view: str | None = None
     costs: str = ""
     graph: str | None = None
+    convex: bool | None = None
+    schedule: str | None = None
 
 
 NO_WISHES = Wishes()
@@ -148,7 +150,7 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
         cluster,
         costs,
         _objective(Objective(_kind(kind)), wishes),
-        _constraints(kind == "throughput", wishes),
+        _constraints(kind == "throughput", False, wishes),
         (*reading.warnings, *warnings, *said),
     )
 
@@ -198,8 +200,10 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
         )
     if constraints is not None:
         wishes = replace(
+        unshaped = wishes.contiguous is None and not wishes.convex
             wishes,
-            contiguous=constraints.contiguous if wishes.contiguous is None else wishes.contiguous,
+            contiguous=constraints.contiguous if unshaped else wishes.contiguous,
+            convex=constraints.convex if unshaped else wishes.convex,
             headroom=constraints.headroom if wishes.headroom is None else wishes.headroom,
             pins=constraints_of(constraints).pins if wishes.pins is None else wishes.pins,
             forbidden=constraints_of(constraints).forbidden if wishes.forbidden is None else wishes.forbidden,
@@ -214,7 +218,8 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         before = Objective(_kind(wishes.objective), memory=before.memory)
     objective = _objective(before, wishes)
     kept = problem.constraints
-    wished = _constraints(objective.kind == "throughput" if wishes.objective else kept.contiguous, wishes)
+    shape = (objective.kind == "throughput", False) if wishes.objective else (kept.contiguous, kept.convex)
+    wished = _constraints(*shape, wishes)
     costs, said = _with_given(problem.costs, problem.graph, problem.cluster, wishes)
     constraints = Constraints(
         (*kept.pins, *wished.pins),
@@ -222,6 +227,7 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         wished.contiguous,
         kept.headroom if wishes.headroom is None else wishes.headroom,
     )
+        wished.convex,
     warnings = (*problem.warnings, *said)
     return problem.with_(costs=costs, objective=objective, constraints=constraints, warnings=warnings)
 
@@ -244,10 +250,11 @@ def _objective(default: Objective, wishes: Wishes) -> Objective:
     return Objective(**wished)
 
 
-def _constraints(contiguous: bool, wishes: Wishes) -> Constraints:
-    return Constraints(
-        wishes.pins or (),
-        wishes.forbidden or (),
-        contiguous if wishes.contiguous is None else wishes.contiguous,
-        wishes.headroom or 0.0,
-    )
+def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
+    if wishes.contiguous and wishes.convex:
+        raise InputError("contiguous stages are convex already", remedy="ask for one of contiguous and convex")
+    if wishes.contiguous is not None or wishes.convex:
+        contiguous, convex = bool(wishes.contiguous), bool(wishes.convex)
+    elif wishes.convex is not None:
+        convex = False
+    return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex)

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from itertools import permutations, product
 
 import numpy as np
+from twins.replicas import replicated_value
 from twins.throughput import throughput_value
 
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import simulate
+from placewise.simulate.replicas import equal_devices
 
 
 def naive_edges(problem: Problem) -> set[tuple[int, int]]:
@@ -37,6 +39,25 @@ def is_chain(edges: set[tuple[int, int]], home: tuple[int, ...]) -> bool:
     )
 
 
+def leaves_and_returns(problem: Problem, device: list[int]) -> bool:
+    """Whether a path of forward ops leaves some device's ops and comes back, by following every path."""
+    graph = problem.graph
+    after: dict[int, set[int]] = {op: set() for op in range(graph.n_ops)}
+    for tensor, op in zip(graph.edges.value.tolist(), graph.edges.consumer.tolist(), strict=True):
+        maker = int(graph.tensors.producer[tensor])
+        if maker >= 0 and not graph.ops.backward[maker] and not graph.ops.backward[op]:
+            after[maker].add(op)
+
+    def returns(op: int, home: int) -> bool:
+        return any(device[reader] == home or returns(reader, home) for reader in after[op])
+
+    return any(
+        device[reader] != device[op] and returns(reader, device[op])
+        for op, readers in after.items()
+        for reader in readers
+    )
+
+
 def resident(problem: Problem, device: list[int]) -> list[int]:
     """Bytes of state and of distinct storages [n_devices]."""
     graph = problem.graph
@@ -54,7 +75,8 @@ def resident(problem: Problem, device: list[int]) -> list[int]:
 
 
 def placements(problem: Problem) -> Iterator[tuple[list[int], float]]:
-    """Every placement that keeps support, colocation, resident memory and contiguity, with its max-load."""
+    """Every placement that keeps support, colocation, resident memory and the shape of stages, with its max-load."""
+    convex = problem.constraints.convex and not problem.constraints.contiguous
     edges = naive_edges(problem) if problem.constraints.contiguous else set()
     allowed = problem.allowed
     places = [
@@ -64,6 +86,8 @@ def placements(problem: Problem) -> Iterator[tuple[list[int], float]]:
     for home in product(*places):
         device = [home[block] for block in problem.block.tolist()]
         if (np.array(resident(problem, device)) <= problem.capacity).all() and is_chain(edges, home):
+            if convex and leaves_and_returns(problem, device):
+                continue
             yield device, throughput_value(problem, device)
 
 
@@ -71,3 +95,23 @@ def keeps_the_rules(problem: Problem, device: list[int]) -> bool:
     """Whether the checker finds no fault but calls in a circle, which are no matter of memory or rules."""
     judged = simulate(problem, Placement(np.array(device, np.int32)))
     return {violation.kind for violation in judged.violations} <= {"calls"}
+
+
+def with_replicas(
+    problem: Problem, plain: Iterator[tuple[list[int], float]]
+) -> Iterator[tuple[Placement, float]]:
+    """Placements, each with every way in which unused devices may repeat stages of equal ones, and its max-load."""
+    kind, devices = equal_devices(problem).tolist(), range(problem.n_devices)
+    for device, value in plain:
+        used = set(device)
+        choices = [
+            [d, *(e for e in sorted(used) if kind[e] == kind[d])] if d not in used and problem.most_replicas > 1 else [d]
+            for d in devices
+        ]
+        for stage in product(*choices):
+            if max(map(stage.count, stage)) > problem.most_replicas:
+                continue
+            alone = list(stage) == list(devices)
+            column = None if alone else np.array(stage, np.int32)
+            worth = value if alone else replicated_value(problem, device, list(stage))
+            yield Placement(np.array(device, np.int32), replicas=column), worth

@@ -122,6 +122,7 @@ def problems(
     *,
     kind: str | None = None,
     contiguous: bool | None = None,
+    convex: bool | None = None,
     memory_model: str | None = None,
     training: bool | None = None,
     rules: bool = True,
@@ -139,11 +140,16 @@ def problems(
         execution=draw(st.sampled_from(EXECUTIONS)),  # type: ignore[arg-type]
         memory=memory_model or draw(st.sampled_from(["sum", "live"])),  # type: ignore[arg-type]
     )
+    open_shape = contiguous is None
+    contiguous = kind == "throughput" and draw(st.booleans()) if contiguous is None else contiguous
+    if convex is None:
+        convex = open_shape and kind == "throughput" and not contiguous and draw(st.booleans())
     constraints = Constraints(
         forbidden=(Rule("f0$", draw(st.sampled_from(machines.names))),)
         if rules and draw(st.integers(0, 5)) == 0
         else (),
-        contiguous=kind == "throughput" and draw(st.booleans()) if contiguous is None else contiguous,
+        contiguous=contiguous,
+        convex=convex,
     )
     return Problem(graph, machines, draw(costs(graph, machines, unable=rules)), objective, constraints)
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from plain_rules import is_chain, naive_edges
+from plain_rules import is_chain, leaves_and_returns, naive_edges
 from strategies import problems
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.simulate.contract import contract, depth_first, device_cycle, join
+from placewise.simulate.contract import contract, depth_first, device_cycle, join, path_back
 
 
 def reach(n: int, edges: set[tuple[int, int]]) -> np.ndarray:
@@ -74,6 +74,23 @@ def test_device_cycle_is_the_definition(problem: Problem) -> None:
         if cycle is not None:
             closed = reach(problem.n_devices, {(int(home[u]), int(home[v])) for u, v in edges})
             assert len(cycle) >= 2 and all(closed[a, b] for a in cycle for b in cycle)
+
+
+@settings(max_examples=150, deadline=None)
+@given(problems(max_ops=6, max_devices=3, rules=False))
+def test_path_back_is_the_definition(problem: Problem) -> None:
+    """A path is found exactly where following all paths finds one, it is one, and a chain of stages has none."""
+    graph, edges = problem.graph, naive_edges(problem)
+    reads = set(zip(graph.tensors.producer[graph.edges.value].tolist(), graph.edges.consumer.tolist(), strict=True))
+    for home in product(range(problem.n_devices), repeat=min(problem.n_blocks, 5)):
+        blocks = np.array([*home, *[0] * (problem.n_blocks - len(home))], np.int32)
+        device = blocks[problem.block]
+        path = path_back(problem, device)
+        assert (path is not None) == leaves_and_returns(problem, device.tolist())
+        if path is not None:
+            assert not is_chain(edges, tuple(blocks.tolist()))
+            assert set(pairwise(path)) <= reads and not graph.ops.backward[list(path)].any()
+            assert device[path[0]] == device[path[-1]] and (device[list(path[1:-1])] != device[path[0]]).all()
 
 
 def test_ops_that_need_no_fusing_keep_their_numbers() -> None:

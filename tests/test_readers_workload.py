@@ -143,6 +143,24 @@ def test_wishes_change_a_given_problem(tmp_path: Path) -> None:
         build(path, wishes=Wishes(execution="operator"))
 
 
+def test_the_shape_of_stages_is_a_wish(tmp_path: Path) -> None:
+    """Workloads ask for a chain; `convex` asks for less, `contiguous=False` for nothing, both at once is an error."""
+    path = write(tmp_path / "w.json", [node(0), node(1)], [(0, 1, 0.5)])
+    for wishes, shape in (
+        (Wishes(), (True, False)),
+        (Wishes(convex=True), (False, True)),
+        (Wishes(convex=False), (True, False)),
+        (Wishes(contiguous=False), (False, False)),
+        (Wishes(contiguous=False, convex=True), (False, True)),
+    ):
+        rules = build(path, wishes=wishes).constraints
+        assert (rules.contiguous, rules.convex) == shape
+        again = build(build(path, wishes=wishes)).constraints
+        assert again == rules
+    with pytest.raises(InputError, match="convex already"):
+        build(path, wishes=Wishes(contiguous=True, convex=True))
+
+
 def test_problem_files_are_models_too(tmp_path: Path) -> None:
     """A saved problem is opened like any model, by its content."""
     problem = read_workload(write(tmp_path / "w.json", [node(0), node(1)], [(0, 1, 0.5)])).problem

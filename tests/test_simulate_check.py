@@ -122,6 +122,33 @@ def test_contiguity():
     assert broken(chain(), 0, 2, 0, 0) == []
 
 
+def test_convexity():
+    """A path that leaves a device and comes back, with its ops; a circle of devices that no path makes is convex."""
+    rules = Constraints(convex=True)
+    (found,) = broken(chain(constraints=rules), 0, 2, 2, 0)
+    assert (found.kind, found.device, found.ops) == ("convexity", "acc0", ("a", "b", "c", "d"))
+    assert found.message == (
+        "the ops on acc0 are not convex: a path leaves them at 'a' and comes back at 'd', by way of ops 'b', 'c'"
+    )
+    assert broken(chain(constraints=rules), 0, 0, 2, 2) == []
+    training = {"group": (0, 1, 1, 0), "backward": (False, False, True, True)}
+    assert broken(chain(constraints=rules, **training), 0, 2, 2, 0) == []
+
+
+def test_convex_sets_may_need_each_other():
+    """a → b and c → d, with b and c on one device: convex, and no chain."""
+    builder = GraphBuilder()
+    for name in "abcd":
+        builder.add_op(name, "Op")
+    for tail in (0, 2):
+        builder.add_edge(builder.add_tensor(tail, nbytes=1), tail + 1)
+    graph, cluster = builder.build(), Cluster((Device("x", kind="cpu"), Device("y", kind="cpu")))
+    table = CostTable.given(np.ones((4, 2)), np.zeros((2, 1)))
+    for rules, kinds in ((Constraints(convex=True), []), (Constraints(contiguous=True), ["contiguity"])):
+        problem = Problem(graph, cluster, table, Objective("throughput"), rules)
+        assert [violation.kind for violation in broken(problem, 0, 1, 1, 0)] == kinds
+
+
 def test_contiguity_of_a_training_step():
     """Backward ops follow their groups: forward and backward on the same two devices are a chain."""
     training = {"group": (0, 1, 1, 0), "backward": (False, False, True, True)}

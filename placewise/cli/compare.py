@@ -28,6 +28,7 @@ def compare(
     communication: opt.Communication = None,
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
+    convex: opt.Convex = False,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -44,7 +45,7 @@ def compare(
 
     listen(quiet)
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
     )
     names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
     with progress(quiet) as on_progress:

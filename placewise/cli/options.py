@@ -37,6 +37,10 @@ Memory = Annotated[str | None, typer.Option(help="How memory is counted: live or
 Contiguous = Annotated[
     bool | None, typer.Option("--contiguous/--free", help="Must stages form a chain?", rich_help_panel="Meaning")
 ]
+Convex = Annotated[
+    bool,
+    typer.Option("--convex", help="No chain, but no path may leave a device and return.", rich_help_panel="Meaning"),
+]
 View = Annotated[
     str | None, typer.Option(help="folded or raw: with constants folded away or kept.", rich_help_panel="Meaning")
 ]
@@ -79,6 +83,7 @@ def wishes_of(
     view: str | None,
     costs: str,
     graph: str | None,
+    convex: bool,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
     from placewise.building import Wishes
@@ -86,7 +91,7 @@ def wishes_of(
 
     return Wishes(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
-        _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, costs, graph,
+        _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, costs, graph, convex or None,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ def place(
     communication: opt.Communication = None,
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
+    convex: opt.Convex = False,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -52,7 +53,7 @@ def place(
 
     listen(quiet)
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
     )
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:

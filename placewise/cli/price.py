@@ -27,6 +27,7 @@ def simulate(
     communication: opt.Communication = None,
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
+    convex: opt.Convex = False,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -38,7 +39,7 @@ def simulate(
 ) -> None:
     """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
     )
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
@@ -59,6 +60,7 @@ def check(
     execution: opt.Execution = None,
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
+    convex: opt.Convex = False,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -70,7 +72,7 @@ def check(
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
     wishes = opt.wishes_of(
-        objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph
+        objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
     )
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:

@@ -50,7 +50,7 @@ class DeviceUseRecord(Record):
 class ViolationRecord(Record):
     """One broken rule."""
 
-    kind: str = Field(description="coverage, support, pin, colocation, memory, contiguity or calls")
+    kind: str = Field(description="coverage, support, pin, colocation, memory, contiguity, convexity or calls")
     message: str
     device: str = ""
     ops: tuple[str, ...] = ()

@@ -39,6 +39,7 @@ class ConstraintsRecord(Record):
     contiguous: bool = Field(False, description="stages form a chain of ideals")
     headroom: float = Field(0.0, description="share of every accelerator's memory that stays free")
 
+    convex: bool = Field(False, description="no path of forward ops leaves a device and comes back")
 
 class ProblemHeader(Record):
     """The header of a problem file; arrays of the graph begin with graph/, those of the costs with costs/."""
@@ -106,4 +107,4 @@ def constraints_record(constraints: Constraints) -> ConstraintsRecord:
 def constraints_of(record: ConstraintsRecord) -> Constraints:
     """The constraints of a record. Raises InputError."""
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
-    return Constraints(pins, forbidden, record.contiguous, record.headroom)
+    return Constraints(pins, forbidden, record.contiguous, record.headroom, record.convex)

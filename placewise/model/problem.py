@@ -67,7 +67,9 @@ class Constraints:
     """What a placement must respect besides memory, support and colocation.
 
     `pins` send ops to a device, `forbidden` keep them off one; `contiguous` asks that the stages form a
-    chain of ideals; `headroom` is the share of every accelerator's memory that stays free.
+    chain of ideals, `convex` only that no path leaves a device's ops and comes back; `headroom` is the share of
+    every accelerator's memory that stays free. `replicas` is the most devices that may run the same stage of a
+    pipeline, for throughput (1: stages are not replicated, 0: any number).
     """
 
     pins: tuple[Rule, ...] = ()
@@ -77,10 +79,19 @@ class Constraints:
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
+    convex: bool = False
+    replicas: int = 1
             raise InputError(f"headroom is {self.headroom}", remedy="give a share from 0 to below 1")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+        if self.replicas < 0:
+            raise InputError(f"replicas is {self.replicas}", remedy="give devices per stage, 0 for any number")
+
+    @property
+    def shaped(self) -> bool:
+        """Whether not every set of ops may be on a device."""
+        return self.contiguous or self.convex
 class Problem:
     """Everything that a placer may know, validated once.
 

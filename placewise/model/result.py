@@ -57,7 +57,10 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One broken rule: `kind` is coverage, support, pin, colocation, memory, contiguity or calls."""
+    """One broken rule.
+
+    `kind` is coverage, support, pin, colocation, memory, contiguity, convexity, calls or replicas.
+    """
 
     kind: str
     message: str

@@ -122,15 +122,16 @@ def _suitable(problem: Problem) -> tuple[tuple[str, dict[str, str]], ...]:
 
 def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
-    free = problem.with_(constraints=replace(problem.constraints, contiguous=False))
+    free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False))
     packer = create(LAST_RESORT)
     if packer.supports(free) is not None:
         return found
     packed = packer.propose(free, watch.rest())
     if packed.infeasible:
         return replace(found, infeasible=packed.infeasible)
-    if packed.placement is not None and problem.constraints.contiguous:
-        return replace(found, infeasible=f"{found.infeasible}; stages that form no chain would fit")
+    if packed.placement is not None and problem.constraints.shaped:
+        freer = "stages that form no chain" if problem.constraints.contiguous else "sets that are not convex"
+        return replace(found, infeasible=f"{found.infeasible}; {freer} would fit")
     return found
 
 

@@ -16,7 +16,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
 from placewise.model.result import Timeline, Violation
-from placewise.simulate.contract import contract, device_cycle
+from placewise.simulate.contract import contract, device_cycle, path_back
 from placewise.units import format_bytes
 
 _SHOWN = 5
@@ -35,6 +35,8 @@ def check(problem: Problem, placement: Placement, piece: Ints | None, timeline: 
     found = _support(problem, device) + _colocation(problem, device)
     if problem.constraints.contiguous:
         found += _contiguity(problem, placement)
+    elif problem.constraints.convex:
+        found += _convexity(problem, placement)
     return found + _memory(problem, device, None if piece is None else piece.tolist(), timeline)
 
 
@@ -101,6 +103,17 @@ def _contiguity(problem: Problem, placement: Placement) -> list[Violation]:
         return []
     names = " → ".join(problem.cluster.names[d] for d in (*cycle, cycle[0]))
     return [Violation("contiguity", f"the stages are no chain: {names}")]
+
+
+def _convexity(problem: Problem, placement: Placement) -> list[Violation]:
+    path = path_back(problem, placement.device)
+    if path is None:
+        return []
+    home = problem.cluster.names[int(placement.device[path[0]])]
+    names = tuple(problem.graph.ops.name[op] for op in path)
+    away = _list(names[1:-1])
+    message = f"the ops on {home} are not convex: a path leaves them at {names[0]!r} and comes back at {names[-1]!r}"
+    return [Violation("convexity", f"{message}, by way of {away}", home, names)]
 
 
 def _memory(problem: Problem, device: list[int], piece: list[int] | None, timeline: Timeline | None) -> list[Violation]:

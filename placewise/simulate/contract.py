@@ -87,6 +87,46 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
     return _cycle(after)
 
 
+def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
+    """None if the placement `device` [n_ops] is convex, else the ops of a path that leaves a device and comes back.
+
+    Only forward ops count, and the path is one of ops: colocation groups do not make paths (the contiguity of the
+    integer program of Tarnawski et al. 2020). Ops without a device (−1) are on no device that could be left.
+    """
+    graph = problem.graph
+    via = np.full(problem.n_ops, -1, np.int32)
+    for d in np.unique(device[device >= 0]).tolist():
+        back = _comes_back(
+            graph.out_offsets, graph.consumer_offsets, graph.consumers, graph.ops.backward,
+            frozen(device, np.int32), d, via,
+        )  # fmt: skip
+        if back >= 0:
+            path = [back, int(via[back])]
+            while device[path[-1]] != d:
+                path.append(int(via[path[-1]]))
+            return tuple(path[::-1])
+    return None
+
+
+@kernel
+def _comes_back(out_offsets, consumer_offsets, consumers, backward, device, d, via):
+    """The first op on device `d` with a path to it that left `d`, or −1; `via` [n_ops] is the op before on the path."""
+    via[:] = -1
+    for op in range(len(device)):
+        if backward[op] or (device[op] != d and via[op] < 0):
+            continue
+        for row in range(consumer_offsets[out_offsets[op]], consumer_offsets[out_offsets[op + 1]]):
+            reader = consumers[row]
+            if backward[reader]:
+                continue
+            if device[reader] != d:
+                via[reader] = op
+            elif device[op] != d:
+                via[reader] = op
+                return reader
+    return -1
+
+
 def _contraction(component: Ints, n: int, tail: Ints, head: Ints) -> Contraction:
     return Contraction(frozen(component, np.int32), n, *_rows(tail, head, n), *_rows(head, tail, n))
 

@@ -7,7 +7,7 @@ import numpy as np
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.contract import contract, device_cycle
+from placewise.simulate.contract import contract, device_cycle, path_back
 from placewise.simulate.memory import device_memory
 from placewise.units import format_bytes
 
@@ -29,6 +29,10 @@ def broken(problem: Problem, device: Ints) -> str:
         cycle = device_cycle(contract(problem), device)
         if cycle is not None:
             return f"the stages are no chain: {' → '.join(names[d] for d in (*cycle, cycle[0]))}"
+    elif problem.constraints.convex:
+        path = path_back(problem, device)
+        if path is not None:
+            return f"a path leaves {names[device[path[0]]]} and comes back at op {problem.graph.ops.name[path[-1]]!r}"
     _, peak = device_memory(problem, Placement(device))
     short = peak - problem.capacity
     if (short > 0).any():

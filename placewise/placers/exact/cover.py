@@ -144,8 +144,9 @@ class CoverPlacer:
     def supports(self, problem: Problem) -> str | None:
         if problem.objective.kind != "throughput":
             return "cover minimizes the max-load of a pipeline, not latency"
-        if problem.constraints.contiguous:
-            return "cover places blocks freely, and the stages must be contiguous"
+        if problem.constraints.shaped:
+            shape = "contiguous" if problem.constraints.contiguous else "convex"
+            return f"cover places blocks freely, and the stages must be {shape}"
         if problem.n_blocks > MOST_BLOCKS:
             return f"{problem.n_blocks:,} groups are too many to anneal (at most {MOST_BLOCKS:,})"
         return None

@@ -181,7 +181,7 @@ class DpPlacer:
             for other in readings(problem):
                 device, _ = fit(other, _Run(other, graph, self.options.max_ideals, run.watch, on_progress).along_a_line)
                 found += [] if device is None else [device]
-            if contiguous and (problem.cluster.transfers == "direct" or problem.cluster.wires):
+            if problem.constraints.shaped and (problem.cluster.transfers == "direct" or problem.cluster.wires):
                 climbs = {device.tobytes(): device for device in found}.values()
                 found = [improve(problem, graph, device, Evaluator(problem), run.watch) for device in climbs]
         except KeyboardInterrupt:

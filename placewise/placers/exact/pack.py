@@ -63,7 +63,7 @@ class PackPlacer:
         evaluate: Evaluate | None = None,
         on_progress: OnProgress = ignore,
     ) -> Proposal:
-        """A placement without missing bytes; where stages must be contiguous, only the proof can be of use."""
+        """A placement without missing bytes; where stages have a shape to keep, often only the proof is of use."""
         plain = why_infeasible(problem)
         if plain:
             return Proposal(None, reason=Reason.PROVED, infeasible=plain)

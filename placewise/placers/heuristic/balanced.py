@@ -74,10 +74,10 @@ def _split(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Flo
     if not problem.allowed[:, ~host].any():
         host = np.zeros_like(host)
     stranded = ~may_run(problem, graph.component, graph.n)[:, ~host].any(axis=1)
-    if problem.constraints.contiguous or not np.any(stranded):
+    if problem.constraints.shaped or not np.any(stranded):
         plain = _plain(problem, problem.graph)
         device = _along(plain, watch, graph.component, graph.n, problem.allowed, capacity, host)
-        if device is not None or problem.constraints.contiguous:
+        if device is not None or problem.constraints.shaped:
             return device
     block, n = problem.block, problem.n_blocks
     allowed = may_run(problem, block, n)

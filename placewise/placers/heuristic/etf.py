@@ -58,8 +58,8 @@ class EtfPlacer:
         self.options = options or EtfOptions()
 
     def supports(self, problem: Problem) -> str | None:
-        if problem.constraints.contiguous:
-            return "etf takes ops as they become ready, and its stages are seldom contiguous"
+        if problem.constraints.shaped:
+            return "etf takes ops as they become ready, and its stages are seldom contiguous or convex"
         return None
 
     def propose(

@@ -176,14 +176,14 @@ def _starts(
 
 
 def _keeps(problem: Problem) -> Keeps | None:
-    """The check of rules that moves do not keep by themselves: live activations and contiguous stages."""
-    if problem.objective.memory == "sum" and not problem.constraints.contiguous:
+    """The check of rules that moves do not keep by themselves: live activations and the shape of stages."""
+    if problem.objective.memory == "sum" and not problem.constraints.shaped:
         return None
     activations = float(np.maximum(problem.graph.tensors.bytes, 0).sum())
 
     def keeps(home: Ints) -> bool:
         device = home[problem.block]
-        if not problem.constraints.contiguous:
+        if not problem.constraints.shaped:
             resident = resident_bytes(problem, device)
             if (
                 resident + np.where(np.bincount(device, minlength=len(resident)), activations, 0) <= problem.capacity

@@ -66,7 +66,7 @@ def _choices(problem: Problem, allowed: Bools) -> Ints:
         return devices
     seconds = problem.costs.op_seconds[:, hosts]
     same = (seconds == seconds[:, :1]).all() and (allowed[:, hosts] == allowed[:, hosts[:1]]).all()
-    return devices[~np.isin(devices, hosts[1:])] if same and not problem.constraints.contiguous else devices
+    return devices[~np.isin(devices, hosts[1:])] if same and not problem.constraints.shaped else devices
 
 
 @helper
