@@ -196,11 +196,12 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
             objective=objective.kind,
             execution=wishes.execution or (objective.execution if latency else None),
             communication=wishes.communication or (None if latency else objective.communication),
+            schedule=wishes.schedule or (None if latency else objective.schedule),
             memory=wishes.memory or objective.memory,
         )
     if constraints is not None:
-        wishes = replace(
         unshaped = wishes.contiguous is None and not wishes.convex
+        wishes = replace(
             wishes,
             contiguous=constraints.contiguous if unshaped else wishes.contiguous,
             convex=constraints.convex if unshaped else wishes.convex,
@@ -226,8 +227,8 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         (*kept.forbidden, *wished.forbidden),
         wished.contiguous,
         kept.headroom if wishes.headroom is None else wishes.headroom,
-    )
         wished.convex,
+    )
     warnings = (*problem.warnings, *said)
     return problem.with_(costs=costs, objective=objective, constraints=constraints, warnings=warnings)
 
@@ -241,11 +242,14 @@ def _objective(default: Objective, wishes: Wishes) -> Objective:
         raise InputError("an execution belongs to latency", remedy="add --objective latency")
     if wishes.communication and default.kind == "latency":
         raise InputError("a communication mode belongs to throughput", remedy="add --objective throughput")
+    if wishes.schedule and default.kind == "latency":
+        raise InputError("a schedule belongs to throughput", remedy="add --objective throughput")
     wished: dict[str, Any] = {
         "kind": default.kind,
         "communication": wishes.communication or default.communication,
         "execution": wishes.execution or default.execution,
         "memory": wishes.memory or default.memory,
+        "schedule": wishes.schedule or default.schedule,
     }
     return Objective(**wished)
 

@@ -140,7 +140,9 @@ def problems(draw: st.DrawFn) -> Problem:
         draw(st.sampled_from(["operator", "subgraph", "sequential"])),
         draw(st.sampled_from(["live", "sum"])),
     )
-    constraints = Constraints(draw(rules), draw(rules), draw(st.booleans()), draw(st.floats(0, 0.99)))
+    constraints = Constraints(
+        draw(rules), draw(rules), draw(st.booleans()), draw(st.floats(0, 0.99)), draw(st.booleans())
+    )
     warnings = tuple(draw(st.lists(NAMES, max_size=2)))
     return Problem(graph, cluster, draw(costs_for(graph, cluster)), objective, constraints, warnings)
 

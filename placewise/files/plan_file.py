@@ -45,6 +45,8 @@ class DeviceUseRecord(Record):
     peak: Amount = Field(description="bytes held at the worst moment")
     capacity: Amount = Field(description="bytes that may be used")
     waits_for: str = ""
+    forward: float | None = Field(None, description="seconds of the forward phase, with the schedule gpipe")
+    backward: float | None = Field(None, description="seconds of the backward phase, with the schedule gpipe")
 
 
 class ViolationRecord(Record):

@@ -22,6 +22,7 @@ class ObjectiveRecord(Record):
     communication: Literal["blocking", "overlap", "duplex"] = Field("blocking", description="for throughput")
     execution: Literal["operator", "subgraph", "sequential"] = Field("operator", description="for latency")
     memory: Literal["live", "sum"] = Field("live", description="how memory is counted")
+    schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="for throughput of training pipelines")
 
 
 class RuleRecord(Record):
@@ -38,8 +39,8 @@ class ConstraintsRecord(Record):
     forbidden: tuple[RuleRecord, ...] = ()
     contiguous: bool = Field(False, description="stages form a chain of ideals")
     headroom: float = Field(0.0, description="share of every accelerator's memory that stays free")
-
     convex: bool = Field(False, description="no path of forward ops leaves a device and comes back")
+
 
 class ProblemHeader(Record):
     """The header of a problem file; arrays of the graph begin with graph/, those of the costs with costs/."""

@@ -30,7 +30,8 @@ class Objective:
     flushes, the largest forward load and the largest backward load add up. `latency`: the makespan of one sample
     under `execution` operator, subgraph or sequential. `memory` is how memory is counted: `live` (resident bytes
     plus the peak of live activations) or `sum` (resident bytes only, host devices unlimited: the published
-    rule of Tarnawski et al. 2020).
+    rule of Tarnawski et al. 2020). `step_samples` is how many samples of a training pipeline share one
+    synchronization of the weights of replicated stages; 0: one sample per replica (the rule of PipeDream).
     """
 
     kind: ObjectiveKind = "latency"
@@ -41,6 +42,8 @@ class Objective:
     step_samples: int = 0
 
     def __post_init__(self) -> None:
+        if self.step_samples < 0:
+            raise InputError(f"step_samples is {self.step_samples}", remedy="give a number of samples, 0 for one each")
         for name, allowed in (
             ("kind", ObjectiveKind), ("communication", Communication),
             ("execution", Execution), ("memory", MemoryModel), ("schedule", Schedule),
@@ -76,15 +79,12 @@ class Constraints:
     forbidden: tuple[Rule, ...] = ()
     contiguous: bool = False
     headroom: float = 0.0
+    convex: bool = False
+    replicas: int = 1
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
-    convex: bool = False
-    replicas: int = 1
             raise InputError(f"headroom is {self.headroom}", remedy="give a share from 0 to below 1")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
         if self.replicas < 0:
             raise InputError(f"replicas is {self.replicas}", remedy="give devices per stage, 0 for any number")
 
@@ -92,6 +92,9 @@ class Constraints:
     def shaped(self) -> bool:
         """Whether not every set of ops may be on a device."""
         return self.contiguous or self.convex
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Problem:
     """Everything that a placer may know, validated once.
 
@@ -136,6 +139,17 @@ class Problem:
     @property
     def n_blocks(self) -> int:
         return int(self.block.max()) + 1 if len(self.block) else 0
+
+    @property
+    def most_replicas(self) -> int:
+        """The most devices that may run one stage: 1 for latency, and no more than a training step has samples."""
+        if self.objective.kind != "throughput":
+            return 1
+        limits = [limit for limit in (self.constraints.replicas, len(self.cluster)) if limit]
+        samples = self.objective.step_samples
+        if samples and self.graph.ops.backward.any():
+            limits.append(samples)
+        return min(limits)
 
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields replaced."""
