@@ -97,15 +97,15 @@ def keeps_the_rules(problem: Problem, device: list[int]) -> bool:
     return {violation.kind for violation in judged.violations} <= {"calls"}
 
 
-def with_replicas(
-    problem: Problem, plain: Iterator[tuple[list[int], float]]
-) -> Iterator[tuple[Placement, float]]:
+def with_replicas(problem: Problem, plain: Iterator[tuple[list[int], float]]) -> Iterator[tuple[Placement, float]]:
     """Placements, each with every way in which unused devices may repeat stages of equal ones, and its max-load."""
     kind, devices = equal_devices(problem).tolist(), range(problem.n_devices)
     for device, value in plain:
         used = set(device)
         choices = [
-            [d, *(e for e in sorted(used) if kind[e] == kind[d])] if d not in used and problem.most_replicas > 1 else [d]
+            [d, *(e for e in sorted(used) if kind[e] == kind[d])]
+            if d not in used and problem.most_replicas > 1
+            else [d]
             for d in devices
         ]
         for stage in product(*choices):

@@ -15,19 +15,22 @@ from placewise.model.graph import Graph
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placement:
-    """Op → device, and, where a placer decides them, the call that an op belongs to and its priority.
+    """Op → device, and, where a placer decides them, replicas, and the call and priority of each op.
 
     `device` [n_ops], −1 for an op that has none; `call` [n_ops], for `subgraph` execution, the number of the
     op's call among those of its device (the judge cuts calls itself if it is None); `order` [n_ops], for
-    `operator` execution, a priority (smaller starts earlier; upward rank if it is None).
+    `operator` execution, a priority (smaller starts earlier; upward rank if it is None). `replicas` [n_devices],
+    for throughput: device d runs the stage of device ``replicas[d]`` as well, ops of which only that device is named
+    in `device`; d itself where it runs a stage of its own, or nothing (None: no stage is replicated).
     """
 
     device: Ints
     call: Ints | None = None
     order: Ints | None = None
+    replicas: Ints | None = None
 
     def __post_init__(self) -> None:
-        for name in ("device", "call", "order"):
+        for name in ("device", "call", "order", "replicas"):
             column = getattr(self, name)
             if column is not None:
                 object.__setattr__(self, name, frozen(column, np.int32))
@@ -38,7 +41,8 @@ class Placement:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Placement):
             return NotImplemented
-        pairs = ((self.device, other.device), (self.call, other.call), (self.order, other.order))
+        columns = ("device", "call", "order", "replicas")
+        pairs = [(getattr(self, name), getattr(other, name)) for name in columns]
         return all(a is b or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]

@@ -5,7 +5,8 @@ CPUs included, with Σ time ≤ T on each and memory kept. For any prices λ ≥
 over classes of m_c equal devices) and μ ≥ 0 (of memory) the Lagrangian
 Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound, however the prices were found; column
 generation (Dantzig and Wolfe 1960) finds good ones. Pairs with t[b,c] > T cannot be used, so that a restricted
-bound above T refutes T.
+bound above T refutes T. Where r devices may share a stage, each takes an r-th of a block and holds all of its bytes,
+which the fractions allow; then pairs with t[b,c] > r T cannot be used.
 
 Latency: *critical path* at each op's best time; where devices run one op at a time, also the fractional
 assignment with one machine per stream; in `subgraph` execution a *path of minimum cuts*, in the others a
@@ -28,6 +29,7 @@ from placewise.simulate.kernels import kernel
 from placewise.simulate.master import Master
 from placewise.simulate.paths import WORK, hop_bound, path_bound
 from placewise.simulate.phases import phase_problems
+from placewise.simulate.replicas import equal_devices
 
 _STEP = 0.2
 
@@ -46,7 +48,8 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     objective = problem.objective
     candidates = [Bound(0.0, "nonnegative costs")]
     if objective.kind == "throughput":
-        candidates.append(Bound(_rounded_down(float(times.min(axis=1).max()), problem.n_ops), "largest group"))
+        alone = (times / _sharers(problem, classes)).min(axis=1)
+        candidates.append(Bound(_rounded_down(float(alone.max()), problem.n_ops), "largest group"))
         candidates.append(_assignment_bound(problem, classes, times, classes.count))
         candidates += _phase_bounds(problem)
     else:
@@ -62,6 +65,14 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
             width = streams if objective.execution == "operator" else np.ones_like(streams)
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
     return max(candidates, key=lambda bound: bound.value)
+
+
+def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:
+    """The most devices that may share a stage, of the device class of each column [n_classes]."""
+    if problem.most_replicas == 1:
+        return np.ones(len(classes.count), np.int64)
+    kind = equal_devices(problem)
+    return np.minimum(np.bincount(kind, minlength=problem.n_devices)[kind[classes.example]], problem.most_replicas)
 
 
 def _phase_bounds(problem: Problem) -> list[Bound]:
@@ -108,13 +119,13 @@ def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, m
     weight = unshared_bytes(problem)
     capacity = problem.capacity[classes.example] * classes.count
     usable = np.isfinite(times)
-    width = machines / classes.count
+    width = machines / classes.count * _sharers(problem, classes)
     best = max(_lagrangian_bound(times, usable, weight, capacity, machines), float((times / width).min(axis=1).max()))
     if problem.objective.kind == "throughput" and times.size <= 200_000 and np.isfinite(best):
         low, high = best, 2 * best
         for _ in range(16):
             middle = (low + high) / 2
-            allowed = times <= middle
+            allowed = times / width <= middle
             refuted = not allowed.any(axis=1).all()
             if refuted or _lagrangian_bound(times, allowed, weight, capacity, machines) > middle:
                 low = middle

@@ -16,6 +16,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
 from placewise.model.result import Timeline, Violation
+from placewise.simulate.check_replicas import check_replicas, misread_replicas
 from placewise.simulate.contract import contract, device_cycle, path_back
 from placewise.units import format_bytes
 
@@ -33,11 +34,14 @@ def check(problem: Problem, placement: Placement, piece: Ints | None, timeline: 
         return coverage
     device = placement.device.tolist()
     found = _support(problem, device) + _colocation(problem, device)
+    stage = list(range(problem.n_devices)) if placement.replicas is None else placement.replicas.tolist()
+    if placement.replicas is not None:
+        found += check_replicas(problem, device, stage)
     if problem.constraints.contiguous:
         found += _contiguity(problem, placement)
     elif problem.constraints.convex:
         found += _convexity(problem, placement)
-    return found + _memory(problem, device, None if piece is None else piece.tolist(), timeline)
+    return found + _memory(problem, device, stage, None if piece is None else piece.tolist(), timeline)
 
 
 def check_calls(problem: Problem, value: float) -> list[Violation]:
@@ -48,12 +52,15 @@ def check_calls(problem: Problem, value: float) -> list[Violation]:
 
 
 def check_coverage(problem: Problem, placement: Placement) -> list[Violation]:
-    """The violation of a placement that does not give every op a device."""
+    """The violation of a placement that does not give every op a device, or whose replicas repeat no stage."""
     if len(placement) != problem.n_ops:
         return [Violation("coverage", f"it places {len(placement)} ops, the graph has {problem.n_ops}")]
     names = problem.graph.ops.name
     lost = [names[op] for op, d in enumerate(placement.device.tolist()) if not 0 <= d < problem.n_devices]
-    return [Violation("coverage", f"{_list(lost)} on no device", ops=tuple(lost))] if lost else []
+    if lost:
+        return [Violation("coverage", f"{_list(lost)} on no device", ops=tuple(lost))]
+    meaningless = "" if placement.replicas is None else misread_replicas(problem, placement)
+    return [Violation("coverage", meaningless)] if meaningless else []
 
 
 def _support(problem: Problem, device: list[int]) -> list[Violation]:
@@ -116,7 +123,9 @@ def _convexity(problem: Problem, placement: Placement) -> list[Violation]:
     return [Violation("convexity", f"{message}, by way of {away}", home, names)]
 
 
-def _memory(problem: Problem, device: list[int], piece: list[int] | None, timeline: Timeline | None) -> list[Violation]:
+def _memory(
+    problem: Problem, device: list[int], stage: list[int], piece: list[int] | None, timeline: Timeline | None
+) -> list[Violation]:
     resident = _resident(problem, device)
     unscheduled = piece is None and timeline is None
     peak = (
@@ -125,7 +134,7 @@ def _memory(problem: Problem, device: list[int], piece: list[int] | None, timeli
         else _live(problem, device, resident, piece, timeline)
     )
     found = []
-    for d, used in peak.items():
+    for d, used in ((d, peak[e]) for d, e in enumerate(stage) if e in peak):
         short = used - problem.capacity[d]
         if short > 0:
             name = problem.cluster.names[d]

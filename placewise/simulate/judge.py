@@ -23,6 +23,7 @@ from placewise.simulate.arrays import Arrays, arrays_of
 from placewise.simulate.check import check, check_calls, check_coverage
 from placewise.simulate.memory import device_memory, piece_numbers
 from placewise.simulate.phases import phase_arrays, summed_loads
+from placewise.simulate.replicas import replicated_loads
 from placewise.simulate.waits import longest_waits
 
 Rows = Callable[[Ints, int, int, Floats], None]
@@ -110,7 +111,8 @@ def _latency(problem: Problem, a: Arrays, placement: Placement) -> tuple[float, 
 
 def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judgement:
     mode, names = problem.objective.communication, (*problem.cluster.names, *problem.cluster.wires)
-    parts = [throughput.loads(phase, placement.device) for phase in phase_arrays(problem, a)]
+    phases = phase_arrays(problem, a)
+    parts = [replicated_loads(problem, phase, placement, syncs=phase is phases[-1]) for phase in phases]
     loads = np.array([throughput.combine(part, mode) for part in parts])
     wires = np.array([part.wires for part in parts])
     everything = np.concatenate((loads, wires), axis=1)
@@ -123,9 +125,21 @@ def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judg
     if len(loads) == 2:
         both = loads.T.tolist()
         devices = tuple(replace(u, forward=f, backward=b) for u, (f, b) in zip(devices, both, strict=True))
+    if placement.replicas is not None:
+        devices = _shared_uses(problem, devices, placement.replicas, parts[-1].sync)
     violations = check(problem, placement, piece_numbers(problem, placement), None)
     traffic = dict(zip(problem.cluster.wires, wires.sum(axis=0).tolist(), strict=True))
     return Judgement(value, devices, tuple(violations), traffic, None, busiest[int(slowest.argmax())])
+
+
+def _shared_uses(problem: Problem, devices: Sequence[DeviceUse], stage: Ints, sync: Floats) -> tuple[DeviceUse, ...]:
+    """What devices do, with the replicas: members of a stage run the same ops."""
+    names, count = problem.cluster.names, np.bincount(stage, minlength=problem.n_devices)
+    found = []
+    for d, e in enumerate(stage.tolist()):
+        shared = {"ops": devices[e].ops, "waits_for": devices[e].waits_for, "repeats": "" if e == d else names[e]}
+        found.append(replace(devices[d], sync=float(sync[d]), replicas=int(count[e]), **shared))
+    return tuple(found)
 
 
 def _pace_makers(names: Sequence[str], busiest: Sequence[str], idle: Floats) -> list[str]:

@@ -15,6 +15,7 @@ For a training graph one sample is in flight.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -34,14 +35,19 @@ from placewise.simulate.subgraph import cut_calls
 
 def resident_bytes(problem: Problem, device: Ints) -> Floats:
     """State and weights of each device [n_devices]; tied weights count once per device."""
+    state = np.bincount(device, weights=problem.graph.ops.state_bytes, minlength=problem.n_devices)
+    return state.astype(np.float64) + weight_bytes(problem, device)
+
+
+def weight_bytes(problem: Problem, device: Ints) -> Floats:
+    """Bytes of the weights that the ops of each device use [n_devices]; tied weights count once per device."""
     graph, count = problem.graph, problem.n_devices
-    resident = np.bincount(device, weights=graph.ops.state_bytes, minlength=count).astype(np.float64)
-    if len(graph.weight_edges):
-        size = storage_bytes(graph)
-        storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
-        held = np.unique(device[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
-        resident += np.bincount(held // len(size), weights=size[held % len(size)], minlength=count)
-    return resident
+    if not len(graph.weight_edges):
+        return np.zeros(count)
+    size = storage_bytes(graph)
+    storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
+    held = np.unique(device[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
+    return np.bincount(held // len(size), weights=size[held % len(size)], minlength=count).astype(np.float64)
 
 
 def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
@@ -62,7 +68,11 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
     """Resident bytes and peak bytes (resident included) of each device [n_devices], as the memory model counts.
 
     `timeline` saves simulating `operator` execution again. A placement that cannot run has no peak of its own.
+    Every member of a replicated stage holds all of it.
     """
+    if placement.replicas is not None:
+        resident, peak = device_memory(problem, replace(placement, replicas=None), timeline)
+        return resident[placement.replicas], peak[placement.replicas]
     resident = resident_bytes(problem, placement.device)
     if problem.objective.memory == "sum" or not problem.graph.n_tensors:
         return resident, resident.copy()

@@ -4,7 +4,7 @@ A tensor crosses to a location at most once. Staged: the producing accelerator s
 each accelerator that needs it receives it once. Direct: it is sent once per destination, at that link's
 speed, and received there. Host devices pay for neither. The load of a device is compute + send + receive
 (blocking), max(compute, send + receive) (overlap) or max(compute, send, receive) (duplex); a shared wire
-carries the sum of its transfers. The value is the largest load.
+carries the sum of its transfers. The value is the largest load. Stages on several devices: see `replicas`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,13 @@ MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
 
 
 class Loads(NamedTuple):
-    """Seconds per sample: compute, send, receive [n_devices], and the traffic of each shared wire."""
+    """Seconds per sample: compute, send, receive [n_devices], traffic of each shared wire, synchronization."""
 
     compute: Floats
     send: Floats
     receive: Floats
     wires: Floats
+    sync: Floats  # [n_devices] what replicas spend on keeping their weights the same
 
 
 @helper
@@ -137,18 +138,18 @@ def _loads(a, placement, compute, send, receive, wires):
 def loads(a: Arrays, device: Ints) -> Loads:
     """The loads of one placement [n_ops], before they are combined by a communication mode."""
     places = len(a.location)
-    result = Loads(np.zeros(places + 1), np.zeros(places + 1), np.zeros(places + 1), np.zeros(a.n_wires))
-    _loads(a, device, *result)
-    return Loads(result.compute[:places], result.send[:places], result.receive[:places], result.wires)
+    compute, send, receive, wires = (*np.zeros((3, places + 1)), np.zeros(a.n_wires))
+    _loads(a, device, compute, send, receive, wires)
+    return Loads(compute[:places], send[:places], receive[:places], wires, np.zeros(places))
 
 
 def combine(parts: Loads, mode: str) -> Floats:
     """The load of each device [n_devices] under a communication mode."""
     if mode == "blocking":
-        return parts.compute + parts.send + parts.receive
+        return parts.compute + parts.send + parts.receive + parts.sync
     if mode == "overlap":
-        return np.maximum(parts.compute, parts.send + parts.receive)
-    return np.maximum(parts.compute, np.maximum(parts.send, parts.receive))
+        return np.maximum(parts.compute, parts.send + parts.receive + parts.sync)
+    return np.maximum(parts.compute, np.maximum(parts.send, parts.receive) + parts.sync)
 
 
 def max_loads(a: Arrays, placements: Ints, mode: str, first: int, last: int, values: Floats) -> None:

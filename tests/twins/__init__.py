@@ -3,6 +3,7 @@
 from twins.memory import peak_memory
 from twins.operator import Operator, operator_makespan
 from twins.plain import Plain
+from twins.replicas import replicated_value
 from twins.sequential import sequential_makespan
 from twins.subgraph import subgraph_makespan
 from twins.throughput import MaxLoad, throughput_value
@@ -13,6 +14,7 @@ __all__ = [
     "Plain",
     "operator_makespan",
     "peak_memory",
+    "replicated_value",
     "sequential_makespan",
     "subgraph_makespan",
     "throughput_value",

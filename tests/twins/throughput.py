@@ -18,6 +18,13 @@ def throughput_value(problem: Problem, device: list[int]) -> float:
 
 def _busiest(problem: Problem, device: list[int], counts: list[bool], backward: bool = False) -> float:
     """Seconds per sample of the busiest device or wire, if only some ops count, and model inputs unless backward."""
+    return worst_of(problem.objective.communication, *parts_of(problem, device, counts, backward))
+
+
+def parts_of(
+    problem: Problem, device: list[int], counts: list[bool], backward: bool = False
+) -> tuple[list[float], ...]:
+    """Seconds per sample: compute, send and receive of every location, and of every wire, as in `_busiest`."""
     plain = Plain(problem)
     compute, send, receive = ([0.0] * (plain.host + 1) for _ in range(3))
     wires = [0.0] * plain.n_wires
@@ -48,9 +55,13 @@ def _busiest(problem: Problem, device: list[int], counts: list[bool], backward: 
             for target in needed - {plain.host}:
                 travel(tensor, plain.host, target)
 
-    mode = problem.objective.communication
+    return compute, send, receive, wires
+
+
+def worst_of(mode: str, compute: list[float], send: list[float], receive: list[float], wires: list[float]) -> float:
+    """The load of the busiest device or wire, from their parts under a communication mode."""
     loads = []
-    for d in range(plain.host):
+    for d in range(len(compute) - 1):
         if mode == "blocking":
             loads.append(compute[d] + send[d] + receive[d])
         elif mode == "overlap":

@@ -1,0 +1,67 @@
+"""The checker's rules for replicas, in plain Python like the rest of it: equal members, and not too many."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Violation
+
+
+def misread_replicas(problem: Problem, placement: Placement) -> str:
+    """Why the replicas of a placement mean nothing, in words; "" if they name stages, each by one device."""
+    stage = [] if placement.replicas is None else placement.replicas.tolist()
+    names = problem.cluster.names
+    if len(stage) != len(names):
+        return f"it says of {len(stage)} devices whose stage they repeat, the cluster has {len(names)}"
+    busy = set(placement.device.tolist())
+    for d, e in enumerate(stage):
+        if not 0 <= e < len(names):
+            return f"{names[d]} repeats the stage of device number {e}, which does not exist"
+        if stage[e] != e:
+            return f"{names[d]} repeats the stage of {names[e]}, which repeats that of another device"
+        if e != d and d in busy:
+            return f"{names[d]} repeats the stage of {names[e]} and has ops of its own"
+    return ""
+
+
+def check_replicas(problem: Problem, device: list[int], stage: list[int]) -> list[Violation]:
+    """The violations of stages that too many or unequal devices share."""
+    names, found = problem.cluster.names, []
+    members: dict[int, list[int]] = defaultdict(list)
+    for d, e in enumerate(stage):
+        members[e].append(d)
+    for e, sharers in members.items():
+        if len(sharers) > problem.most_replicas:
+            shown = ", ".join(names[d] for d in sharers)
+            message = f"{shown} share one stage, and at most {problem.most_replicas} may"
+            found.append(Violation("replicas", message, names[e]))
+        for d in sharers:
+            why = "" if d == e else _difference(problem, d, e)
+            if why:
+                message = f"{names[d]} repeats the stage of {names[e]}, and {why}"
+                found.append(Violation("replicas", message, names[d]))
+    return found
+
+
+def _difference(problem: Problem, one: int, other: int) -> str:
+    """What tells two devices apart, in words; "" if they are equal."""
+    if problem.capacity[one] != problem.capacity[other]:
+        return "their memory differs"
+    seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf)
+    if (seconds[:, one] != seconds[:, other]).any():
+        return "they differ in the ops that they may run or in how long these take"
+    cluster = problem.cluster
+    table, ends = cluster.link_class.tolist(), [int(cluster.location[d]) for d in (one, other)]
+    if cluster.is_host[one] != cluster.is_host[other]:
+        return "one of them works in host memory"
+    swap = {ends[0]: ends[1], ends[1]: ends[0]}
+    places = range(len(table))
+    if any(table[a][b] != table[swap.get(a, a)][swap.get(b, b)] for a in ends for b in places) or any(
+        table[a][b] != table[swap.get(a, a)][swap.get(b, b)] for a in places for b in ends
+    ):
+        return "their links differ"
+    return ""
