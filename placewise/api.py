@@ -99,6 +99,8 @@ def place(
     graph: str | None = None,
     convex: bool | None = None,
     schedule: str | None = None,
+    replicas: int | str | None = None,
+    step_samples: int | None = None,
     budget: Budget | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
@@ -113,6 +115,7 @@ def place(
     wishes = Wishes(
         objective, execution, communication, memory, contiguous, headroom,
         _rules(pins), _rules(forbidden), dims or {}, costs=costs, graph=graph, convex=convex, schedule=schedule,
+        replicas=replicas, step_samples=step_samples,
     )  # fmt: skip
     problem = build(model, devices, wishes)
     return Plan(place_problem(problem, placer, budget, options=options, on_progress=on_progress))

@@ -45,7 +45,9 @@ class Wishes:
     every one holds; `contiguous` defaults to True for throughput, and `convex` asks for less instead; `dims` gives
     symbolic dimensions; `view` is "folded" (constants folded away) or "raw"; `costs` is a file of given op times
     (CSV ``op,device,seconds`` over the estimates, or a whole cost table); `graph` is "inference" or "training": a
-    PipeDream profile holds both (default: inference), of any other model it must be the one that is there.
+    PipeDream profile holds both (default: inference), of any other model it must be the one that is there;
+    `replicas` (1 by default; 0 or "any" for any number) is the most devices per stage, `step_samples` as in
+    `Objective`.
     """
 
     objective: str | None = None
@@ -62,6 +64,8 @@ class Wishes:
     graph: str | None = None
     convex: bool | None = None
     schedule: str | None = None
+    replicas: int | str | None = None
+    step_samples: int | None = None
 
 
 NO_WISHES = Wishes()
@@ -109,7 +113,7 @@ def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISH
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
     model needs them. Costs are the roofline's. Raises InputError and its kin.
     """
-    return _problem(open_model(model, wishes), str(model), devices, wishes)
+    return _noting_free_sync(_problem(open_model(model, wishes), str(model), devices, wishes))
 
 
 def build_for_plan(
@@ -198,6 +202,7 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
             communication=wishes.communication or (None if latency else objective.communication),
             schedule=wishes.schedule or (None if latency else objective.schedule),
             memory=wishes.memory or objective.memory,
+            step_samples=objective.step_samples if wishes.step_samples is None and not latency else wishes.step_samples,
         )
     if constraints is not None:
         unshaped = wishes.contiguous is None and not wishes.convex
@@ -209,6 +214,8 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
             pins=constraints_of(constraints).pins if wishes.pins is None else wishes.pins,
             forbidden=constraints_of(constraints).forbidden if wishes.forbidden is None else wishes.forbidden,
         )
+        if wishes.replicas is None and wishes.objective == "throughput":
+            wishes = replace(wishes, replicas=constraints.replicas)
     return wishes
 
 
@@ -228,6 +235,7 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         wished.contiguous,
         kept.headroom if wishes.headroom is None else wishes.headroom,
         wished.convex,
+        kept.replicas if wishes.replicas is None else wished.replicas,
     )
     warnings = (*problem.warnings, *said)
     return problem.with_(costs=costs, objective=objective, constraints=constraints, warnings=warnings)
@@ -244,12 +252,15 @@ def _objective(default: Objective, wishes: Wishes) -> Objective:
         raise InputError("a communication mode belongs to throughput", remedy="add --objective throughput")
     if wishes.schedule and default.kind == "latency":
         raise InputError("a schedule belongs to throughput", remedy="add --objective throughput")
+    if default.kind == "latency" and (wishes.replicas is not None or wishes.step_samples is not None):
+        raise InputError("replicas and step samples belong to throughput", remedy="add --objective throughput")
     wished: dict[str, Any] = {
         "kind": default.kind,
         "communication": wishes.communication or default.communication,
         "execution": wishes.execution or default.execution,
         "memory": wishes.memory or default.memory,
         "schedule": wishes.schedule or default.schedule,
+        "step_samples": default.step_samples if wishes.step_samples is None else wishes.step_samples,
     }
     return Objective(**wished)
 
@@ -261,4 +272,24 @@ def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
         contiguous, convex = bool(wishes.contiguous), bool(wishes.convex)
     elif wishes.convex is not None:
         convex = False
-    return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex)
+    most = _most_replicas(wishes.replicas)
+    return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex, most)
+
+
+def _most_replicas(wished: int | str | None) -> int:
+    """The limit as `Constraints` has it: "any" is 0, no wish is 1. Raises InputError."""
+    if wished is None:
+        return 1
+    text = str(wished)
+    if text != "any" and not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InputError(f"replicas is {wished!r}", remedy="give a number of devices per stage, or any")
+    return 0 if text == "any" else int(text)
+
+
+def _noting_free_sync(problem: Problem) -> Problem:
+    """The problem with a warning where replicas would be kept the same for nothing, for want of figures."""
+    graph = problem.graph
+    if problem.most_replicas == 1 or not graph.ops.backward.any() or len(graph.weight_edges):
+        return problem
+    note = "the model does not say which of its bytes are weights: to keep replicas the same costs nothing here"
+    return problem.with_(warnings=(*problem.warnings, note))

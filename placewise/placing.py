@@ -25,7 +25,18 @@ from placewise.model.result import (
     gap_of,
 )
 from placewise.placers import registry
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, Placer, Progress, Stopwatch, ignore
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    Placer,
+    Progress,
+    Stopwatch,
+    ignore,
+    sound,
+)
 from placewise.simulate import lower_bound, simulate, why_infeasible
 
 BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
@@ -119,7 +130,8 @@ def _propose(
     placer: Placer, problem: Problem, watch: Stopwatch, hints: Hints, evaluate: Evaluate | None, on_progress: OnProgress
 ) -> Proposal:
     try:
-        return placer.propose(problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+        proposal = placer.propose(problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+        return sound(placer.info, problem, proposal)
     except KeyboardInterrupt:
         return Proposal(None, reason=Reason.INTERRUPTED)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.columns import Longs
 from placewise.model.costs import CostTable
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph, Source
@@ -139,10 +140,12 @@ def problems(draw: st.DrawFn) -> Problem:
         draw(st.sampled_from(["blocking", "overlap", "duplex"])),
         draw(st.sampled_from(["operator", "subgraph", "sequential"])),
         draw(st.sampled_from(["live", "sum"])),
+        step_samples=draw(st.integers(0, 9)),
     )
     constraints = Constraints(
-        draw(rules), draw(rules), draw(st.booleans()), draw(st.floats(0, 0.99)), draw(st.booleans())
-    )
+        draw(rules), draw(rules), draw(st.booleans()), draw(st.floats(0, 0.99)), draw(st.booleans()),
+        draw(st.integers(0, 9)),
+    )  # fmt: skip
     warnings = tuple(draw(st.lists(NAMES, max_size=2)))
     return Problem(graph, cluster, draw(costs_for(graph, cluster)), objective, constraints, warnings)
 
@@ -154,7 +157,18 @@ def placements_for(draw: st.DrawFn, problem: Problem) -> Placement:
     device = random.integers(0, problem.n_devices, problem.n_ops)
     call = random.integers(0, 9, problem.n_ops) if draw(st.booleans()) else None
     order = random.permutation(problem.n_ops) if draw(st.booleans()) else None
-    return Placement(device, call, order)
+    return Placement(device, call, order, _replicas(draw, device.tolist(), problem.n_devices))
+
+
+def _replicas(draw: st.DrawFn, device: list[int], n_devices: int) -> Longs | None:
+    """Unused devices that repeat the stages of others, or no column."""
+    if draw(st.booleans()):
+        return None
+    free = [d for d in range(n_devices) if d not in device]
+    stage = np.arange(n_devices)
+    for d in free:
+        stage[d] = draw(st.sampled_from([d, *device]))
+    return stage
 
 
 def columns_of(thing: object, prefix: str = "") -> dict[str, object]:

@@ -81,12 +81,14 @@ def test_a_plan_says_everything(tmp_path: Path) -> None:
     assert plan["bound_method"] == "fractional assignment"
     assert plan["objective"] == {
         "kind": "throughput", "communication": "blocking", "execution": "operator", "memory": "live",
+        "schedule": "1f1b", "step_samples": 0,
     }  # fmt: skip
     assert plan["constraints"]["pins"] == [{"pattern": "^a$", "device": "gpu"}]
     assert [device["name"] for device in plan["cluster"]["devices"]] == ["gpu", "cpu"]
     assert plan["devices"][0] == {
         "device": "gpu", "ops": 1, "compute": 1.0, "send": 2.0, "receive": 0.0, "load": 3.0, "idle": 1.0,
         "resident": 10.0, "peak": 20.0, "capacity": 90.0, "waits_for": "cpu",
+        "forward": None, "backward": None, "sync": 0.0, "replicas": 1, "repeats": "",
     }  # fmt: skip
     assert (plan["devices"][1]["idle"], plan["devices"][1]["capacity"]) == (None, None)
     assert plan["wires"] == {"pcie": 0.5}
@@ -118,8 +120,19 @@ def test_without_calls_and_order_there_are_none(tmp_path: Path) -> None:
     """A placement without calls and order leaves both out of the file."""
     placement = Placement(np.array([0, 1]))
     save_plan(result(placement=placement), tmp_path / "plan.json")
-    assert {"calls", "order"}.isdisjoint(json.loads((tmp_path / "plan.json").read_text("utf-8")))
+    assert {"calls", "order", "replicas"}.isdisjoint(json.loads((tmp_path / "plan.json").read_text("utf-8")))
     assert placement_of(tmp_path / "plan.json", two_ops(), machine()) == placement
+
+
+def test_replicas_are_devices_by_name(tmp_path: Path) -> None:
+    """The file names whose stage a device repeats; names that do not exist are refused."""
+    placement = Placement(np.array([0, 0]), replicas=np.array([0, 0]))
+    save_plan(result(placement=placement), tmp_path / "plan.json")
+    assert json.loads((tmp_path / "plan.json").read_text("utf-8"))["replicas"] == {"cpu": "gpu"}
+    assert placement_of(tmp_path / "plan.json", two_ops(), machine()) == placement
+    for named in ({"tpu": "gpu"}, {"cpu": "tpu"}):
+        with pytest.raises(PlanError, match="'replicas' names the device 'tpu'"):
+            placement_of(written(tmp_path / "plan.json", replicas=named), two_ops(), machine())
 
 
 def test_a_plan_without_placement(tmp_path: Path) -> None:

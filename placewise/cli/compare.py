@@ -29,6 +29,8 @@ def compare(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     convex: opt.Convex = False,
+    replicas: opt.Replicas = None,
+    step_samples: opt.StepSamples = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -45,8 +47,9 @@ def compare(
 
     listen(quiet)
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
-    )
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
+        replicas=replicas, step_samples=step_samples,
+    )  # fmt: skip
     names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
     with progress(quiet) as on_progress:
         problem = build(model, devices, wishes)

@@ -41,6 +41,14 @@ Convex = Annotated[
     bool,
     typer.Option("--convex", help="No chain, but no path may leave a device and return.", rich_help_panel="Meaning"),
 ]
+Replicas = Annotated[
+    str | None,
+    typer.Option(help="Throughput: how many equal devices may share a stage, or 'any'.", rich_help_panel="Meaning"),
+]
+StepSamples = Annotated[
+    int | None,
+    typer.Option(min=0, help="Samples per synchronization of replicas; 0: one per replica.", rich_help_panel="Meaning"),
+]
 View = Annotated[
     str | None, typer.Option(help="folded or raw: with constants folded away or kept.", rich_help_panel="Meaning")
 ]
@@ -84,6 +92,9 @@ def wishes_of(
     costs: str,
     graph: str | None,
     convex: bool,
+    *,
+    replicas: str | None,
+    step_samples: int | None,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
     from placewise.building import Wishes
@@ -92,6 +103,7 @@ def wishes_of(
     return Wishes(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
         _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, costs, graph, convex or None,
+        replicas=replicas, step_samples=step_samples,
     )  # fmt: skip
 
 

@@ -32,6 +32,8 @@ def place(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     convex: opt.Convex = False,
+    replicas: opt.Replicas = None,
+    step_samples: opt.StepSamples = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -53,8 +55,9 @@ def place(
 
     listen(quiet)
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
-    )
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
+        replicas=replicas, step_samples=step_samples,
+    )  # fmt: skip
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:
         ensure_writable(output)

@@ -28,6 +28,8 @@ def simulate(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     convex: opt.Convex = False,
+    replicas: opt.Replicas = None,
+    step_samples: opt.StepSamples = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -39,8 +41,9 @@ def simulate(
 ) -> None:
     """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
     wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
-    )
+        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
+        replicas=replicas, step_samples=step_samples,
+    )  # fmt: skip
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json(_document(judgement))
@@ -61,6 +64,8 @@ def check(
     memory: opt.Memory = None,
     contiguous: opt.Contiguous = None,
     convex: opt.Convex = False,
+    replicas: opt.Replicas = None,
+    step_samples: opt.StepSamples = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -72,8 +77,9 @@ def check(
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
     wishes = opt.wishes_of(
-        objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex
-    )
+        objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
+        replicas=replicas, step_samples=step_samples,
+    )  # fmt: skip
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})

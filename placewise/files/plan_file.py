@@ -47,12 +47,17 @@ class DeviceUseRecord(Record):
     waits_for: str = ""
     forward: float | None = Field(None, description="seconds of the forward phase, with the schedule gpipe")
     backward: float | None = Field(None, description="seconds of the backward phase, with the schedule gpipe")
+    sync: Amount = Field(0.0, description="seconds that keep the weights of a replicated stage the same")
+    replicas: int = Field(1, description="how many devices share its stage")
+    repeats: str = Field("", description="the device whose stage it shares and on which `assignment` puts the ops")
 
 
 class ViolationRecord(Record):
     """One broken rule."""
 
-    kind: str = Field(description="coverage, support, pin, colocation, memory, contiguity, convexity or calls")
+    kind: str = Field(
+        description="coverage, support, pin, colocation, memory, contiguity, convexity, calls or replicas"
+    )
     message: str
     device: str = ""
     ops: tuple[str, ...] = ()
@@ -116,6 +121,7 @@ class PlanFile(Record):
     assignment: dict[str, str] = Field(description="op name → device name; empty if there is no placement")
     calls: dict[str, int] | None = Field(None, description="op name → number of its call on its device")
     order: dict[str, int] | None = Field(None, description="op name → priority; smaller starts earlier")
+    replicas: dict[str, str] | None = Field(None, description="device → the device whose stage it runs as well")
     tool: ToolRecord | None = None
 
 
@@ -154,6 +160,7 @@ def plan_of(result: Result) -> PlanFile:
             "assignment": {} if placement is None else _assignment(placement, names, problem.cluster.names),
             "calls": _numbers(names, placement.call) if placement else None,
             "order": _numbers(names, placement.order) if placement else None,
+            "replicas": _repeated(placement, problem.cluster.names) if placement else None,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }
     )
@@ -162,7 +169,7 @@ def plan_of(result: Result) -> PlanFile:
 def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
-    unset = {name for name in ("calls", "order") if getattr(plan, name) is None}
+    unset = {name for name in ("calls", "order", "replicas") if getattr(plan, name) is None}
     with naming(path):
         text = json_bytes(plan, exclude=unset)
     with atomic_write(path, "wb") as file:
@@ -257,7 +264,8 @@ def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster:
     if graph.n_ops and not plan.assignment:
         raise PlanError(f"holds no placement: its status is {plan.status}", remedy="place the model again")
     device = Placement.named(graph, cluster, plan.assignment).device
-    return Placement(device, _column(graph, plan.calls, "call"), _column(graph, plan.order, "priority"))
+    calls, order = _column(graph, plan.calls, "call"), _column(graph, plan.order, "priority")
+    return Placement(device, calls, order, _replicas(plan.replicas, cluster.names))
 
 
 def _assignment(placement: Placement, ops: tuple[str, ...], devices: tuple[str, ...]) -> dict[str, str]:
@@ -266,6 +274,25 @@ def _assignment(placement: Placement, ops: tuple[str, ...], devices: tuple[str, 
 
 def _numbers(ops: tuple[str, ...], column: Ints | None) -> dict[str, int] | None:
     return None if column is None else dict(zip(ops, column.tolist(), strict=True))
+
+
+def _repeated(placement: Placement, devices: tuple[str, ...]) -> dict[str, str] | None:
+    if placement.replicas is None:
+        return None
+    return {devices[d]: devices[e] for d, e in enumerate(placement.replicas.tolist()) if d != e}
+
+
+def _replicas(named: Mapping[str, str] | None, devices: tuple[str, ...]) -> Ints | None:
+    if named is None:
+        return None
+    stage = np.arange(len(devices), dtype=np.int32)
+    for device, repeated in named.items():
+        for name in (device, repeated):
+            if name not in devices:
+                remedy = f"the cluster has {', '.join(devices)}"
+                raise PlanError(f"'replicas' names the device {name!r}, which does not exist", remedy=remedy)
+        stage[devices.index(device)] = devices.index(repeated)
+    return stage
 
 
 def _column(graph: Graph, numbers: Mapping[str, int] | None, what: str) -> Ints | None:

@@ -23,6 +23,9 @@ class ObjectiveRecord(Record):
     execution: Literal["operator", "subgraph", "sequential"] = Field("operator", description="for latency")
     memory: Literal["live", "sum"] = Field("live", description="how memory is counted")
     schedule: Literal["1f1b", "gpipe"] = Field("1f1b", description="for throughput of training pipelines")
+    step_samples: int = Field(
+        0, ge=0, description="samples per synchronization of replicated stages; 0: one per replica"
+    )
 
 
 class RuleRecord(Record):
@@ -40,6 +43,7 @@ class ConstraintsRecord(Record):
     contiguous: bool = Field(False, description="stages form a chain of ideals")
     headroom: float = Field(0.0, description="share of every accelerator's memory that stays free")
     convex: bool = Field(False, description="no path of forward ops leaves a device and comes back")
+    replicas: int = Field(1, ge=0, description="the most devices that may run one stage; 0: any number")
 
 
 class ProblemHeader(Record):
@@ -108,4 +112,4 @@ def constraints_record(constraints: Constraints) -> ConstraintsRecord:
 def constraints_of(record: ConstraintsRecord) -> Constraints:
     """The constraints of a record. Raises InputError."""
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
-    return Constraints(pins, forbidden, record.contiguous, record.headroom, record.convex)
+    return Constraints(pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas)

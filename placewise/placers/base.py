@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol
 
 from placewise.model.columns import Floats, Ints
@@ -16,7 +16,10 @@ from placewise.model.result import Proposal
 
 @dataclass(frozen=True, slots=True)
 class PlacerInfo:
-    """What a placer is: `exact` if it proves its answers, what it takes, what it needs, where it is from."""
+    """What a placer is: `exact` if it proves its answers, what it takes, what it needs, where it is from.
+
+    `replicates` says that its bounds hold where several devices may share a stage.
+    """
 
     name: str
     summary: str
@@ -24,6 +27,7 @@ class PlacerInfo:
     exact: bool = False
     objectives: frozenset[str] = frozenset({"throughput", "latency"})
     extra: str = ""
+    replicates: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +94,13 @@ def ignore(_: Progress) -> None:
 
 
 NO_HINTS = Hints()
+
+
+def sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
+    """The proposal, without a bound that leaves out replicated stages where the problem allows them."""
+    if info.replicates or problem.most_replicas == 1:
+        return proposal
+    return replace(proposal, bound=None)
 
 
 class Placer(Protocol):

@@ -19,8 +19,10 @@ from placewise.placers.base import (
     Progress,
     Stopwatch,
     ignore,
+    sound,
 )
 from placewise.placers.common.rules import broken
+from placewise.placers.common.worth import worth
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
 
@@ -40,7 +42,10 @@ class AutoPlacer:
     """What people do by hand first, then the method for the objective: dp for pipelines, temper for latency."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
-        name="auto", summary="the best of the placers that suit the problem", source="a portfolio of the placers here"
+        name="auto",
+        summary="the best of the placers that suit the problem",
+        source="a portfolio of the placers here",
+        replicates=True,
     )
 
     def supports(self, problem: Problem) -> str | None:
@@ -70,6 +75,7 @@ class AutoPlacer:
                     continue
                 on_progress(Progress(name, watch.elapsed, "starting", state.best.value if state.best else None))
                 found = placer.propose(problem, watch.rest(), hints=hints, evaluate=price, on_progress=on_progress)
+                found = sound(placer.info, problem, found)
                 if found.infeasible:
                     return found if name == LAST_RESORT else _in_bytes(problem, found, watch)
                 candidate = _judged(problem, name, found, price)
@@ -138,5 +144,5 @@ def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
 def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _Candidate | None:
     if found.placement is None or broken(problem, found.placement.device):
         return None
-    value = float(price(found.placement.device[None])[0])
+    value = worth(problem, found.placement, price)
     return _Candidate(name, found, value) if np.isfinite(value) else None

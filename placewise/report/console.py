@@ -13,7 +13,7 @@ from rich.text import Text
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.report.devices import DeviceView
-from placewise.report.words import baseline_lines, headline, host_remark, value_name, verdict
+from placewise.report.words import baseline_lines, headline, host_remark, replica_lines, value_name, verdict
 from placewise.units import format_seconds
 
 
@@ -74,7 +74,8 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 def _devices(problem: Problem, judgement: Judgement) -> list[RenderableType]:
     remark = host_remark(problem, judgement)
-    return [DeviceView(judgement), *([Text(remark, style="dim")] if remark else [])]
+    remarks = [*replica_lines(judgement), *([remark] if remark else [])]
+    return [DeviceView(judgement), *(Text(line, style="dim") for line in remarks)]
 
 
 def _bold(text: str) -> Text:

@@ -89,6 +89,20 @@ def host_remark(problem: Problem, judgement: Judgement) -> str:
     return f"{over[0]} runs several ops at once: its load adds up their times, which may be more than the latency"
 
 
+def replica_lines(judgement: Judgement) -> list[str]:
+    """A sentence per stage that several devices share: which, and what it takes to keep their weights the same."""
+    lines = []
+    for use in judgement.devices:
+        members = [use.device, *(other.device for other in judgement.devices if other.repeats == use.device)]
+        if len(members) == 1 or not use.ops:
+            continue
+        who = ", ".join(members[:_SHOWN]) + (f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else "")
+        sync = f", synchronization {format_seconds(use.sync)} per sample" if use.sync else ""
+        lines.append(f"{who} share one stage (×{len(members)}){sync}")
+    return lines
+
+
+_SHOWN = 8
 _AS_FAR = "one device as far as the rules allow"
 
 
