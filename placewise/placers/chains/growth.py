@@ -3,7 +3,8 @@
 ``value[I, s]`` is the least max-load of any way to run the ideal I on the devices that state s counts; a
 stage from I to J on one more device leads to ``max(value[I, s], load(J − I))``. Only what can still beat
 the best known value is grown: stages whose compute and unavoidable communication stay below it, from states
-whose devices that are left can do the work that is left.
+whose devices that are left can do the work that is left. Where costs have a second half, the forward phase, it is
+the backward loads that are minimized, among stages whose forward load keeps a limit.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Table(NamedTuple):
 
     `work_left` [n_ideals] and `work_room` [n_states] are in a common measure: at a max-load T, the devices
     that a state leaves do at most ``work_room · T`` of the work, and in `blocking` mode of the transfers across
-    its edge, that an ideal leaves.
+    its edge, that an ideal leaves. `fore_left` and `fore_room` say the same of forward loads within a limit,
+    `both_left` and `both_room` of all loads within a total.
     """
 
     digits: Ints  # [n_states, n_classes]
@@ -38,6 +40,11 @@ class Table(NamedTuple):
     parent: Ints  # [n_ideals, n_states] the ideal before the last stage
     via: npt.NDArray[np.int16]  # [n_ideals, n_states] the class of the last stage
     best: Longs  # [2] the value to beat, and the state of the full ideal that has it (−1: none yet)
+    limit: Longs  # [3] most of a forward load; the next such limit that could find more; what both phases stay below
+    fore_left: Longs
+    fore_room: Floats
+    both_left: Longs
+    both_room: Floats
 
 
 class Stage(NamedTuple):
@@ -141,10 +148,34 @@ def _load(seconds, enter, leave, mode):
     return max(seconds, max(enter, leave))
 
 
+@helper
+def _loads(c, stage, depth, k):
+    """The load of the stage on a device of class k, and what no further component can take from it."""
+    seconds, r = stage.seconds[depth, k], c.rate[k]
+    if r < 0:
+        return seconds, seconds
+    load = _load(seconds, stage.enter[depth, r], stage.leave[depth, r], c.mode)
+    return load, _load(seconds, stage.enter_always[depth, r], stage.leave_always[depth, r], c.mode)
+
+
+@helper
+def _phases_fit(t, ideal, s):
+    """Whether the devices that state s leaves can do what an ideal leaves, within the limits of both phases."""
+    if t.both_left[ideal] > t.both_room[s] * SLACK * t.limit[2]:
+        return False
+    room = t.fore_room[s] * SLACK
+    if t.fore_left[ideal] <= room * t.limit[0]:
+        return True
+    if room > 0 and t.fore_left[ideal] < room * t.limit[1]:
+        t.limit[1] = max(t.limit[0] + 1, np.int64(t.fore_left[ideal] / room))
+    return False
+
+
 @kernel
 def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel: int) -> int:
     """Process ideals from number `base` on until about `fuel` stages were tried; returns the next number."""
-    n_classes, full = len(c.rate), len(ideals.offsets) - 2
+    n_classes, full = len(t.stride), len(ideals.offsets) - 2
+    two = len(c.rate) > n_classes
     while base < full and fuel > 0:
         n_live = _live_states(c, t, stage, base)
         if n_live == 0:
@@ -168,9 +199,10 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
             fuel -= 1
             possible = False
             stage.size[depth + 1] = stage.size[depth] + c.size[part]
+            for k in range(len(c.rate)):
+                stage.seconds[depth + 1, k] = min(stage.seconds[depth, k] + c.seconds[part, k], NEVER)
             for k in range(n_classes):
-                seconds = min(stage.seconds[depth, k] + c.seconds[part, k], NEVER)
-                stage.seconds[depth + 1, k] = seconds
+                seconds = stage.seconds[depth + 1, k]
                 possible |= stage.usable[k] and seconds < t.best[0] and stage.size[depth + 1] <= c.capacity[k]
             if not possible:
                 continue
@@ -178,18 +210,25 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
             depth += 1
             growing = False
             for k in range(n_classes):
-                seconds, r = stage.seconds[depth, k], c.rate[k]
-                if not stage.usable[k] or seconds >= t.best[0] or stage.size[depth] > c.capacity[k]:
+                if not stage.usable[k] or stage.seconds[depth, k] >= t.best[0] or stage.size[depth] > c.capacity[k]:
                     continue
-                least = load = seconds
-                if r >= 0:
-                    load = _load(seconds, stage.enter[depth, r], stage.leave[depth, r], c.mode)
-                    least = _load(seconds, stage.enter_always[depth, r], stage.leave_always[depth, r], c.mode)
+                load, least = _loads(c, stage, depth, k)
+                if two and least < t.best[0]:
+                    fore, always = _loads(c, stage, depth, k + n_classes)
+                    if least + always >= t.limit[2]:
+                        continue
+                    growing |= always <= t.limit[0]
+                    if load >= t.best[0] or fore > t.limit[0] or load + fore >= t.limit[2]:
+                        if always > t.limit[0] or (load < t.best[0] and load + fore < t.limit[2]):
+                            t.limit[1] = min(t.limit[1], always if always > t.limit[0] else fore)
+                        continue
                 growing |= least < t.best[0]
                 for i in range(n_live if load < t.best[0] else 0):
                     s = stage.live[i]
                     value, after = max(t.value[base, s], load), s + t.stride[k]
                     if t.digits[s, k] == c.n_devices[k] or value >= min(t.best[0], t.value[target, after]):
+                        continue
+                    if two and not _phases_fit(t, target, after):
                         continue
                     if t.work_left[target] <= t.work_room[after] * t.best[0] * SLACK:
                         t.value[target, after], t.parent[target, after], t.via[target, after] = value, base, k

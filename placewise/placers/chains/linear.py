@@ -14,8 +14,8 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.chains.ideals import prefixes
-from placewise.placers.chains.program import MOST_CELLS, GoOn, n_states, search
-from placewise.placers.chains.stages import price
+from placewise.placers.chains.phases import price, search
+from placewise.placers.chains.program import MOST_CELLS, GoOn, n_states
 
 MOST_SEGMENTS = 4000
 """Longer lines are cut into this many segments first, where cutting is cheap."""

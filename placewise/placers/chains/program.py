@@ -60,9 +60,9 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: 
     `gap`: it may stop once nothing can be better than `beat` by a larger share. Needs
     ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
     """
-    floor, left = 0, _left(priced.costs, ideals)
-    for target in _targets(priced.costs, beat):
-        found = _run(priced, ideals, left, go_on, target)
+    floor, left = 0, left_of(priced.costs, ideals)
+    for target in targets(priced.costs, beat):
+        found = run(priced, ideals, table_of(priced.costs, len(ideals), left, target), go_on)
         if found.reason is not Reason.FINISHED:
             return replace(found, floor=floor)
         if found.chain is not None:
@@ -73,11 +73,16 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: 
     return Found(None, Reason.FINISHED, floor)
 
 
-def _targets(costs: StageCosts, beat: int) -> list[int]:
-    """Values to ask for, one after the other; the last is `beat`."""
+def least_load(costs: StageCosts) -> float:
+    """A simple lower bound on the max-load: all work shared among all devices, and the largest component."""
     speed, work = _work(costs)
     quickest = costs.seconds.min(axis=1, initial=NEVER).max(initial=0)
-    least = max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
+    return max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
+
+
+def targets(costs: StageCosts, beat: int) -> list[int]:
+    """Values to ask for, one after the other; the last is `beat`."""
+    least = least_load(costs)
     if beat < NEVER:
         lower = [int(least + step * (beat - least)) for step in STEPS]
     else:
@@ -85,8 +90,9 @@ def _targets(costs: StageCosts, beat: int) -> list[int]:
     return [target for target in lower if 0 < target < beat] + [beat]
 
 
-def _run(priced: Priced, ideals: Ideals, left: Longs, go_on: GoOn, beat: int) -> Found:
-    table, at, full = _table(priced.costs, ideals, left, beat), 0, len(ideals) - 1
+def run(priced: Priced, ideals: Ideals, table: Table, go_on: GoOn) -> Found:
+    """The best chain below what the table is to beat; `floor` is left to the caller."""
+    at, full = 0, len(ideals) - 1
     stage, reason = room(priced.costs, full + 1, len(table.digits)), Reason.FINISHED
     try:
         while at < full:
@@ -99,26 +105,43 @@ def _run(priced: Priced, ideals: Ideals, left: Longs, go_on: GoOn, beat: int) ->
     return Found(_trace(priced, ideals, table) if table.best[1] >= 0 else None, reason)
 
 
-def _table(costs: StageCosts, ideals: Ideals, left: Longs, beat: int) -> Table:
-    base = costs.n_devices + 1
-    stride = np.concatenate((np.cumprod(base[::-1])[::-1][1:], [1])).astype(np.int64)
-    digits = (np.arange(n_states(costs))[:, None] // stride) % base
-    speed, _ = _work(costs)
-    value = np.full((len(ideals), len(digits)), NEVER, np.int64)
+def table_of(costs: StageCosts, n_ideals: int, left: Longs, beat: int) -> Table:
+    """A table without any way yet; `left` is what `left_of` says of each ideal."""
+    digits, stride = _states(costs)
+    value = np.full((n_ideals, len(digits)), NEVER, np.int64)
     value[0, 0] = 0
     return Table(
         digits=digits.astype(np.int32),
         stride=stride,
         work_left=left,
-        work_room=(costs.n_devices - digits) @ speed,
+        work_room=room_of(costs),
         value=value,
         parent=np.full(value.shape, -1, np.int32),
         via=np.zeros(value.shape, np.int16),
         best=np.array([beat, -1]),
+        limit=np.full(3, NEVER),
+        fore_left=np.zeros(0, np.int64),
+        fore_room=np.zeros(0),
+        both_left=np.zeros(0, np.int64),
+        both_room=np.zeros(0),
     )
 
 
-def _left(costs: StageCosts, ideals: Ideals) -> Longs:
+def _states(costs: StageCosts) -> tuple[Longs, Longs]:
+    """How many devices of each class every state counts [n_states, n_classes], and what one more adds to its number."""
+    base = costs.n_devices + 1
+    stride = np.concatenate((np.cumprod(base[::-1])[::-1][1:], [1])).astype(np.int64)
+    return (np.arange(n_states(costs))[:, None] // stride) % base, stride
+
+
+def room_of(costs: StageCosts) -> Floats:
+    """At what price all devices that a state [n_states] leaves work for a second."""
+    digits, _ = _states(costs)
+    room: Floats = (costs.n_devices - digits) @ _work(costs)[0]
+    return room
+
+
+def left_of(costs: StageCosts, ideals: Ideals) -> Longs:
     """What each ideal [n_ideals] leaves to other devices: work, and the transfers that add to it where none is free."""
     speed, work = _work(costs)
     left: Longs = work_left(ideals, work)

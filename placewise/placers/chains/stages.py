@@ -54,11 +54,12 @@ class StageCosts(NamedTuple):
 
 
 class Priced(NamedTuple):
-    """Stage costs, how many of their units make a second, and the devices of each class."""
+    """Stage costs, how many of their units make a second, the devices of each class, and which tensors are priced."""
 
     costs: StageCosts
     scale: float
     devices: tuple[tuple[int, ...], ...]
+    tensors: Longs
 
 
 class _Rates(NamedTuple):
@@ -98,7 +99,7 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
         n_devices=frozen([min(len(devices), max(n, 1)) for devices in classes], np.int32),
         mode=MODES[problem.objective.communication],
     )
-    return Priced(costs, scale, classes)
+    return Priced(costs, scale, classes, frozen(np.flatnonzero(kept), np.int64))
 
 
 def _scale(seconds: Floats, transfers: Floats) -> float:

@@ -33,8 +33,9 @@ from placewise.placers.chains.ideals import Ideals, all_ideals
 from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.linear import Split, best_split
 from placewise.placers.chains.lines import last_ready_first, unsuited
-from placewise.placers.chains.program import MOST_CELLS, Found, n_states, search
-from placewise.placers.chains.stages import NEVER, price
+from placewise.placers.chains.phases import price, search
+from placewise.placers.chains.program import MOST_CELLS, Found, n_states
+from placewise.placers.chains.stages import NEVER
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import unmet
