@@ -44,7 +44,7 @@ ROUNDED = 1 - 1e-12
 class CpsatOptions:
     """`units`: how many make up the value to start from; `workers`: threads, of which one is deterministic."""
 
-    units: int = 1 << 24
+    units: int = 1 << 30
     workers: int = 1
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class _Run:
             if rules.convex:
                 program.convex(problem)
         for hint in self.hints[:1]:
-            program.start_from(_on_machines(priced, group, n, hint), graph)
+            program.start_from(on_machines(priced, group, n, hint), graph)
         solver, status = self._call(program)
         if not self._solved:
             self._learn(program, priced, unit, solver, status)
@@ -151,7 +151,7 @@ def _devices(priced: Priced) -> list[int]:
     return [d for k, members in enumerate(priced.devices) for d in members[: priced.costs.n_devices[k]]]
 
 
-def _on_machines(priced: Priced, group: Ints, n: int, device: Ints) -> Ints:
+def on_machines(priced: Priced, group: Ints, n: int, device: Ints) -> Ints:
     """A placement [n_ops] on devices as one of the n groups on machines, −1 where the prices know no machine."""
     machine = {d: m for m, d in enumerate(_devices(priced))}
     home = np.full(n, -1, np.int32)
