@@ -328,6 +328,37 @@ def test_the_training_graph_of_a_profile(tmp_path: Path) -> None:
     assert "proved optimal" in done.stdout
     assert set(json.loads(plan.read_text())["assignment"]) == {"node1", "node2", "node1.backward", "node2.backward"}
     run("check", profile, plan)
+    assert "forward" not in done.stdout
     assert "the cluster has none" in run("place", profile, "-d", "cpu", code=2).stderr
     refused = run("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--graph", "training", code=2)
     assert "leave out --graph training" in refused.stderr
+
+
+def test_a_pipeline_that_flushes(tmp_path: Path) -> None:
+    """`--schedule gpipe` adds up two phases, says both per device, is kept by the plan, and is refused for latency."""
+    profile, plan = tmp_path / "profile.txt", tmp_path / "plan.json"
+    lines = [
+        f"node{i} -- Add -- forward_compute_time={fore}, backward_compute_time={back}, activation_size=0, "
+        "parameter_size=4"
+        for i, (fore, back) in enumerate(((4.0, 2.0), (2.0, 4.0)))
+    ]
+    profile.write_text("\n".join([*lines, "\tnode0 -- node1"]) + "\n")
+    common = ("-d", "2xV100-16GB", "--graph", "training", "--objective", "throughput")
+    plain = json.loads(run("place", profile, *common, "--json").stdout)
+    done = run("place", profile, *common, "--schedule", "gpipe", "-o", plan)
+    assert "(gpipe)" in done.stdout and "forward" in done.stdout and "backward" in done.stdout
+    document = json.loads(plan.read_text())
+    assert plain["value"] == pytest.approx(6e-3, rel=1e-2) and plain["objective"]["schedule"] == "1f1b"
+    assert document["value"] == pytest.approx(8e-3, rel=1e-2) and document["status"] == "optimal"
+    assert document["objective"]["schedule"] == "gpipe"
+    for use in document["devices"]:
+        assert use["load"] == pytest.approx(use["forward"] + use["backward"])
+    judged = json.loads(run("simulate", profile, plan, "--json").stdout)
+    assert judged["value"] == document["value"]
+    other = json.loads(run("simulate", profile, plan, "--schedule", "1f1b", "--json").stdout)
+    assert other["value"] <= judged["value"] and other["devices"][0]["forward"] is None
+    run("check", profile, plan)
+    refused = run("place", profile, *common[:4], "--schedule", "gpipe", code=2)
+    assert "a schedule belongs to throughput" in refused.stderr
+    unknown = run("place", profile, *common, "--schedule", "zigzag", code=2)
+    assert "choose from 1f1b, gpipe" in unknown.stderr

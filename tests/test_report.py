@@ -68,6 +68,15 @@ def test_the_bar_goes_first_then_transfers_then_compute() -> None:
     assert last["█"] < last["send"] == last["receive"] < last["compute"] < last["memory"] < last["load"] == len(shown)
 
 
+def test_phases_have_columns_where_a_pipeline_flushes() -> None:
+    """Forward and backward loads stand there with the schedule gpipe only, and leave after compute."""
+    plain_use, flushing = use("cuda:0"), replace(use("cuda:0"), forward=0.1999, backward=0.2445)
+    wide, narrow = (plain(DeviceView(Judgement(0.4444, (flushing,), ())), width=width) for width in (150, 60))
+    assert "forward" in wide and "199.9 ms" in wide and "backward" in wide and "244.5 ms" in wide
+    assert "forward" not in plain(DeviceView(Judgement(0.4444, (plain_use,), ())), width=150)
+    assert max(map(len, narrow.splitlines())) <= 60
+
+
 def test_long_names_fold() -> None:
     """A device name of eighty characters is all there, on several lines of one column."""
     name = "rack-" + "".join(chr(97 + i % 26) for i in range(75))

@@ -31,6 +31,7 @@ def compare(
     convex: opt.Convex = False,
     replicas: opt.Replicas = None,
     step_samples: opt.StepSamples = None,
+    schedule: opt.Schedule = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -48,7 +49,7 @@ def compare(
     listen(quiet)
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples,
+        replicas=replicas, step_samples=step_samples, schedule=schedule,
     )  # fmt: skip
     names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
     with progress(quiet) as on_progress:

@@ -33,6 +33,13 @@ Execution = Annotated[
 Communication = Annotated[
     str | None, typer.Option(help="Throughput: blocking, overlap or duplex.", rich_help_panel="Meaning")
 ]
+Schedule = Annotated[
+    str | None,
+    typer.Option(
+        help="Throughput of training: 1f1b, or gpipe, which flushes between forward and backward.",
+        rich_help_panel="Meaning",
+    ),
+]
 Memory = Annotated[str | None, typer.Option(help="How memory is counted: live or sum.", rich_help_panel="Meaning")]
 Contiguous = Annotated[
     bool | None, typer.Option("--contiguous/--free", help="Must stages form a chain?", rich_help_panel="Meaning")
@@ -95,6 +102,7 @@ def wishes_of(
     *,
     replicas: str | None,
     step_samples: int | None,
+    schedule: str | None,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
     from placewise.building import Wishes
@@ -103,7 +111,7 @@ def wishes_of(
     return Wishes(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
         _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, costs, graph, convex or None,
-        replicas=replicas, step_samples=step_samples,
+        replicas=replicas, step_samples=step_samples, schedule=schedule,
     )  # fmt: skip
 
 

@@ -34,6 +34,7 @@ def place(
     convex: opt.Convex = False,
     replicas: opt.Replicas = None,
     step_samples: opt.StepSamples = None,
+    schedule: opt.Schedule = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -56,7 +57,7 @@ def place(
     listen(quiet)
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples,
+        replicas=replicas, step_samples=step_samples, schedule=schedule,
     )  # fmt: skip
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:

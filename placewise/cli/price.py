@@ -30,6 +30,7 @@ def simulate(
     convex: opt.Convex = False,
     replicas: opt.Replicas = None,
     step_samples: opt.StepSamples = None,
+    schedule: opt.Schedule = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -42,7 +43,7 @@ def simulate(
     """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples,
+        replicas=replicas, step_samples=step_samples, schedule=schedule,
     )  # fmt: skip
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
@@ -66,6 +67,7 @@ def check(
     convex: opt.Convex = False,
     replicas: opt.Replicas = None,
     step_samples: opt.StepSamples = None,
+    schedule: opt.Schedule = None,
     view: opt.View = None,
     costs: opt.Costs = "",
     graph: opt.GraphName = None,
@@ -78,7 +80,7 @@ def check(
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
     wishes = opt.wishes_of(
         objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples,
+        replicas=replicas, step_samples=step_samples, schedule=schedule,
     )  # fmt: skip
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:

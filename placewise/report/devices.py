@@ -15,10 +15,11 @@ from placewise.model.result import DeviceUse, Judgement
 from placewise.units import format_bytes, format_seconds
 
 _BAR, _BETWEEN = 12, 2
-_COLUMNS = ("device", "ops", "load", "", "compute", "send", "receive", "memory", "free", "waits for")
+_PHASES = ("forward", "backward")
+_COLUMNS = ("device", "ops", "load", "", *_PHASES, "compute", "send", "receive", "memory", "free", "waits for")
 _WORDS = {"device": 16, "waits for": 10}
 """The columns of words, which may fold, and how narrow they may get while another column can go instead."""
-_LEAVING = ((), ("",), ("send", "receive"), ("compute",), ("free",), ("waits for",), ("memory",), ("ops",))
+_LEAVING = ((), ("",), ("send", "receive"), ("compute",), _PHASES, ("free",), ("waits for",), ("memory",), ("ops",))
 """What goes, step by step, as the terminal gets narrower."""
 
 
@@ -33,7 +34,8 @@ class DeviceView:
         rows = [_device_row(judgement, use) for use in judgement.devices]
         rows += [_wire_row(judgement, wire, load) for wire, load in judgement.wires.items()]
         widths = {name: max(cell_len(text) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
-        shown = _shown(widths, options.max_width)
+        flushes = any(use.forward is not None for use in judgement.devices)
+        shown = _shown(widths, options.max_width, () if flushes else _PHASES)
         widths |= _folded(widths, shown, options.max_width)
         table = Table(box=None, pad_edge=False, header_style="dim")
         for name in shown:
@@ -46,9 +48,9 @@ class DeviceView:
         yield table
 
 
-def _shown(widths: Mapping[str, int], room: int) -> list[str]:
-    """The columns that fit, their words folded if need be."""
-    left = list(_COLUMNS)
+def _shown(widths: Mapping[str, int], room: int, unknown: Sequence[str]) -> list[str]:
+    """The columns that fit, without those of which nothing is known; words are folded if need be."""
+    left = [name for name in _COLUMNS if name not in unknown]
     for leaving in _LEAVING:
         left = [name for name in left if name not in leaving]
         if sum(min(widths[name], _WORDS.get(name, widths[name])) for name in left) + _BETWEEN * (len(left) - 1) <= room:
@@ -72,6 +74,7 @@ def _device_row(judgement: Judgement, use: DeviceUse) -> dict[str, str]:
     waits = "bottleneck" if use.device == _bottleneck(judgement) else use.waits_for if use.ops else "unused"
     cells = (
         use.device, str(use.ops), format_seconds(use.load), _bar(use.load, judgement.value),
+        *("" if phase is None else format_seconds(phase) for phase in (use.forward, use.backward)),
         format_seconds(use.compute), format_seconds(use.send), format_seconds(use.receive),
         f"{format_bytes(use.peak)} of {format_bytes(use.capacity)}",
         format_bytes(use.free) if use.free >= 0 else f"−{format_bytes(-use.free)}", waits,
@@ -81,7 +84,7 @@ def _device_row(judgement: Judgement, use: DeviceUse) -> dict[str, str]:
 
 def _wire_row(judgement: Judgement, wire: str, load: float) -> dict[str, str]:
     waits = "bottleneck" if wire == _bottleneck(judgement) else ""
-    cells = (f"link {wire}", "", format_seconds(load), _bar(load, judgement.value), "", "", "", "", "", waits)
+    cells = (f"link {wire}", "", format_seconds(load), _bar(load, judgement.value), *[""] * 7, waits)
     return dict(zip(_COLUMNS, cells, strict=True))
 
 

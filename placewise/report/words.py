@@ -13,7 +13,8 @@ from placewise.units import format_seconds
 
 def value_name(objective: Objective) -> str:
     """What the value is called: time per sample, or latency of one sample."""
-    return "time per sample" if objective.kind == "throughput" else "latency"
+    flushes = " (gpipe)" if objective.schedule == "gpipe" else ""
+    return f"time per sample{flushes}" if objective.kind == "throughput" else "latency"
 
 
 def headline(result: Result) -> str:

@@ -15,6 +15,7 @@ from placewise.placers.chains.linear import best_split
 from placewise.placers.common.alike import alike, relabel
 from placewise.placers.common.fit import fit
 from placewise.simulate.contract import Contraction
+from placewise.simulate.phases import two_phases
 
 MOST_STATES = 1 << 16
 
@@ -23,6 +24,8 @@ def unsuited(problem: Problem, name: str) -> str | None:
     """None, or why no dynamic program over the devices in use can take the problem."""
     if problem.objective.kind != "throughput":
         return f"{name} minimizes the max-load of a pipeline, not latency"
+    if problem.most_replicas > 1 and two_phases(problem):
+        return f"{name} replicates stages or flushes the pipeline, not both: leave out replicas or the schedule gpipe"
     kind, states = alike(problem).tolist(), 1
     for k in set(kind):
         states *= min(kind.count(k), problem.n_blocks) + 1
