@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem, Rule
 
 Choose = Callable[[int, int], int]
 """An integer from low to high, both included."""
@@ -54,18 +55,28 @@ def random_problem(
     training: bool | None = None,
     scarce: bool = False,
     rules: bool = False,
+    alike: bool = False,
+    transfers: str | None = None,
+    wires: bool | None = None,
+    constraints: Constraints | None = None,
 ) -> Problem:
     """A problem in which everything varies; times are multiples of 1/4, often zero, so that ties abound.
 
-    `scarce`: memory that often does not suffice; `rules`: some ops cannot run on some devices.
+    `scarce`: memory that often does not suffice; `rules`: some ops cannot run on some devices, or are pinned;
+    `alike`: devices of a kind are equal, often all of them. What is None is drawn, a given objective and given
+    constraints but for their memory model, pins and headroom too.
     """
+    given = objective is not None and constraints is not None
     objective = objective or OBJECTIVES[choose(0, len(OBJECTIVES) - 1)]
-    if choose(0, 1):
+    if not given and choose(0, 1):
         objective = Objective(objective.kind, objective.communication, objective.execution, "sum")
     backward = bool(choose(0, 1)) if training is None else training
     graph = _graph(choose, choose(1, max_ops), training=backward)
-    cluster = _cluster(choose, max_devices, scarce=scarce)
+    cluster = _cluster(choose, max_devices, scarce=scarce, alike=alike, transfers=transfers, wires=wires)
     seconds = np.array([[choose(0, 4) / 4 for _ in cluster] for _ in range(graph.n_ops)]).reshape(-1, len(cluster))
+    if alike:
+        kinds = [device.kind for device in cluster]
+        seconds = seconds[:, [0 if choose(0, 3) == 0 else kinds.index(kind) for kind in kinds]]
     if rules:
         for op in range(graph.n_ops):
             if choose(0, 3) == 0:
@@ -74,8 +85,10 @@ def random_problem(
     transfer = np.zeros((graph.n_tensors, n_classes))
     for tensor in range(graph.n_tensors):
         transfer[tensor, 1:] = [choose(0, 4) / 4 for _ in range(n_classes - 1)]
-    headroom = 0.25 * choose(0, 1) if scarce else 0.0
-    return Problem(graph, cluster, CostTable.given(seconds, transfer), objective, Constraints(headroom=headroom))
+    wished = replace(constraints or Constraints(), headroom=0.25 * choose(0, 1) if scarce else 0.0)
+    if rules and choose(0, 3) == 0:
+        wished = replace(wished, pins=(Rule("op0$", cluster.names[choose(0, len(cluster) - 1)]),))
+    return Problem(graph, cluster, CostTable.given(seconds, transfer), objective, wished)
 
 
 def _graph(choose: Choose, n_ops: int, *, training: bool) -> Graph:
@@ -108,7 +121,10 @@ def _graph(choose: Choose, n_ops: int, *, training: bool) -> Graph:
     return builder.build()
 
 
-def _cluster(choose: Choose, max_devices: int, *, scarce: bool) -> Cluster:
+def _cluster(
+    choose: Choose, max_devices: int, *, scarce: bool, alike: bool, transfers: str | None, wires: bool | None
+) -> Cluster:
+    plain = Device("d0", "accelerator", float(choose(4, 14)) if scarce else math.inf)
     devices = tuple(
         Device(
             f"d{i}",
@@ -117,17 +133,26 @@ def _cluster(choose: Choose, max_devices: int, *, scarce: bool) -> Cluster:
             streams=1 + (choose(0, 3) == 0),
             call_overhead=choose(0, 2) / 4,
         )
+        if not alike or choose(0, 3) == 0
+        else replace(plain, name=f"d{i}")
         for i in range(choose(1, max_devices))
     )
     names = [device.name for device in devices if not device.is_host]
-    direct = bool(choose(0, 1))
+    transfers = transfers or ("direct" if choose(0, 1) else "staged")
     ends = [(a, HOST) for a in names] + [(HOST, a) for a in names]
-    if direct:
+    if transfers == "direct":
         ends += [(a, b) for a in names for b in names if a != b and choose(0, 3)]
+    wires = bool(choose(0, 1)) if wires is None else wires
+    equal = alike and choose(0, 1) == 0
     links = tuple(
-        Link(a, b, float(choose(1, 3)), shared="" if choose(0, 2) else f"wire{choose(0, 1)}") for a, b in ends
+        Link(a, b, 1.0 if equal else float(choose(1, 3)), shared=_wire(choose, a, b) if wires else "") for a, b in ends
     )
-    return Cluster(devices, links, "direct" if direct else "staged")
+    return Cluster(devices, links, transfers)  # type: ignore[arg-type]
+
+
+def _wire(choose: Choose, a: str, b: str) -> str:
+    """The wire of a link, if it has one: two of them, between devices and with the host."""
+    return "" if choose(0, 1) else "upper" if HOST in (a, b) else "lower"
 
 
 def random_placement(problem: Problem, choose: Choose) -> Placement:

@@ -1,0 +1,132 @@
+"""Every placer against brute force: all placements of hundreds of small problems, every combination of meanings.
+
+The oracle is plain Python: the rules of `plain_rules`, the max-load twin, and for live memory the checker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from itertools import product
+from typing import get_args
+
+import numpy as np
+import pytest
+from plain_rules import placements
+from simulate_problems import random_problem, seeded
+from strategies import EXECUTIONS, MODES
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Constraints, Objective, Problem, Schedule
+from placewise.model.result import Outcome, Reason, Result
+from placewise.placers import registry
+from placewise.placing import place
+from placewise.simulate import evaluate, lower_bound, simulate
+
+SHAPES = {"free": Constraints(), "convex": Constraints(convex=True), "contiguous": Constraints(contiguous=True)}
+QUICK = {"cover": {"rounds": 2, "steps": 300}, "temper": {"searches": 4}}
+"""Options that make placers quick; proofs do not depend on them."""
+EXACT_ON_STAGED = {"dp": ("contiguous",), "cpsat": tuple(SHAPES)}
+"""Who must prove the optimum where transfers are staged over private links, memory is a sum and nothing is flushed."""
+
+
+def throughput_problems(mode: str, transfers: str, wires: bool) -> Iterator[tuple[str, Problem]]:
+    """Shapes of stages, memory models, inference and training, some with equal devices, scarce memory or rules."""
+    for number, (shape, memory, training) in enumerate(product(SHAPES, ("sum", "live"), (False, True))):
+        for again in range(3):
+            seed = 1000 * MODES.index(mode) + 100 * (transfers == "direct") + 50 * wires + 3 * number + again
+            schedule = get_args(Schedule)[seed % 3 == 0 and training]
+            objective = Objective("throughput", communication=mode, memory=memory, schedule=schedule)  # type: ignore[arg-type]
+            yield (
+                shape,
+                random_problem(
+                    seeded(seed),
+                    max_ops=6,
+                    max_devices=3,
+                    objective=objective,
+                    training=training,
+                    scarce=seed % 3 > 0,
+                    rules=seed % 5 == 0,
+                    alike=seed % 2 == 0,
+                    transfers=transfers,
+                    wires=wires,
+                    constraints=SHAPES[shape],
+                ),
+            )
+
+
+def optimum(problem: Problem) -> float:
+    """The least max-load of all placements that keep every rule; inf if none does."""
+    live = problem.objective.memory == "live"
+    found = (
+        value
+        for device, value in placements(problem)
+        if not live or simulate(problem, Placement(np.array(device, np.int32))).valid
+    )
+    return min(found, default=math.inf)
+
+
+def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
+    """What every placer that takes the problem answers; the slow ones are asked seldom."""
+    late = {"auto", "cpsat"} if problem.objective.kind == "latency" else {"auto"}
+    for name in registry.names():
+        placer = registry.create(name)
+        if placer.supports(problem) is None and (slow or name not in late):
+            yield name, place(problem, name, options=QUICK.get(name))
+
+
+def holds(name: str, problem: Problem, best: float, result: Result) -> None:
+    """Bound ≤ optimum ≤ value; proofs only of what is so; nothing that breaks a rule."""
+    where = f"{name}: {result.status}, bound {result.bound}, value {result.value}, optimum {best}"
+    if result.status.outcome is Outcome.INFEASIBLE:
+        assert math.isinf(best) and result.unmet, where
+        return
+    assert result.lower_bound <= best * (1 + 1e-12), where
+    if result.judgement is not None:
+        assert result.judgement.valid and result.value >= best * (1 - 1e-9), where
+        if result.status.outcome is Outcome.OPTIMAL:
+            assert result.value <= best * (1 + 1.1e-6), where
+
+
+@pytest.mark.parametrize("wires", [False, True])
+@pytest.mark.parametrize("transfers", ["staged", "direct"])
+@pytest.mark.parametrize("mode", MODES)
+def test_throughput(mode: str, transfers: str, wires: bool) -> None:
+    """Thirty-six problems each: every bound, value and proof of every placer against the optimum."""
+    for number, (shape, problem) in enumerate(throughput_problems(mode, transfers, wires)):
+        best = optimum(problem)
+        assert lower_bound(problem).value <= best
+        objective = problem.objective
+        plain = transfers == "staged" and not problem.cluster.wires and objective.memory == "sum"
+        plain &= objective.schedule == "1f1b"
+        for name, result in results(problem, slow=number % 4 == 0):
+            holds(name, problem, best, result)
+            if plain and shape in EXACT_ON_STAGED.get(name, ()):
+                proved = Outcome.INFEASIBLE if math.isinf(best) else Outcome.OPTIMAL
+                assert result.status.outcome is proved and result.status.reason is Reason.PROVED, f"{name}: {result}"
+
+
+@pytest.mark.parametrize("execution", EXECUTIONS)
+def test_latency(execution: str) -> None:
+    """Bounds, values and proofs of every placer against all placements with the calls and orders of the judge.
+
+    Where calls or an order may be chosen, a placer may do better than that, and never than its bound.
+    """
+    for seed in range(24):
+        objective = Objective("latency", execution=execution, memory=("sum", "live")[seed % 2])  # type: ignore[arg-type]
+        problem = random_problem(
+            seeded(seed), max_ops=5, max_devices=3, objective=objective, training=seed % 4 == 0, scarce=seed % 3 > 0,
+            rules=seed % 5 == 0, alike=seed % 2 == 0, constraints=Constraints(),
+        )  # fmt: skip
+        every = np.array([device for device, _ in placements(problem)], np.int32).reshape(-1, problem.n_ops)
+        valid = [d for d in every if simulate(problem, Placement(d)).valid]
+        best = float(evaluate(problem, np.array(valid)).min()) if valid else math.inf
+        assert lower_bound(problem).value <= best
+        for name, result in results(problem, slow=seed % 8 == 0):
+            where = f"{name}, seed {seed}: {result.status}, bound {result.bound}, value {result.value}, best {best}"
+            if result.status.outcome is Outcome.INFEASIBLE:
+                assert not valid, where
+                continue
+            assert result.lower_bound <= best * (1 + 1e-12), where
+            if result.judgement is not None and execution == "sequential":
+                assert result.value >= best * (1 - 1e-12), where
