@@ -60,6 +60,22 @@ def test_shared_wires_share_a_queue() -> None:
     assert set(cluster.queue[cluster.queue >= 0].tolist()) == {0}
 
 
+def test_a_way_through_the_host_over_two_wires_is_refused() -> None:
+    """Halves that share one wire load it; two wires need a link for the pair, which then says what it loads."""
+    up = [Link(name, HOST, 1.0, shared="up") for name in "ab"]
+    for shared, wire in (("", "up"), ("up", "up")):
+        down = [Link(HOST, name, 1.0, shared=shared) for name in "ab"]
+        cluster = Cluster((Device("a"), Device("b")), (*up, *down), "direct")
+        assert cluster.wires[cluster.wire[0, 1]] == wire
+    down = [Link(HOST, name, 1.0, shared="down") for name in "ab"]
+    with pytest.raises(ClusterError, match=r"'up' and 'down'.*add a link from a to b"):
+        Cluster((Device("a"), Device("b")), (*up, *down), "direct")
+    assert Cluster((Device("a"), Device("b")), (*up, *down)).wire[0, 1] == -1
+    pairs = [Link("a", "b", 1.0, shared="down"), Link("b", "a", 1.0)]
+    cluster = Cluster((Device("a"), Device("b")), (*up, *down, *pairs), "direct")
+    assert cluster.wires[cluster.wire[0, 1]] == "down" and cluster.wire[1, 0] == -1
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

@@ -94,8 +94,9 @@ class Cluster:
     free, c > 0 indexes `class_bandwidth` and `class_latency`), `queue` (links that share a wire share a
     queue; −1 on the diagonal) and `wire` (index into `wires`, −1 for a private link).
 
-    A pair without a link of its own goes through host memory, store and forward. Raises ClusterError for
-    unknown or repeated names and for a device that nothing can reach.
+    A pair without a link of its own goes through host memory, store and forward, and loads the wire that the
+    halves of this way share. Raises ClusterError for unknown or repeated names, for a device that nothing can
+    reach, and where those halves share different wires.
     """
 
     devices: tuple[Device, ...]
@@ -201,6 +202,12 @@ def _via_host(direct: dict[tuple[int, int], Link], source: int, target: int, hos
     up, down = direct.get((source, host)), direct.get((host, target))
     if up is None or down is None:
         return None
+    if up.shared and down.shared and up.shared != down.shared:
+        raise ClusterError(
+            f"no link of their own joins {up.source} to {down.target}, and the two halves of the way through host "
+            f"memory share different wires, {up.shared!r} and {down.shared!r}: one transfer can load only one",
+            remedy=f"add a link from {up.source} to {down.target} with its speed and the wire that it loads",
+        )
     pace = 1 / up.bandwidth + 1 / down.bandwidth
     bandwidth = 1 / pace if pace else math.inf
     return Link(up.source, down.target, bandwidth, up.latency + down.latency, up.shared or down.shared)
