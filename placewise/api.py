@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from placewise.building import Devices, Model, Wishes, build
+from placewise.building import Devices, Model, build
+from placewise.errors import InputError
 from placewise.files.plan_file import save_plan
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem, Rule
+from placewise.model.problem import Problem
 from placewise.model.result import Result
 from placewise.placers.base import Budget, OnProgress, ignore
 from placewise.placing import place as place_problem
 from placewise.report.console import plain, result_view
+from placewise.units import parse_seconds
+from placewise.wishes import Rules, Wishes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -71,16 +74,6 @@ class Plan:
         return f"Plan({self.status}, {self.value:.6g} s, gap {self.gap:.2%}, {self.result.placer})"
 
 
-Rules = Mapping[str, str] | Iterable[tuple[str, str]]
-"""Regular expressions and devices: a mapping, or pairs where one expression has several devices."""
-
-
-def _rules(pairs: Rules | None) -> tuple[Rule, ...] | None:
-    if pairs is None:
-        return None
-    return tuple(Rule(*pair) for pair in (pairs.items() if isinstance(pairs, Mapping) else pairs))
-
-
 def place(
     model: Model,
     devices: Devices | None = None,
@@ -91,17 +84,17 @@ def place(
     communication: str | None = None,
     memory: str | None = None,
     contiguous: bool | None = None,
-    headroom: float | None = None,
+    headroom: float | str | None = None,
     pins: Rules | None = None,
     forbidden: Rules | None = None,
     dims: Mapping[str, int] | None = None,
-    costs: str = "",
+    costs: str | os.PathLike[str] = "",
     graph: str | None = None,
     convex: bool | None = None,
     schedule: str | None = None,
     replicas: int | str | None = None,
     step_samples: int | None = None,
-    budget: Budget | None = None,
+    budget: Budget | float | str | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Plan:
@@ -109,13 +102,23 @@ def place(
 
     `model` is a path (ONNX, a published workload, a PipeDream profile, a graph or problem file), a Graph or a
     Problem; `devices` a line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML path, a mapping of device to memory,
-    or a Cluster. The other wishes are those of `placewise.building.Wishes`. Raises PlacewiseError; an infeasible
-    problem is a plan whose status says so.
+    or a Cluster. `budget` may be seconds, also as "60s". The other wishes are those of `placewise.wishes.Wishes`.
+    Raises PlacewiseError; an infeasible problem is a plan whose status says so.
     """
-    wishes = Wishes(
-        objective, execution, communication, memory, contiguous, headroom,
-        _rules(pins), _rules(forbidden), dims or {}, costs=costs, graph=graph, convex=convex, schedule=schedule,
-        replicas=replicas, step_samples=step_samples,
-    )  # fmt: skip
-    problem = build(model, devices, wishes)
-    return Plan(place_problem(problem, placer, budget, options=options, on_progress=on_progress))
+    wished: dict[str, Any] = {
+        "objective": objective, "execution": execution, "communication": communication, "memory": memory,
+        "contiguous": contiguous, "headroom": headroom, "pins": pins, "forbidden": forbidden,
+        "dims": {} if dims is None else dims, "costs": costs, "graph": graph, "convex": convex, "schedule": schedule,
+        "replicas": replicas, "step_samples": step_samples,
+    }  # fmt: skip
+    problem = build(model, devices, Wishes(**wished))
+    return Plan(place_problem(problem, placer, _budget(budget), options=options, on_progress=on_progress))
+
+
+def _budget(budget: Budget | float | str | None) -> Budget | None:
+    """A budget, also from seconds. Raises InputError."""
+    if budget is None or isinstance(budget, Budget):
+        return budget
+    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
+        raise InputError(f"budget is {budget!r}", remedy="give seconds, a text like '60s', or a Budget")
+    return Budget(parse_seconds(budget))

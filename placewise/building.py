@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,49 +27,17 @@ from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Objective, Problem, Rule
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.readers import read
 from placewise.readers.base import Reading
 from placewise.readers.pipedream import GRAPHS
 from placewise.transform.fold import fold
+from placewise.wishes import NO_WISHES, Wishes
 
-Model = str | Path | Graph | Problem
+Model = str | os.PathLike[str] | Graph | Problem
 Devices = str | Path | Mapping[Any, object] | Cluster
 
 
-@dataclass(frozen=True, slots=True)
-class Wishes:
-    """What the user asks for; None means the default of the model's format.
-
-    `objective` "latency" or "throughput" (default: throughput for published workloads, else latency);
-    `execution`, `communication`, `memory`, `schedule` as in `Objective`; `pins` and `forbidden` are rules, of which
-    every one holds; `contiguous` defaults to True for throughput, and `convex` asks for less instead; `dims` gives
-    symbolic dimensions; `view` is "folded" (constants folded away) or "raw"; `costs` is a file of given op times
-    (CSV ``op,device,seconds`` over the estimates, or a whole cost table); `graph` is "inference" or "training": a
-    PipeDream profile holds both (default: inference), of any other model it must be the one that is there;
-    `replicas` (1 by default; 0 or "any" for any number) is the most devices per stage, `step_samples` as in
-    `Objective`.
-    """
-
-    objective: str | None = None
-    execution: str | None = None
-    communication: str | None = None
-    memory: str | None = None
-    contiguous: bool | None = None
-    headroom: float | None = None
-    pins: tuple[Rule, ...] | None = None
-    forbidden: tuple[Rule, ...] | None = None
-    dims: Mapping[str, int] = field(default_factory=dict)
-    view: str | None = None
-    costs: str = ""
-    graph: str | None = None
-    convex: bool | None = None
-    schedule: str | None = None
-    replicas: int | str | None = None
-    step_samples: int | None = None
-
-
-NO_WISHES = Wishes()
 VIEWS = ("folded", "raw")
 
 
@@ -92,6 +61,10 @@ def _opened(model: Model, wishes: Wishes) -> Reading:
         return Reading(model.graph, model, model.warnings)
     if isinstance(model, Graph):
         return Reading(model)
+    if not isinstance(model, (str, os.PathLike)) or not isinstance(os.fspath(model), str):
+        raise InputError(
+            f"a {type(model).__name__} is no model", remedy="give the path of a file, a Graph or a Problem"
+        )
     path = Path(model)
     ours = format_name(path)
     if ours == "placewise-problem":
@@ -272,18 +245,8 @@ def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
         contiguous, convex = bool(wishes.contiguous), bool(wishes.convex)
     elif wishes.convex is not None:
         convex = False
-    most = _most_replicas(wishes.replicas)
+    most = 1 if wishes.replicas is None else wishes.replicas
     return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex, most)
-
-
-def _most_replicas(wished: int | str | None) -> int:
-    """The limit as `Constraints` has it: "any" is 0, no wish is 1. Raises InputError."""
-    if wished is None:
-        return 1
-    text = str(wished)
-    if text != "any" and not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InputError(f"replicas is {wished!r}", remedy="give a number of devices per stage, or any")
-    return 0 if text == "any" else int(text)
 
 
 def _noting_free_sync(problem: Problem) -> Problem:

@@ -10,7 +10,7 @@ import pytest
 from published import PROFILES, WORKLOADS, needs_profiles, needs_workloads
 
 import placewise as pw
-from placewise.building import Wishes, build, build_for_plan, open_model
+from placewise.building import build, build_for_plan, open_model
 from placewise.errors import InputError
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
@@ -19,6 +19,7 @@ from placewise.readers import format_of, read
 from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import simulate
 from placewise.studies.inspect import inspect
+from placewise.wishes import Wishes
 
 NAMES = (
     "alexnet", "gnmt", "inception_v3", "nasnetamobile", "resnet18", "resnet50", "resnet101", "resnext101",

@@ -27,8 +27,9 @@ def inspect(
     quiet: opt.Quiet = False,
 ) -> None:
     """Show ops, tensors, FLOPs and weights, by kind and by scope."""
-    from placewise.building import Wishes, open_model
+    from placewise.building import open_model
     from placewise.studies.inspect import inspect as look
+    from placewise.wishes import Wishes
 
     listen(quiet)
     inspection = look(open_model(model, Wishes(dims=opt.parse_dims(dim), view=view, graph=graph)), depth=depth)

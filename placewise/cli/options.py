@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
-    from placewise.building import Wishes
     from placewise.model.problem import Rule
     from placewise.placers.base import Budget
+    from placewise.wishes import Wishes
 
 Model = Annotated[
     Path,
@@ -105,13 +105,14 @@ def wishes_of(
     schedule: str | None,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
-    from placewise.building import Wishes
     from placewise.units import parse_fraction
+    from placewise.wishes import Wishes
 
+    most: Any = replicas
     return Wishes(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
         _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, costs, graph, convex or None,
-        replicas=replicas, step_samples=step_samples, schedule=schedule,
+        replicas=most, step_samples=step_samples, schedule=schedule,
     )  # fmt: skip
 
 

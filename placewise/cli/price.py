@@ -11,9 +11,9 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn
 
 if TYPE_CHECKING:
-    from placewise.building import Wishes
     from placewise.model.problem import Problem
     from placewise.model.result import Judgement
+    from placewise.wishes import Wishes
 
 
 @guarded

@@ -6,8 +6,10 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import ClassVar, Protocol
 
+from placewise.errors import InputError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -30,15 +32,33 @@ class PlacerInfo:
     replicates: bool = False
 
 
+MOST_COUNT = 1 << 31
+"""Seeds, iterations and evaluations stay below it: what every library here can count."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """When to stop: whichever comes first of seconds, iterations, evaluations, or a gap reached; and the seed."""
+    """When to stop: whichever comes first of seconds, iterations, evaluations, or a gap reached; and the seed.
+
+    Raises InputError.
+    """
 
     seconds: float = math.inf
     iterations: int | None = None
     evaluations: int | None = None
     gap: float = 0.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in (("seconds", self.seconds), ("gap", self.gap)):
+            if isinstance(value, bool) or not isinstance(value, Real) or not value >= 0:
+                raise InputError(f"the budget's {name} is {value!r}", remedy="give a number, zero or more")
+        counts = {"iterations": self.iterations, "evaluations": self.evaluations, "seed": self.seed}
+        for name, count in counts.items():
+            if count is None and name != "seed":
+                continue
+            if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count < MOST_COUNT:
+                raise InputError(f"the budget's {name} is {count!r}", remedy="give a whole number from 0 to 2^31 − 1")
 
 
 class Stopwatch:

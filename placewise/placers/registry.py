@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, cast
+from typing import Any, cast, get_args, get_type_hints
 
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
@@ -34,7 +34,7 @@ def names() -> tuple[str, ...]:
 
 def placer_class(name: str) -> type[Any]:
     """The class of a placer; raises PlacerError with the names that exist, MissingExtraError for its extra."""
-    if name not in _PLACERS:
+    if not isinstance(name, str) or name not in _PLACERS:
         raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(names())}")
     module, attribute = _PLACERS[name].split(":")
     try:
@@ -46,11 +46,41 @@ def placer_class(name: str) -> type[Any]:
 
 
 def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
-    """A placer by name. Options are the fields of the placer's `Options`; an unknown one raises PlacerError."""
+    """A placer by name. Options are the fields of the placer's `Options`; PlacerError tells those that are not."""
+    if options is not None and (not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options)):
+        raise PlacerError(f"options are {options!r}", remedy="give names and values, like {'max_ideals': 100000}")
     kind = placer_class(name)
     known = {f.name: f for f in dataclasses.fields(kind.Options)} if hasattr(kind, "Options") else {}
     stranger = next((key for key in options or {} if key not in known), None)
     if stranger is not None:
         offered = f"it has {', '.join(known)}" if known else "it has none"
         raise PlacerError(f"the placer {name!r} has no option {stranger!r}", remedy=offered)
-    return cast("Placer", kind(kind.Options(**(options or {}))) if known else kind())
+    if not known:
+        return cast("Placer", kind())
+    hints = get_type_hints(kind.Options)
+    for key, value in (options or {}).items():
+        if not _is_a(value, hints[key]):
+            raise PlacerError(f"the option {key!r} of {name!r} is {value!r}", remedy=f"give {_wanted(hints[key])}")
+    return cast("Placer", kind(kind.Options(**(options or {}))))
+
+
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "nothing"}
+
+
+def _choices(hint: Any) -> tuple[Any, ...]:
+    """The types or values that a hint allows."""
+    return get_args(hint) if get_args(hint) else (hint,)
+
+
+def _is_a(value: object, hint: Any) -> bool:
+    """Whether an option's value has one of its types, or is one of its literal values; unknown hints allow all."""
+    plain = [choice for choice in _choices(hint) if isinstance(choice, type)]
+    if len(plain) < len(_choices(hint)):
+        return value in _choices(hint) if all(isinstance(choice, str) for choice in _choices(hint)) else True
+    if isinstance(value, bool):
+        return bool in plain
+    return isinstance(value, tuple(plain)) or (float in plain and isinstance(value, int))
+
+
+def _wanted(hint: Any) -> str:
+    return " or ".join(_WORDS.get(choice, str(choice)) for choice in _choices(hint))

@@ -1,0 +1,139 @@
+"""What the user asks for of a problem, as the command line and the Python interface take it: the one place that checks.
+
+Whatever is not of the right type, or cannot be read as it, is an InputError that names the wish and the remedy. The
+types of the fields are what they hold afterwards: a headroom may be given as "10%", rules as a mapping or as pairs.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from numbers import Integral, Real
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import InputError
+from placewise.model.problem import Rule
+from placewise.units import parse_fraction
+
+Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
+"""Regular expressions and devices: a mapping, or rules or pairs where one expression has several devices."""
+
+MOST = 1 << 40
+"""More than any dimension or number of samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What the user asks for; None means the default of the model's format.
+
+    `objective` "latency" or "throughput" (default: throughput for published workloads, else latency);
+    `execution`, `communication`, `memory`, `schedule` as in `Objective`; `pins` and `forbidden` are rules, of which
+    every one holds; `contiguous` defaults to True for throughput, and `convex` asks for less instead; `headroom` is a
+    share, also as "10%"; `dims` gives symbolic dimensions; `view` is "folded" (constants folded away) or "raw";
+    `costs` is a file of given op times (CSV ``op,device,seconds`` over the estimates, or a whole cost table); `graph`
+    is "inference" or "training": a PipeDream profile holds both (default: inference), of any other model it must be
+    the one that is there; `replicas` (1 by default; 0, also as "any", for any number) is the most devices per stage,
+    `step_samples` as in `Objective`. Raises InputError.
+    """
+
+    objective: str | None = None
+    execution: str | None = None
+    communication: str | None = None
+    memory: str | None = None
+    contiguous: bool | None = None
+    headroom: float | None = None
+    pins: tuple[Rule, ...] | None = None
+    forbidden: tuple[Rule, ...] | None = None
+    dims: Mapping[str, int] = field(default_factory=dict)
+    view: str | None = None
+    costs: str = ""
+    graph: str | None = None
+    convex: bool | None = None
+    schedule: str | None = None
+    replicas: int | None = None
+    step_samples: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("objective", "execution", "communication", "memory", "view", "graph", "schedule"):
+            _text(name, getattr(self, name))
+        clean: dict[str, Any] = {name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex")}
+        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbidden")}
+        clean["headroom"] = _share("headroom", self.headroom)
+        clean["dims"] = _dims(self.dims)
+        clean["costs"] = _path("costs", self.costs)
+        clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
+        if self.replicas is not None:
+            clean["replicas"] = _whole("replicas", {"any": 0}.get(str(self.replicas), self.replicas), 0, ", or 'any'")
+        for name, value in clean.items():
+            object.__setattr__(self, name, value)
+
+
+def _text(name: str, value: object) -> None:
+    if value is not None and not isinstance(value, str):
+        raise InputError(f"{name} is {_shown(value)}", remedy="give a text, or nothing for the default")
+
+
+def _truth(name: str, value: object) -> bool | None:
+    if value is not None and not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{name} is {_shown(value)}", remedy="give True or False, or nothing for the default")
+    return None if value is None else bool(value)
+
+
+def _share(name: str, value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (str, Real)):
+        raise InputError(f"{name} is {_shown(value)}", remedy="give a share, like '10%' or 0.1")
+    try:
+        return parse_fraction(value if isinstance(value, str) else float(value))
+    except InputError as error:
+        raise error.at(name) from None
+
+
+def _whole(name: str, value: object, least: int, other: str = "") -> int:
+    """A whole number, also as a text of digits: that is how the command line has it."""
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 15:
+        value = int(value)
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Integral) or not least <= int(value) < MOST:
+        raise InputError(f"{name} is {_shown(value)}", remedy=f"give a whole number, {least} or more{other}")
+    return int(value)
+
+
+def _dims(value: object) -> dict[str, int]:
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InputError(f"dims is {_shown(value)}", remedy="give names and sizes, like {'batch': 8}")
+    return {name: _whole(f"the dimension {name!r}", size, 1) for name, size in value.items()}
+
+
+def _path(name: str, value: object) -> str:
+    found = os.fspath(value) if isinstance(value, (str, os.PathLike)) else None
+    if not isinstance(found, str):
+        raise InputError(f"{name} is {_shown(value)}", remedy="give the path of a file")
+    return found
+
+
+def _rules(name: str, value: object) -> tuple[Rule, ...] | None:
+    if value is None:
+        return None
+    remedy = "give a mapping of regular expressions to devices, or a list of such pairs"
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputError(f"{name} is {_shown(value)}", remedy=remedy)
+    found = []
+    for item in value.items() if isinstance(value, Mapping) else value:
+        pair = (item.pattern, item.device) if isinstance(item, Rule) else item
+        if not isinstance(pair, (tuple, list)) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+            raise InputError(f"{name} holds {_shown(item)}", remedy=remedy)
+        found.append(Rule(*pair))
+    return tuple(found)
+
+
+def _shown(value: object) -> str:
+    """A value in a message: short."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+NO_WISHES = Wishes()
