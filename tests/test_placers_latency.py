@@ -91,7 +91,8 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
 def test_moves_keep_support_and_resident_bytes(problem: Problem) -> None:
     """Every move from a placement that keeps the rules keeps support, groups and the bytes of every device."""
     problem = problem.with_(
-        objective=replace(problem.objective, memory="sum"), constraints=replace(problem.constraints, contiguous=False)
+        objective=replace(problem.objective, memory="sum"),
+        constraints=replace(problem.constraints, contiguous=False, convex=False),
     )
     start = TemperPlacer().propose(problem.with_(objective=Objective(memory="sum")), Budget(iterations=0)).placement
     if start is None:

@@ -1,4 +1,4 @@
-"""cpsat: the published integer program for throughput, by OR-Tools' CP-SAT.
+"""cpsat: the published integer program for throughput, by OR-Tools' CP-SAT; for latency see `timed.py`.
 
 Tarnawski et al., NeurIPS 2020, section 4 and their released program; `integer.py` states it. Placements are free,
 convex or contiguous, as the problem asks: convex is what that program asks, contiguous what the dynamic programs do.
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from ortools.sat.python import cp_model
@@ -28,7 +28,9 @@ from placewise.placers.chains.stages import Priced, price
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.rules import broken
+from placewise.placers.common.solving import Solved, parameters, solve
 from placewise.placers.exact.integer import Program, n_variables, unit_of
+from placewise.placers.exact.timed import TimedLimits, place_in_time, too_large
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first
 from placewise.simulate.infeasible import why_infeasible
@@ -42,15 +44,22 @@ ROUNDED = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class CpsatOptions:
-    """`units`: how many make up the value to start from; `workers`: threads, of which one is deterministic."""
+    """`units`: how many make up the value to start from; `workers`: threads, of which one is deterministic.
+
+    `calls`, for latency in subgraph execution: the most calls of an accelerator; None for as many as the bound
+    needs in small models, and two in others.
+    """
 
     units: int = 1 << 30
     workers: int = 1
+    calls: int | None = None
 
     def __post_init__(self) -> None:
         for name, value, most in (("units", self.units, 1 << 40), ("workers", self.workers, 1 << 10)):
             if not isinstance(value, int) or not 1 <= value <= most:
                 raise PlacerError(f"cpsat cannot do with {name}={value}", remedy=f"give a number from 1 to {most}")
+        if self.calls is not None and (not isinstance(self.calls, int) or self.calls < 1):
+            raise PlacerError(f"cpsat cannot do with calls={self.calls}", remedy="give a number from 1 on")
 
 
 @dataclass(slots=True)
@@ -87,37 +96,33 @@ class _Run:
                 program.convex(problem)
         for hint in self.hints[:1]:
             program.start_from(on_machines(priced, group, n, hint), graph)
-        solver, status = self._call(program)
+        solved = self._call(program)
         if not self._solved:
-            self._learn(program, priced, unit, solver, status)
+            self._learn(program, priced, unit, solved)
         self._solved += 1
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+        if solved.interrupted:
+            self.reason = Reason.INTERRUPTED
+        if not solved.found:
             return None
-        home = np.array([next(m for m, x in row.items() if solver.value(x)) for row in program.at], np.int32)
+        home = np.array([next(m for m, x in row.items() if solved.solver.value(x)) for row in program.at], np.int32)
         placed: Ints = np.array(_devices(priced), np.int32)[home][group]
         return placed
 
-    def _call(self, program: Program) -> tuple[cp_model.CpSolver, Any]:
-        budget, solver = self.watch.budget, cp_model.CpSolver()
-        solver.parameters.num_workers = self.options.workers
-        solver.parameters.random_seed = budget.seed
-        solver.parameters.max_time_in_seconds = self.watch.left
-        solver.parameters.relative_gap_limit = budget.gap
-        if budget.iterations is not None or not np.isfinite(budget.seconds):
-            most = WORK if budget.iterations is None else float(budget.iterations)
-            solver.parameters.max_deterministic_time = max(most - self._work, 0.0)
-        status = solver.solve(program.model)
-        self._work += solver.response_proto.deterministic_time
-        return solver, status
+    def _call(self, program: Program) -> Solved:
+        chosen = parameters(self.watch, workers=self.options.workers, most_work=WORK)
+        if "max_deterministic_time" in chosen:
+            chosen["max_deterministic_time"] = max(chosen["max_deterministic_time"] - self._work, 0.0)
+        solved = solve(program.model, chosen)
+        self._work += solved.solver.response_proto.deterministic_time
+        return solved
 
-    def _learn(self, program: Program, priced: Priced, unit: int, solver: cp_model.CpSolver, status: Any) -> None:
-        self.infeasible = status == cp_model.INFEASIBLE
-        if status not in (cp_model.OPTIMAL, cp_model.INFEASIBLE):
+    def _learn(self, program: Program, priced: Priced, unit: int, solved: Solved) -> None:
+        self.infeasible = solved.status == cp_model.INFEASIBLE
+        if not solved.finished:
             self.reason = Reason.TIME_LIMIT
-        if self.infeasible or status == cp_model.MODEL_INVALID:
+        if self.infeasible or solved.status == cp_model.MODEL_INVALID:
             return
-        whole = int(np.ceil(solver.best_objective_bound - 1e-6))
-        self.bound = max(whole, 0) * unit / priced.scale * ROUNDED
+        self.bound = max(solved.bound, 0) * unit / priced.scale * ROUNDED
         self.unit, self.lost = unit / priced.scale, program.lost / priced.scale * (2 - ROUNDED)
 
     def notes(self, value: float) -> tuple[str, ...]:
@@ -164,10 +169,9 @@ class CpsatPlacer:
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="cpsat",
-        summary="the published integer program for throughput: contiguous, convex or free",
+        summary="the problem as one program: throughput contiguous, convex or free, and latency",
         source="Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 4, solved by OR-Tools CP-SAT",
         exact=True,
-        objectives=frozenset({"throughput"}),
     )
     Options: ClassVar[type[CpsatOptions]] = CpsatOptions
 
@@ -175,8 +179,8 @@ class CpsatPlacer:
         self.options = options or CpsatOptions()
 
     def supports(self, problem: Problem) -> str | None:
-        if problem.objective.kind != "throughput":
-            return "cpsat minimizes the max-load of a pipeline, not latency"
+        if problem.objective.kind == "latency":
+            return too_large(problem, self.options.calls)
         size = n_variables(problem)
         if size > MOST_VARIABLES:
             made = (
@@ -203,6 +207,9 @@ class CpsatPlacer:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
+        if problem.objective.kind == "latency":
+            limits = TimedLimits(self.options.units, self.options.workers, self.options.calls)
+            return place_in_time(problem, limits, Stopwatch(budget), hints, evaluate, on_progress)
         watch, graph = Stopwatch(budget), contract(problem)
         known = [h.device for h in hints.placements if not broken(problem, h.device)]
         run = _Run(problem, self.options, graph, watch, known)

@@ -48,7 +48,7 @@ def movable(problem: Problem) -> Movable:
     pairs = np.unique(np.concatenate((one * n + other, other * n + one))[np.concatenate((one != other, other != one))])
     return Movable(
         frozen(allowed, np.bool_),
-        frozen(_choices(problem, allowed), np.int32),
+        frozen(choices(problem, allowed), np.int32),
         problem.capacity,
         frozen(held.state, np.int64),
         frozen(offsets_of(held.storage[by_storage], len(held.stored)), np.int64),
@@ -59,7 +59,8 @@ def movable(problem: Problem) -> Movable:
     )
 
 
-def _choices(problem: Problem, allowed: Bools) -> Ints:
+def choices(problem: Problem, allowed: Bools) -> Ints:
+    """The devices worth choosing from; see `movable`."""
     hosts = np.flatnonzero(problem.cluster.is_host)
     devices: Ints = np.arange(problem.n_devices, dtype=np.int32)
     if problem.objective.execution != "subgraph" or not len(hosts) or np.isfinite(problem.capacity[hosts]).any():

@@ -1,0 +1,100 @@
+"""What is known while a search goes on: placements that keep the rules, with their values, and a bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
+from placewise.placers.base import Evaluate, Hints, OnProgress, Stopwatch
+from placewise.placers.common.alike import relabel
+from placewise.placers.registry import create
+from placewise.simulate import Evaluator, lower_bound, simulate
+
+SEARCH = "temper"
+SEARCH_EVALUATIONS = 3000
+"""What the search for a start may price where the budget has no seconds."""
+
+
+def value_of(problem: Problem, placement: Placement, evaluate: Evaluate | None) -> float:
+    """Seconds of a placement, inf where it breaks a rule or cannot run; measured where a measurement is given."""
+    judgement = simulate(problem, placement)
+    if not judgement.valid:
+        return float("inf")
+    if evaluate is None or isinstance(evaluate, Evaluator):
+        return judgement.value
+    value = float(evaluate(placement.device[None])[0])
+    return value if np.isfinite(value) else float("inf")
+
+
+@dataclass(slots=True)
+class Known:
+    """The best placement so far and what was proved."""
+
+    problem: Problem
+    evaluate: Evaluate | None
+    bound: Bound
+    best: Placement | None = None
+    value: float = float("inf")
+    reason: Reason = Reason.FINISHED
+
+    def offer(self, placement: Placement) -> bool:
+        """Keep a placement if it is better; without its calls or order where those of the judge do as well."""
+        value = value_of(self.problem, placement, self.evaluate)
+        plain = Placement(placement.device)
+        if placement != plain:
+            of_judge = value_of(self.problem, plain, self.evaluate)
+            if of_judge <= value:
+                placement, value = plain, of_judge
+        if value >= self.value:
+            return False
+        self.best, self.value = placement, value
+        return True
+
+    def prove(self, bound: Bound) -> None:
+        """Keep a bound if it is higher."""
+        self.bound = max(self.bound, bound, key=lambda known: known.value)
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is left to find."""
+        return self.best is not None and gap_of(self.value, self.bound.value) <= OPTIMAL_GAP
+
+    def answer(self, notes: tuple[str, ...] = ()) -> Proposal:
+        if self.best is None:
+            return Proposal(None, self.bound, self.reason, (*notes, "no placement was found that keeps the rules"))
+        best = self.best
+        named = Placement(relabel(self.problem, best.device), best.call, best.order)
+        return Proposal(named, self.bound, self.reason, notes)
+
+
+def start(
+    problem: Problem, watch: Stopwatch, hints: Hints, evaluate: Evaluate | None, on_progress: OnProgress, share: float
+) -> Known:
+    """The hints that keep the rules, what a search of a share of the time finds, and the best bound of both.
+
+    KeyboardInterrupt is left to the caller only where there is nothing yet to answer with.
+    """
+    known = Known(problem, evaluate, Bound(0.0, "nonnegative costs"))
+    for hint in hints.placements:
+        known.offer(hint)
+    known.prove(lower_bound(problem))
+    budget = watch.rest()
+    if np.isfinite(budget.seconds):
+        budget = replace(budget, seconds=share * budget.seconds, iterations=None, evaluations=None)
+    else:
+        budget = replace(budget, iterations=None, evaluations=SEARCH_EVALUATIONS)
+    if known.closed:
+        return known
+    seeds = Hints((known.best,)) if known.best is not None else Hints()
+    found = create(SEARCH).propose(problem, budget, hints=seeds, evaluate=evaluate, on_progress=on_progress)
+    if found.placement is not None:
+        known.offer(found.placement)
+    if found.bound is not None:
+        known.prove(found.bound)
+    if found.reason is Reason.INTERRUPTED:
+        known.reason = Reason.INTERRUPTED
+    return known
