@@ -20,8 +20,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
 NAMES = (
-    *("auto", "balanced", "cover", "cpsat", "dp", "dpl", "etf", "greedy", "pack", "paths", "pipedream", "single"),
-    "temper",
+    *("auto", "balanced", "cover", "cpsat", "dp", "dpl", "etf", "greedy", "max_load_dp", "pack", "paths", "pipedream"),
+    *("single", "temper"),
 )
 
 

@@ -19,6 +19,7 @@ _PLACERS = {
     "dpl": "placewise.placers.exact.dpl:DplPlacer",
     "etf": "placewise.placers.heuristic.etf:EtfPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
+    "max_load_dp": "placewise.placers.heuristic.max_load_dp:MaxLoadDpPlacer",
     "pack": "placewise.placers.exact.pack:PackPlacer",
     "paths": "placewise.placers.exact.paths:PathsPlacer",
     "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",

@@ -1,0 +1,57 @@
+"""max_load_dp: the split is the best pipeline, and its latency the judge's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from published import ROOT, needs_workloads
+from strategies import problems
+
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.placers.base import Budget
+from placewise.placers.exact.dp import DpPlacer
+from placewise.placers.heuristic.max_load_dp import MaxLoadDpPlacer
+from placewise.placing import place
+from placewise.readers.workload import read_workload
+from placewise.simulate import evaluate, simulate
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(kind="latency", max_ops=5))
+def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
+    """Its max-load is that of dp, it keeps the rules, and it claims no bound for latency."""
+    proposal = MaxLoadDpPlacer().propose(problem, Budget())
+    assert proposal.bound is None
+    pipeline = problem.with_(
+        objective=Objective("throughput", memory=problem.objective.memory),
+        constraints=replace(problem.constraints, contiguous=True, convex=False),
+    )
+    best = DpPlacer().propose(pipeline, Budget()).placement
+    if proposal.placement is None:
+        assert proposal.notes or proposal.infeasible
+        assert not proposal.infeasible or best is None
+        return
+    assert simulate(problem, proposal.placement).valid
+    assert best is not None
+    assert evaluate(pipeline, proposal.placement.device[None])[0] == evaluate(pipeline, best.device[None])[0]
+
+
+@needs_workloads
+def test_the_published_value():
+    """BERT-24: 108.031 ms as published. On the other workloads many splits have the least max-load."""
+    problem = read_workload(
+        ROOT / "dnn-partitioning" / "latency" / "LayerGraphs" / "bert24_inference.json", objective="latency"
+    ).problem
+    assert problem is not None
+    assert place(problem, "max_load_dp").value == pytest.approx(0.108031, rel=1e-9)
+
+
+@settings(max_examples=10, deadline=None)
+@given(problems(kind="throughput", max_ops=3))
+def test_throughput_is_dps(problem: Problem) -> None:
+    """For throughput it refers to dp; other shapes of stages are its own."""
+    assert "dp" in str(MaxLoadDpPlacer().supports(problem))
+    free = problem.with_(objective=Objective("latency"), constraints=Constraints())
+    assert MaxLoadDpPlacer().supports(free) is None
