@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress, Stopwatch
 from placewise.placers.chains.growth import cut_left
-from placewise.placers.chains.ideals import all_ideals, prefixes
+from placewise.placers.chains.ideals import Ideals, all_ideals, prefixes
 from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.program import search
 from placewise.placers.chains.stages import price
@@ -100,7 +101,7 @@ def test_what_an_ideal_leaves_to_pay(problem: Problem) -> None:
     """Each tensor that the rest reads from an ideal is received there, each that it makes for it or the host sent."""
     graph = contract(problem)
     costs, ideals = price(problem, graph.component, graph.n, problem.capacity).costs, all_ideals(graph, 1000)
-    assert ideals is not None
+    assert isinstance(ideals, Ideals)
     enter, leave = np.arange(1, len(costs.producer) + 1), np.arange(100, len(costs.producer) + 100)
     found = cut_left(costs, ideals, enter, leave)
     for i in range(len(ideals)):
@@ -161,11 +162,12 @@ def test_ideals_of_a_small_graph() -> None:
     cluster = Cluster((Device("cpu", kind="cpu"),))
     problem = Problem(graph, cluster, CostTable.given(np.ones((4, 1)), np.zeros((4, 1))))
     ideals = all_ideals(contract(problem), 100)
-    assert ideals is not None
+    assert isinstance(ideals, Ideals)
     sets = [frozenset(np.flatnonzero(ideals.members(i, 4)).tolist()) for i in range(len(ideals))]
     assert set(sets) == {frozenset(s) for s in ((), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3))}
     assert [len(s) for s in sets] == sorted(len(s) for s in sets)
-    assert all_ideals(contract(problem), 5) is None
+    assert all_ideals(contract(problem), 5) == 6 and all_ideals(contract(problem), 0) == 6
+    assert all_ideals(contract(problem), 6) != 6
     path = prefixes(70)
     assert [int(path.members(i, 70).sum()) for i in range(71)] == list(range(71))
 
@@ -175,7 +177,8 @@ def test_too_many_ideals_fall_back_to_one_line() -> None:
     problem = star(12, size=1)
     proposal = DpPlacer(DpOptions(max_ideals=100)).propose(problem, Budget())
     assert proposal.placement is not None and proposal.bound is None
-    assert "more than 100 ideals" in proposal.notes[0]
+    said = re.match(r"([0-9,]+) ideals of \d+ components or more, too many .* instead the best", proposal.notes[0])
+    assert said is not None and 100 < int(said[1].replace(",", "")) <= 1 + (1 << 12)
     assert simulate(problem, proposal.placement).valid
 
 

@@ -10,7 +10,7 @@ from strategies import problems
 from twins.plain import Plain
 
 from placewise.model.problem import Problem
-from placewise.placers.chains.ideals import all_ideals
+from placewise.placers.chains.ideals import Ideals, all_ideals
 from placewise.placers.heuristic.etf import _schedule
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.contract import contract
@@ -29,7 +29,7 @@ def test_ideals_are_all_closed_sets(problem: Problem) -> None:
         if all(bits >> t & 1 or not bits >> h & 1 for t, h in zip(tail, head, strict=True))
     }
     ideals = all_ideals(graph, 1 << graph.n)
-    assert ideals is not None
+    assert isinstance(ideals, Ideals)
     sets = [frozenset(np.flatnonzero(ideals.members(i, graph.n)).tolist()) for i in range(len(ideals))]
     assert len(sets) == len(closed) and set(sets) == closed
     ways = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -36,8 +37,12 @@ class Ideals(NamedTuple):
         return bits[:n].astype(np.bool_)
 
 
-def all_ideals(graph: Contraction, most: int) -> Ideals | None:
-    """Every ideal of the graph, or None if there are more than `most` or they would not fit in memory."""
+def all_ideals(graph: Contraction, most: int, go_on: Callable[[], bool] = lambda: True) -> Ideals | int:
+    """Every ideal of the graph, or how many there are at least, where they are too many.
+
+    Too many are more than `most`, and those that would not fit in memory with the steps between them. `go_on` is
+    asked now and then; where it says no, the number is how many were counted until then.
+    """
     width = max(1, (graph.n + 63) // 64)
     most = min(most, MOST_BYTES // (16 * width))
     hashes = np.random.default_rng(0).integers(1, 2**63 - 1, graph.n)
@@ -52,8 +57,8 @@ def all_ideals(graph: Contraction, most: int) -> Ideals | None:
         )  # fmt: skip
         if 0 <= count <= most:
             break
-        if room >= most:
-            return None
+        if room >= most or not go_on():
+            return abs(int(count))
         room = min(8 * room, most)
     return Ideals(
         frozen(words[:count], np.int64),
@@ -88,7 +93,8 @@ def lowest_bit(word):
 
 @kernel
 def _enumerate(pred_offsets, preds, succ_offsets, succs, hashes, table, words, ready, keys, offsets, added, target):
-    """Fill the empty arrays breadth first from the empty set; the number of ideals, or −1 if there is no room.
+    """Fill the empty arrays breadth first from the empty set; the number of ideals, or minus how many there
+    are at least if there is no room.
 
     `table` finds sets by their keys; its length is a power of two. `ready` holds what can be added to each.
     """
@@ -120,7 +126,7 @@ def _enumerate(pred_offsets, preds, succ_offsets, succs, hashes, table, words, r
                     slot = (slot + 1) & mask
                 if table[slot] < 0:
                     if count == len(keys):
-                        return -1
+                        return -count - 1
                     table[slot], keys[count] = count, key
                     for v in range(width):
                         words[count, v], ready[count, v] = words[at, v], ready[at, v]
@@ -136,7 +142,7 @@ def _enumerate(pred_offsets, preds, succ_offsets, succs, hashes, table, words, r
                             ready[count, d >> 6] |= 1 << (d & 63)
                     count += 1
                 if n_edges == len(added):
-                    return -1
+                    return -count
                 added[n_edges], target[n_edges] = c, table[slot]
                 n_edges += 1
         at += 1

@@ -30,7 +30,10 @@ def unsuited(problem: Problem, name: str) -> str | None:
     for k in set(kind):
         states *= min(kind.count(k), problem.n_blocks) + 1
     if states > MOST_STATES:
-        return f"{name} counts the devices in use kind by kind: {len(set(kind))} kinds of devices are too many"
+        return (
+            f"{name} counts the devices in use kind by kind: {len(kind)} devices of {len(set(kind))} kinds make "
+            f"{states:,} ways, and {MOST_STATES:,} are the most: use auto or greedy"
+        )
     return None
 
 
@@ -74,6 +77,8 @@ def propose_along(
 
     def split(capacity: Floats) -> Ints | None:
         nonlocal reason
+        if reason is Reason.INTERRUPTED:
+            return None
         found = best_split(problem, graph.component, (line,), capacity, go_on)
         reason = found.reason
         return found.device

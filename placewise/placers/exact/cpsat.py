@@ -81,6 +81,8 @@ class _Run:
 
     def solve(self, capacity: Floats) -> Ints | None:
         """The devices [n_ops] of the program's answer within `capacity` [n_devices], or None."""
+        if self.reason is Reason.INTERRUPTED:
+            return None
         problem, rules = self.problem, self.problem.constraints
         graph = self.graph if rules.contiguous else None
         group, n = (problem.block, problem.n_blocks) if graph is None else (graph.component, graph.n)

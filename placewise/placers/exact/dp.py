@@ -48,7 +48,7 @@ from placewise.simulate.infeasible import why_infeasible
 MOST_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12
 """Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
-LINE = "the best split along one line of the ops, no proof"
+LINE = "instead the best split along some lines of the ops, no proof; auto knows more ways, dpl is quicker"
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,8 @@ class _Run:
         graph, ideals = self._ideals or self._enumerate(capacity)
         self._ideals = graph, ideals
         if ideals is None or split.reason is not Reason.FINISHED:
-            self.reason = split.reason
+            cut_off = ideals is None and self.watch.out and split.reason is Reason.FINISHED
+            self.reason = Reason.TIME_LIMIT if cut_off else split.reason
             return split.device
         priced = price(self.problem, graph.component, graph.n, capacity)
         beat = int(split.value * priced.scale) if split.device is not None else NEVER
@@ -114,15 +115,16 @@ class _Run:
         """The contraction without free leaves, and its ideals if they are few enough."""
         graph = self.graph
         if graph.n > MOST_COMPONENTS:
-            self.notes.append(f"{graph.n:,} components are too many for ideals: {LINE}")
+            self.notes.append(f"{graph.n:,} components, more than the {MOST_COMPONENTS:,} that dp takes: {LINE}")
             return graph, None
         costs = price(self.problem, graph.component, graph.n, capacity).costs
         graph = join(graph, merge_leaves(graph, costs))
         most = min(self.max_ideals, MOST_CELLS // n_states(costs))
-        ideals = all_ideals(graph, most)
-        if ideals is None:
-            self.notes.append(f"more than {most:,} ideals, or too large ones: {LINE}")
-        return graph, ideals
+        ideals = all_ideals(graph, most, lambda: not self.watch.out)
+        if isinstance(ideals, Ideals):
+            return graph, ideals
+        self.notes.append(f"{ideals:,} ideals of {graph.n:,} components or more, too many for their program: {LINE}")
+        return graph, None
 
     def _go_on(self, done: int, total: int, seconds: float) -> bool:
         value = min([seconds, *(split.value for split in self._splits.values())])
@@ -179,12 +181,15 @@ class DpPlacer:
             for method in (run.along_a_line, run.over_ideals):
                 device, shrunk = fit(problem, method)
                 found += [] if device is None else [device]
-            for other in readings(problem):
+            for other in readings(problem) if run.reason is not Reason.INTERRUPTED else ():
                 device, _ = fit(other, _Run(other, graph, self.options.max_ideals, run.watch, on_progress).along_a_line)
                 found += [] if device is None else [device]
-            if problem.constraints.shaped and (problem.cluster.transfers == "direct" or problem.cluster.wires):
+            unseen = problem.cluster.transfers == "direct" or problem.cluster.wires
+            if problem.constraints.shaped and unseen and run.reason is not Reason.INTERRUPTED:
                 climbs = {device.tobytes(): device for device in found}.values()
                 found = [improve(problem, graph, device, Evaluator(problem), run.watch) for device in climbs]
+                if run.watch.out and run.reason is Reason.FINISHED:
+                    run.reason = Reason.TIME_LIMIT
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if run.exhausted and contiguous:

@@ -23,6 +23,7 @@ from placewise.placers.common.alike import alike, relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import Holdings, holdings, may_run
 from placewise.placers.common.rules import broken
+from placewise.placers.common.solving import parameters, solve
 from placewise.simulate.infeasible import largest_group, why_infeasible
 from placewise.units import format_bytes
 
@@ -37,7 +38,7 @@ class _Outcome:
 
     missing: int = 0
     devices: tuple[str, ...] = ()
-    out_of_time: bool = False
+    stopped: Reason | None = None
 
 
 class PackPlacer:
@@ -52,7 +53,13 @@ class PackPlacer:
 
     def supports(self, problem: Problem) -> str | None:
         pairs = problem.n_blocks * problem.n_devices
-        return f"{pairs:,} pairs of groups and devices are too many to pack" if pairs > MOST_PAIRS else None
+        if pairs <= MOST_PAIRS:
+            return None
+        made = f"{problem.n_blocks:,} groups of ops, {problem.n_devices} devices"
+        return (
+            f"its packing program would have about {pairs:,} variables ({made}), and {MOST_PAIRS:,} are the most that "
+            "pack takes: use greedy or balanced"
+        )
 
     def propose(
         self,
@@ -81,19 +88,21 @@ class PackPlacer:
             proof += f" are spread{where}; {largest_group(problem)}"
             return Proposal(None, reason=Reason.PROVED, infeasible=proof)
         if device is None:
-            if outcome.out_of_time:
-                return Proposal(None, reason=Reason.TIME_LIMIT, notes=("no packing was found in time",))
+            if outcome.stopped:
+                return Proposal(None, reason=outcome.stopped, notes=("no packing was found before the search ended",))
             return Proposal(None, notes=("weights can be packed, but no packing tried has room for activations",))
         why_not = broken(problem, device)
         if why_not:
             return Proposal(None, notes=(f"a packing exists, but {why_not}",))
-        return Proposal(Placement(relabel(problem, device)))
+        return Proposal(Placement(relabel(problem, device)), reason=outcome.stopped or Reason.FINISHED)
 
 
 def _pack(
     problem: Problem, held: Holdings, runs: Any, watch: Stopwatch, outcome: _Outcome, capacity: Floats
 ) -> Ints | None:
     """The devices [n_ops] of a packing within `capacity` [n_devices], or None; `outcome` hears what is missing."""
+    if outcome.stopped is Reason.INTERRUPTED:
+        return None
     model = cp_model.CpModel()
     chosen = {(int(b), int(d)): model.new_bool_var("") for b, d in np.argwhere(runs)}
     for block in range(problem.n_blocks):
@@ -106,14 +115,12 @@ def _pack(
         model.add(loads[d] <= min(int(capacity[d]), everything) + missing[d])
     _break_symmetry(model, problem, loads)
     model.minimize(sum(missing.values()))
-    solver = cp_model.CpSolver()
-    solver.parameters.num_workers = 1
-    solver.parameters.random_seed = watch.budget.seed
-    solver.parameters.max_time_in_seconds = min(watch.left, LONGEST)
-    status = solver.solve(model)
-    outcome.out_of_time = status == cp_model.UNKNOWN
-    outcome.missing = max(int(np.ceil(solver.best_objective_bound - 1e-6)), 0)
-    if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
+    limits = {"relative_gap_limit": 0.0, "max_time_in_seconds": min(watch.left, LONGEST)}
+    solved = solve(model, parameters(watch) | limits)
+    solver, outcome.missing = solved.solver, max(solved.bound, 0)
+    if not solved.finished:
+        outcome.stopped = Reason.INTERRUPTED if solved.interrupted else Reason.TIME_LIMIT
+    if not solved.found:
         return None
     outcome.devices = tuple(problem.cluster.names[d] for d, short in missing.items() if solver.value(short))
     if outcome.devices:

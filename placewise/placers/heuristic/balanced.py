@@ -59,10 +59,10 @@ class BalancedPlacer:
             device, _ = fit(problem, partial(_split, problem, contract(problem), watch))
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
+        reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
         if device is None:
-            reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
             return Proposal(None, reason=reason, notes=("no split along the order of the ops fits in memory",))
-        return Proposal(Placement(relabel(problem, device)))
+        return Proposal(Placement(relabel(problem, device)), reason=reason)
 
 
 def _split(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Floats) -> Ints | None:
