@@ -122,6 +122,41 @@ def test_links_before_groups_before_the_default(read):
     assert cluster.wires == ("network", "slot")
 
 
+def test_nodes_in_racks(read):
+    """Two racks of two machines of two devices: each level has its link, a shared wire is its machine's own."""
+    cluster = read("""
+        [[nodes]]
+        count = 2
+        link = { bandwidth = "100Gb/s", latency = "10us" }
+        [[nodes.nodes]]
+        count = 2
+        devices = [{ model = "A100-80GB", count = 2 }]
+        link = { bandwidth = "240GB/s", shared = "switch" }
+        [node_link]
+        bandwidth = "25Gb/s"
+    """)
+    links = speeds(cluster)
+    assert cluster.names == tuple(f"cuda:{number}" for number in range(8)) and cluster.transfers == "direct"
+    assert links["cuda:0", "cuda:1"] == (240e9, 0, "switch@0.0") and links["cuda:3", "cuda:2"][2] == "switch@0.1"
+    assert links["cuda:1", "cuda:2"] == links["cuda:3", "cuda:0"] == (12.5e9, pytest.approx(1e-5), "")
+    assert links["cuda:3", "cuda:4"] == links["cuda:7", "cuda:0"] == (3.125e9, 0, "")
+    assert len(cluster.wires) == 4
+
+
+def test_nodes_beside_devices_groups_and_links(read):
+    """A device in no node is as far as another node; links and groups go before nodes; CPUs are in no node."""
+    cluster = read("""
+        devices = [{ name = "a" }]
+        nodes = [{ devices = [{ name = "b", count = 2 }, { kind = "cpu" }], link = { bandwidth = 4e9 } }]
+        node_link = { bandwidth = 1e9 }
+        links = [{ source = "a", target = "b:0", bandwidth = 9e9 }]
+        default_link = { bandwidth = 2e9 }
+    """)
+    links = speeds(cluster)
+    assert links["b:0", "b:1"][0] == 4e9 and links["a", "b:1"][0] == 1e9
+    assert links["a", "b:0"][0] == 9e9 and links["b:0", HOST][0] == 2e9
+
+
 def test_the_order_of_the_two_ways_does_not_matter(read):
     """A way back that was written first keeps its own figures."""
     head = 'devices = [{ name = "a" }, { name = "b" }]\n'
@@ -186,6 +221,12 @@ A = 'devices = [{ name = "a" }, { name = "b" }]\n'
         (A + 'links = [{ source = "a", target = "z", bandwidth = 1 }]', "links[0]: there is no device 'z'"),
         (A + 'links = [{ source = "a", target = "a", bandwidth = 1 }]', "ends where it begins"),
         (A + 'groups = [{ devices = ["a"], bandwidth = 1 }]', "c.toml: groups[0].devices"),
+        ("nodes = [{}]", "c.toml: nodes[0]: the node has no devices"),
+        ("nodes = [{ devices = [{}] }]", "c.toml: nodes[0].devices[0]: the device has neither"),
+        ("nodes = [{ count = 200, nodes = [{ count = 200, devices = [{ name = 'a' }] }] }]", "too many devices"),
+        ('nodes = [{ count = 2, devices = [{ model = "A100-80GB" }] }]', "add [node_link]"),
+        ('[[nodes]]\n[[nodes.nodes]]\ncount = 2\ndevices = [{ model = "A100-80GB" }]', "nodes: nothing says"),
+        ('nodes = [{ devices = [{ name = "a" }], lnik = { bandwidth = 1 } }]', "did you mean 'link'?"),
         (A + 'groups = [{ devices = ["a", "z"], bandwidth = 1 }]', "groups[0]: there is no device 'z'"),
         (A + 'default_link = { bandwidth = "1GB/s", latency = "soon" }', "default_link.latency: 'soon' is not a time"),
         (A + 'default_link = { bandwidth = "1GB/s", latency = "inf" }', "latency is inf"),
@@ -231,3 +272,12 @@ def test_the_documented_example_reads(read):
     assert links["npu", "cuda:0"] == (10e9, pytest.approx(5e-6), "")
     assert links["cuda:1", "cuda:0"][0] == 240e9
     assert links["cuda:1", "npu"] == links["npu", HOST] == (25e9 / 8, pytest.approx(3e-5), "network")
+
+
+def test_the_documented_nodes_read(read):
+    """The racks of docs/costs.md: sixteen devices, and the link that each of the comments says."""
+    text = (Path(__file__).parents[1] / "docs" / "costs.md").read_text("utf-8")
+    cluster = read(text.split("```toml\n")[2].split("```")[0])
+    links = speeds(cluster)
+    assert len(cluster) == 16
+    assert [links["cuda:0", f"cuda:{d}"][0] for d in (3, 4, 7, 8)] == [240e9, 12.5e9, 12.5e9, 3.125e9]

@@ -3,77 +3,22 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from placewise.catalog.entries import catalog
-from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validated
-from placewise.catalog.parts import MAX_DEVICES, Part, noted, numbered, part_of, renamed, with_memory
+from placewise.catalog.fields import validated
+from placewise.catalog.nodes import Place, expanded, node_links
+from placewise.catalog.parts import Part, noted, numbered, part_of, renamed, with_memory
+from placewise.catalog.tables import ClusterTable, DeviceTable
 from placewise.catalog.wiring import Pair, Speed, wired
 from placewise.errors import ClusterError
-from placewise.model.cluster import HOST, Cluster, Device, Transfers
+from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.dtypes import DTYPES
 
 MAX_FILE = 1 << 20
 """Bytes; a cluster file is a page of text."""
-
-
-class DeviceTable(Table):
-    """``[[devices]]``: a `model` of the catalogue, figures of its own, or a model with some figures changed."""
-
-    model: str = ""
-    name: str = ""
-    count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] = 1
-    kind: str | None = None
-    memory: Bytes | None = None
-    reserved: Bytes | None = None
-    peak_flops: Mapping[str, FlopsPerSecond] | None = None
-    memory_bandwidth: BytesPerSecond | None = None
-    efficiency: Mapping[str, Share] | None = None
-    op_overhead: Seconds | None = None
-    call_overhead: Seconds | None = None
-    streams: Annotated[int, Field(strict=True, ge=1)] | None = None
-    unsupported: frozenset[str] | None = None
-    available: Annotated[bool, Field(strict=True)] | None = None
-
-
-class SpeedTable(Table):
-    """``[default_link]``: every pair that nothing else names."""
-
-    bandwidth: BytesPerSecond
-    latency: Seconds = 0.0
-    shared: str = ""
-
-    @property
-    def speed(self) -> Speed:
-        return Speed(self.bandwidth, self.latency, self.shared)
-
-
-class LinkTable(SpeedTable):
-    """``[[links]]``: from `source` to `target`, and back unless the way back has a table of its own."""
-
-    source: str
-    target: str
-
-
-class GroupTable(SpeedTable):
-    """``[[groups]]``: every pair of `devices`, both ways."""
-
-    devices: Annotated[tuple[str, ...], Field(min_length=2)]
-
-
-class ClusterTable(Table):
-    """A cluster file."""
-
-    devices: Annotated[tuple[DeviceTable, ...], Field(min_length=1, max_length=MAX_DEVICES)]
-    links: tuple[LinkTable, ...] = ()
-    groups: tuple[GroupTable, ...] = ()
-    default_link: SpeedTable | None = None
-    transfers: Transfers | None = None
 
 
 def read_file(path: Path) -> Cluster:
@@ -96,15 +41,21 @@ def read_file(path: Path) -> Cluster:
 
 
 def _cluster(table: ClusterTable) -> Cluster:
+    if not table.devices and not table.nodes:
+        raise ClusterError("is missing", where="devices", remedy="describe devices, or nodes that hold some")
     parts: list[Part] = []
-    for row, device in enumerate(table.devices):
+    places: list[Place] = []
+    for where, device, place in expanded(table):
         try:
-            parts += _parts(device)
+            made = _parts(device)
         except ClusterError as error:
-            raise error.at(f"devices[{row}]") from None
+            raise error.at(where) from None
+        parts += made
+        places += [place] * len(made)
     named = numbered(parts)
     default = table.default_link.speed if table.default_link else None
-    return wired(named, given=_given(table, named), default=default, transfers=table.transfers)
+    within = node_links(named, places, table)
+    return wired(named, given={**within, **_given(table, named)}, default=default, transfers=table.transfers)
 
 
 def _parts(table: DeviceTable) -> list[Part]:

@@ -71,8 +71,11 @@ def _spelling(table: type[BaseModel], location: tuple[int | str, ...]) -> str:
     return f"did you mean {close[0]!r}?" if close else "remove it, or check its spelling"
 
 
-def _keys(table: Any) -> set[str]:
-    """All keys of a table and of the tables inside it."""
+def _keys(table: Any, seen: frozenset[Any] = frozenset()) -> set[str]:
+    """All keys of a table and of the tables inside it, which may hold tables of their own kind."""
     if not (isinstance(table, type) and issubclass(table, BaseModel)):
-        return {key for part in getattr(table, "__args__", ()) for key in _keys(part)}
-    return set(table.model_fields).union(*(_keys(field.annotation) for field in table.model_fields.values()))
+        return {key for part in getattr(table, "__args__", ()) for key in _keys(part, seen)}
+    if table in seen:
+        return set()
+    inside = (_keys(field.annotation, seen | {table}) for field in table.model_fields.values())
+    return set(table.model_fields).union(*inside)

@@ -1,0 +1,78 @@
+"""The tables of a cluster file, as pydantic checks them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from pydantic import Field
+
+from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table
+from placewise.catalog.parts import MAX_DEVICES
+from placewise.catalog.wiring import Speed
+from placewise.model.cluster import Transfers
+
+
+class DeviceTable(Table):
+    """``[[devices]]``: a `model` of the catalogue, figures of its own, or a model with some figures changed."""
+
+    model: str = ""
+    name: str = ""
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] = 1
+    kind: str | None = None
+    memory: Bytes | None = None
+    reserved: Bytes | None = None
+    peak_flops: Mapping[str, FlopsPerSecond] | None = None
+    memory_bandwidth: BytesPerSecond | None = None
+    efficiency: Mapping[str, Share] | None = None
+    op_overhead: Seconds | None = None
+    call_overhead: Seconds | None = None
+    streams: Annotated[int, Field(strict=True, ge=1)] | None = None
+    unsupported: frozenset[str] | None = None
+    available: Annotated[bool, Field(strict=True)] | None = None
+
+
+class SpeedTable(Table):
+    """``[default_link]``: every pair that nothing else names."""
+
+    bandwidth: BytesPerSecond
+    latency: Seconds = 0.0
+    shared: str = ""
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(self.bandwidth, self.latency, self.shared)
+
+
+class LinkTable(SpeedTable):
+    """``[[links]]``: from `source` to `target`, and back unless the way back has a table of its own."""
+
+    source: str
+    target: str
+
+
+class GroupTable(SpeedTable):
+    """``[[groups]]``: every pair of `devices`, both ways."""
+
+    devices: Annotated[tuple[str, ...], Field(min_length=2)]
+
+
+class NodeTable(Table):
+    """``[[nodes]]``: `count` equal nodes of devices, or of smaller nodes; `link` joins whatever is in the same one."""
+
+    count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] = 1
+    devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
+    nodes: Annotated[tuple[NodeTable, ...], Field(max_length=MAX_DEVICES)] = ()
+    link: SpeedTable | None = None
+
+
+class ClusterTable(Table):
+    """A cluster file."""
+
+    devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
+    nodes: Annotated[tuple[NodeTable, ...], Field(max_length=MAX_DEVICES)] = ()
+    links: tuple[LinkTable, ...] = ()
+    groups: tuple[GroupTable, ...] = ()
+    node_link: SpeedTable | None = None
+    default_link: SpeedTable | None = None
+    transfers: Transfers | None = None
