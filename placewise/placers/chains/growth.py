@@ -1,10 +1,10 @@
 """The kernel of the dynamic program over ideals: it grows stages from every ideal, one component at a time.
 
 ``value[I, s]`` is the least max-load of any way to run the ideal I on the devices that state s counts; a
-stage from I to J on one more device leads to ``max(value[I, s], load(J − I))``. Only what can still beat
-the best known value is grown: stages whose compute and unavoidable communication stay below it, from states
-whose devices that are left can do the work that is left. Where costs have a second half, the forward phase, it is
-the backward loads that are minimized, among stages whose forward load keeps a limit.
+stage from I to J on one more device, or on several that share it, leads to ``max(value[I, s], load(J − I))``. Only
+what can still beat the best known value is grown: stages whose compute and unavoidable communication stay below it,
+from states whose devices that are left can do the work that is left. Where costs have a second half, the forward
+phase, it is the backward loads that are minimized, among stages whose forward load keeps a limit.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Bools, Floats, Ints, Longs
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.placers.chains.ideals import Ideals
+from placewise.placers.chains.replicas import shared_load
 from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.simulate.kernels import helper, kernel
 
@@ -38,7 +39,7 @@ class Table(NamedTuple):
     work_room: Floats
     value: Longs  # [n_ideals, n_states], NEVER where there is no way
     parent: Ints  # [n_ideals, n_states] the ideal before the last stage
-    via: npt.NDArray[np.int16]  # [n_ideals, n_states] the class of the last stage
+    via: npt.NDArray[np.uint16]  # [n_ideals, n_states] the state before the last stage
     best: Longs  # [2] the value to beat, and the state of the full ideal that has it (−1: none yet)
     limit: Longs  # [3] most of a forward load; the next such limit that could find more; what both phases stay below
     fore_left: Longs
@@ -55,6 +56,7 @@ class Stage(NamedTuple):
     holders_in: Ints  # [n_storages]
     seconds: Longs  # [n + 1, n_classes]
     size: Longs  # [n + 1]
+    weight: Longs  # [n + 1]
     enter: Longs  # [n + 1, n_rates]
     leave: Longs  # [n + 1, n_rates]
     enter_always: Longs  # [n + 1, n_rates] what no further component can save
@@ -64,7 +66,7 @@ class Stage(NamedTuple):
     picked: Ints  # [n + 1] the component that led to it
     seen: Ints  # [n_ideals] the last base from which an ideal was reached
     live: Ints  # [n_states] the states of the base worth growing from
-    usable: Bools  # [n_classes] whether any of them has a device of a class left
+    usable: Ints  # [n_classes] the most devices of a class that any of them leaves to a stage
 
 
 def room(costs: StageCosts, n_ideals: int, n_states: int) -> Stage:
@@ -76,6 +78,7 @@ def room(costs: StageCosts, n_ideals: int, n_states: int) -> Stage:
         holders_in=np.zeros(len(costs.storage_bytes), np.int32),
         seconds=np.zeros((n + 1, n_classes), np.int64),
         size=np.zeros(n + 1, np.int64),
+        weight=np.zeros(n + 1, np.int64),
         enter=np.zeros((n + 1, n_rates), np.int64),
         leave=np.zeros((n + 1, n_rates), np.int64),
         enter_always=np.zeros((n + 1, n_rates), np.int64),
@@ -85,7 +88,7 @@ def room(costs: StageCosts, n_ideals: int, n_states: int) -> Stage:
         picked=np.zeros(n + 1, np.int32),
         seen=np.full(n_ideals, -1, np.int32),
         live=np.zeros(n_states, np.int32),
-        usable=np.zeros(n_classes, np.bool_),
+        usable=np.zeros(n_classes, np.int32),
     )
 
 
@@ -128,6 +131,7 @@ def _add(c, stage, part, depth):
         stage.holders_in[s] += 1
         if stage.holders_in[s] == 1:
             stage.size[up] += c.storage_bytes[s]
+            stage.weight[up] += c.storage_bytes[s]
 
 
 @helper
@@ -149,13 +153,27 @@ def _load(seconds, enter, leave, mode):
 
 
 @helper
-def _loads(c, stage, depth, k):
-    """The load of the stage on a device of class k, and what no further component can take from it."""
+def _share(seconds, members):
+    """What each of the members of a stage does of it; a division costs more than all the rest."""
+    return seconds if members == 1 else seconds // members
+
+
+@helper
+def _member_load(seconds, enter, leave, sync, members, mode):
+    """The load of each device of a stage, of one or of several that share it."""
+    if members == 1:
+        return _load(seconds, enter, leave, mode)
+    return shared_load(seconds, enter, leave, sync, members, mode)
+
+
+@helper
+def _forward_loads(c, stage, depth, k, members):
+    """The forward load of each member of the stage, and what no further component can take from it."""
     seconds, r = stage.seconds[depth, k], c.rate[k]
     if r < 0:
-        return seconds, seconds
-    load = _load(seconds, stage.enter[depth, r], stage.leave[depth, r], c.mode)
-    return load, _load(seconds, stage.enter_always[depth, r], stage.leave_always[depth, r], c.mode)
+        return _share(seconds, members), _share(seconds, members)
+    load = _member_load(seconds, stage.enter[depth, r], stage.leave[depth, r], 0, members, c.mode)
+    return load, _member_load(seconds, stage.enter_always[depth, r], stage.leave_always[depth, r], 0, members, c.mode)
 
 
 @helper
@@ -181,6 +199,7 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
         if n_live == 0:
             base += 1
             continue
+        most = stage.usable.max()
         for part in range(len(c.size)):
             stage.inside[part] = (ideals.words[base, part >> 6] >> (part & 63)) & 1
         depth = np.int64(0)
@@ -196,44 +215,58 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
             if stage.seen[target] == base:
                 continue
             stage.seen[target] = base
-            fuel -= 1
+            fuel -= 1 + most * n_live // 16
             possible = False
             stage.size[depth + 1] = stage.size[depth] + c.size[part]
+            stage.weight[depth + 1] = stage.weight[depth] + c.weight[part]
             for k in range(len(c.rate)):
                 stage.seconds[depth + 1, k] = min(stage.seconds[depth, k] + c.seconds[part, k], NEVER)
             for k in range(n_classes):
                 seconds = stage.seconds[depth + 1, k]
-                possible |= stage.usable[k] and seconds < t.best[0] and stage.size[depth + 1] <= c.capacity[k]
+                if seconds < NEVER and stage.usable[k] > 0 and stage.size[depth + 1] <= c.capacity[k]:
+                    possible |= _share(seconds, stage.usable[k]) < t.best[0]
             if not possible:
                 continue
             _add(c, stage, part, depth)
             depth += 1
             growing = False
             for k in range(n_classes):
-                if not stage.usable[k] or stage.seconds[depth, k] >= t.best[0] or stage.size[depth] > c.capacity[k]:
+                if stage.seconds[depth, k] >= NEVER or stage.size[depth] > c.capacity[k]:
                     continue
-                load, least = _loads(c, stage, depth, k)
-                if two and least < t.best[0]:
-                    fore, always = _loads(c, stage, depth, k + n_classes)
-                    if least + always >= t.limit[2]:
+                seconds, r = stage.seconds[depth, k], c.rate[k]
+                enter = leave = enter_always = leave_always = 0
+                if r >= 0:
+                    enter, leave = stage.enter[depth, r], stage.leave[depth, r]
+                    enter_always, leave_always = stage.enter_always[depth, r], stage.leave_always[depth, r]
+                for members in range(1, stage.usable[k] + 1):
+                    if _share(seconds, members) >= t.best[0]:
                         continue
-                    growing |= always <= t.limit[0]
-                    if load >= t.best[0] or fore > t.limit[0] or load + fore >= t.limit[2]:
-                        if always > t.limit[0] or (load < t.best[0] and load + fore < t.limit[2]):
-                            t.limit[1] = min(t.limit[1], always if always > t.limit[0] else fore)
-                        continue
-                growing |= least < t.best[0]
-                for i in range(n_live if load < t.best[0] else 0):
-                    s = stage.live[i]
-                    value, after = max(t.value[base, s], load), s + t.stride[k]
-                    if t.digits[s, k] == c.n_devices[k] or value >= min(t.best[0], t.value[target, after]):
-                        continue
-                    if two and not _phases_fit(t, target, after):
-                        continue
-                    if t.work_left[target] <= t.work_room[after] * t.best[0] * SLACK:
-                        t.value[target, after], t.parent[target, after], t.via[target, after] = value, base, k
-                        if target == full:
-                            t.best[0], t.best[1] = value, after
+                    sync = 0 if members == 1 else np.int64(stage.weight[depth] * c.pace[k, members])
+                    load = _member_load(seconds, enter, leave, sync, members, c.mode)
+                    least = _member_load(seconds, enter_always, leave_always, sync, members, c.mode)
+                    if two and least < t.best[0]:
+                        fore, always = _forward_loads(c, stage, depth, k + n_classes, members)
+                        if least + always >= t.limit[2]:
+                            continue
+                        growing |= always <= t.limit[0]
+                        if load >= t.best[0] or fore > t.limit[0] or load + fore >= t.limit[2]:
+                            if always > t.limit[0] or (load < t.best[0] and load + fore < t.limit[2]):
+                                t.limit[1] = min(t.limit[1], always if always > t.limit[0] else fore)
+                            continue
+                    growing |= least < t.best[0]
+                    for i in range(n_live if load < t.best[0] else 0):
+                        s = stage.live[i]
+                        if t.digits[s, k] + members > c.n_devices[k]:
+                            continue
+                        value, after = max(t.value[base, s], load), s + members * t.stride[k]
+                        if value >= min(t.best[0], t.value[target, after]):
+                            continue
+                        if two and not _phases_fit(t, target, after):
+                            continue
+                        if t.work_left[target] <= t.work_room[after] * t.best[0] * SLACK:
+                            t.value[target, after], t.parent[target, after], t.via[target, after] = value, base, s
+                            if target == full:
+                                t.best[0], t.best[1] = value, after
             if growing:
                 stage.node[depth], stage.edge[depth], stage.picked[depth] = target, ideals.offsets[target], part
             else:
@@ -246,7 +279,7 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
 @helper
 def _live_states(c, t, stage, base):
     """List the states of `base` worth growing from in `stage.live`; returns how many there are."""
-    stage.usable[:] = False
+    stage.usable[:] = 0
     n_live = 0
     for s in range(len(t.digits)):
         dominated = False
@@ -260,7 +293,7 @@ def _live_states(c, t, stage, base):
             stage.live[n_live] = s
             n_live += 1
             for k in range(len(t.stride)):
-                stage.usable[k] |= t.digits[s, k] < c.n_devices[k]
+                stage.usable[k] = max(stage.usable[k], min(c.n_devices[k] - t.digits[s, k], c.most[k]))
     return n_live
 
 

@@ -1,10 +1,11 @@
 """Fewer components, same optimum: leaves that cost nothing move with their only neighbour.
 
 Every loose leaf doubles the number of ideals. One that needs no time and no memory (or any memory, where
-every device could hold the whole model), and that trades tensors with one neighbour and host memory only,
-can follow that neighbour from any stage into its stage: no edge between stages appears, the stage that it
-leaves pays for fewer tensors, and the stage that it joins saves at least what it newly pays. The published
-program merges such nodes too (Tarnawski et al. 2020), whatever memory they need.
+every device could hold the whole model), no weights that replicas would have to synchronize, and that trades
+tensors with one neighbour and host memory only, can follow that neighbour from any stage into its stage: no
+edge between stages appears, the stage that it leaves pays for fewer tensors, and the stage that it joins saves
+at least what it newly pays. The published program merges such nodes too (Tarnawski et al. 2020), whatever
+memory they need.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ def merge_leaves(graph: Contraction, costs: StageCosts) -> Ints:
     free = np.where(costs.seconds < NEVER, costs.seconds, 0).max(axis=1, initial=0) == 0
     if int(costs.size.sum() + costs.storage_bytes.sum()) > costs.capacity.min(initial=NEVER):
         free &= (costs.size == 0) & (np.diff(costs.storage_offsets) == 0)
+    if costs.pace.any():
+        free &= (costs.weight == 0) & (np.diff(costs.storage_offsets) == 0)
     leaves = [c for c in np.flatnonzero(free).tolist() if len(around[c]) == 1]
     while leaves:
         leaf = leaves.pop()

@@ -16,17 +16,27 @@ from placewise.model.result import Reason
 from placewise.placers.chains.ideals import prefixes
 from placewise.placers.chains.phases import price, search
 from placewise.placers.chains.program import MOST_CELLS, GoOn, n_states
+from placewise.placers.chains.replicas import Groups
+from placewise.placers.chains.stages import StageCosts
 
 MOST_SEGMENTS = 4000
 """Longer lines are cut into this many segments first, where cutting is cheap."""
 
 
+MOST_WORK = 2e9
+"""Pairs of cuts, times states, times numbers of devices, that a line with replicated stages may try."""
+
+
 class Split(NamedTuple):
-    """The best split found: `device` [n_ops] (None if nothing fits), its max-load in seconds, and why it stopped."""
+    """The best split found: `device` [n_ops] (None if nothing fits), its max-load in seconds, and why it stopped.
+
+    `groups` says which devices share stages.
+    """
 
     device: Ints | None
     value: float
     reason: Reason
+    groups: Groups = ()
 
 
 def best_split(problem: Problem, group: Ints, lines: Sequence[Ints], capacity: Floats, go_on: GoOn) -> Split:
@@ -47,7 +57,7 @@ def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: Go
         segment = _segments(problem, position, n, MOST_SEGMENTS)[position]
         n = int(segment.max()) + 1
     priced = price(problem, segment, n, capacity)
-    room = MOST_CELLS // n_states(priced.costs) - 1
+    room = most_segments(priced.costs)
     if room < n:
         segment = _segments(problem, segment, n, max(room, 1))[segment]
         n = int(segment.max()) + 1
@@ -55,7 +65,15 @@ def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: Go
     found = search(priced, prefixes(n), go_on)
     if found.chain is None:
         return Split(None, np.inf, found.reason)
-    return Split(found.chain.device[segment], found.chain.value / priced.scale, found.reason)
+    chain = found.chain
+    return Split(chain.device[segment], chain.value / priced.scale, found.reason, chain.groups)
+
+
+def most_segments(costs: StageCosts) -> int:
+    """How many components a line may have, by memory, and by work where many devices may share a stage."""
+    states, tries = n_states(costs), float((costs.n_devices * costs.most).sum())
+    replicated = int((MOST_WORK / (states * tries)) ** 0.5) if costs.most.max(initial=1) > 1 else MOST_CELLS
+    return min(MOST_CELLS // states - 1, max(replicated, 1))
 
 
 def _segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:

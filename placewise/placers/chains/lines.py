@@ -11,8 +11,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import OnProgress, Progress, Stopwatch
-from placewise.placers.chains.linear import best_split
-from placewise.placers.common.alike import alike, relabel
+from placewise.placers.chains.linear import Split, best_split
+from placewise.placers.chains.replicas import replicas_of
+from placewise.placers.common.alike import alike, relabelled
 from placewise.placers.common.fit import fit
 from placewise.simulate.contract import Contraction
 from placewise.simulate.phases import two_phases
@@ -28,7 +29,7 @@ def unsuited(problem: Problem, name: str) -> str | None:
         return f"{name} replicates stages or flushes the pipeline, not both: leave out replicas or the schedule gpipe"
     kind, states = alike(problem).tolist(), 1
     for k in set(kind):
-        states *= min(kind.count(k), problem.n_blocks) + 1
+        states *= min(kind.count(k), problem.n_blocks * problem.most_replicas) + 1
     if states > MOST_STATES:
         return (
             f"{name} counts the devices in use kind by kind: {len(kind)} devices of {len(set(kind))} kinds make "
@@ -73,14 +74,13 @@ def propose_along(
     problem: Problem, graph: Contraction, line: Ints, name: str, watch: Stopwatch, on_progress: OnProgress
 ) -> Proposal:
     """The best split of the components of `graph` in the order of their positions [n] in `line`; no bound."""
-    reason = Reason.FINISHED
+    found = Split(None, np.inf, Reason.FINISHED)
 
     def split(capacity: Floats) -> Ints | None:
-        nonlocal reason
-        if reason is Reason.INTERRUPTED:
+        nonlocal found
+        if found.reason is Reason.INTERRUPTED:
             return None
         found = best_split(problem, graph.component, (line,), capacity, go_on)
-        reason = found.reason
         return found.device
 
     def go_on(done: int, total: int, seconds: float) -> bool:
@@ -93,7 +93,8 @@ def propose_along(
     except KeyboardInterrupt:
         return Proposal(None, reason=Reason.INTERRUPTED)
     if device is None:
-        return Proposal(None, reason=reason, notes=("no split of the line was found that fits in memory",))
+        return Proposal(None, reason=found.reason, notes=("no split of the line was found that fits in memory",))
     notes = [f"the best split of one line of {graph.n:,} components, no proof"]
     notes += ["stages were made smaller until their live activations fit"] if shrunk else []
-    return Proposal(Placement(relabel(problem, device)), reason=reason, notes=tuple(notes))
+    placement = relabelled(problem, Placement(device, replicas=replicas_of(found.groups, problem.n_devices)))
+    return Proposal(placement, reason=found.reason, notes=tuple(notes))

@@ -3,23 +3,24 @@
 For a limit F on forward loads let B(F) be the least largest backward load of a chain: a dynamic program over
 ideals, like that of `program`. B falls as F grows, so that no chain with a forward load in [a, b] has a value below
 a + B(b). Branch and bound over intervals of F starts from there, and from the best value of `1f1b`, which no chain
-is below. A run at F also tells up to which greater limit
-nothing changes, so that whole intervals go at once; the proof is exact, in whole units.
+is below. A run at F also tells up to which greater limit nothing changes, so that whole intervals go at once; the
+proof is exact, in whole units.
 """
 
 from __future__ import annotations
 
 import heapq
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints, Longs, frozen
+from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.chains import program, stages
 from placewise.placers.chains.ideals import Ideals
 from placewise.placers.chains.program import Chain, Found, GoOn, least_load, left_of, room_of, run, table_of, targets
+from placewise.placers.chains.replicas import load_of_member, n_usable
 from placewise.placers.chains.stages import NEVER, Priced, StageCosts
 from placewise.simulate.phases import two_phases
 
@@ -46,7 +47,9 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
         leave=_halves(whole.costs.leave, made_late),
         rate=frozen(np.concatenate((rate, np.where(rate >= 0, rate + n_rates, -1))), np.int32),
         capacity=parts.costs.capacity,
-        n_devices=frozen([min(len(devices), max(n, 1)) for devices in parts.devices], np.int32),
+        n_devices=n_usable(parts.devices, parts.costs.most, n),
+        most=parts.costs.most,
+        pace=parts.costs.pace,
     )
     return Priced(costs, whole.scale, parts.devices, whole.tensors)
 
@@ -84,7 +87,7 @@ class _Search:
         phases = tuple(_part(self.priced.costs, part) for part in (_BACKWARD, _FORWARD, _BOTH))
         summed = program.search(self.priced._replace(costs=phases[2]), self.ideals, self.go_on, self.beat, self.gap)
         if summed.chain is not None:
-            self._learn(summed.chain.device)
+            self._learn(summed.chain)
         self.known = summed.floor
         if summed.reason is not Reason.FINISHED or self.beat == NEVER:
             return Found(self.best, summed.reason, self.known)
@@ -96,7 +99,7 @@ class _Search:
             high = min(high, self.beat - slow - 1)
             asked = (low + high) // 2
             found, ahead = self._least_backward(phases, lefts, asked, self.beat - low)
-            forward, backward = self._learn(found.chain.device) if found.chain is not None else (0, 0)
+            forward, backward = self._learn(found.chain) if found.chain is not None else (0, 0)
             if found.reason is not Reason.FINISHED:
                 self._keep(low, high, slow)
                 return Found(self.best, found.reason, self._floor())
@@ -105,12 +108,12 @@ class _Search:
             self._keep(max(ahead, asked + 1), high, slow)
         return Found(self.best, Reason.FINISHED, self._floor())
 
-    def _learn(self, device: Ints) -> tuple[int, int]:
+    def _learn(self, chain: Chain) -> tuple[int, int]:
         """Remember a chain if it is the best; its largest forward and backward loads."""
-        forward, backward = (_largest_load(self.priced, device, part) for part in (_FORWARD, _BACKWARD))
+        forward, backward = (_largest_load(self.priced, chain, part) for part in (_FORWARD, _BACKWARD))
         if forward + backward < self.beat:
             self.beat = forward + backward
-            self.best = Chain(device, self.beat)
+            self.best = replace(chain, value=self.beat)
         return forward, backward
 
     def _keep(self, low: int, high: int, backward: int) -> None:
@@ -157,17 +160,26 @@ def _part(costs: StageCosts, part: int) -> StageCosts:
     return costs._replace(seconds=seconds, enter=enter, leave=leave, rate=costs.rate[:n_classes])
 
 
-def _largest_load(priced: Priced, device: Ints, part: int) -> int:
-    """The largest load in one phase of a chain: `device` [n] of each component."""
+def _largest_load(priced: Priced, chain: Chain, part: int) -> int:
+    """The largest load in one phase of a chain; replicas synchronize in the backward phase."""
     costs, worst = _part(priced.costs, part), 0
+    sharers = {group[0]: len(group) for group in chain.groups}
     for k, devices in enumerate(priced.devices):
         for d in devices:
-            inside = device == d
+            inside, members = chain.device == d, sharers.get(d, 1)
+            sync = int(_stage_weight(costs, inside) * costs.pace[k, members]) if part != _FORWARD else 0
             load, r = int(costs.seconds[inside, k].sum()), int(costs.rate[k])
             sums = np.concatenate(([0], np.cumsum(inside[costs.consumers])))
             read = sums[costs.consumer_offsets[1:]] - sums[costs.consumer_offsets[:-1]]
             made = (costs.producer >= 0) & inside[costs.producer]
             enter = int(costs.enter[~made & (read > 0), r].sum()) if r >= 0 else 0
             leave = int(costs.leave[made & (read < costs.readers), r].sum()) if r >= 0 else 0
-            worst = max(worst, *([load + enter + leave], [load, enter + leave], [load, enter, leave])[costs.mode])
+            worst = max(worst, load_of_member(load, enter, leave, sync, members, costs.mode))
     return worst
+
+
+def _stage_weight(costs: StageCosts, inside: Bools) -> int:
+    """Bytes of the weights of a stage, given as a mask [n] of its components."""
+    holder = np.repeat(np.arange(len(inside)), np.diff(costs.storage_offsets))
+    shared = np.unique(costs.storages[inside[holder]])
+    return int(costs.weight[inside].sum() + costs.storage_bytes[shared].sum())

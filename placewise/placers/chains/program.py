@@ -11,6 +11,7 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
 from placewise.placers.chains.growth import Table, cut_left, grow, room, work_left
 from placewise.placers.chains.ideals import Ideals
+from placewise.placers.chains.replicas import Groups
 from placewise.placers.chains.stages import MODES, NEVER, Priced, StageCosts
 
 FUEL = 1 << 20
@@ -28,10 +29,11 @@ GoOn = Callable[[int, int, float], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """A chain of stages: `device` [n] of each component, and the max-load in the costs' units."""
+    """A chain of stages: `device` [n] of each component, the max-load in the costs' units, and who shares stages."""
 
     device: Ints
     value: int
+    groups: Groups = ()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,7 +78,7 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: 
 def least_load(costs: StageCosts) -> float:
     """A simple lower bound on the max-load: all work shared among all devices, and the largest component."""
     speed, work = _work(costs)
-    quickest = costs.seconds.min(axis=1, initial=NEVER).max(initial=0)
+    quickest = (costs.seconds // costs.most).min(axis=1, initial=NEVER).max(initial=0)
     return max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
 
 
@@ -117,7 +119,7 @@ def table_of(costs: StageCosts, n_ideals: int, left: Longs, beat: int) -> Table:
         work_room=room_of(costs),
         value=value,
         parent=np.full(value.shape, -1, np.int32),
-        via=np.zeros(value.shape, np.int16),
+        via=np.zeros(value.shape, np.uint16),
         best=np.array([beat, -1]),
         limit=np.full(3, NEVER),
         fore_left=np.zeros(0, np.int64),
@@ -171,12 +173,15 @@ def _work(costs: StageCosts) -> tuple[Floats, Longs]:
 
 def _trace(priced: Priced, ideals: Ideals, table: Table) -> Chain:
     """Follow the best chain back from the full ideal; the devices of a class are taken in order."""
-    n = len(priced.costs.size)
+    n, groups = len(priced.costs.size), []
     device = np.full(n, -1, np.int32)
     ideal, state = len(ideals) - 1, int(table.best[1])
     while ideal > 0:
-        before, k = int(table.parent[ideal, state]), int(table.via[ideal, state])
+        before, earlier = int(table.parent[ideal, state]), int(table.via[ideal, state])
         stage = ideals.members(ideal, n) & ~ideals.members(before, n)
-        device[stage] = priced.devices[k][int(table.digits[state, k]) - 1]
-        ideal, state = before, state - int(table.stride[k])
-    return Chain(device, int(table.best[0]))
+        k = int(np.argmax(table.digits[state] - table.digits[earlier]))
+        members = priced.devices[k][table.digits[earlier, k] : table.digits[state, k]]
+        device[stage] = members[0]
+        groups += [members] if len(members) > 1 else []
+        ideal, state = before, earlier
+    return Chain(device, int(table.best[0]), tuple(groups))

@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
+from placewise.placers.chains.replicas import most_members, most_sync, n_usable, sync_paces
 from placewise.placers.common.holdings import holdings
+from placewise.simulate.replicas import equal_devices
 
 NEVER = 1 << 61
 """More than any sum of costs: the time of a component on a class that may not run it."""
@@ -27,11 +29,13 @@ class StageCosts(NamedTuple):
     and one more if the host wants the tensor. Rate r says what tensors cost where they enter and leave the
     devices of a class; classes of host devices have rate −1 and pay nothing. `mirrored` marks tensors that
     may flow from later components to earlier ones (backward ops). Weights of one component alone are part
-    of its bytes; the others are storages.
+    of its bytes; the others are storages. Stages on r devices of class k need ``pace[k, r]`` per byte of weights to
+    keep them the same.
     """
 
     seconds: Longs  # [n, n_classes], NEVER where not allowed
     size: Longs  # [n] bytes
+    weight: Longs  # [n] how many of them are weights
     producer: Ints  # [n_tensors]
     readers: Ints  # [n_tensors]
     output: Bools  # [n_tensors]
@@ -50,6 +54,8 @@ class StageCosts(NamedTuple):
     rate: Ints  # [n_classes]
     capacity: Longs  # [n_classes]
     n_devices: Ints  # [n_classes]
+    most: Ints  # [n_classes] how many devices may share a stage
+    pace: Floats  # [n_classes, most members + 1]
     mode: int
 
 
@@ -76,36 +82,45 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
     for device in range(problem.n_devices):
         by_component[:, device] = np.bincount(component, weights=seconds[:, device], minlength=n)
     rates = [_rates(problem, device) for device in range(problem.n_devices)]
-    classes, rate_of, distinct = _classes(by_component, capacity, rates)
+    classes, rate_of, distinct = _classes(by_component, capacity, rates, _kinds(problem))
     first = [devices[0] for devices in classes]
     times = by_component[:, first]
     transfers = np.array([[pair.enter, pair.leave] for pair in distinct]).reshape(
         len(distinct), 2, problem.graph.n_tensors
     )
-    scale = _scale(seconds, transfers)
+    most, pace = most_members(problem, classes), sync_paces(problem, classes)
+    scale = _scale(seconds, transfers, most_sync(problem))
     able = np.isfinite(times)
     whole = np.where(able, np.floor(np.where(able, times, 0.0) * scale), float(NEVER)).astype(np.int64)
-    size, storages = _sizes(problem, component, n)
+    size, weight, storages = _sizes(problem, component, n)
     tensors, kept = _tensors(problem, component, n, np.asarray(transfers.any(axis=(0, 1))))
     costs = StageCosts(
         seconds=frozen(whole, np.int64),
         size=size,
+        weight=weight,
         **tensors,
         enter=frozen(np.floor(transfers[:, 0, kept].T * scale), np.int64),
         leave=frozen(np.floor(transfers[:, 1, kept].T * scale), np.int64),
         **storages,
         rate=frozen([rate_of[device] for device in first], np.int32),
         capacity=frozen(np.floor(np.clip(capacity[first], 0, NEVER)), np.int64),
-        n_devices=frozen([min(len(devices), max(n, 1)) for devices in classes], np.int32),
+        n_devices=n_usable(classes, most, n),
+        most=most,
+        pace=frozen(pace * (scale * (1 - 1e-12)), np.float64),
         mode=MODES[problem.objective.communication],
     )
     return Priced(costs, scale, classes, frozen(np.flatnonzero(kept), np.int64))
 
 
-def _scale(seconds: Floats, transfers: Floats) -> float:
+def _kinds(problem: Problem) -> Ints:
+    """What tells devices apart besides their figures [n_devices]: where stages are replicated, their links."""
+    return equal_devices(problem) if problem.most_replicas > 1 else np.zeros(problem.n_devices, np.int32)
+
+
+def _scale(seconds: Floats, transfers: Floats, sync: float) -> float:
     """Units per second, such that everything together stays below 2^60; the same however ops are grouped."""
     total = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0).sum()
-    total += 2 * transfers.max(axis=(0, 1), initial=0.0).sum()
+    total += 2 * transfers.max(axis=(0, 1), initial=0.0).sum() + sync
     return 2.0**59 / float(total) if total > 0 else 1.0
 
 
@@ -131,13 +146,13 @@ def _rates(problem: Problem, device: int) -> _Rates | None:
 
 
 def _classes(
-    seconds: Floats, capacity: Floats, rates: list[_Rates | None]
+    seconds: Floats, capacity: Floats, rates: list[_Rates | None], kind: Ints
 ) -> tuple[tuple[tuple[int, ...], ...], dict[int, int], list[_Rates]]:
     """Devices alike in every figure, in order; the rate number of each device; the distinct rates."""
     numbers: dict[bytes, int] = {}
     distinct: list[_Rates] = []
     rate_of: dict[int, int] = {}
-    groups: dict[tuple[bytes, float, int], list[int]] = {}
+    groups: dict[tuple[bytes, float, int, int], list[int]] = {}
     for device, pair in enumerate(rates):
         rate_of[device] = -1
         if pair is not None:
@@ -147,22 +162,26 @@ def _classes(
                 distinct.append(pair)
             rate_of[device] = numbers[key]
         if np.isfinite(seconds[:, device]).any():
-            alike = (seconds[:, device].tobytes(), float(capacity[device]), rate_of[device])
+            alike = (seconds[:, device].tobytes(), float(capacity[device]), rate_of[device], int(kind[device]))
             groups.setdefault(alike, []).append(device)
     return tuple(tuple(devices) for devices in groups.values()), rate_of, distinct
 
 
-def _sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, dict[str, npt.NDArray[Any]]]:
-    """Bytes of each component [n] with the weights that only it uses, and the storages that several share."""
+def _sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, Longs, dict[str, npt.NDArray[Any]]]:
+    """Bytes of each component [n] with the weights that only it uses, these weights, and the storages of several."""
     held = holdings(problem, component, n)
     own = np.bincount(held.storage, minlength=len(held.stored))[held.storage] == 1
-    size = held.state.copy()
-    np.add.at(size, held.group[own], held.stored[held.storage[own]])
-    return frozen(size, np.int64), {
-        "storage_offsets": frozen(offsets_of(held.group[~own], n), np.int64),
-        "storages": frozen(held.storage[~own], np.int32),
-        "storage_bytes": frozen(held.stored, np.int64),
-    }
+    weight = np.zeros(n, np.int64)
+    np.add.at(weight, held.group[own], held.stored[held.storage[own]])
+    return (
+        frozen(held.state + weight, np.int64),
+        frozen(weight, np.int64),
+        {
+            "storage_offsets": frozen(offsets_of(held.group[~own], n), np.int64),
+            "storages": frozen(held.storage[~own], np.int32),
+            "storage_bytes": frozen(held.stored, np.int64),
+        },
+    )
 
 
 def _tensors(problem: Problem, component: Ints, n: int, priced: Bools) -> tuple[dict[str, npt.NDArray[Any]], Bools]:

@@ -7,7 +7,9 @@ from dataclasses import replace
 import numpy as np
 
 from placewise.model.columns import Ints
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.simulate.replicas import exchangeable
 
 
 def alike(problem: Problem) -> Ints:
@@ -26,8 +28,8 @@ def alike(problem: Problem) -> Ints:
                 and problem.capacity[device] == problem.capacity[other]
                 and np.array_equal(problem.allowed[:, device], problem.allowed[:, other])
                 and np.array_equal(seconds[:, device], seconds[:, other])
-                and _exchangeable(cluster.link_class, device, other)
-                and _exchangeable(cluster.wire, device, other)
+                and exchangeable(cluster.link_class, device, other)
+                and exchangeable(cluster.wire, device, other)
             ):
                 kind[device] = other
                 break
@@ -45,9 +47,17 @@ def relabel(problem: Problem, device: Ints) -> Ints:
     return name[device]
 
 
-def _exchangeable(table: Ints, one: int, other: int) -> bool:
-    """Whether a table over locations [n + 1, n + 1] stays the same when two of them change places."""
-    rows, columns = table[[one, other]].copy(), table[:, [other, one]].T.copy()
-    rows[1, [one, other]] = rows[1, [other, one]]
-    columns[0, [one, other]] = columns[0, [other, one]]
-    return bool((rows[0] == rows[1]).all() and (columns[0] == columns[1]).all())
+def relabelled(problem: Problem, placement: Placement) -> Placement:
+    """The same placement with the devices of each class, replicas and all, used in the order of their first ops."""
+    if placement.replicas is None:
+        return replace(placement, device=relabel(problem, placement.device))
+    kind, stage = alike(problem), placement.replicas
+    used, first = np.unique(placement.device, return_index=True)
+    name = np.arange(problem.n_devices, dtype=np.int32)
+    fresh = {k: iter(np.flatnonzero(kind == k).tolist()) for k in np.unique(kind).tolist()}
+    replicas = name.copy()
+    for old in used[np.argsort(first)].tolist():
+        members = [old, *(d for d in np.flatnonzero(stage == old).tolist() if d != old)]
+        new = [next(fresh[int(kind[member])]) for member in members]
+        name[old] = replicas[new] = new[0]
+    return replace(placement, device=name[placement.device], replicas=replicas)

@@ -2,9 +2,10 @@
 
 Tarnawski et al., "Efficient Algorithms for Device Placement of DNN Graph Operators", NeurIPS 2020, section 5.
 Exact for staged transfers in all three communication modes, with memory, colocation, training graphs,
-unequal devices and several CPUs. For direct transfers each tensor that leaves or enters a stage is charged
-once, at its quickest link; the judge charges at least that, so the optimum is a lower bound and its
-placement a good proposal. The same holds where wires are shared or activations counted: both are left out.
+unequal devices, several CPUs and stages that several equal devices share. For direct transfers each tensor that
+leaves or enters a stage is charged once, at its quickest link; the judge charges at least that, so the optimum is
+a lower bound and its placement a good proposal. The same holds where wires are shared or activations counted: both
+are left out.
 """
 
 from __future__ import annotations
@@ -35,10 +36,12 @@ from placewise.placers.chains.linear import Split, best_split
 from placewise.placers.chains.lines import last_ready_first, unsuited
 from placewise.placers.chains.phases import price, search
 from placewise.placers.chains.program import MOST_CELLS, Found, n_states
+from placewise.placers.chains.replicas import Groups, replicas_of
 from placewise.placers.chains.stages import NEVER
-from placewise.placers.common.alike import relabel
+from placewise.placers.common.alike import relabelled
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import unmet
+from placewise.placers.common.worth import worth
 from placewise.placers.exact.direct import readings
 from placewise.placers.exact.improve import improve
 from placewise.simulate import Evaluator
@@ -71,16 +74,20 @@ class _Run:
     exhausted: bool = False
     reason: Reason = Reason.FINISHED
     notes: list[str] = field(default_factory=list)
+    groups: Groups = ()
     _splits: dict[bytes, Split] = field(default_factory=dict)
     _ideals: tuple[Contraction, Ideals | None] | None = None
 
     def along_a_line(self, capacity: Floats) -> Ints | None:
-        """The best split of a few orders of the components within `capacity` [n_devices]."""
-        return self._split(capacity).device
+        """The best split of a few orders of the components within `capacity` [n_devices]; `groups` share stages."""
+        split = self._split(capacity)
+        self.groups = split.groups
+        return split.device
 
     def over_ideals(self, capacity: Floats) -> Ints | None:
         """The best pipeline within `capacity`; the first call also proves what it can."""
         split, first = self._split(capacity), not self.notes
+        self.groups = split.groups
         graph, ideals = self._ideals or self._enumerate(capacity)
         self._ideals = graph, ideals
         if ideals is None or split.reason is not Reason.FINISHED:
@@ -94,7 +101,10 @@ class _Run:
         if first:
             self._prove(found, beat, priced.scale)
             self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {_how_far(found, beat)}")
-        return split.device if found.chain is None else found.chain.device[graph.component]
+        if found.chain is None:
+            return split.device
+        self.groups = found.chain.groups
+        return found.chain.device[graph.component]
 
     def _prove(self, found: Found, beat: int, scale: float) -> None:
         complete = found.reason is Reason.FINISHED
@@ -148,6 +158,7 @@ class DpPlacer:
         source="Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 5",
         exact=True,
         objectives=frozenset({"throughput"}),
+        replicates=True,
     )
     Options: ClassVar[type[DpOptions]] = DpOptions
 
@@ -175,19 +186,21 @@ class DpPlacer:
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         run = _Run(problem, graph, self.options.max_ideals, Stopwatch(budget), on_progress)
-        found: list[Ints] = []
+        found: list[Placement] = []
         shrunk = False
         try:
             for method in (run.along_a_line, run.over_ideals):
                 device, shrunk = fit(problem, method)
-                found += [] if device is None else [device]
+                found += _placed(problem, device, run.groups)
             for other in readings(problem) if run.reason is not Reason.INTERRUPTED else ():
-                device, _ = fit(other, _Run(other, graph, self.options.max_ideals, run.watch, on_progress).along_a_line)
-                found += [] if device is None else [device]
+                line = _Run(other, graph, self.options.max_ideals, run.watch, on_progress)
+                device, _ = fit(other, line.along_a_line)
+                found += _placed(problem, device, line.groups)
             unseen = problem.cluster.transfers == "direct" or problem.cluster.wires
             if problem.constraints.shaped and unseen and run.reason is not Reason.INTERRUPTED:
-                climbs = {device.tobytes(): device for device in found}.values()
-                found = [improve(problem, graph, device, Evaluator(problem), run.watch) for device in climbs]
+                climbs = {placed.device.tobytes(): placed.device for placed in found if placed.replicas is None}
+                better = [improve(problem, graph, device, Evaluator(problem), run.watch) for device in climbs.values()]
+                found = [*(placed for placed in found if placed.replicas is not None), *map(Placement, better)]
                 if run.watch.out and run.reason is Reason.FINISHED:
                     run.reason = Reason.TIME_LIMIT
         except KeyboardInterrupt:
@@ -201,6 +214,12 @@ class DpPlacer:
             return Proposal(None, bound, run.reason, tuple(run.notes))
         if shrunk:
             run.notes.append("stages were made smaller until their live activations fit")
-        values = (evaluate or Evaluator(problem))(np.stack(found[::-1]))
+        price_of = evaluate or Evaluator(problem)
+        values = np.array([worth(problem, placed, price_of) for placed in found[::-1]])
         best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
-        return Proposal(Placement(relabel(problem, best)), bound, run.reason, tuple(run.notes))
+        return Proposal(relabelled(problem, best), bound, run.reason, tuple(run.notes))
+
+
+def _placed(problem: Problem, device: Ints | None, groups: Groups) -> list[Placement]:
+    """The placement of a method, if it found one."""
+    return [] if device is None else [Placement(device, replicas=replicas_of(groups, problem.n_devices))]
