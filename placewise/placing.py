@@ -42,6 +42,9 @@ from placewise.simulate import lower_bound, simulate, why_infeasible
 BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
 """What people do without a placer, and the placer that does it."""
 
+PACKER, PACKING = "pack", 5.0
+"""Who says how many bytes are missing, and for how many seconds it may try."""
+
 Judged = tuple[Placement, Judgement]
 
 
@@ -73,6 +76,8 @@ def place(
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines = _baselines(problem)
     proposal = _propose(chosen, problem, watch, hints, evaluate, on_progress)
+    if proposal.infeasible and placer != PACKER:
+        proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else simulate(problem, proposal.placement)
     if placer == "auto" and not proposal.infeasible:
         proposal, judgement = _no_worse_than(proposal, judgement, baselines)
@@ -134,6 +139,21 @@ def _propose(
         return sound(placer.info, problem, proposal)
     except KeyboardInterrupt:
         return Proposal(None, reason=Reason.INTERRUPTED)
+
+
+def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
+    """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
+    free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False))
+    packer = registry.create(PACKER)
+    if " bytes)" in found.infeasible or packer.supports(free) is not None:
+        return found
+    packed = packer.propose(free, replace(watch.rest(), seconds=min(watch.left, PACKING)))
+    if packed.infeasible:
+        return replace(found, infeasible=packed.infeasible)
+    if packed.placement is not None and problem.constraints.shaped:
+        freer = "stages that form no chain" if problem.constraints.contiguous else "sets that are not convex"
+        return replace(found, infeasible=f"{found.infeasible}; {freer} would fit")
+    return found
 
 
 def _baselines(problem: Problem) -> dict[str, Judged]:

@@ -77,7 +77,7 @@ class AutoPlacer:
                 found = placer.propose(problem, watch.rest(), hints=hints, evaluate=price, on_progress=on_progress)
                 found = sound(placer.info, problem, found)
                 if found.infeasible:
-                    return found if name == LAST_RESORT else _in_bytes(problem, found, watch)
+                    return found
                 candidate = _judged(problem, name, found, price)
                 state.hear(name, found, candidate, watch.elapsed)
                 if candidate is not None and found.placement is not None:
@@ -124,21 +124,6 @@ def _suitable(problem: Problem) -> tuple[tuple[str, dict[str, str]], ...]:
     if problem.objective.kind == "latency":
         return ("single", plain), ("balanced", plain), ("greedy", plain), *etf, (LAST_RESORT, plain), ("temper", plain)
     return ("single", plain), ("balanced", plain), *etf, ("dp", plain), (LAST_RESORT, plain), ("cover", plain)
-
-
-def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
-    """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
-    free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False))
-    packer = create(LAST_RESORT)
-    if packer.supports(free) is not None:
-        return found
-    packed = packer.propose(free, watch.rest())
-    if packed.infeasible:
-        return replace(found, infeasible=packed.infeasible)
-    if packed.placement is not None and problem.constraints.shaped:
-        freer = "stages that form no chain" if problem.constraints.contiguous else "sets that are not convex"
-        return replace(found, infeasible=f"{found.infeasible}; {freer} would fit")
-    return found
 
 
 def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _Candidate | None:
