@@ -55,7 +55,7 @@ def no_worse(after: Problem, before: float) -> None:
     assert optimum(after) <= before * (1 + 2e-6)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(staged(), st.booleans())
 def test_more_never_hurts(problem: Problem, host: bool) -> None:
     """One device more (an accelerator or a CPU), more memory, faster links, faster devices: no optimum gets worse."""
@@ -70,7 +70,7 @@ def test_more_never_hurts(problem: Problem, host: bool) -> None:
     no_worse(problem.with_(costs=replace(costs, op_seconds=slower)), best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(staged(shapes=(Constraints(),)))
 def test_looser_rules_never_hurt(problem: Problem) -> None:
     """Free ≤ convex ≤ contiguous, duplex ≤ overlap ≤ blocking, and groups taken apart ≤ groups kept together."""
@@ -88,7 +88,7 @@ def test_looser_rules_never_hurt(problem: Problem) -> None:
     no_worse(problem.with_(graph=replace(problem.graph, ops=loose)), shaped[0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(staged(), st.permutations(range(3)), st.integers(0, 1000))
 def test_names_and_numbers_mean_nothing(problem: Problem, order: list[int], seed: int) -> None:
     """Devices in another order, ops in another order and under other names: the same optimum."""
@@ -98,7 +98,7 @@ def test_names_and_numbers_mean_nothing(problem: Problem, order: list[int], seed
     assert optimum(shuffled) == pytest.approx(best, rel=2e-6)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(staged(shapes=(Constraints(), Constraints(convex=True))), st.integers(0, 100))
 def test_halves_of_an_op_are_the_op(problem: Problem, pick: int) -> None:
     """An op cut into two of half its time, in one group and joined by a tensor of no bytes: the same optimum."""
