@@ -199,7 +199,7 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
         if n_live == 0:
             base += 1
             continue
-        most = stage.usable.max()
+        most, roomiest = stage.usable.max(), _roomiest(t, stage, n_live)
         for part in range(len(c.size)):
             stage.inside[part] = (ideals.words[base, part >> 6] >> (part & 63)) & 1
         depth = np.int64(0)
@@ -238,9 +238,17 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
                 if r >= 0:
                     enter, leave = stage.enter[depth, r], stage.leave[depth, r]
                     enter_always, leave_always = stage.enter_always[depth, r], stage.leave_always[depth, r]
-                for members in range(1, stage.usable[k] + 1):
-                    if _share(seconds, members) >= t.best[0]:
-                        continue
+                least = _load(seconds, enter_always, leave_always, c.mode)
+                first = 1 if least < t.best[0] else least // t.best[0] + 1
+                last = stage.usable[k]
+                if last > 1 and not two:
+                    last = _most_in_room(t, target, k, last, roomiest)
+                    for members in range(stage.usable[k], first - 1, -1):
+                        if growing:
+                            break
+                        sync = np.int64(stage.weight[depth] * c.pace[k, members])
+                        growing = _member_load(seconds, enter_always, leave_always, sync, members, c.mode) < t.best[0]
+                for members in range(first, last + 1):
                     sync = 0 if members == 1 else np.int64(stage.weight[depth] * c.pace[k, members])
                     load = _member_load(seconds, enter, leave, sync, members, c.mode)
                     least = _member_load(seconds, enter_always, leave_always, sync, members, c.mode)
@@ -295,6 +303,24 @@ def _live_states(c, t, stage, base):
             for k in range(len(t.stride)):
                 stage.usable[k] = max(stage.usable[k], min(c.n_devices[k] - t.digits[s, k], c.most[k]))
     return n_live
+
+
+@helper
+def _roomiest(t, stage, n_live):
+    """The room of the live state with most of it."""
+    room = 0.0
+    for i in range(n_live):
+        room = max(room, t.work_room[stage.live[i]])
+    return room
+
+
+@helper
+def _most_in_room(t, target, k, usable, roomiest):
+    """The most devices of class k that a stage up to an ideal may have, so that the others can do what is left."""
+    price = t.work_room[0] - t.work_room[t.stride[k]]
+    if price <= 0:
+        return usable
+    return min(usable, int((roomiest - t.work_left[target] / (t.best[0] * SLACK)) / price + 1e-6))
 
 
 @kernel

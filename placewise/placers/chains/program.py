@@ -20,6 +20,8 @@ MOST_CELLS = 30_000_000
 """States of all ideals together: about 500 MB."""
 STEPS = (0.1, 0.2, 0.4)
 """What is asked for first, between a simple lower bound and the value to beat: it prunes far more."""
+SHARED_STEPS = (0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""The same where devices may share stages: what is asked in vain is quick, and a little too much is slow."""
 MULTIPLES = (1.05, 1.3, 2.0, 4.0)
 """The same, as multiples of the lower bound, where there is no value to beat."""
 
@@ -86,7 +88,8 @@ def targets(costs: StageCosts, beat: int) -> list[int]:
     """Values to ask for, one after the other; the last is `beat`."""
     least = least_load(costs)
     if beat < NEVER:
-        lower = [int(least + step * (beat - least)) for step in STEPS]
+        steps = SHARED_STEPS if costs.most.max(initial=1) > 1 else STEPS
+        lower = [int(least + step * (beat - least)) for step in steps]
     else:
         lower = [int(least * multiple) + 1 for multiple in MULTIPLES]
     return [target for target in lower if 0 < target < beat] + [beat]
