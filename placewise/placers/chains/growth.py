@@ -199,7 +199,7 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
         if n_live == 0:
             base += 1
             continue
-        most, roomiest = stage.usable.max(), _roomiest(t, stage, n_live)
+        most, roomiest = int(stage.usable.max()), _roomiest(t, stage, n_live)
         for part in range(len(c.size)):
             stage.inside[part] = (ideals.words[base, part >> 6] >> (part & 63)) & 1
         depth = np.int64(0)
@@ -239,7 +239,7 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
                     enter, leave = stage.enter[depth, r], stage.leave[depth, r]
                     enter_always, leave_always = stage.enter_always[depth, r], stage.leave_always[depth, r]
                 least = _load(seconds, enter_always, leave_always, c.mode)
-                first = 1 if least < t.best[0] else least // t.best[0] + 1
+                first = 1 if least < t.best[0] else least // max(t.best[0], 1) + 1
                 last = stage.usable[k]
                 if last > 1 and not two:
                     last = _most_in_room(t, target, k, last, roomiest)
@@ -249,7 +249,7 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
                         sync = np.int64(stage.weight[depth] * c.pace[k, members])
                         growing = _member_load(seconds, enter_always, leave_always, sync, members, c.mode) < t.best[0]
                 for members in range(first, last + 1):
-                    sync = 0 if members == 1 else np.int64(stage.weight[depth] * c.pace[k, members])
+                    sync = np.int64(0 if members == 1 else stage.weight[depth] * c.pace[k, members])
                     load = _member_load(seconds, enter, leave, sync, members, c.mode)
                     least = _member_load(seconds, enter_always, leave_always, sync, members, c.mode)
                     if two and least < t.best[0]:
@@ -320,7 +320,7 @@ def _most_in_room(t, target, k, usable, roomiest):
     price = t.work_room[0] - t.work_room[t.stride[k]]
     if price <= 0:
         return usable
-    return min(usable, int((roomiest - t.work_left[target] / (t.best[0] * SLACK)) / price + 1e-6))
+    return min(usable, int((roomiest - t.work_left[target] / (max(t.best[0], 1) * SLACK)) / price + 1e-6))
 
 
 @kernel
