@@ -193,7 +193,7 @@ def test_too_large_a_program_is_refused_with_its_size() -> None:
     costs = CostTable.given(np.ones((30_000, 8)), np.zeros((30_000, 1)))
     problem = Problem(graph, cluster, costs, Objective("throughput"))
     for rules, size, instead in (
-        (Constraints(), "720,000", "use cover or auto"),
+        (Constraints(), "720,000", "use auto or dpl"),
         (Constraints(contiguous=True), "720,000", "use dp or dpl"),
         (Constraints(convex=True), "960,000", "use dpl, whose"),
     ):

@@ -148,7 +148,10 @@ class CoverPlacer:
             shape = "contiguous" if problem.constraints.contiguous else "convex"
             return f"cover places blocks freely, and the stages must be {shape}"
         if problem.n_blocks > MOST_BLOCKS:
-            return f"{problem.n_blocks:,} groups are too many to anneal (at most {MOST_BLOCKS:,})"
+            return (
+                f"{problem.n_blocks:,} groups of ops on {problem.n_devices} devices are too many to anneal: "
+                f"{MOST_BLOCKS:,} are the most that cover takes; use auto, dpl or etf"
+            )
         return None
 
     def propose(

@@ -241,7 +241,7 @@ def _instead(problem: Problem) -> str:
     """What takes problems of any size."""
     if problem.constraints.contiguous:
         return "dp or dpl"
-    return "dpl, whose stages are contiguous and so convex" if problem.constraints.convex else "cover or auto"
+    return "dpl, whose stages are contiguous and so convex" if problem.constraints.convex else "auto or dpl"
 
 
 def _split(problem: Problem, graph: Contraction, watch: Stopwatch) -> Ints | None:

@@ -31,7 +31,7 @@ from placewise.placers.common.holdings import may_run
 from placewise.placers.common.rules import broken
 from placewise.simulate.blocks import unshared_bytes
 from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.paths import METHOD, WORK, Cutting, best_cutting
+from placewise.simulate.paths import LONGEST, METHOD, WORK, Cutting, best_cutting
 
 TELL_EVERY = 0.5
 """Seconds between two signs of life."""
@@ -82,13 +82,21 @@ class PathsPlacer:
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
         if cutting is None:
-            return Proposal(None, notes=("the paths of the model are too long to be cut into calls",))
+            return Proposal(None, notes=(_too_much(problem, work),))
         bound, reason = Bound(cutting.value, METHOD), Reason.TIME_LIMIT if watch.out else Reason.FINISHED
         device = _placed(problem, cutting)
         why_not = "some group has no room left" if device is None else broken(problem, device)
         if device is None or why_not:
             return Proposal(None, bound, reason, (f"the placement behind the bound will not do: {why_not}",))
         return Proposal(Placement(relabel(problem, device)), bound, reason)
+
+
+def _too_much(problem: Problem, work: float) -> str:
+    """Why there is no cutting, and what to do instead."""
+    size = problem.n_ops + len(problem.graph.consumers)
+    if size > work:
+        return f"{size:,} ops and uses of tensors are more than paths works through without a time limit: give one"
+    return f"every long path has more than {LONGEST:,} ops, which are the most that paths cuts: use temper or auto"
 
 
 class _Homes:
