@@ -21,7 +21,7 @@ RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
 NAMES = (
     *("auto", "balanced", "cover", "cpsat", "dp", "dpl", "etf", "greedy", "max_load_dp", "pack", "paths", "pipedream"),
-    *("single", "temper"),
+    *("single", "temper", "windows"),
 )
 
 

@@ -130,6 +130,7 @@ def test_the_cheapest_call_is_the_cheapest():
             continue
         found, call = network.cheapest(inside, outside)
         assert call[inside].all() and not call[outside].any()
+        assert np.isfinite(found) == (costs.held[np.unique(problem.block[inside])].sum() <= costs.room)
         free = np.flatnonzero(side == 2)
         calls = [(*inside, *more) for size in range(len(free) + 1) for more in itertools.combinations(free, size)]
         priced = [price(problem, costs, call) for call in calls]

@@ -25,6 +25,7 @@ _PLACERS = {
     "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
     "temper": "placewise.placers.heuristic.temper:TemperPlacer",
+    "windows": "placewise.placers.exact.windows:WindowsPlacer",
 }
 
 

@@ -115,9 +115,15 @@ class CheapestCall:
 
         Blocks that do not fit beside those of `inside` are left out. Bytes are priced until the cheapest call
         about fits: any price gives a bound (Lagrange), less the price of the room that there is. The second
-        answer is a call [n_ops] found on the way, one that fits if there was any.
+        answer is a call [n_ops] found on the way, one that fits if there was any. Where `inside` does not fit by itself
+        or shares an op with `outside` the answer is inf: there is no such call.
         """
         room = self._costs.room
+        held = self._costs.held[np.unique(self._block[inside])].sum()
+        if held > room * (1 + 1e-12) or len(np.intersect1d(inside, outside)):
+            members = np.zeros(self._n, np.bool_)
+            members[inside] = True
+            return float("inf"), members
         forced, own = np.zeros(self._n, np.int64), self._own.copy()
         forced[inside], own[outside] = 2 * _TOTAL, 2 * _TOTAL
         own[self._too_large_beside(inside)] = 2 * _TOTAL

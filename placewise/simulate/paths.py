@@ -5,10 +5,12 @@ the path begins, unless both are in one call, so the value is at least the time 
 through, one after the other: ops on the host, and calls. Calls do not wait for each other in a circle, so no
 path returns to a call that it has left: what a call has of the path is a segment v_i … v_j, and all of the
 call's time (overhead, receiving, ops, sending) lies between the moments at which the path enters and leaves it.
-That time is at least the cheapest set of ops that contains the segment, none of the rest of the path, and fits on
-one accelerator (`CheapestCall`). The value is therefore at least the cheapest way to cut the path into host ops and
-segments: a shortest path over its positions. Where two ops that follow each other are in one colocation group, both are
-on the host or both on one accelerator: segments that meet there must fit on it together.
+What lies between two ops of the call is in it too, or it would wait for what waits for it; for the same reason what
+comes behind a later op of the path, or before an earlier one, is not (`Beside`). The call's time is at least the
+cheapest set of ops that keeps to this and fits on one accelerator (`CheapestCall`). The value is therefore at least
+the cheapest way to cut the path into host ops and segments: a shortest path over its positions. Where two ops that
+follow each other are in one colocation group, both are on the host or both on one accelerator: segments that meet
+there must fit on it together.
 
 Cuts are computed where they matter only. Segments start with what is sure without one (their ops, what crosses
 between them and the path); the shortest path is found, its segments are cut exactly, and so on until all of it is
@@ -93,8 +95,9 @@ def hop_bound(problem: Problem) -> Bound:
         path = longest_path(a, weight)
         if len(path) > LONGEST:
             continue
-        fits = _fitting(problem.block[path], costs)
-        seconds = _sure_seconds(problem, path, costs, hops=True)
+        alone = only_path(problem.n_ops, path)
+        fits = _fitting(problem, alone, costs)
+        seconds = _sure_seconds(problem, path, alone, costs, hops=True)
         seconds[~fits] = np.inf
         value = _Ways(problem, path, host, fits).shortest(seconds)[0]
         if problem.objective.execution == "sequential":
@@ -145,6 +148,62 @@ def _longest(a, weight, reach, before):
     return last
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Beside:
+    """Where every op stands to a path of `length` ops.
+
+    `after` [n_ops] is the last position of the path that leads to the op, −1 if none does; `before` [n_ops] the first
+    one that it leads to, `length` if there is none; an op of the path has its own position in both.
+    """
+
+    after: Ints
+    before: Ints
+    length: int
+
+    def inside(self, i: int, j: int) -> Ints:
+        """The ops that a call on path[i:j] must have: they lie between two of its ops."""
+        return np.flatnonzero((self.after >= i) & (self.before < j)).astype(np.int32)
+
+    def outside(self, i: int, j: int) -> Ints:
+        """The ops that it cannot have: something of the path that is not in the call lies between."""
+        return np.flatnonzero((self.after >= j) | (self.before < i)).astype(np.int32)
+
+    def sums(self, values: Floats, m: int) -> Floats:
+        """Σ values [n_ops] of the ops inside path[i:j], for all i and j [m + 1, m + 1]."""
+        between = np.flatnonzero((self.after >= 0) & (self.before < m))
+        table = np.zeros((m + 1, m + 1))
+        np.add.at(table, (self.after[between], self.before[between] + 1), values[between])
+        result: Floats = np.cumsum(np.cumsum(table[::-1], axis=0)[::-1], axis=1)
+        return result
+
+
+def beside_path(a: Arrays, path: Ints) -> Beside:
+    """Where every op stands to a path."""
+    after, before = np.full(len(a.op_seconds), -1, np.int32), np.full(len(a.op_seconds), len(path), np.int32)
+    after[path] = before[path] = np.arange(len(path))
+    _stand(a, after, before)
+    return Beside(after, before, len(path))
+
+
+def only_path(n_ops: int, path: Ints) -> Beside:
+    """As if nothing else were joined to the path."""
+    after, before = np.full(n_ops, -1, np.int32), np.full(n_ops, len(path), np.int32)
+    after[path] = before[path] = np.arange(len(path))
+    return Beside(after, before, len(path))
+
+
+@kernel
+def _stand(a, after, before):
+    for op in range(len(after)):
+        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
+            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                after[a.consumers[row]] = max(after[a.consumers[row]], after[op])
+    for op in range(len(after) - 1, -1, -1):
+        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
+            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                before[op] = min(before[op], before[a.consumers[row]])
+
+
 def cut_path(
     problem: Problem,
     path: Ints,
@@ -155,9 +214,9 @@ def cut_path(
     go_on: Callable[[], bool],
 ) -> tuple[Cutting, int]:
     """The cutting of one path [m] with about `cuts` cuts at most, and how many were used."""
-    m = len(path)
-    fits = _fitting(problem.block[path], costs)
-    seconds, ways = _sure_seconds(problem, path, costs), _Ways(problem, path, host, fits)
+    m, beside = len(path), beside_path(arrays_of(problem), path)
+    fits = _fitting(problem, beside, costs)
+    seconds, ways = _sure_seconds(problem, path, beside, costs), _Ways(problem, path, host, fits)
     seconds[~fits] = np.inf
     exact: dict[tuple[int, int], Bools] = {}
     used = 0
@@ -167,7 +226,7 @@ def cut_path(
         if not open_ or used >= cuts or not go_on():
             break
         for i, j in open_:
-            least, exact[i, j] = network.cheapest(path[i:j], np.concatenate((path[:i], path[j:])))
+            least, exact[i, j] = network.cheapest(beside.inside(i, j), beside.outside(i, j))
             seconds[i, j] = max(seconds[i, j], least)
         used += len(open_)
     steps = [step for step in steps[::-1] if step in exact]
@@ -176,17 +235,16 @@ def cut_path(
     return Cutting(proved, path, tuple(steps), tuple(run.tolist()), tuple(exact[step] for step in steps)), used
 
 
-def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts, *, hops: bool = False) -> Floats:
+def _sure_seconds(problem: Problem, path: Ints, beside: Beside, costs: CallCosts, *, hops: bool = False) -> Floats:
     """What a call on path[i:j] takes at least [m + 1, m + 1]: inf if it cannot be; entries with i ≥ j mean nothing.
 
-    Its ops, and the tensors that join it to the ops before and behind it on the path; with `hops` only the longest
-    of them, received only where transfers are staged.
+    Its ops, those between them, and the tensors that join it to the ops before and behind it on the path; with
+    `hops` only the longest of these, received only where transfers are staged.
     """
     m, staged = len(path), problem.cluster.transfers == "staged"
-    seconds = costs.seconds[path]
-    endless = ~np.isfinite(seconds)
-    along = np.concatenate(([0.0], np.cumsum(np.where(endless, 0.0, seconds))))
-    refused = np.concatenate(([0], np.cumsum(endless)))
+    endless = ~np.isfinite(costs.seconds)
+    along = beside.sums(np.where(endless, 0.0, costs.seconds), m)
+    refused = beside.sums(endless.astype(np.float64), m)
     received, sent = np.zeros(m + 1), np.zeros(m + 1)
     for place in range(1, m):
         joining = np.intersect1d(
@@ -196,29 +254,28 @@ def _sure_seconds(problem: Problem, path: Ints, costs: CallCosts, *, hops: bool 
         if hops:
             received[place] = costs.receive[joining].max() if staged else 0.0
             sent[place] = costs.send[joining].max()
-    result: Floats = along[None, :] - along[:, None] + received[:, None] + sent[None, :] + costs.overhead
-    result = np.maximum(result - 1e-12 * along[-1], 0.0)
-    result[refused[None, :] > refused[:, None]] = np.inf
+    result: Floats = along + received[:, None] + sent[None, :] + costs.overhead
+    result = np.maximum(result - 1e-12 * along[0, m], 0.0)
+    result[refused > 0] = np.inf
     return result
 
 
-def _fitting(block: Ints, costs: CallCosts) -> Bools:
-    """Whether the blocks of path[i:j] fit on one accelerator together [m + 1, m + 1]."""
-    m = len(block)
+def _fitting(problem: Problem, beside: Beside, costs: CallCosts) -> Bools:
+    """Whether the blocks that a call on path[i:j] has fit on one accelerator together [m + 1, m + 1]."""
+    m = beside.length
+    fitting = np.ones((m + 1, m + 1), np.bool_)
     if not np.isfinite(costs.room):
-        return np.ones((m + 1, m + 1), np.bool_)
-    fitting = np.zeros((m + 1, m + 1), np.bool_)
-    blocks, held = block.tolist(), costs.held.tolist()
-    room = costs.room * (1 + 1e-12)
-    for i in range(m):
-        used, seen = 0.0, set[int]()
-        for j in range(i, m):
-            if blocks[j] not in seen:
-                seen.add(blocks[j])
-                used += held[blocks[j]]
-            if used > room:
-                break
-            fitting[i, j + 1] = True
+        return fitting
+    order = np.argsort(-beside.after, kind="stable")
+    enters = np.full(problem.n_blocks, m)
+    at = 0
+    for i in range(m - 1, -1, -1):
+        while at < len(order) and beside.after[order[at]] == i:
+            op = order[at]
+            enters[problem.block[op]] = min(enters[problem.block[op]], beside.before[op])
+            at += 1
+        used = np.cumsum(np.bincount(enters, weights=costs.held, minlength=m + 1)[:m])
+        fitting[i, 1:] = used <= costs.room * (1 + 1e-12)
     return fitting
 
 

@@ -7,7 +7,7 @@ the solver is then asked to stop, and what it has is kept.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,35 +56,55 @@ def solve(
     model: cp_model.CpModel, chosen: dict[str, Any], tell: Callable[[cp_model.CpSolver], None] = lambda _: None
 ) -> Solved:
     """Solve `model`; `tell` is called now and then meanwhile. KeyboardInterrupt ends it with what there is."""
-    solver = cp_model.CpSolver()
-    for name, value in chosen.items():
-        setattr(solver.parameters, name, value)
-    solver.parameters.catch_sigint_signal = False
-    status: list[Any] = []
-    failure: list[BaseException] = []
-    over = threading.Event()
+    return solve_together([model], chosen, tell)[0]
 
-    def work() -> None:
-        try:
-            status.append(solver.solve(model))
-        except BaseException as error:  # handed on to the caller's thread
-            failure.append(error)
-        finally:
-            over.set()
 
+def solve_together(
+    models: Sequence[cp_model.CpModel],
+    chosen: dict[str, Any],
+    tell: Callable[[cp_model.CpSolver], None] = lambda _: None,
+) -> list[Solved]:
+    """Solve several models at once, each in a thread of its own; see `solve`."""
+    jobs = [_Job(model, chosen) for model in models]
     interrupted = False
-    threading.Thread(target=work, daemon=True).start()
-    while not over.is_set():
+    while not all(job.over.is_set() for job in jobs):
         try:
-            over.wait(_TICK)
+            next(job for job in jobs if not job.over.is_set()).over.wait(_TICK)
             if interrupted:
-                solver.stop_search()
+                for job in jobs:
+                    job.solver.stop_search()
             else:
-                tell(solver)
+                tell(jobs[0].solver)
+        except StopIteration:
+            break
         except KeyboardInterrupt:
             interrupted = True
-    if failure:
-        raise failure[0]
-    known = status[0] not in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID)
-    bound = int(np.ceil(solver.best_objective_bound - 1e-6)) if known else -1
-    return Solved(solver, status[0], bound, interrupted)
+    return [job.solved(interrupted) for job in jobs]
+
+
+class _Job:
+    """One model being solved. An event says when it is over: a thread that is waited for must not be interrupted."""
+
+    def __init__(self, model: cp_model.CpModel, chosen: dict[str, Any]) -> None:
+        self.model, self.over, self.solver = model, threading.Event(), cp_model.CpSolver()
+        self._status: Any = None
+        self._failure: BaseException | None = None
+        for name, value in chosen.items():
+            setattr(self.solver.parameters, name, value)
+        self.solver.parameters.catch_sigint_signal = False
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def _work(self) -> None:
+        try:
+            self._status = self.solver.solve(self.model)
+        except BaseException as error:  # handed on to the caller's thread
+            self._failure = error
+        finally:
+            self.over.set()
+
+    def solved(self, interrupted: bool) -> Solved:
+        if self._failure is not None:
+            raise self._failure
+        known = self._status not in (cp_model.INFEASIBLE, cp_model.MODEL_INVALID)
+        bound = int(np.ceil(self.solver.best_objective_bound - 1e-6)) if known else -1
+        return Solved(self.solver, self._status, bound, interrupted)
