@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
 from plain_rules import placements
-from strategies import problems
+from simulate_problems import random_problem, seeded
+from strategies import MODES, problems
 
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
@@ -20,11 +21,12 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.model.result import Reason
+from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints
 from placewise.placers.chains.stages import price
 from placewise.placers.exact.cpsat import CpsatOptions, CpsatPlacer, on_machines
 from placewise.placers.exact.integer import Program, n_variables, unit_of
+from placewise.placing import place
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract
 
@@ -212,3 +214,26 @@ def test_without_a_budget_the_work_is_limited_and_said(monkeypatch: pytest.Monke
     assert first.placement == again.placement and first.bound == again.bound
     timed = CpsatPlacer().propose(problem, Budget(iterations=0))
     assert timed.reason is Reason.TIME_LIMIT and "after 0 units of its own work" in timed.notes[-1]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_two_exact_methods_agree(mode: str) -> None:
+    """dp and cpsat on contiguous problems that are too large for brute force: the same optimum, proved twice."""
+    for seed in range(12):
+        objective = Objective("throughput", communication=mode, memory="sum")  # type: ignore[arg-type]
+        problem = random_problem(
+            seeded(7000 + seed), max_ops=16, max_devices=4, objective=objective, scarce=seed % 2 == 0,
+            alike=seed % 3 == 0, rules=seed % 4 == 0, transfers="staged", wires=False,
+            constraints=Constraints(contiguous=True),
+        )  # fmt: skip
+        one, other = place(problem, "dp"), place(problem, "cpsat")
+        assert one.status == other.status and one.status.reason is Reason.PROVED, seed
+        assert (one.placement is None and other.placement is None) or one.value == pytest.approx(other.value, rel=2e-6)
+
+
+def test_auto_proves_convex_stages() -> None:
+    """Where stages must be convex, auto asks cpsat for the optimum and the proof."""
+    problem = unequal(2).with_(constraints=Constraints(convex=True))
+    result = place(problem)
+    assert result.status.outcome is Outcome.OPTIMAL and result.value == pytest.approx(optimum(problem), rel=1e-6)
+    assert result.bound.method == "integer program (CP-SAT)"

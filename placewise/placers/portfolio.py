@@ -123,7 +123,8 @@ def _suitable(problem: Problem) -> tuple[tuple[str, dict[str, str]], ...]:
     etf = (("etf", plain), ("etf", {"by": "start"}))
     if problem.objective.kind == "latency":
         return ("single", plain), ("balanced", plain), ("greedy", plain), *etf, (LAST_RESORT, plain), ("temper", plain)
-    return ("single", plain), ("balanced", plain), *etf, ("dp", plain), (LAST_RESORT, plain), ("cover", plain)
+    last = "cpsat" if problem.constraints.convex and not problem.constraints.contiguous else "cover"
+    return ("single", plain), ("balanced", plain), *etf, ("dp", plain), (LAST_RESORT, plain), (last, plain)
 
 
 def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _Candidate | None:
