@@ -2,7 +2,8 @@
 
 Reads the nine profiles from PLACEWISE_WORKLOADS (the folder that holds `pipedream/`). Every profile is placed on 2,
 4, 8 and 16 devices of 16 GB, each joined to host memory by links of 10 and of 100 Gb/s, with `blocking` and with
-`overlap`, for the throughput of contiguous training pipelines; memory is counted by sum. Prints a Markdown table
+`overlap`, without replicas and with any number of them (one minibatch per replica and synchronization), for the
+throughput of contiguous training pipelines; memory is counted by sum. Prints a Markdown table
 with the value, bound, gap and seconds of `dp` beside `dpl`, `pipedream` and `balanced`, writes every figure to
 `results/pipedream.json` and the table to `results/pipedream.md`. Exits with 1 if another placer beats `dp` or a value
 of `dp` got worse than in the committed results. `--time-limit` (seconds, default 60) holds for each placer and row.
@@ -28,6 +29,8 @@ from placewise.placing import place
 
 RESULTS = Path(__file__).parent / "results" / "pipedream.json"
 COUNTS, GIGABITS, MODES = (2, 4, 8, 16), (10, 100), ("blocking", "overlap")
+REPLICAS = (1, 0)
+"""The most devices per stage, 0 for any number."""
 MEMORY = 16e9
 BESIDE = ("dpl", "pipedream", "balanced")
 
@@ -48,8 +51,8 @@ def main() -> int:
     _warm(profiles[0])
     print(_HEAD)
     rows, faults = [], []
-    for path, count, gigabits, mode in product(profiles, COUNTS, GIGABITS, MODES):
-        row = _row(path, count, gigabits, mode, options.time_limit)
+    for path, count, gigabits, mode, replicas in product(profiles, COUNTS, GIGABITS, MODES, REPLICAS):
+        row = _row(path, count, gigabits, mode, replicas, options.time_limit)
         rows.append(row)
         faults += _faults(row, before.get(_key(row)))
         print(_line(row), flush=True)
@@ -66,12 +69,13 @@ def main() -> int:
     return 1 if faults else 0
 
 
-def problem_of(path: Path, count: int, gigabits: float, mode: str) -> Problem:
+def problem_of(path: Path, count: int, gigabits: float, mode: str, replicas: int = 1) -> Problem:
     """The training pipeline of a profile on equal devices that talk through host memory."""
     devices = tuple(Device(f"acc{number}", memory=MEMORY) for number in range(count))
     ends = [pair for device in devices for pair in ((device.name, HOST), (HOST, device.name))]
     cluster = Cluster(devices, tuple(Link(*pair, gigabits * 1e9 / 8) for pair in ends), "staged")
-    return build(path, cluster, Wishes("throughput", communication=mode, memory="sum", graph="training"))
+    wishes = Wishes("throughput", communication=mode, memory="sum", graph="training", replicas=replicas)
+    return build(path, cluster, wishes)
 
 
 def _warm(path: Path) -> None:
@@ -80,9 +84,11 @@ def _warm(path: Path) -> None:
         place(problem_of(path, 2, 100, "blocking"), placer, Budget(60.0))
 
 
-def _row(path: Path, count: int, gigabits: int, mode: str, limit: float) -> dict[str, Any]:
-    problem = problem_of(path, count, gigabits, mode)
-    row: dict[str, Any] = {"profile": path.stem, "devices": count, "gigabits": gigabits, "mode": mode}
+def _row(path: Path, count: int, gigabits: int, mode: str, replicas: int, limit: float) -> dict[str, Any]:
+    problem = problem_of(path, count, gigabits, mode, replicas)
+    row: dict[str, Any] = {
+        "profile": path.stem, "devices": count, "gigabits": gigabits, "mode": mode, "replicas": replicas,
+    }  # fmt: skip
     for placer in ("dp", *BESIDE):
         started = time.perf_counter()
         result = place(problem, placer, Budget(limit))
@@ -93,6 +99,8 @@ def _row(path: Path, count: int, gigabits: int, mode: str, limit: float) -> dict
             row["notes"] = [*result.notes, *([result.unmet] if result.unmet else [])]
             row["bound"], row["gap"], row["status"] = result.lower_bound * 1e3, result.gap, str(result.status)
             row["optimal"] = str(result.status.outcome) == "optimal"
+            uses = result.judgement.devices if result.judgement is not None else ()
+            row["stages"] = sorted((use.replicas for use in uses if use.ops and not use.repeats), reverse=True)
     return row
 
 
@@ -108,21 +116,23 @@ def _faults(row: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["profile"], row["devices"], row["gigabits"], row["mode"]
+    return row["profile"], row["devices"], row["gigabits"], row["mode"], row.get("replicas", 1)
 
 
 def _summary(rows: list[dict[str, Any]]) -> str:
-    proved = sum(row["optimal"] for row in rows)
+    proved = {most: [row["optimal"] for row in rows if row["replicas"] == most] for most in REPLICAS}
     seconds = [row["dp"]["seconds"] for row in rows]
     return (
-        f"{proved} of {len(rows)} optima proved; dp took {sum(seconds):.1f} s in all, at most {max(seconds):.1f} s "
+        f"Without replicas {sum(proved[1])} of {len(proved[1])} optima proved, with replicas {sum(proved[0])} of "
+        f"{len(proved[0])}; dp took {sum(seconds):.1f} s in all, at most {max(seconds):.1f} s "
         f"for one row, in half of them less than {sorted(seconds)[len(seconds) // 2]:.2f} s."
     )
 
 
 _HEAD = (
-    "| profile | devices | Gb/s | mode | dp | bound | gap | seconds | proof | dpl | pipedream | balanced |\n"
-    "|---|---|---|---|---|---|---|---|---|---|---|---|"
+    "| profile | devices | Gb/s | mode | replicas | dp | bound | gap | seconds | proof | devices per stage | dpl | "
+    "pipedream | balanced |\n"
+    "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|"
 )
 
 
@@ -130,8 +140,9 @@ def _line(row: dict[str, Any]) -> str:
     proof = "optimal" if row["optimal"] else f"not proved: {'; '.join(row['notes']) or row['status']}"
     values = {placer: _value(row[placer]) for placer in ("dp", *BESIDE)}
     cells = [
-        row["profile"], str(row["devices"]), str(row["gigabits"]), row["mode"], values["dp"], f"{row['bound']:.3f}",
-        f"{row['gap']:.2%}", f"{row['dp']['seconds']:.2f}", proof, *(values[placer] for placer in BESIDE),
+        row["profile"], str(row["devices"]), str(row["gigabits"]), row["mode"], "any" if row["replicas"] == 0 else "1",
+        values["dp"], f"{row['bound']:.3f}", f"{row['gap']:.2%}", f"{row['dp']['seconds']:.2f}", proof,
+        " ".join(map(str, row["stages"])), *(values[placer] for placer in BESIDE),
     ]  # fmt: skip
     return "| " + " | ".join(cells) + " |"
 

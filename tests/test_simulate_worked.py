@@ -6,7 +6,14 @@ import math
 import re
 
 import pytest
-from twins import operator_makespan, peak_memory, sequential_makespan, subgraph_makespan, throughput_value
+from twins import (
+    operator_makespan,
+    peak_memory,
+    replicated_value,
+    sequential_makespan,
+    subgraph_makespan,
+    throughput_value,
+)
 from worked_examples import EXAMPLES, Op, make_placement, make_problem
 from worked_page import MODES, PAGE, facts, fill
 
@@ -74,12 +81,15 @@ def test_pictures_are_drawn_to_scale():
 def test_throughput_twin(name, mode):
     """The plain twin finds the values of the page, and the memory."""
     example = EXAMPLES[name]
-    problem, device = example.in_mode(mode), example.placement.device.tolist()
-    judged = simulate(problem, example.placement)
-    assert throughput_value(problem, device) == judged.value
-    flushing = example.in_mode(mode, "gpipe")
-    assert throughput_value(flushing, device) == simulate(flushing, example.placement).value
-    assert peak_memory(problem, example.placement) == [use.peak for use in judged.devices]
+    problem, placement = example.in_mode(mode), example.placement
+    stage = list(range(problem.n_devices)) if placement.replicas is None else placement.replicas.tolist()
+    judged, device = simulate(problem, placement), placement.device.tolist()
+    for priced in (problem, example.in_mode(mode, "gpipe")):
+        value = simulate(priced, placement).value
+        assert replicated_value(priced, device, stage) == pytest.approx(value, rel=1e-12)
+        assert placement.replicas is not None or throughput_value(priced, device) == value
+    peaks = peak_memory(problem, placement)
+    assert [peaks[e] for e in stage] == [use.peak for use in judged.devices]
 
 
 @pytest.mark.parametrize("name", LATENCY)

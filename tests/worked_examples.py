@@ -15,7 +15,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link, Transfers
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
-from placewise.model.problem import Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem
 
 
 @dataclass(frozen=True)
@@ -128,6 +128,15 @@ def _examples() -> dict[str, Example]:
         "b1": Op(2, "acc0", "f1 b2", backward=True, group=1),
     }
     add("flush", flush, make_problem(flush, acc[:2], "staged", throughput))
+    shared = {
+        "f1": Op(1, "acc0", "", 3, group=1, weight=4),
+        "f2": Op(5, "acc1", "f1", 1, group=2, weight=9),
+        "b2": Op(10, "acc1", "f2", 3, backward=True, group=2),
+        "b1": Op(2, "acc0", "f1 b2", backward=True, group=1),
+    }
+    sharing = make_problem(shared, [*acc, Device("acc3")], "staged", throughput)
+    sharing = sharing.with_(constraints=Constraints(replicas=0))
+    add("shared-stage", shared, sharing, replicas=[0, 1, 1, 1])
 
     diamond = {
         "a": Op(2, "acc0", "", 1),

@@ -43,7 +43,7 @@ def table(example: Example) -> str:
             f"{graph.tensors.bytes[t]} B{' (output)' * bool(graph.tensors.output[t])}" for t in graph.outputs_of(op)
         ]
         reads = [graph.tensors.name[t] for t in graph.inputs_of(op).tolist()]
-        device = example.problem.cluster.names[example.placement.device[op]]
+        device = ", ".join(example.problem.cluster.names[d] for d in members(example, int(example.placement.device[op])))
         extra = " (backward)" * bool(graph.ops.backward[op])
         cells = (name + extra, f"{costs.op_seconds[op, 0]:g}", device, ", ".join(reads), ", ".join(made))
         lines.append("| " + " | ".join(cells) + " |")
@@ -52,6 +52,12 @@ def table(example: Example) -> str:
         told = " and ".join(f"`{graph.tensors.name[t]}` of {graph.tensors.bytes[t]} B" for t in inputs)
         lines += ["", f"Model input: {told}."]
     return "\n".join(lines)
+
+
+def members(example: Example, device: int) -> list[int]:
+    """The devices that run the stage of one."""
+    stage = example.placement.replicas
+    return [device] if stage is None else [d for d, e in enumerate(stage.tolist()) if e == device]
 
 
 def facts(example: Example) -> dict[str, set[float]]:
@@ -101,6 +107,7 @@ def _device_facts(judged: Judgement, found: dict[str, set[float]]) -> None:
         found[f"compute({use.device})"].add(use.compute)
         found[f"send({use.device})"].add(use.send)
         found[f"receive({use.device})"].add(use.receive)
+        found[f"sync({use.device})"].add(use.sync)
         found[f"resident({use.device})"].add(use.resident)
         found[f"peak({use.device})"].add(use.peak)
     for wire, load in judged.wires.items():
@@ -134,9 +141,13 @@ def _draw_loads(example: Example, mode: str) -> str:
     judged = simulate(example.in_mode(mode), example.placement)
     rows: list[tuple[str, list[Bar]]] = []
     for use in judged.devices:
-        parts = {"compute": use.compute, "send": use.send, "receive": use.receive}
-        together = {"blocking": [tuple(parts)], "overlap": [("compute",), ("send", "receive")]}
-        for part in together.get(mode, [(name,) for name in parts]):
+        parts = {"compute": use.compute, "send": use.send, "receive": use.receive, "sync": use.sync}
+        together = {
+            "blocking": [tuple(parts)],
+            "overlap": [("compute",), ("send", "receive", "sync")],
+            "duplex": [("compute",), ("send", "sync"), ("receive", "sync")],
+        }
+        for part in together[mode]:
             bars, clock = list[Bar](), 0.0
             for name in part:
                 if parts[name]:
