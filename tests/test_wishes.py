@@ -7,37 +7,40 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_api import toy
+from test_cli import run, workload
 
 import placewise as pw
+from placewise.building import build_for_plan
 from placewise.errors import InputError, PlacewiseError
-from placewise.model.problem import Constraints, Objective, Rule
+from placewise.model.problem import Constraints, Rule
 from placewise.placers import registry
 from placewise.wishes import Wishes
 
 
-def toy() -> pw.Problem:
-    """Two ops of 1 s and 10 bytes in a row, two accelerators with room for one op each."""
-    builder = pw.GraphBuilder()
-    for name in "ab":
-        builder.add_op(name, "Add", state_bytes=10)
-    builder.add_edge(builder.add_tensor(0, nbytes=1), 1)
-    graph = builder.build()
-    links = [pw.Link(*ends, 1.0) for d in ("x", "y") for ends in ((d, "host"), ("host", d))]
-    cluster = pw.Cluster((pw.Device("x", memory=15), pw.Device("y", memory=15)), tuple(links))
-    costs = pw.CostTable.given(np.ones((2, 2)), np.array([[0.0, 0.25]]))
-    return pw.Problem(graph, cluster, costs, Objective("throughput", memory="sum"), Constraints(contiguous=True))
-
-
 def test_python_takes_what_the_command_line_takes() -> None:
     """Shares and times as text, rules as a mapping or as pairs, numbers of numpy, a budget in seconds."""
-    plan = pw.place(toy(), headroom="10%", pins={"a": "y"}, budget="30s", contiguous=np.bool_(True))  # type: ignore[arg-type]
+    plan = pw.place(toy(15.0), headroom="10%", pins={"a": "y"}, budget="30s", contiguous=np.bool_(True))  # type: ignore[arg-type]
     assert plan.problem.constraints == Constraints((Rule("a", "y"),), (), True, 0.1)
     assert plan.assignment == {"a": "y", "b": "x"}
     for pins in ([("a", "y")], [["a", "y"]], (Rule("a", "y"),), iter([("a", "y")])):
-        assert pw.place(toy(), pins=pins, budget=30).problem.constraints.pins == (Rule("a", "y"),)  # type: ignore[arg-type]
+        assert pw.place(toy(15.0), pins=pins, budget=30).problem.constraints.pins == (Rule("a", "y"),)  # type: ignore[arg-type]
     assert Wishes(dims={"batch": np.int64(8)}).dims == {"batch": 8}  # type: ignore[dict-item]
     assert Wishes(headroom=np.float64(0.25)).headroom == 0.25 and Wishes(costs=Path("a.csv")).costs == "a.csv"  # type: ignore[arg-type]
     assert Wishes(replicas="any").replicas == 0 and Wishes(replicas="4").replicas == 4  # type: ignore[arg-type]
+
+
+def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:
+    """`--convex` is proved, written into the plan and holds when it is checked; with --contiguous it is refused."""
+    path, plan = workload(tmp_path / "w.json"), tmp_path / "plan.json"
+    assert "proved optimal" in run("place", path, "--convex", "--placer", "cpsat", "-o", plan).stdout
+    problem, placement = build_for_plan(path, plan)
+    assert (problem.constraints.contiguous, problem.constraints.convex) == (False, True)
+    assert pw.judge(problem, placement).valid
+    around = pw.judge(problem, pw.Placement(np.array([0, 1, 0], np.int32)))
+    assert [violation.kind for violation in around.violations] == ["convexity"]
+    assert "contiguous stages are convex already" in run("place", path, "--convex", "--contiguous", code=2).stderr
+    assert "keeps every rule" in run("check", path, plan, "--convex").stdout
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,7 @@ def test_python_takes_what_the_command_line_takes() -> None:
 def test_wrong_wishes_are_told_in_words(wishes: dict[str, Any], words: str) -> None:
     """An InputError with the wish, what it is and the remedy; never a raw error."""
     with pytest.raises(InputError, match=words):
-        pw.place(toy(), **wishes)
+        pw.place(toy(15.0), **wishes)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +97,7 @@ def test_budgets_are_numbers(field: str, value: object) -> None:
         pw.Budget(**{field: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("model", "devices"), [(5, "cpu"), (None, "cpu"), (b"a.onnx", "cpu"), (toy().graph, 5)])
+@pytest.mark.parametrize(("model", "devices"), [(5, "cpu"), (None, "cpu"), (b"a.onnx", "cpu"), (toy(15.0).graph, 5)])
 def test_what_is_no_model_and_no_cluster(model: Any, devices: Any) -> None:
     """Anything but a path, a Graph or a Problem, and any devices that are none, are refused in words."""
     with pytest.raises(PlacewiseError, match=r"is no model|no cluster"):
