@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.chains.ideals import Ideals
 from placewise.placers.chains.replicas import shared_load
 from placewise.placers.chains.stages import NEVER, StageCosts
@@ -41,6 +41,8 @@ class Table(NamedTuple):
     parent: Ints  # [n_ideals, n_states] the ideal before the last stage
     via: npt.NDArray[np.uint16]  # [n_ideals, n_states] the state before the last stage
     best: Longs  # [2] the value to beat, and the state of the full ideal that has it (−1: none yet)
+    unfinished: Bools  # [n_states] what cannot be the state of the full ideal
+    spare: Bools  # [n_classes] whether one device of a class less in use is never worse
     limit: Longs  # [3] most of a forward load; the next such limit that could find more; what both phases stay below
     fore_left: Longs
     fore_room: Floats
@@ -269,6 +271,8 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
                         value, after = max(t.value[base, s], load), s + members * t.stride[k]
                         if value >= min(t.best[0], t.value[target, after]):
                             continue
+                        if target == full and t.unfinished[after]:
+                            continue
                         if two and not _phases_fit(t, target, after):
                             continue
                         if t.work_left[target] <= t.work_room[after] * t.best[0] * SLACK:
@@ -292,7 +296,7 @@ def _live_states(c, t, stage, base):
     for s in range(len(t.digits)):
         dominated = False
         for k in range(len(t.stride)):
-            if t.digits[s, k] > 0 and t.value[base, s - t.stride[k]] <= t.value[base, s]:
+            if t.spare[k] and t.digits[s, k] > 0 and t.value[base, s - t.stride[k]] <= t.value[base, s]:
                 t.value[base, s] = t.value[base, s - t.stride[k]]
                 dominated = True
         if dominated or t.value[base, s] >= t.best[0]:

@@ -124,6 +124,8 @@ def table_of(costs: StageCosts, n_ideals: int, left: Longs, beat: int) -> Table:
         parent=np.full(value.shape, -1, np.int32),
         via=np.zeros(value.shape, np.uint16),
         best=np.array([beat, -1]),
+        unfinished=np.zeros(len(digits), np.bool_),
+        spare=np.ones(len(stride), np.bool_),
         limit=np.full(3, NEVER),
         fore_left=np.zeros(0, np.int64),
         fore_room=np.zeros(0),

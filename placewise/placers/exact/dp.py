@@ -43,7 +43,7 @@ from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import unmet
 from placewise.placers.common.worth import worth
 from placewise.placers.exact.direct import readings
-from placewise.placers.exact.improve import improve
+from placewise.placers.exact.unequal import by_nodes, climbed
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first, join
 from placewise.simulate.infeasible import why_infeasible
@@ -71,6 +71,7 @@ class _Run:
     watch: Stopwatch
     on_progress: OnProgress
     bound: float | None = None
+    method: str = "ideals dynamic program"
     exhausted: bool = False
     reason: Reason = Reason.FINISHED
     notes: list[str] = field(default_factory=list)
@@ -105,6 +106,15 @@ class _Run:
             return split.device
         self.groups = found.chain.groups
         return found.chain.device[graph.component]
+
+    def over_nodes(self, known: list[Ints]) -> list[Ints]:
+        """More pipelines from the program that knows nodes of devices; its bound counts if it is higher."""
+        most = self.max_ideals
+        found, floor, reason = by_nodes(self.problem, self.graph, known, self.watch, self._go_on, most)
+        if floor * ROUNDED > (self.bound or 0.0):
+            self.bound, self.method = floor * ROUNDED, "ideals dynamic program over nodes of devices"
+        self.reason = reason if reason is not Reason.FINISHED else self.reason
+        return found
 
     def _prove(self, found: Found, beat: int, scale: float) -> None:
         complete = found.reason is Reason.FINISHED
@@ -198,8 +208,9 @@ class DpPlacer:
                 found += _placed(problem, device, line.groups)
             unseen = problem.cluster.transfers == "direct" or problem.cluster.wires
             if problem.constraints.shaped and unseen and run.reason is not Reason.INTERRUPTED:
-                climbs = {placed.device.tobytes(): placed.device for placed in found if placed.replicas is None}
-                better = [improve(problem, graph, device, Evaluator(problem), run.watch) for device in climbs.values()]
+                alone = [placed.device for placed in found if placed.replicas is None]
+                better = climbed(problem, graph, alone, run.watch)
+                better += run.over_nodes(better)
                 found = [*(placed for placed in found if placed.replicas is not None), *map(Placement, better)]
                 if run.watch.out and run.reason is Reason.FINISHED:
                     run.reason = Reason.TIME_LIMIT
@@ -208,7 +219,7 @@ class DpPlacer:
         if run.exhausted and contiguous:
             proof = "no contiguous split keeps memory, support, pins and forbidden pairs: all of them were tried"
             return Proposal(None, reason=Reason.PROVED, notes=tuple(run.notes), infeasible=proof)
-        bound = Bound(run.bound, "ideals dynamic program") if run.bound is not None and contiguous else None
+        bound = Bound(run.bound, run.method) if run.bound is not None and contiguous else None
         if not found:
             run.notes.append("no contiguous split was found that fits in memory")
             return Proposal(None, bound, run.reason, tuple(run.notes))
