@@ -29,6 +29,7 @@ _HOMES = {
     "Plan": "placewise.api",
     "Problem": "placewise.model.problem",
     "Result": "placewise.model.result",
+    "Wishes": "placewise.wishes",
     "build": "placewise.building",
     "judge": "placewise.simulate",
     "lower_bound": "placewise.simulate",
@@ -51,6 +52,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Result",
+    "Wishes",
     "build",
     "judge",
     "lower_bound",
@@ -72,6 +74,7 @@ if TYPE_CHECKING:
     from placewise.model.result import Result
     from placewise.placers.base import Budget
     from placewise.simulate import judge, lower_bound
+    from placewise.wishes import Wishes
 
 
 def __getattr__(name: str) -> Any:

@@ -20,6 +20,7 @@ from placewise.wishes import Wishes
 
 def test_python_takes_what_the_command_line_takes() -> None:
     """Shares and times as text, rules as a mapping or as pairs, numbers of numpy, a budget in seconds."""
+    assert pw.build(toy(15.0), wishes=pw.Wishes(headroom="25%")).constraints.headroom == 0.25  # type: ignore[arg-type]
     plan = pw.place(toy(15.0), headroom="10%", pins={"a": "y"}, budget="30s", contiguous=np.bool_(True))  # type: ignore[arg-type]
     assert plan.problem.constraints == Constraints((Rule("a", "y"),), (), True, 0.1)
     assert plan.assignment == {"a": "y", "b": "x"}
