@@ -362,3 +362,30 @@ def test_a_pipeline_that_flushes(tmp_path: Path) -> None:
     assert "a schedule belongs to throughput" in refused.stderr
     unknown = run("place", profile, *common, "--schedule", "zigzag", code=2)
     assert "choose from 1f1b, gpipe" in unknown.stderr
+
+
+def test_stages_that_devices_share(tmp_path: Path) -> None:
+    """`--replicas any` from the profile to the plan and back: report, file, price, check, and what is refused."""
+    profile, plan = tmp_path / "profile.txt", tmp_path / "plan.json"
+    figures = "backward_compute_time=4.0, activation_size=8e6, parameter_size=4e6"
+    lines = [f"node{i} -- Conv2d(3, 3) -- forward_compute_time={2 + 4 * i}, {figures}" for i in range(3)]
+    profile.write_text("\n".join([*lines, "\tnode0 -- node1", "\tnode1 -- node2"]) + "\n")
+    common = ("-d", "5xV100-16GB", "--graph", "training", "--objective", "throughput")
+    alone = json.loads(run("place", profile, *common, "--json").stdout)
+    done = run("place", profile, *common, "--replicas", "any", "-o", plan)
+    assert "proved optimal" in done.stdout and "share one stage (×" in done.stdout
+    assert "synchronization" in done.stdout
+    document = json.loads(plan.read_text())
+    assert document["value"] < alone["value"] and document["constraints"]["replicas"] == 0
+    assert document["replicas"] and set(document["replicas"].values()) <= set(document["assignment"].values())
+    for use in document["devices"]:
+        assert use["repeats"] == document["replicas"].get(use["device"], "")
+    judged = json.loads(run("simulate", profile, plan, "--json").stdout)
+    assert judged["value"] == document["value"] and judged["valid"]
+    run("check", profile, plan)
+    assert "at most 1 may" in run("check", profile, plan, "--replicas", "1", code=3).stdout
+    longer = json.loads(run("simulate", profile, plan, "--step-samples", "1000", "--json").stdout)
+    assert longer["value"] < judged["value"]
+    assert "replicas" in run("place", profile, *common, "--replicas", "some", code=2).stderr
+    refused = run("place", profile, *common[:4], "--replicas", "2", code=2)
+    assert "belong to throughput" in refused.stderr
