@@ -16,7 +16,7 @@ from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, DeviceUse, Jud
 from placewise.placing import place
 from placewise.report.console import lines, plain, result_view, rows_table
 from placewise.report.devices import DeviceView
-from placewise.report.words import baseline_lines, host_remark, verdict
+from placewise.report.words import baseline_lines, host_remark, replica_lines, verdict
 from placewise.simulate import judge
 
 
@@ -148,3 +148,17 @@ def test_a_host_that_seems_busier_than_the_latency_is_explained() -> None:
     assert result.judgement is not None and "several ops at once" in host_remark(wide, result.judgement)
     assert "d0 runs several ops at once" in plain(result_view(result))
     assert "at once" not in plain(result_view(place(TWO)))
+
+
+def test_shared_stages_are_told_in_runs() -> None:
+    """Who shares a stage: first and last of three or more in a row, and the seconds of synchronization if any."""
+    nothing = DeviceUse("", 2, 1.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 9.0)
+    repeats = {"a1": "a0", "a2": "a0", "a3": "a0", "b2": "b0", "a4": "a0"}
+    names = ("a0", "a1", "a2", "a3", "b0", "b1", "b2", "a4")
+    uses = [
+        replace(nothing, device=name, repeats=repeats.get(name, ""), sync=2e-3 * (name[0] == "a")) for name in names
+    ]
+    assert replica_lines(Judgement(1.0, tuple(uses), ())) == [
+        "a0 – a3, a4 share one stage (×5), synchronization 2 ms per sample",
+        "b0, b2 share one stage (×2)",
+    ]

@@ -92,18 +92,27 @@ def host_remark(problem: Problem, judgement: Judgement) -> str:
 
 def replica_lines(judgement: Judgement) -> list[str]:
     """A sentence per stage that several devices share: which, and what it takes to keep their weights the same."""
-    lines = []
+    lines, names = [], [use.device for use in judgement.devices]
     for use in judgement.devices:
-        members = [use.device, *(other.device for other in judgement.devices if other.repeats == use.device)]
-        if len(members) == 1 or not use.ops:
-            continue
-        who = ", ".join(members[:_SHOWN]) + (f" and {len(members) - _SHOWN} more" if len(members) > _SHOWN else "")
-        sync = f", synchronization {format_seconds(use.sync)} per sample" if use.sync else ""
-        lines.append(f"{who} share one stage (×{len(members)}){sync}")
+        members = [d for d, other in enumerate(judgement.devices) if use.device in (other.device, other.repeats)]
+        if len(members) > 1 and use.ops:
+            sync = f", synchronization {format_seconds(use.sync)} per sample" if use.sync else ""
+            lines.append(f"{_in_runs(members, names)} share one stage (×{len(members)}){sync}")
     return lines
 
 
-_SHOWN = 8
+def _in_runs(members: list[int], names: list[str]) -> str:
+    """Names of devices; three or more that follow each other as the first and the last of them."""
+    runs: list[list[int]] = []
+    for d in members:
+        if runs and runs[-1][-1] == d - 1:
+            runs[-1].append(d)
+        else:
+            runs.append([d])
+    words = [[f"{names[run[0]]} – {names[run[-1]]}"] if len(run) > 2 else [names[d] for d in run] for run in runs]
+    return ", ".join(word for some in words for word in some)
+
+
 _AS_FAR = "one device as far as the rules allow"
 
 

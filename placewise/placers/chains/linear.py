@@ -23,7 +23,7 @@ MOST_SEGMENTS = 4000
 """Longer lines are cut into this many segments first, where cutting is cheap."""
 
 
-MOST_WORK = 2e9
+MOST_WORK = 2e10
 """Pairs of cuts, times states, times numbers of devices, that a line with replicated stages may try."""
 
 

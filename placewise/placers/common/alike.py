@@ -38,26 +38,19 @@ def alike(problem: Problem) -> Ints:
 
 def relabel(problem: Problem, device: Ints) -> Ints:
     """The same placement [n_ops] with the devices of each class used in the order of their first ops."""
-    kind = alike(problem)
-    used, first = np.unique(device, return_index=True)
-    name = np.arange(problem.n_devices, dtype=np.int32)
-    fresh = {k: iter(np.flatnonzero(kind == k).tolist()) for k in np.unique(kind).tolist()}
-    for old in used[np.argsort(first)].tolist():
-        name[old] = next(fresh[int(kind[old])])
-    return name[device]
+    return relabelled(problem, Placement(device)).device
 
 
 def relabelled(problem: Problem, placement: Placement) -> Placement:
     """The same placement with the devices of each class, replicas and all, used in the order of their first ops."""
-    if placement.replicas is None:
-        return replace(placement, device=relabel(problem, placement.device))
-    kind, stage = alike(problem), placement.replicas
+    kind, count = alike(problem), problem.n_devices
+    stage = np.arange(count) if placement.replicas is None else placement.replicas
     used, first = np.unique(placement.device, return_index=True)
-    name = np.arange(problem.n_devices, dtype=np.int32)
     fresh = {k: iter(np.flatnonzero(kind == k).tolist()) for k in np.unique(kind).tolist()}
-    replicas = name.copy()
+    name, replicas = np.arange(count, dtype=np.int32), np.arange(count, dtype=np.int32)
     for old in used[np.argsort(first)].tolist():
         members = [old, *(d for d in np.flatnonzero(stage == old).tolist() if d != old)]
         new = [next(fresh[int(kind[member])]) for member in members]
         name[old] = replicas[new] = new[0]
-    return replace(placement, device=name[placement.device], replicas=replicas)
+    shared = None if placement.replicas is None else replicas
+    return replace(placement, device=name[placement.device], replicas=shared)
