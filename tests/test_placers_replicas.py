@@ -199,3 +199,22 @@ def test_equal_answers_are_named_alike() -> None:
     assert one == other and one is not None
     first = [int(one.device[op]) for op in range(5)]
     assert first == sorted(first) and first[0] == 0
+
+
+def test_nodes_of_devices_may_share_stages() -> None:
+    """Two nodes of two devices with slow links between them: the bound holds where stages fill whole nodes."""
+    problem = layers(4, 4, weight=1)
+    names = problem.cluster.names
+    ends = [(a, b) for a in (*names, HOST) for b in (*names, HOST) if a != b]
+    near = [{"acc0", "acc1"}, {"acc2", "acc3"}]
+    links = tuple(Link(a, b, 640.0 if {a, b} in near else 6.4) for a, b in ends)
+    cluster = Cluster(problem.cluster.devices, links, "direct")
+    costs = CostTable.given(problem.costs.op_seconds, transfer_seconds_of(problem.graph, cluster))
+    problem = problem.with_(cluster=cluster, costs=costs)
+    found = place(problem, "dp")
+    known = [
+        value for placement, value in with_replicas(problem, placements(problem)) if placement.replicas is not None
+    ]
+    assert found.lower_bound <= min(known)
+    assert found.placement is not None and found.placement.replicas is not None
+    assert found.value == pytest.approx(min(known))

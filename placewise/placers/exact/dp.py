@@ -210,7 +210,7 @@ class DpPlacer:
             if problem.constraints.shaped and unseen and run.reason is not Reason.INTERRUPTED:
                 alone = [placed.device for placed in found if placed.replicas is None]
                 better = climbed(problem, graph, alone, run.watch)
-                better += run.over_nodes(better)
+                better += run.over_nodes(better) if problem.most_replicas == 1 else []
                 found = [*(placed for placed in found if placed.replicas is not None), *map(Placement, better)]
                 if run.watch.out and run.reason is Reason.FINISHED:
                     run.reason = Reason.TIME_LIMIT
