@@ -66,5 +66,5 @@ def _pipeline(problem: Problem) -> Problem:
     """The same problem for max-load, contiguous, every transfer part of the load: the published rule."""
     return problem.with_(
         objective=Objective("throughput", communication="blocking", memory=problem.objective.memory),
-        constraints=replace(problem.constraints, contiguous=True, convex=False),
+        constraints=replace(problem.constraints, contiguous=True, convex=False, replicas=1),
     )
