@@ -68,7 +68,7 @@ def optimum(problem: Problem) -> float:
 
 def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
     """What every placer that takes the problem answers; the slow ones are asked seldom."""
-    late = {"auto", "cpsat"} if problem.objective.kind == "latency" else {"auto"}
+    late = {"auto", "cpsat", "windows"} if problem.objective.kind == "latency" else {"auto"}
     for name in registry.names():
         placer = registry.create(name)
         if placer.supports(problem) is None and (slow or name not in late):
@@ -99,7 +99,7 @@ def test_throughput(mode: str, transfers: str, wires: bool) -> None:
         objective = problem.objective
         plain = transfers == "staged" and not problem.cluster.wires and objective.memory == "sum"
         plain &= objective.schedule == "1f1b"
-        for name, result in results(problem, slow=number % 4 == 0):
+        for name, result in results(problem, slow=number % 12 == 0):
             holds(name, problem, best, result)
             if plain and shape in EXACT_ON_STAGED.get(name, ()):
                 proved = Outcome.INFEASIBLE if math.isinf(best) else Outcome.OPTIMAL
