@@ -3,10 +3,10 @@
 Reads the nine profiles from PLACEWISE_WORKLOADS (the folder that holds `pipedream/`). Every profile is placed on 2,
 4, 8 and 16 devices of 16 GB, each joined to host memory by links of 10 and of 100 Gb/s, with `blocking` and with
 `overlap`, without replicas and with any number of them (one minibatch per replica and synchronization), for the
-throughput of contiguous training pipelines; memory is counted by sum. Prints a Markdown table
-with the value, bound, gap and seconds of `dp` beside `dpl`, `pipedream` and `balanced`, writes every figure to
-`results/pipedream.json` and the table to `results/pipedream.md`. Exits with 1 if another placer beats `dp` or a value
-of `dp` got worse than in the committed results. `--time-limit` (seconds, default 60) holds for each placer and row.
+throughput of contiguous training pipelines; memory is counted by sum. Prints a Markdown table with the value, bound,
+gap and seconds of `dp` beside `dpl`, `pipedream` and `balanced`, writes every figure to `results/pipedream.json` and
+the table to `results/pipedream.md`. Exits with 1 if another placer beats `dp`, if replicas make a value of `dp` worse,
+or if one got worse than in the committed results. `--time-limit` (seconds, default 60) holds for each placer and row.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def main() -> int:
         row = _row(path, count, gigabits, mode, replicas, options.time_limit)
         rows.append(row)
         faults += _faults(row, before.get(_key(row)))
+        faults += [] if replicas else _faults_of_sharing(row, rows[-2])
         print(_line(row), flush=True)
     summary = _summary(rows)
     print("\n".join(["", summary, *faults]))
@@ -113,6 +114,13 @@ def _faults(row: dict[str, Any], before: dict[str, Any] | None) -> Iterator[str]
     was = before["dp"]["value"] if before else None
     if was is not None and (own is None or own > was * (1 + 1e-6)):
         yield f"{_key(row)}: dp got worse, {own} after {was}"
+
+
+def _faults_of_sharing(row: dict[str, Any], alone: dict[str, Any]) -> Iterator[str]:
+    """What is wrong if replicas are allowed and the value is worse than with one device per stage."""
+    own, other = row["dp"]["value"], alone["dp"]["value"]
+    if other is not None and (own is None or own > other * (1 + 1e-6)):
+        yield f"{_key(row)}: dp reaches {own}, and {other} without replicas"
 
 
 def _key(row: dict[str, Any]) -> tuple[Any, ...]:
