@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from latency_brute_force import optimum
+from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
 
 from placewise.errors import PlacerError
@@ -187,13 +188,17 @@ _INTERRUPTED = """
 import sys, signal
 sys.path.insert(0, sys.argv[1])
 from test_placers_timed import chains
-from placewise.placers.base import Budget
-from placewise.placers.exact.cpsat import CpsatPlacer
+from placewise.model.placement import Placement
+from placewise.placers.base import Budget, Hints
+from placewise.placers.exact.cpsat import CpsatOptions, CpsatPlacer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def tell(progress):
     if progress.message == "solving":
         print("solving", flush=True)
-proposal = CpsatPlacer().propose(chains(3, 12, sys.argv[2]), Budget(seconds=120), on_progress=tell)
+problem = chains(3, 12, sys.argv[2])
+hints = Hints((Placement.on(4, problem.n_ops),))
+placer = CpsatPlacer(CpsatOptions(search=0.0))
+proposal = placer.propose(problem, Budget(seconds=120), hints=hints, on_progress=tell)
 print(proposal.reason, proposal.placement is not None, proposal.bound is not None, flush=True)
 """
 
@@ -213,6 +218,34 @@ def test_ctrl_c_returns_the_best_so_far(execution):
         said = process.stdout.read().strip().splitlines()[-1]
         assert time.monotonic() - begun < 20
     assert said == "interrupted True True"
+
+
+@needs_workloads
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+def test_ctrl_c_on_the_command_line():
+    """SIGINT while `placewise place --placer cpsat` works: the plan so far is printed, and says so."""
+    workload = ROOT / "dnn-partitioning" / "latency" / "LayerGraphs" / "inceptionv3_inference.json"
+    place = ["place", str(workload), "--objective", "latency", "--placer", "cpsat", "--time-limit", "60"]
+    command = [sys.executable, "-c", "from placewise.cli import main; main()", *place]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        time.sleep(6)
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        said, _ = process.communicate()
+        assert time.monotonic() - begun < 30
+    assert "feasible (interrupted)" in said and process.returncode == 0
+
+
+def test_auto_proves_small_problems():
+    """Problems of a few ops come out of auto with the optimum and its proof, calls of their own included."""
+    for seed in range(0, 40, 3):
+        problem = small(seed, ("subgraph", "sequential")[seed % 2])
+        best, result = optimum(problem), place(problem, "auto")
+        if np.isinf(best):
+            assert result.placement is None
+            continue
+        assert result.value == pytest.approx(best, rel=1e-9, abs=1e-12)
+        assert result.gap <= 1e-6
 
 
 def test_memory_models_and_measurements():

@@ -116,6 +116,24 @@ def test_no_calls_are_below_the_bound():
     assert ran > 300
 
 
+def test_what_lies_between_is_in_the_call():
+    """a → b → d and a → c → d: a call with a, b and d has c too, and four bytes do not fit, so that it is cut."""
+    builder = GraphBuilder()
+    for op, sources in enumerate(((), (0,), (0,), (1, 2))):
+        builder.add_op("abcd"[op], "Op", state_bytes=1)
+        builder.add_tensor(op, nbytes=1)
+        for source in sources:
+            builder.add_edge(source, op)
+    devices = (Device("acc0", memory=3), Device("acc1", memory=3), Device("cpu", kind="cpu"))
+    cluster = Cluster(devices, tuple(Link(*ends, 1.0) for d in ("acc0", "acc1") for ends in ((d, HOST), (HOST, d))))
+    transfer = np.zeros((4, len(cluster.class_bandwidth)))
+    transfer[:, 1:] = 5.0
+    seconds = np.array([[3.0, 3.0, 100.0]] * 2 + [[1.0, 1.0, 100.0]] + [[3.0, 3.0, 100.0]])
+    problem = Problem(builder.build(), cluster, CostTable.given(seconds, transfer), SUBGRAPH)
+    assert path_bound(problem).value == pytest.approx(3 + 5 + 5 + (3 + 1 + 3), rel=1e-9)
+    assert min(valid_values(problem)) == pytest.approx(20)
+
+
 def test_the_cheapest_call_is_the_cheapest():
     """Against all sets of ops: no call that fits is cheaper, and where memory is plenty the cheapest costs as much."""
     compared = 0

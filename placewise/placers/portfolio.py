@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Bound, Improvement, Proposal, Reason
+from placewise.model.result import OPTIMAL_GAP, Bound, Improvement, Proposal, Reason, gap_of
 from placewise.placers.base import (
     NO_HINTS,
     Budget,
@@ -24,9 +25,14 @@ from placewise.placers.base import (
 from placewise.placers.common.rules import broken
 from placewise.placers.common.worth import worth
 from placewise.placers.registry import create
-from placewise.simulate import Evaluator
+from placewise.simulate import Evaluator, simulate
 
 LAST_RESORT = "pack"
+FEW_OPS = 10
+"""So few ops are placed for latency with a proof, if `LITTLE_WORK` is enough, about as many seconds."""
+LITTLE_WORK = 4
+SEARCH_SHARE = 0.65
+"""Of the time for latency, for temper; windows take the rest, where they can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,15 +72,19 @@ class AutoPlacer:
         best = min((hint for hint in hinted if hint is not None), key=lambda hint: hint.value, default=None)
         state = _State(best)
         try:
-            for turn, (name, options) in enumerate(_suitable(problem)):
-                if watch.out and turn:
+            for number, turn in enumerate(_suitable(problem, budget)):
+                name = turn.placer
+                if state.closed(max(budget.gap, OPTIMAL_GAP)):
+                    break
+                if watch.out and number:
                     state.reason = Reason.TIME_LIMIT
                     break
-                placer = create(name, options)
+                placer = create(name, turn.options)
                 if placer.supports(problem) is not None or (name == LAST_RESORT and state.best is not None):
                     continue
                 on_progress(Progress(name, watch.elapsed, "starting", state.best.value if state.best else None))
-                found = placer.propose(problem, watch.rest(), hints=hints, evaluate=price, on_progress=on_progress)
+                rest = turn.budget(watch.rest())
+                found = placer.propose(problem, rest, hints=hints, evaluate=price, on_progress=on_progress)
                 found = sound(placer.info, problem, found)
                 if found.infeasible:
                     return found
@@ -109,6 +119,11 @@ class _State:
         if found.reason is not Reason.FINISHED:
             self.reason = found.reason
 
+    def closed(self, gap: float) -> bool:
+        """Nothing is left to find."""
+        bound = max((known.value for known in self.bounds), default=0.0)
+        return self.best is not None and bound > 0 and gap_of(self.best.value, bound) <= gap
+
     def answer(self) -> Proposal:
         bound = max(self.bounds, key=lambda b: b.value, default=None)
         if self.best is None:
@@ -117,18 +132,44 @@ class _State:
         return replace(self.best.proposal, bound=bound, reason=self.reason, notes=said, history=tuple(self.history))
 
 
-def _suitable(problem: Problem) -> tuple[tuple[str, dict[str, str]], ...]:
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """A placer and its options, the share of the time that is left for it, and the most work of a solver in it."""
+
+    placer: str
+    options: dict[str, Any] = field(default_factory=dict)
+    share: float = 1.0
+    work: int | None = None
+
+    def budget(self, rest: Budget) -> Budget:
+        work = rest.iterations if self.work is None else self.work
+        return replace(rest, seconds=self.share * rest.seconds, iterations=work)
+
+
+def _suitable(problem: Problem, budget: Budget) -> tuple[_Turn, ...]:
     """Placers and their options, the quick ones first, so that there is an answer early."""
-    plain: dict[str, str] = {}
-    etf = (("etf", plain), ("etf", {"by": "start"}))
+    first = _Turn("single"), _Turn("balanced")
+    etf = _Turn("etf"), _Turn("etf", {"by": "start"})
     if problem.objective.kind == "latency":
-        return ("single", plain), ("balanced", plain), ("greedy", plain), *etf, (LAST_RESORT, plain), ("temper", plain)
+        turns = (*first, _Turn("greedy"), *etf, _Turn(LAST_RESORT))
+        if problem.n_ops <= FEW_OPS:
+            return (*turns, _Turn("temper", share=0.5), _Turn("cpsat", {"search": 0.0}, work=LITTLE_WORK))
+        if np.isfinite(budget.seconds) and create("windows").supports(problem) is None:
+            return (*turns, _Turn("temper", share=SEARCH_SHARE), _Turn("windows", {"search": 0.0}))
+        return (*turns, _Turn("temper"))
     last = "cpsat" if problem.constraints.convex and not problem.constraints.contiguous else "cover"
-    return ("single", plain), ("balanced", plain), *etf, ("dp", plain), (LAST_RESORT, plain), (last, plain)
+    return (*first, *etf, _Turn("dp"), _Turn(LAST_RESORT), _Turn(last))
 
 
 def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _Candidate | None:
-    if found.placement is None or broken(problem, found.placement.device):
+    if found.placement is None or _refused(problem, found.placement):
         return None
     value = worth(problem, found.placement, price)
     return _Candidate(name, found, value) if np.isfinite(value) else None
+
+
+def _refused(problem: Problem, placement: Placement) -> bool:
+    """Whether a placement breaks a rule; calls and orders of its own change how much is alive at once."""
+    if placement.call is None and placement.order is None:
+        return bool(broken(problem, placement.device))
+    return not simulate(problem, placement).valid

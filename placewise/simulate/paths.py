@@ -30,13 +30,8 @@ from placewise.model.result import Bound
 from placewise.simulate.arrays import Arrays, arrays_of
 from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
 from placewise.simulate.kernels import kernel
-from placewise.simulate.ways import REFUSED, REQUIRED, Crossings, Step, Ways, no_crossings
 
 LONGEST = 1500
-LONGEST_CROSSED = 600
-"""Ops of a path; up to the second, what crosses where segments meet is told apart."""
-LIGHTEST = 0.02
-"""What crosses must weigh so much of an accelerator and of the path's time together to be told apart."""
 WORK = 1e6
 """So many ops and uses of tensors are looked at by all cuts together, unless there is time for more."""
 
@@ -104,8 +99,7 @@ def hop_bound(problem: Problem) -> Bound:
         fits = _fitting(problem, alone, costs)
         seconds = _sure_seconds(problem, path, alone, costs, hops=True)
         seconds[~fits] = np.inf
-        ways = Ways(host[path], fits, fits, _tied(problem, path), no_crossings(len(path)))
-        value = ways.shortest(seconds[None, None])[0]
+        value = _Ways(problem, path, host, fits).shortest(seconds)[0]
         if problem.objective.execution == "sequential":
             value += float(np.delete(quickest, path).sum())
         best = max(best, value * (1 - 1e-14 * (problem.n_ops + 1000))) if np.isfinite(value) else best
@@ -121,18 +115,12 @@ def _host_seconds(problem: Problem) -> Floats:
 
 def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> list[Floats]:
     """What a path should have much of: time if every op were a call of its own; best time; host time; ops."""
-    alone = _alone(problem, a, costs)
-    weights = [np.minimum(alone, host), np.minimum(costs.seconds, host), host, np.ones(problem.n_ops)]
-    return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
-
-
-def _alone(problem: Problem, a: Arrays, costs: CallCosts) -> Floats:
-    """The seconds [n_ops] of every op as a call of its own."""
+    alone = costs.seconds + costs.overhead
     made = a.producer >= 0
-    alone: Floats = costs.seconds + costs.overhead
     alone += np.bincount(a.producer[made], weights=costs.send[made], minlength=problem.n_ops)
     alone += np.bincount(a.consumers, weights=costs.receive[a.consumed], minlength=problem.n_ops)
-    return alone
+    weights = [np.minimum(alone, host), np.minimum(costs.seconds, host), host, np.ones(problem.n_ops)]
+    return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
 
 
 def longest_path(a: Arrays, weight: Floats) -> Ints:
@@ -227,84 +215,24 @@ def cut_path(
 ) -> tuple[Cutting, int]:
     """The cutting of one path [m] with about `cuts` cuts at most, and how many were used."""
     m, beside = len(path), beside_path(arrays_of(problem), path)
-    tied, fits = _tied(problem, path), _fitting(problem, beside, costs)
-    crossings, used = _crossings(problem, path, tied, beside, host, costs, network, cuts)
-    width = 3 if (crossings.op >= 0).any() else 1
-    sure = np.where(fits, _sure_seconds(problem, path, beside, costs), np.inf)
-    shares = _fitting(problem, only_path(problem.n_ops, path), costs)
-    seconds, ways = np.tile(sure, (width, width, 1, 1)), Ways(host[path], fits, shares, tied, crossings)
-    exact: dict[Step, Bools] = {}
+    shared = _fitting(problem, only_path(problem.n_ops, path), costs)
+    seconds, ways = _sure_seconds(problem, path, beside, costs), _Ways(problem, path, host, shared)
+    seconds[~_fitting(problem, beside, costs)] = np.inf
+    exact: dict[tuple[int, int], Bools] = {}
+    used = 0
     while True:
         value, steps = ways.shortest(seconds)
         open_ = [step for step in steps if step not in exact]
         if not open_ or used >= cuts or not go_on():
             break
-        for step in open_:
-            i, j, left, right = step
-            least, exact[step] = network.cheapest(*_told(beside, crossings, step))
-            seconds[left, right, i, j] = max(seconds[left, right, i, j], least)
+        for i, j in open_:
+            least, exact[i, j] = network.cheapest(beside.inside(i, j), beside.outside(i, j))
+            seconds[i, j] = max(seconds[i, j], least)
         used += len(open_)
     steps = [step for step in steps[::-1] if step in exact]
-    run = (
-        np.cumsum([not (k and tied[step.first] and steps[k - 1].last == step.first) for k, step in enumerate(steps)])
-        - 1
-    )
+    run = np.cumsum([not (k and ways.tied[i] and steps[k - 1][1] == i) for k, (i, _) in enumerate(steps)]) - 1
     proved = value * (1 - 1e-14 * (m + 1000))
-    segments = tuple((step.first, step.last) for step in steps)
-    return Cutting(proved, path, segments, tuple(run.tolist()), tuple(exact[step] for step in steps)), used
-
-
-def _tied(problem: Problem, path: Ints) -> Bools:
-    """Where a group goes on [m + 1]: the ops on both sides of the position are in one block."""
-    block = problem.block[path]
-    return np.concatenate(([False], block[1:] == block[:-1], [False]))
-
-
-def _told(beside: Beside, crossings: Crossings, step: Step) -> tuple[Ints, Ints]:
-    """The ops that a call on a segment must have, and those that it must not."""
-    inside, outside = beside.inside(step.first, step.last), beside.outside(step.first, step.last)
-    for position, told in ((step.first, step.left), (step.last, step.right)):
-        op = crossings.op[position : position + 1]
-        inside = np.union1d(inside, op) if told == REQUIRED else inside
-        outside = np.union1d(outside, op) if told == REFUSED else outside
-    return inside.astype(np.int32), outside.astype(np.int32)
-
-
-def _crossings(
-    problem: Problem,
-    path: Ints,
-    tied: Bools,
-    beside: Beside,
-    host: Floats,
-    costs: CallCosts,
-    network: CheapestCall,
-    cuts: float,
-) -> tuple[Crossings, int]:
-    """For every position the op beside the path that weighs most of those that cross it, and how many cuts that took.
-
-    It weighs what it takes of an accelerator's memory, and of the path's time as a call of its own.
-    """
-    m = len(path)
-    if m > LONGEST_CROSSED:
-        return no_crossings(m), 0
-    alone = np.minimum(_alone(problem, arrays_of(problem), costs), host)
-    weight = np.where(np.isfinite(alone), alone, 0.0) / max(float(alone[path][np.isfinite(alone[path])].sum()), 1e-300)
-    weight += costs.held[problem.block] / costs.room if costs.room > 0 else 0.0
-    candidates = np.flatnonzero((beside.after >= 0) & (beside.before < m) & (beside.after < beside.before))
-    chosen = np.full(m + 1, -1, np.int32)
-    for op in candidates[np.argsort(weight[candidates], kind="stable")].tolist():
-        if weight[op] >= LIGHTEST:
-            chosen[beside.after[op] + 1 : beside.before[op] + 1] = op
-    chosen[tied] = -1
-    used = np.unique(chosen[chosen >= 0])
-    if len(used) > cuts / 2:
-        return no_crossings(m), 0
-    delay = np.zeros(problem.n_ops)
-    for op in used.tolist():
-        delay[op] = min(host[op], network.cheapest(np.array([op], np.int32), path)[0])
-    at = np.maximum(chosen, 0)
-    delays = np.where(chosen >= 0, delay[at], 0.0)
-    return Crossings(chosen, beside.after[at], beside.before[at], delays), len(used)
+    return Cutting(proved, path, tuple(steps), tuple(run.tolist()), tuple(exact[step] for step in steps)), used
 
 
 def _sure_seconds(problem: Problem, path: Ints, beside: Beside, costs: CallCosts, *, hops: bool = False) -> Floats:
@@ -349,3 +277,64 @@ def _fitting(problem: Problem, beside: Beside, costs: CallCosts) -> Bools:
         used = np.cumsum(np.bincount(enters, weights=costs.held, minlength=m + 1)[:m])
         fitting[i, 1:] = used <= costs.room * (1 + 1e-12)
     return fitting
+
+
+@kernel
+def _shortest(seconds, host, fits, tied, at, run, came, last):
+    """The least seconds from the path's beginning to its end, by filling in what leads where.
+
+    `at` [m + 1] are the seconds to each position behind a host op, or, where it is not tied, behind anything;
+    `run` [m + 1, m + 1] those to position j on the accelerator that was entered at position i. `came[i, j]` is
+    where the last segment of run[i, j] begins, `last[j]` the i of the run behind `at[j]`, −1 for a host op. A run that
+    began earlier than another, and is no quicker, has less room left and is of no use.
+    """
+    m = len(host)
+    at[:], run[:], last[:] = np.inf, np.inf, -1
+    at[0] = 0.0
+    for j in range(m):
+        if not tied[j]:
+            for i in range(j):
+                if run[i, j] < at[j]:
+                    at[j], last[j] = run[i, j], i
+        at[j + 1] = at[j] + host[j]
+        least = np.inf
+        for back in range(j + 1 if tied[j] else 1):
+            i = j - back
+            reached = run[i, j] if tied[j] else at[j]
+            if reached >= least or (tied[j] and back == 0):
+                continue
+            least = reached
+            for k in range(j + 1, m + 1):
+                if not fits[i, k]:
+                    break
+                if reached + seconds[j, k] < run[i, k]:
+                    run[i, k], came[i, k] = reached + seconds[j, k], j
+    for i in range(m):
+        if run[i, m] < at[m]:
+            at[m], last[m] = run[i, m], i
+    return at[m]
+
+
+class _Ways:
+    """The room for `_shortest`, and how to read the segments of its answer."""
+
+    def __init__(self, problem: Problem, path: Ints, host: Floats, fits: Bools) -> None:
+        m, block = len(path), problem.block[path]
+        self.tied = np.concatenate(([False], block[1:] == block[:-1], [False]))
+        self._fixed = host[path], fits, self.tied
+        self._at, self._run = np.empty(m + 1), np.empty((m + 1, m + 1))
+        self._came, self._last = np.empty((m + 1, m + 1), np.int32), np.empty(m + 1, np.int32)
+
+    def shortest(self, seconds: Floats) -> tuple[float, list[tuple[int, int]]]:
+        """The least seconds, and the segments (i, j) on accelerators that reach it."""
+        value = float(_shortest(seconds, *self._fixed, self._at, self._run, self._came, self._last))
+        steps, j, run = list[tuple[int, int]](), len(seconds) - 1, -1
+        while j > 0 and np.isfinite(value):
+            run = run if run >= 0 else int(self._last[j])
+            if run < 0:
+                j -= 1
+                continue
+            i = int(self._came[run, j])
+            steps.append((i, j))
+            j, run = i, run if self.tied[i] else -1
+        return value, steps

@@ -10,7 +10,7 @@ and how much a load may have lost.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -47,12 +47,14 @@ class CpsatOptions:
     """`units`: how many make up the value to start from; `workers`: threads, of which one is deterministic.
 
     `calls`, for latency in subgraph execution: the most calls of an accelerator; None for as many as the bound
-    needs in small models, and two in others.
+    needs in small models, and two in others. `search`, for latency: the share of the time for a local search to
+    start from, 0 for none where there are hints.
     """
 
     units: int = 1 << 30
     workers: int = 1
     calls: int | None = None
+    search: float = 0.2
 
     def __post_init__(self) -> None:
         for name, value, most in (("units", self.units, 1 << 40), ("workers", self.workers, 1 << 10)):
@@ -60,6 +62,8 @@ class CpsatOptions:
                 raise PlacerError(f"cpsat cannot do with {name}={value}", remedy=f"give a number from 1 to {most}")
         if self.calls is not None and (not isinstance(self.calls, int) or self.calls < 1):
             raise PlacerError(f"cpsat cannot do with calls={self.calls}", remedy="give a number from 1 on")
+        if not 0 <= self.search <= 1:
+            raise PlacerError(f"cpsat cannot do with search={self.search}", remedy="give a share from 0 to 1")
 
 
 @dataclass(slots=True)
@@ -210,7 +214,7 @@ class CpsatPlacer:
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
         if problem.objective.kind == "latency":
-            limits = TimedLimits(self.options.units, self.options.workers, self.options.calls)
+            limits = TimedLimits(self.options.units, self.options.workers, self.options.calls, self.options.search)
             return place_in_time(problem, limits, Stopwatch(budget), hints, evaluate, on_progress)
         watch, graph = Stopwatch(budget), contract(problem)
         known = [h.device for h in hints.placements if not broken(problem, h.device)]
@@ -245,10 +249,11 @@ def _instead(problem: Problem) -> str:
 
 
 def _split(problem: Problem, graph: Contraction, watch: Stopwatch) -> Ints | None:
-    """The best split along two lines of the ops, to start from."""
+    """The best split along two lines of the ops, one device per stage, to start from."""
+    alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph))
     split, _ = fit(
-        problem, lambda room: best_split(problem, graph.component, lines, room, lambda *_: not watch.out).device
+        problem, lambda room: best_split(alone, graph.component, lines, room, lambda *_: not watch.out).device
     )
     return split
 

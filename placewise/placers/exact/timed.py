@@ -35,7 +35,6 @@ MOST_LITERALS = 300_000
 ALL_CALLS = 10
 """With so few ops, every op may be a call of its own unless the user says otherwise: the bound is proved then."""
 FEW_CALLS = 2
-SEARCH_SHARE = 0.2
 WORK = 60.0
 """CP-SAT's own measure of work, where the budget names neither seconds nor iterations: about as many seconds."""
 REFUSALS = 60
@@ -45,11 +44,14 @@ SHRINKINGS = 8
 
 @dataclass(frozen=True, slots=True)
 class TimedLimits:
-    """How many units make up a value, threads, and the most calls of an accelerator (None: see `ALL_CALLS`)."""
+    """Units that make up a value, threads, the most calls of an accelerator (None: see `ALL_CALLS`), and the share of
+    the time for a local search.
+    """
 
     units: int
     workers: int
-    calls: int | None
+    calls: int | None = None
+    search: float = 0.2
 
 
 def too_large(problem: Problem, most_calls: int | None) -> str | None:
@@ -208,7 +210,7 @@ def place_in_time(
     on_progress: OnProgress,
 ) -> Proposal:
     """The best of the hints, a local search and the program's answer, under the best of their bounds."""
-    known = start(problem, watch, hints, evaluate, on_progress, SEARCH_SHARE)
+    known = start(problem, watch, hints, evaluate, on_progress, limits.search)
     if watch.out and known.reason is Reason.FINISHED:
         known.reason = Reason.TIME_LIMIT
     if known.closed or known.reason is not Reason.FINISHED:

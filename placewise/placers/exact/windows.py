@@ -35,7 +35,6 @@ from placewise.placers.timed.known import Known, start
 from placewise.placers.timed.units import units_of
 from placewise.simulate.infeasible import why_infeasible
 
-SEARCH_SHARE = 0.3
 UNITS = 1 << 22
 """Units of a value: no bound is read off a window, and small numbers are quicker."""
 MOST_OPS = 3000
@@ -49,15 +48,20 @@ WORK = 0.5
 
 @dataclass(frozen=True, slots=True)
 class WindowsOptions:
-    """`size`: groups in the first windows; `together`: windows solved at once."""
+    """`size`: groups in the first windows; `together`: windows solved at once; `search`: the share of the time for a
+    local search to start from, 0 for none where there are hints.
+    """
 
     size: int = 16
     together: int = 2
+    search: float = 0.4
 
     def __post_init__(self) -> None:
         for name, value in (("size", self.size), ("together", self.together)):
             if not isinstance(value, int) or value < 1:
                 raise PlacerError(f"windows cannot do with {name}={value}", remedy="give one or more")
+        if not 0 <= self.search <= 1:
+            raise PlacerError(f"windows cannot do with search={self.search}", remedy="give a share from 0 to 1")
 
 
 class WindowsPlacer:
@@ -100,7 +104,7 @@ class WindowsPlacer:
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
         watch = Stopwatch(budget)
-        known = start(problem, watch, hints, evaluate, on_progress, SEARCH_SHARE)
+        known = start(problem, watch, hints, evaluate, on_progress, self.options.search)
         if known.best is not None and known.reason is not Reason.INTERRUPTED:
             try:
                 _Search(problem, known, self.options, watch, on_progress).run()

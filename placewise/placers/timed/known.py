@@ -11,8 +11,9 @@ from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import Evaluate, Hints, OnProgress, Stopwatch
 from placewise.placers.common.alike import relabel
+from placewise.placers.common.worth import worth
 from placewise.placers.registry import create
-from placewise.simulate import Evaluator, lower_bound, simulate
+from placewise.simulate import lower_bound, simulate
 
 SEARCH = "temper"
 SEARCH_EVALUATIONS = 3000
@@ -24,9 +25,7 @@ def value_of(problem: Problem, placement: Placement, evaluate: Evaluate | None) 
     judgement = simulate(problem, placement)
     if not judgement.valid:
         return float("inf")
-    if evaluate is None or isinstance(evaluate, Evaluator):
-        return judgement.value
-    value = float(evaluate(placement.device[None])[0])
+    value = judgement.value if evaluate is None else worth(problem, placement, evaluate)
     return value if np.isfinite(value) else float("inf")
 
 
@@ -40,6 +39,7 @@ class Known:
     best: Placement | None = None
     value: float = float("inf")
     reason: Reason = Reason.FINISHED
+    gap: float = OPTIMAL_GAP
 
     def offer(self, placement: Placement) -> bool:
         """Keep a placement if it is better; without its calls or order where those of the judge do as well."""
@@ -61,7 +61,7 @@ class Known:
     @property
     def closed(self) -> bool:
         """Nothing is left to find."""
-        return self.best is not None and gap_of(self.value, self.bound.value) <= OPTIMAL_GAP
+        return self.best is not None and gap_of(self.value, self.bound.value) <= self.gap
 
     def answer(self, notes: tuple[str, ...] = ()) -> Proposal:
         if self.best is None:
@@ -78,7 +78,7 @@ def start(
 
     KeyboardInterrupt is left to the caller only where there is nothing yet to answer with.
     """
-    known = Known(problem, evaluate, Bound(0.0, "nonnegative costs"))
+    known = Known(problem, evaluate, Bound(0.0, "nonnegative costs"), gap=max(watch.budget.gap, OPTIMAL_GAP))
     for hint in hints.placements:
         known.offer(hint)
     known.prove(lower_bound(problem))
@@ -87,7 +87,7 @@ def start(
         budget = replace(budget, seconds=share * budget.seconds, iterations=None, evaluations=None)
     else:
         budget = replace(budget, iterations=None, evaluations=SEARCH_EVALUATIONS)
-    if known.closed:
+    if known.closed or (not share and known.best is not None):
         return known
     seeds = Hints((known.best,)) if known.best is not None else Hints()
     found = create(SEARCH).propose(problem, budget, hints=seeds, evaluate=evaluate, on_progress=on_progress)
