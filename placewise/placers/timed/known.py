@@ -76,25 +76,34 @@ def start(
 ) -> Known:
     """The hints that keep the rules, what a search of a share of the time finds, and the best bound of both.
 
-    KeyboardInterrupt is left to the caller only where there is nothing yet to answer with.
+    Ctrl-C ends it with what there is.
     """
     known = Known(problem, evaluate, Bound(0.0, "nonnegative costs"), gap=max(watch.budget.gap, OPTIMAL_GAP))
-    for hint in hints.placements:
-        known.offer(hint)
-    known.prove(lower_bound(problem))
-    budget = watch.rest()
+    try:
+        for hint in hints.placements:
+            known.offer(hint)
+        known.prove(lower_bound(problem))
+        if not known.closed and (share or known.best is None):
+            _search(known, watch, on_progress, share)
+    except KeyboardInterrupt:
+        known.reason = Reason.INTERRUPTED
+    return known
+
+
+def _search(known: Known, watch: Stopwatch, on_progress: OnProgress, share: float) -> None:
+    """Local search from the best so far, or from what the quick placers find."""
+    budget = replace(watch.rest(), iterations=None, evaluations=None)
     if np.isfinite(budget.seconds):
-        budget = replace(budget, seconds=share * budget.seconds, iterations=None, evaluations=None)
+        budget = replace(budget, seconds=share * budget.seconds)
     else:
-        budget = replace(budget, iterations=None, evaluations=SEARCH_EVALUATIONS)
-    if known.closed or (not share and known.best is not None):
-        return known
+        budget = replace(budget, evaluations=SEARCH_EVALUATIONS)
     seeds = Hints((known.best,)) if known.best is not None else Hints()
-    found = create(SEARCH).propose(problem, budget, hints=seeds, evaluate=evaluate, on_progress=on_progress)
+    found = create(SEARCH).propose(
+        known.problem, budget, hints=seeds, evaluate=known.evaluate, on_progress=on_progress
+    )  # fmt: skip
     if found.placement is not None:
         known.offer(found.placement)
     if found.bound is not None:
         known.prove(found.bound)
     if found.reason is Reason.INTERRUPTED:
         known.reason = Reason.INTERRUPTED
-    return known
