@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-
-import numpy as np
+from collections.abc import Sequence
 
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -31,6 +30,8 @@ def misread_replicas(problem: Problem, placement: Placement) -> str:
 def check_replicas(problem: Problem, device: list[int], stage: list[int]) -> list[Violation]:
     """The violations of stages that too many or unequal devices share."""
     names, found = problem.cluster.names, []
+    links = problem.cluster.link_class
+    tables = links.tolist(), links.T.tolist()
     members: dict[int, list[int]] = defaultdict(list)
     for d, e in enumerate(stage):
         members[e].append(d)
@@ -40,28 +41,25 @@ def check_replicas(problem: Problem, device: list[int], stage: list[int]) -> lis
             message = f"{shown} share one stage, and at most {problem.most_replicas} may"
             found.append(Violation("replicas", message, names[e]))
         for d in sharers:
-            why = "" if d == e else _difference(problem, d, e)
+            why = "" if d == e else _difference(problem, tables, d, e)
             if why:
                 message = f"{names[d]} repeats the stage of {names[e]}, and {why}"
                 found.append(Violation("replicas", message, names[d]))
     return found
 
 
-def _difference(problem: Problem, one: int, other: int) -> str:
-    """What tells two devices apart, in words; "" if they are equal."""
+def _difference(problem: Problem, tables: Sequence[list[list[int]]], one: int, other: int) -> str:
+    """What tells two devices apart, in words; "" if they are equal. `tables` has the links by source and by target."""
     if problem.capacity[one] != problem.capacity[other]:
         return "their memory differs"
-    seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf)
-    if (seconds[:, one] != seconds[:, other]).any():
+    allowed, times = problem.allowed[:, [one, other]], problem.costs.op_seconds[:, [one, other]]
+    if (allowed[:, 0] != allowed[:, 1]).any() or (allowed[:, 0] & (times[:, 0] != times[:, 1])).any():
         return "they differ in the ops that they may run or in how long these take"
-    cluster = problem.cluster
-    table, ends = cluster.link_class.tolist(), [int(cluster.location[d]) for d in (one, other)]
-    if cluster.is_host[one] != cluster.is_host[other]:
+    if problem.cluster.is_host[one] != problem.cluster.is_host[other]:
         return "one of them works in host memory"
-    swap = {ends[0]: ends[1], ends[1]: ends[0]}
-    places = range(len(table))
-    if any(table[a][b] != table[swap.get(a, a)][swap.get(b, b)] for a in ends for b in places) or any(
-        table[a][b] != table[swap.get(a, a)][swap.get(b, b)] for a in places for b in ends
-    ):
-        return "their links differ"
+    for table in tables:
+        exchanged = list(table[other])
+        exchanged[one], exchanged[other] = exchanged[other], exchanged[one]
+        if table[one] != exchanged:
+            return "their links differ"
     return ""

@@ -27,13 +27,12 @@ def equal_devices(problem: Problem) -> Ints:
 
     Their ops, memory and rules are the same, and exchanging two of them changes the speed of no link.
     """
-    cluster, seconds = problem.cluster, np.where(problem.allowed, problem.costs.op_seconds, np.inf)
-    keys = [
-        (float(problem.capacity[d]), bool(cluster.is_host[d]), seconds[:, d].tobytes()) for d in range(len(cluster))
-    ]
+    cluster = problem.cluster
     kind = np.arange(len(cluster), dtype=np.int32)
     heads: dict[object, list[int]] = {}
-    for device, key in enumerate(keys):
+    for device in range(len(cluster)):
+        seconds = np.where(problem.allowed[:, device], problem.costs.op_seconds[:, device], np.inf)
+        key = float(problem.capacity[device]), bool(cluster.is_host[device]), seconds.tobytes()
         known = heads.setdefault(key, [])
         same = (head for head in known if exchangeable(cluster.link_class, head, device))
         kind[device] = next(same, device)

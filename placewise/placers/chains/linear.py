@@ -21,10 +21,8 @@ from placewise.placers.chains.stages import StageCosts
 
 MOST_SEGMENTS = 4000
 """Longer lines are cut into this many segments first, where cutting is cheap."""
-
-
-MOST_WORK = 2e10
-"""Pairs of cuts, times states, times numbers of devices, that a line with replicated stages may try."""
+MOST_WORK = 2.5e8
+"""Pairs of cuts, times devices, that a line with shared stages may try: any stage may reach to the end of it."""
 
 
 class Split(NamedTuple):
@@ -71,9 +69,9 @@ def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: Go
 
 def most_segments(costs: StageCosts) -> int:
     """How many components a line may have, by memory, and by work where many devices may share a stage."""
-    states, tries = n_states(costs), float((costs.n_devices * costs.most).sum())
-    replicated = int((MOST_WORK / (states * tries)) ** 0.5) if costs.most.max(initial=1) > 1 else MOST_CELLS
-    return min(MOST_CELLS // states - 1, max(replicated, 1))
+    shared = costs.most.max(initial=1) > 1
+    replicated = int((MOST_WORK / float(costs.n_devices.sum())) ** 0.5) if shared else MOST_CELLS
+    return min(MOST_CELLS // n_states(costs) - 1, max(replicated, 1))
 
 
 def _segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
