@@ -43,7 +43,9 @@ def table(example: Example) -> str:
             f"{graph.tensors.bytes[t]} B{' (output)' * bool(graph.tensors.output[t])}" for t in graph.outputs_of(op)
         ]
         reads = [graph.tensors.name[t] for t in graph.inputs_of(op).tolist()]
-        device = ", ".join(example.problem.cluster.names[d] for d in members(example, int(example.placement.device[op])))
+        device = ", ".join(
+            example.problem.cluster.names[d] for d in members(example, int(example.placement.device[op]))
+        )
         extra = " (backward)" * bool(graph.ops.backward[op])
         cells = (name + extra, f"{costs.op_seconds[op, 0]:g}", device, ", ".join(reads), ", ".join(made))
         lines.append("| " + " | ".join(cells) + " |")

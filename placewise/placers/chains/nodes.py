@@ -272,7 +272,7 @@ def on_devices(roles: Roles, graph: Contraction, stand_in: Ints) -> Ints:
     class_of = np.repeat(np.arange(len(roles.classes)), roles.priced.costs.n_devices)
     free = {kind: list(devices) for kind, devices in enumerate(roles.kinds)}
     device, begun = np.empty(graph.n, np.int32), list[int]()
-    for stage in _in_order(graph, stand_in):
+    for stage in in_order(graph, stand_in):
         c = roles.classes[class_of[stage]]
         known = [n for n in reversed(begun) if any(roles.node[d] == n for d in free[c.kind])]
         fresh = [d for d in free[c.kind] if roles.node[d] not in begun]
@@ -286,7 +286,7 @@ def on_devices(roles: Roles, graph: Contraction, stand_in: Ints) -> Ints:
     return device
 
 
-def _in_order(graph: Contraction, stage: Ints) -> list[int]:
+def in_order(graph: Contraction, stage: Ints) -> list[int]:
     """The stages, each after those that it needs."""
     tail, head = (stage[ends] for ends in graph.edges())
     before: dict[int, set[int]] = {s: set() for s in np.unique(stage).tolist()}

@@ -44,6 +44,7 @@ from placewise.placers.common.holdings import unmet
 from placewise.placers.common.worth import worth
 from placewise.placers.exact.direct import readings
 from placewise.placers.exact.unequal import by_nodes, climbed
+from placewise.placers.exact.wander import path_bound, wander
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract, depth_first, join
 from placewise.simulate.infeasible import why_infeasible
@@ -51,12 +52,12 @@ from placewise.simulate.infeasible import why_infeasible
 MOST_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12
 """Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
-LINE = "instead the best split along some lines of the ops, no proof; auto knows more ways, dpl is quicker"
+LINE = "instead the best split along many lines of the ops; auto knows more ways, dpl is quicker"
 
 
 @dataclass(frozen=True, slots=True)
 class DpOptions:
-    """`max_ideals`: beyond it the components are put in one line, which is near-optimal but proves nothing."""
+    """`max_ideals`: beyond it many lines of the components are split, under a bound from one path."""
 
     max_ideals: int = 1_000_000
 
@@ -114,6 +115,19 @@ class _Run:
         if floor * ROUNDED > (self.bound or 0.0):
             self.bound, self.method = floor * ROUNDED, "ideals dynamic program over nodes of devices"
         self.reason = reason if reason is not Reason.FINISHED else self.reason
+        return found
+
+    def along_many_lines(self, known: list[Ints]) -> list[Ints]:
+        """The best of many lines where ideals are too many, and a bound from a path through the graph."""
+        none = self._ideals is not None and self._ideals[1] is None
+        if not none or self.reason is not Reason.FINISHED or not self.problem.constraints.contiguous:
+            return []
+        found, self.reason = wander(self.problem, self.graph, known, self.watch, self._go_on)
+        if found and self.reason is Reason.FINISHED and self.graph.n <= MOST_COMPONENTS:
+            reached = float(Evaluator(self.problem)(np.stack(found)).min())
+            floor = path_bound(self.problem, self.graph, reached, self.watch) * ROUNDED
+            if floor > 0:
+                self.bound, self.method = floor, "path of minimum cuts through the stages"
         return found
 
     def _prove(self, found: Found, beat: int, scale: float) -> None:
@@ -206,6 +220,9 @@ class DpPlacer:
                 line = _Run(other, graph, self.options.max_ideals, run.watch, on_progress)
                 device, _ = fit(other, line.along_a_line)
                 found += _placed(problem, device, line.groups)
+            if run.reason is not Reason.INTERRUPTED:
+                alone = [placed.device for placed in found if placed.replicas is None]
+                found += map(Placement, run.along_many_lines(alone))
             unseen = problem.cluster.transfers == "direct" or problem.cluster.wires
             if problem.constraints.shaped and unseen and run.reason is not Reason.INTERRUPTED:
                 alone = [placed.device for placed in found if placed.replicas is None]

@@ -1,0 +1,102 @@
+"""What dp does where ideals are too many: bounds from one path, and pipelines from many lines."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hierarchies import cluster_of, random_pipeline
+from hypothesis import given, settings
+from plain_rules import placements
+from strategies import problems
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.chains.backbone import backbone_bound
+from placewise.placers.chains.stages import price
+from placewise.placers.exact.dp import DpOptions, DpPlacer
+from placewise.placers.exact.wander import _random_line, wander
+from placewise.simulate import evaluate, simulate, why_infeasible
+from placewise.simulate.contract import contract, depth_first
+
+CONTIGUOUS = {"kind": "throughput", "contiguous": True, "memory_model": "sum"}
+
+
+@settings(max_examples=200, deadline=None)
+@given(problems(max_ops=8, max_devices=3, **CONTIGUOUS))
+def test_the_bound_from_one_path_holds(problem: Problem) -> None:
+    """Inference and training, all modes, any links: no contiguous placement is below the bound, cut off or not."""
+    if why_infeasible(problem):
+        return
+    best = min((value for _, value in placements(problem)), default=math.inf)
+    graph = contract(problem)
+    priced = price(problem, graph.component, graph.n, problem.capacity)
+    for rounds in (1, 1000):
+        left = iter(range(rounds))
+        bound = backbone_bound(graph, priced.costs, lambda left=left: next(left, None) is not None)
+        assert 0 <= bound / priced.scale <= best * (1 + 1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(problems(training=True, max_ops=6, **CONTIGUOUS))
+def test_the_bound_holds_where_pipelines_flush_and_for_dp_itself(problem: Problem) -> None:
+    """With hardly any ideals allowed, dp still proves nothing false, and what it proposes keeps the rules."""
+    for schedule in ("1f1b", "gpipe"):
+        asked = problem.with_(objective=replace(problem.objective, schedule=schedule))  # type: ignore[arg-type]
+        best = min((value for _, value in placements(asked)), default=math.inf)
+        proposal = DpPlacer(DpOptions(max_ideals=2)).propose(asked, Budget())
+        assert proposal.bound is None or proposal.bound.value <= best * (1 + 1e-12)
+        if proposal.placement is not None:
+            judged = simulate(asked, proposal.placement)
+            assert judged.valid and judged.value >= best * (1 - 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(problems(transfers="staged", wires=False, max_ops=8, max_devices=3, **CONTIGUOUS))
+def test_the_bound_is_no_worse_than_an_even_share(problem: Problem) -> None:
+    """It is never below an even share of the work."""
+    if why_infeasible(problem):
+        return
+    graph = contract(problem)
+    priced = price(problem, graph.component, graph.n, problem.capacity)
+    work = np.where(priced.costs.seconds < 1 << 61, priced.costs.seconds, 1 << 61).min(axis=1).sum()
+    bound = backbone_bound(graph, priced.costs, lambda: True)
+    assert bound == 0.0 or bound >= float(work) / int(priced.costs.n_devices.sum()) * (1 - 1e-8)
+
+
+@settings(max_examples=10, deadline=None)
+@given(problems(memory=None, rules=False, max_ops=8, **CONTIGUOUS))
+def test_many_lines_never_lose(problem: Problem) -> None:
+    """The search keeps the rules, is no worse than where it began, and is the same for the same seed."""
+    graph = contract(problem)
+    start = np.zeros(problem.n_ops, np.int32)
+    runs = [wander(problem, graph, [start], Stopwatch(Budget(seed=3)), lambda *_: True)[0] for _ in range(2)]
+    assert runs[0][0].tolist() == runs[1][0].tolist()
+    values = evaluate(problem, np.stack([start, runs[0][0]]))
+    assert values[1] <= values[0]
+    assert not [v for v in simulate(problem, Placement(runs[0][0])).violations if v.kind != "memory"]
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_dear_transfers_are_seen(mode: str) -> None:
+    """A row of ops whose tensors cost more than all the work: one device has them all, and that is proved."""
+    problem = random_pipeline(0, cluster_of((4,), (0.01,)), 9, mode=mode, chain=True)
+    proposal = DpPlacer(DpOptions(max_ideals=2)).propose(problem, Budget())
+    assert proposal.placement is not None and proposal.bound is not None
+    assert len(set(proposal.placement.device.tolist())) == 1
+    assert proposal.bound.value >= simulate(problem, proposal.placement).value * (1 - 1e-6)
+    assert "path of minimum cuts" in proposal.bound.method
+
+
+def test_a_line_follows_the_guide() -> None:
+    """A random line along a pipeline is a topological order in which the stages stand one after the other."""
+    problem = random_pipeline(3, cluster_of((2, 2), (1.0, 5.0)), 20, mode="blocking")
+    graph = contract(problem)
+    stage = np.minimum(depth_first(graph) // 6, 3)
+    line = _random_line(graph, stage.tolist(), np.random.default_rng(0))
+    tail, head = graph.edges()
+    assert sorted(line.tolist()) == list(range(graph.n)) and (line[tail] < line[head]).all()
+    assert (np.diff(stage[np.argsort(line)]) >= 0).all()
