@@ -32,7 +32,7 @@ FEW_OPS = 10
 """So few ops are placed for latency with a proof, if `LITTLE_WORK` is enough, about as many seconds."""
 LITTLE_WORK = 4
 SEARCH_SHARE = 0.65
-"""Of the time for latency, for temper; windows take the rest, where they can."""
+"""Of the time for latency in subgraph execution, for temper; windows take the rest, where they can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +154,8 @@ def _suitable(problem: Problem, budget: Budget) -> tuple[_Turn, ...]:
         turns = (*first, _Turn("greedy"), *etf, _Turn(LAST_RESORT))
         if problem.n_ops <= FEW_OPS:
             return (*turns, _Turn("temper", share=0.5), _Turn("cpsat", {"search": 0.0}, work=LITTLE_WORK))
-        if np.isfinite(budget.seconds) and create("windows").supports(problem) is None:
+        in_calls = problem.objective.execution == "subgraph"
+        if in_calls and np.isfinite(budget.seconds) and create("windows").supports(problem) is None:
             return (*turns, _Turn("temper", share=SEARCH_SHARE), _Turn("windows", {"search": 0.0}))
         return (*turns, _Turn("temper"))
     last = "cpsat" if problem.constraints.convex and not problem.constraints.contiguous else "cover"

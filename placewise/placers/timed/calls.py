@@ -20,7 +20,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.timed.homes import Groups, Homes
+from placewise.placers.timed.homes import Groups, Homes, makers_of
 from placewise.placers.timed.program import Literal, Program, Sum, negated
 from placewise.placers.timed.units import Units
 from placewise.simulate.arrays import arrays_of
@@ -197,12 +197,9 @@ class CallProgram:
             p.model.add(self.makespan >= self.end[j])
 
     def _host_ops(self) -> None:
-        a, p = self._a, self.program
+        p = self.program
         hosts = np.flatnonzero(self.problem.cluster.is_host).tolist()
-        inputs: list[set[int]] = [set() for _ in self.inside]
-        for tensor, reader in zip(a.consumed.tolist(), a.consumers.tolist(), strict=True):
-            if a.producer[tensor] >= 0:
-                inputs[reader].add(int(a.producer[tensor]))
+        inputs = makers_of(self._a)
         for op, here in enumerate(self.on_host):
             if here is not False:
                 p.model.add(self.makespan >= self.exists[op])
@@ -233,16 +230,12 @@ class CallProgram:
         first: dict[int, int] = {}
         for j, d in enumerate(self.layout.device):
             first.setdefault(d, j)
-        hint = self.program.model.add_hint
-        for row, where in zip(self.homes.at, home.tolist(), strict=True):
-            for d, x in row.items():
-                if x is not True:
-                    hint(x, d == where)
+        self.homes.hint(home)
         for op, row in enumerate(self.inside):
             d = int(home[self.homes.groups.of[op]])
             for j, x in row.items():
                 if x is not True and len(self.layout.ops[op]) > 1 and not self._is_home(op, j, x):
-                    hint(x, self.layout.device[j] == d and j - first[d] == call[op])
+                    self.program.model.add_hint(x, self.layout.device[j] == d and j - first[d] == call[op])
 
     def _is_home(self, op: int, call: int, x: Literal) -> bool:
         return x is self.homes.of(op, self.layout.device[call])

@@ -17,6 +17,7 @@ from placewise.placers.common.alike import alike
 from placewise.placers.common.holdings import holdings, may_run
 from placewise.placers.schedules.moves import choices
 from placewise.placers.timed.program import Literal, Program, Sum, negated
+from placewise.simulate.arrays import Arrays
 from placewise.simulate.contract import Contraction, contract
 
 
@@ -55,6 +56,20 @@ class Homes:
     def of(self, op: int, device: int) -> Literal:
         """Whether op is on device."""
         return self.at[self.groups.of[op]].get(device, False)
+
+    def locations(self, op: int) -> dict[int, Literal]:
+        """Whether op is at a location, for every location where it may be; n_devices is the host."""
+        is_host, row = self.problem.cluster.is_host, self.at[self.groups.of[op]]
+        at = {d: x for d, x in row.items() if not is_host[d]}
+        host = self.program.either(x for d, x in row.items() if is_host[d])
+        return at if host is False else {**at, self.problem.n_devices: host}
+
+    def hint(self, home: Ints) -> None:
+        """Tell the solver of the homes [n] of a solution."""
+        for row, where in zip(self.at, home.tolist(), strict=True):
+            for d, x in row.items():
+                if x is not True:
+                    self.program.model.add_hint(x, d == where)
 
     def _memory(self, capacity: Floats) -> None:
         held = holdings(self.problem, self.groups.of, self.groups.n)
@@ -124,6 +139,15 @@ class Homes:
                 number = self.program.literal()
                 self.program.model.add(number <= begun + earlier)
                 begun = number
+
+
+def makers_of(a: Arrays) -> list[list[int]]:
+    """For every op, the ops that make what it reads."""
+    makers: list[set[int]] = [set() for _ in range(len(a.op_seconds))]
+    for tensor, reader in zip(a.consumed.tolist(), a.consumers.tolist(), strict=True):
+        if a.producer[tensor] >= 0:
+            makers[reader].add(int(a.producer[tensor]))
+    return [sorted(row) for row in makers]
 
 
 def in_order(problem: Problem, groups: Groups, device: Ints) -> Ints:

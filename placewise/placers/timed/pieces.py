@@ -16,7 +16,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.timed.homes import Groups, Homes
+from placewise.placers.timed.homes import Groups, Homes, makers_of
 from placewise.placers.timed.program import Literal, Program, Sum, negated
 from placewise.placers.timed.units import Units
 from placewise.simulate.arrays import arrays_of
@@ -49,19 +49,13 @@ class PieceProgram:
         for op in range(problem.n_ops):
             for d, x in self.homes.at[groups.of[op]].items():
                 self._total.add(int(seconds[op, d]), x)
-        self._at = [self._locations(op) for op in range(problem.n_ops)]
+        self._at = [self.homes.locations(op) for op in range(problem.n_ops)]
         for tensor in range(problem.graph.n_tensors):
             self._move(tensor)
         self._overheads()
         self.makespan = p.number(0, horizon)
         p.model.add(self.makespan >= self._total.expression())
         p.model.minimize(self.makespan)
-
-    def _locations(self, op: int) -> dict[int, Literal]:
-        is_host, row = self.problem.cluster.is_host, self.homes.at[self.homes.groups.of[op]]
-        at = {d: x for d, x in row.items() if not is_host[d]}
-        host = self.program.either(x for d, x in row.items() if is_host[d])
-        return at if host is False else {**at, self._host: host}
 
     def _move(self, tensor: int) -> None:
         a, p, host = self._a, self.program, self._host
@@ -103,14 +97,10 @@ class PieceProgram:
     def _numbers(self, most: int) -> list[list[Any]]:
         """number[v][k]: the piece of op v has number k."""
         p, model = self.program, self.program.model
-        inputs: list[set[int]] = [set() for _ in range(self.problem.n_ops)]
-        for tensor, reader in zip(self._a.consumed.tolist(), self._a.consumers.tolist(), strict=True):
-            if self._a.producer[tensor] >= 0:
-                inputs[reader].add(int(self._a.producer[tensor]))
         count: list[Any] = []
-        for op, makers in enumerate(inputs):
+        for op, makers in enumerate(makers_of(self._a)):
             count.append(p.number(0, most - 1))
-            steps = [count[maker] + self._change(maker, op) for maker in sorted(makers)]
+            steps = [count[maker] + self._change(maker, op) for maker in makers]
             model.add_max_equality(count[op], [*steps, 0])
         number = []
         for variable in count:
@@ -140,10 +130,7 @@ class PieceProgram:
 
     def start_from(self, home: Ints) -> None:
         """Tell the solver of the homes [n] of groups."""
-        for row, where in zip(self.homes.at, home.tolist(), strict=True):
-            for d, x in row.items():
-                if x is not True:
-                    self.program.model.add_hint(x, d == where)
+        self.homes.hint(home)
 
     def placement(self, value: Callable[[Any], int]) -> Placement:
         """The placement that a solution means."""

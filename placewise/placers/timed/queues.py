@@ -49,7 +49,7 @@ class QueueProgram:
         self.start = [p.number(0, horizon) for _ in range(problem.n_ops)]
         self.end = [p.number(0, horizon) for _ in range(problem.n_ops)]
         self.makespan = p.number(0, horizon)
-        self._at = [self._locations(op) for op in range(problem.n_ops)]
+        self._at = [self.homes.locations(op) for op in range(problem.n_ops)]
         self._ops()
         for tensor in range(problem.graph.n_tensors):
             self._move(tensor)
@@ -57,13 +57,6 @@ class QueueProgram:
             if len(queue) > 1:
                 p.model.add_no_overlap(queue)
         p.model.minimize(self.makespan)
-
-    def _locations(self, op: int) -> dict[int, Literal]:
-        """Whether the op is at a location, for every location where it may be."""
-        is_host, row = self.problem.cluster.is_host, self.homes.at[self.homes.groups.of[op]]
-        at = {d: x for d, x in row.items() if not is_host[d]}
-        host = self.program.either(x for d, x in row.items() if is_host[d])
-        return at if host is False else {**at, self._host: host}
 
     def _ops(self) -> None:
         p, model = self.program, self.program.model
@@ -159,10 +152,7 @@ class QueueProgram:
 
     def start_from(self, home: Ints, start: Floats | None = None) -> None:
         """Tell the solver of the homes [n] of groups, and perhaps of when ops start [n_ops], in seconds."""
-        for row, where in zip(self.homes.at, home.tolist(), strict=True):
-            for d, x in row.items():
-                if x is not True:
-                    self.program.model.add_hint(x, d == where)
+        self.homes.hint(home)
         for moment, variable in zip([] if start is None else self.units.of(start).tolist(), self.start, strict=False):
             self.program.model.add_hint(variable, min(moment, self.horizon))
 
