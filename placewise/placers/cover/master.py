@@ -7,24 +7,33 @@ whoever uses the prices proves with them.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from ortools.linear_solver import pywraplp
 
 from placewise.model.columns import Bools, Floats, Longs
 
-_WIDER = 2.0
+_WIDER = 1.5
+
+
+class Box(NamedTuple):
+    """Where the prices of blocks may lie: `centre` [n] ± `reach` [n]."""
+
+    centre: Floats
+    reach: Floats
 
 
 class CoverMaster:
     """The program over the sets added so far.
 
-    A block may be missed or held twice for `spare` [n], which keeps prices within bounds; see `widen`.
+    A block may be missed, or held twice, at the prices that bound the box; see `widen`.
     """
 
-    def __init__(self, spare: Floats, machines: Longs) -> None:
+    def __init__(self, box: Box, machines: Longs) -> None:
         self._solver = solver = pywraplp.Solver("cover", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
         solver.SuppressOutput()
-        self._blocks = [solver.Constraint(1.0, 1.0) for _ in spare]
+        self._blocks = [solver.Constraint(1.0, 1.0) for _ in box.centre]
         self._classes = [solver.Constraint(-solver.infinity(), 0.0) for _ in machines]
         objective = solver.Objective()
         objective.SetMinimization()
@@ -32,15 +41,20 @@ class CoverMaster:
         objective.SetCoefficient(often, 1.0)
         for row, count in zip(self._classes, machines.tolist(), strict=True):
             row.SetCoefficient(often, -float(count))
-        self._spare = spare
-        self._spares = []
-        for row, cost in zip(self._blocks, spare.tolist(), strict=True):
-            for sign in (1.0, -1.0):
-                slack = solver.NumVar(0.0, solver.infinity(), "")
-                row.SetCoefficient(slack, sign)
-                objective.SetCoefficient(slack, cost)
-                self._spares.append(slack)
+        self._missed = [solver.NumVar(0.0, solver.infinity(), "") for _ in self._blocks]
+        self._twice = [solver.NumVar(0.0, solver.infinity(), "") for _ in self._blocks]
+        for row, missed, twice in zip(self._blocks, self._missed, self._twice, strict=True):
+            row.SetCoefficient(missed, 1.0)
+            row.SetCoefficient(twice, -1.0)
         self._known: set[tuple[int, bytes]] = set()
+        self.box = box
+        self._bound()
+
+    def _bound(self) -> None:
+        objective, (centre, reach) = self._solver.Objective(), self.box
+        for variables, price in ((self._missed, centre + reach), (self._twice, reach - centre)):
+            for variable, cost in zip(variables, price.tolist(), strict=True):
+                objective.SetCoefficient(variable, cost)
 
     def add(self, kind: int, blocks: Bools) -> bool:
         """One more set for devices of class `kind`; False if it was there already."""
@@ -55,12 +69,15 @@ class CoverMaster:
         return True
 
     def widen(self) -> bool:
-        """Let prices range further, if blocks are still missed or held twice; False if none is."""
-        if all(slack.solution_value() < 1e-9 for slack in self._spares):
+        """Move the box to where prices reached its walls, and let them range further; False if none did."""
+        slacks = zip(self._missed, self._twice, strict=True)
+        stopped = np.array([one.solution_value() + other.solution_value() > 1e-9 for one, other in slacks])
+        if not stopped.any():
             return False
-        self._spare = self._spare * _WIDER
-        for i, slack in enumerate(self._spares):
-            self._solver.Objective().SetCoefficient(slack, float(self._spare[i // 2]))
+        price = np.array([row.dual_value() for row in self._blocks])
+        centre, reach = self.box
+        self.box = Box(np.where(stopped, price, centre), np.where(stopped, _WIDER * reach, reach))
+        self._bound()
         return True
 
     def solve(self) -> tuple[float, Floats, Floats] | None:

@@ -15,22 +15,34 @@ from enum import Enum
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Longs
+from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.placers.cover.diagram import Diagram, diagram, order_blocks
 from placewise.placers.cover.labels import best_sets
-from placewise.placers.cover.master import CoverMaster
+from placewise.placers.cover.master import Box, CoverMaster
+from placewise.placers.cover.repeats import shifts
 from placewise.placers.cover.state import fits, loads_of, machines, state_of
 
 _UNIT = 2.0**50
-_ROUNDS = 1000
+_ROUNDS = 2000
 _SMOOTHING = 0.85
 _LEVELS = ((128, True), (2048, True), (4096, False), (65536, False), (1 << 20, False))
 """How wide to search, and whether to drop labels or to merge them: from quick sets to a proof."""
-
-
-_GAPS = (0.1, 0.05, 0.025, 0.01, 0.005, 0.002, 0.001, 3e-4, 1e-4, 0.0)
-_FINE = 1.1
+_KEPT = 30
+"""Sets per block that one question hands on to the next."""
+_REACH, _LEAST_REACH = 0.6, 0.05
+"""How far prices may be from the box's centre, as shares of a block's work and of an average block's."""
+_NEAR, _WIDENINGS = 0.03, 6
+"""The box is moved already where the program's answer is this close to 1, a few times per question."""
+_MOVED = 4
+"""Sets of one search that are tried in every repetition of the graph's parts."""
+_STEPS = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.006, 0.003, 0.0015, 7e-4, 3e-4, 1e-4, 0.0)
+"""Gaps to ask for, one after the other, while all are refuted."""
+_FINE, _FURTHER = 1.1, 1.5
+_SLICE = 0.4
+"""The share of the seconds left that one question may take."""
+_PATIENCE, _MORE = 3.0, 1.5
+"""How much longer than the longest refutation so far, and how this grows with every question left open."""
 
 
 class Verdict(Enum):
@@ -45,21 +57,25 @@ class Verdict(Enum):
 class Sets:
     """Sets that devices could hold, with their loads; they grow from one question to the next.
 
-    `tight` says of each class whether some set that was tried did not fit its memory, so that bytes count.
+    `tight` says of each class whether some set that was tried did not fit its memory, so that bytes count;
+    `shifts` map blocks to those of repeated parts; `box` is where prices of blocks [n] are looked for.
     """
 
     costs: StageCosts
     diagrams: tuple[Diagram, ...]
+    shifts: tuple[Ints, ...]
+    box: Box
+    tight: list[bool]
     kinds: list[int] = field(default_factory=list)
     blocks: list[Bools] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
-    tight: list[bool] = field(default_factory=list)
 
     @classmethod
     def of(cls, costs: StageCosts) -> Sets:
-        order = order_blocks(costs)
+        order, share = order_blocks(costs), _work_shares(costs)
         diagrams = tuple(diagram(costs, kind, order) for kind in range(len(costs.rate)))
-        return cls(costs, diagrams, tight=[False] * len(diagrams))
+        box = Box(share, _REACH * share + _LEAST_REACH / max(len(share), 1))
+        return cls(costs, diagrams, shifts(costs), box, [False] * len(diagrams))
 
     def load_of(self, kind: int, blocks: Bools) -> int | None:
         """The load of a set on a device of class `kind`; None if it may not run or does not fit there."""
@@ -74,20 +90,26 @@ class Sets:
         self.blocks.append(blocks)
         self.loads.append(load)
 
+    def keep_latest(self, most: int) -> None:
+        """Forget all but the `most` sets found last."""
+        self.kinds, self.blocks, self.loads = self.kinds[-most:], self.blocks[-most:], self.loads[-most:]
+
 
 def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
     """Whether no placement has max-load ≤ `most` (in units of the costs).
 
     The prices of the program jump about; sets are looked for at prices between its own and the best so far
-    (Wentges 1997), and at its own where that finds nothing new.
+    (Wentges 1997), and at its own where that finds nothing new. They stay within a box, which moves where the
+    program wants to leave it (du Merle, Villeneuve, Desrosiers and Hansen 1999): near the work of each block.
     """
     costs, count = sets.costs, sets.costs.n_devices.astype(np.int64)
-    share = _work_shares(costs)
-    master = CoverMaster(1.2 * share + 0.2 / len(share), count)
+    n = len(costs.size)
+    sets.keep_latest(_KEPT * n)
+    master, widenings = CoverMaster(sets.box, count), 0
     for kind, blocks, load in zip(sets.kinds, sets.blocks, sets.loads, strict=True):
         if load <= most:
             master.add(kind, blocks)
-    best, best_ratio = np.concatenate((share, np.full(len(count), 1 / count.sum()))), 0.0
+    best, best_ratio = np.concatenate((_work_shares(costs), np.full(len(count), 1 / count.sum()))), 0.0
     weight = _SMOOTHING
     for _ in range(_ROUNDS):
         if not go_on():
@@ -96,13 +118,17 @@ def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
         if solved is None:
             return Verdict.OPEN
         often, *parts = solved
-        if often <= 1 + 1e-9:
-            if not master.widen():
+        if often <= 1 + (_NEAR if widenings < _WIDENINGS else 1e-9):
+            widenings += 1
+            if master.widen():
+                sets.box = master.box
+                continue
+            if often <= 1 + 1e-9:
                 return Verdict.MIXABLE
-            continue
+            widenings = _WIDENINGS
         asked = weight * best + (1 - weight) * np.concatenate(parts)
-        price = np.round(asked[: len(share)] * _UNIT).astype(np.int64)
-        whole, devices = int(price.sum()), asked[len(share) :]
+        price = np.round(asked[:n] * _UNIT).astype(np.int64)
+        whole, devices = int(price.sum()), asked[n:]
         if devices @ count < 1e-9:
             devices = np.full(len(count), 1 / count.sum())
         target = devices * (whole / float(devices @ count)) * (1 - 1e-9)
@@ -141,45 +167,61 @@ def _price(
         limits[d.cost.shape[2] - 1 :] = sets.costs.capacity[kind]
         found = best_sets(d, price, limits, max(int(targets[kind]), 0), width=width, beam=beam)
         ceilings.append(found.ceiling)
-        for blocks in found.sets:
-            load = sets.load_of(kind, blocks)
-            if load is None:
-                sets.tight[kind] = True
-            elif load <= most and master.add(kind, blocks):
-                sets.add(kind, blocks, load)
-                fresh += 1
+        fresh += _keep(sets, most, kind, found.sets, master)
     return ceilings, fresh
 
 
-@dataclass(frozen=True, slots=True)
-class Proof:
-    """No max-load up to `floor` can be reached (0: nothing proved), and why no more was shown."""
+def _keep(sets: Sets, most: int, kind: int, found: Bools, master: CoverMaster) -> int:
+    """Take sets [k, n] into the program, the first ones also where the graph repeats; how many were new."""
+    moved = []
+    for blocks in found[:_MOVED]:
+        for images in sets.shifts:
+            there = images[blocks]
+            moved.append(np.zeros_like(blocks))
+            moved[-1][there[there >= 0]] = True
+    fresh = 0
+    for blocks in [*found, *moved]:
+        load = sets.load_of(kind, blocks)
+        if load is None:
+            sets.tight[kind] = True
+        elif load <= most and master.add(kind, blocks):
+            sets.add(kind, blocks, load)
+            fresh += 1
+    return fresh
 
-    floor: int
-    complete: bool
 
+def raise_floor(
+    sets: Sets, low: int, value: int, gap: float, seconds_left: Callable[[], float], tell: Callable[[int], None]
+) -> bool:
+    """Refute ever greater max-loads below `value`, in units of the costs, and `tell` each; `low` is refuted already.
 
-def raise_floor(sets: Sets, low: int, value: int, gap: float, seconds_left: Callable[[], float]) -> Proof:
-    """The greatest refuted max-load below `value`, in units of the costs; `low` is refuted already.
-
-    Questions go upwards, because the sets of one serve the next, with ever smaller steps towards the value; after
-    the first that is not refuted, between it and the last that was. Stops at a relative `gap`, or out of time.
+    Questions go upwards, because the sets and the box of one serve the next, with ever smaller steps towards the
+    value; after the first that is not refuted, between it and the last that was. What mixtures of sets reach is
+    never asked again; what was left open is, once the floor is near. False if time is what ended it, and not a
+    relative `gap`.
     """
-    floor, closed = 0, max(1 - low / max(value, 1), 0.0)
-    complete, open_ = True, -1.0
-    steps = [step for step in _GAPS if step < closed]
-
+    closed = max(1 - low / max(value, 1), 0.0)
+    wall, mixable = -1.0, -1.0
+    steps = [step for step in _STEPS if step < closed]
+    longest, patience = 1.0, _PATIENCE
     while seconds_left() > 0 and closed > gap:
-        if open_ < 0 and steps:
+        if wall >= 0 and closed <= max(wall, 1e-6) * _FINE:
+            if mixable >= wall:
+                return True
+            wall = max(wall / _FURTHER, mixable)
+        if wall >= 0:
+            asked = (max(wall, 1e-7) * closed) ** 0.5
+        elif steps:
             asked = steps.pop(0)
-        elif open_ >= 0 and closed > max(open_, 1e-6) * _FINE:
-            asked = (max(open_, 1e-7) * closed) ** 0.5
         else:
-            break
-        most, until = min(int(value * (1 - asked)), value - 1), seconds_left() * 0.4
+            return True
+        most, left = min(int(value * (1 - asked)), value - 1), seconds_left()
+        until = left - min(left * _SLICE, longest * patience)
         verdict = refute(sets, most, lambda until=until: seconds_left() > until)  # type: ignore[misc]
         if verdict is Verdict.REFUTED:
-            floor, closed = most, asked
+            closed, longest = asked, max(longest, left - seconds_left())
+            tell(most)
         else:
-            open_, complete = asked, complete and verdict is Verdict.MIXABLE
-    return Proof(floor, complete)
+            wall, patience = asked, patience * _MORE
+            mixable = asked if verdict is Verdict.MIXABLE else mixable
+    return closed <= gap

@@ -8,6 +8,7 @@ quickest link, so that the bound holds and the placement is a proposal.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -46,7 +47,9 @@ ROUNDED = 1 - 1e-12
 """Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
 LONGEST_PROOF = 20.0
 """Seconds for the bound where the budget names none; the placement does not depend on them."""
-_SEARCH_SHARE = 0.35
+_SEARCH_SHARE = 0.25
+_LONGEST_ROUND = 1.0
+"""Seconds after which a round of annealing is not made longer: Ctrl-C is heard between two rounds."""
 _WARM = 0.004
 
 
@@ -70,16 +73,26 @@ class _Run:
     on_progress: OnProgress
     reason: Reason = Reason.FINISHED
     homes: list[Ints] = field(default_factory=list)
+    bound: Bound | None = None
+    notes: list[str] = field(default_factory=list)
     _tries: int = 0
 
     def search(self, capacity: Floats) -> Ints | None:
         """The best placement [n_ops] within `capacity` [n_devices], or None; the first call may take longest."""
         problem = self.problem
+        if self.reason is Reason.INTERRUPTED:
+            return None
         priced = price(problem, problem.block, problem.n_blocks, capacity)
         kinds, device = _machines_of(priced)
         m = machines(priced.costs, kinds)
         starts = [start for start in (self._start(m, device, home) for home in self.starts) if start is not None]
-        best = self._rounds(m, starts or [_first_allowed(m)])
+        starts = starts or [_first_allowed(m)]
+        rounds, best = self._rounds(m, priced.scale, starts), starts[0]
+        try:
+            while (after := next(rounds, None)) is not None:
+                best = after
+        except KeyboardInterrupt:
+            self.reason = Reason.INTERRUPTED
         if not fits(m, state_of(m, best)):
             return None
         if not self._tries:
@@ -96,8 +109,11 @@ class _Run:
         able = (start >= 0).all() and (m.seconds[np.arange(len(start)), start] < NEVER).all()
         return start if able else None
 
-    def _rounds(self, m: Machines, starts: list[Ints]) -> Ints:
-        """Annealing in pairs, from each start hot, then by turns hot from the start and warm from the best."""
+    def _rounds(self, m: Machines, scale: float, starts: list[Ints]) -> Iterator[Ints]:
+        """Annealing in pairs, from each start hot, then by turns hot from the start and warm from the best.
+
+        Gives the best [n_blocks] so far, on machines, after each round.
+        """
         steps = min(self.options.steps * len(starts[0]), 1_000_000)
         until = self.watch.budget.seconds * _SEARCH_SHARE
         timed = np.isfinite(until)
@@ -105,6 +121,7 @@ class _Run:
         rounds = self.watch.budget.iterations or self.options.rounds
         with ThreadPoolExecutor(2) as pool:
             while (self.watch.elapsed < until if timed else round_ < rounds) or not round_:
+                begun = self.watch.elapsed
                 warm = round_ > 1 and round_ % 2 == 1
                 froms = [best, best] if warm else [starts[(round_ + i) % len(starts)] for i in (0, 1)]
                 hot = _WARM if warm else HOT
@@ -117,13 +134,13 @@ class _Run:
                     self.homes += found
                 best = min([best, *found], key=lambda home: _quality(m, home))
                 value = int(loads_of(m, state_of(m, best)).max(initial=0))
-                self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}, {value} units"))
+                self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}", value / scale))
+                yield best
                 round_ += 1
-                if timed and round_ % 4 == 0:
-                    steps = min(steps * 2, 4_000_000)
+                if timed and round_ % 4 == 0 and self.watch.elapsed - begun < _LONGEST_ROUND:
+                    steps *= 2
                 if len(m.capacity) < 2:
                     break
-        return best
 
 
 class CoverPlacer:
@@ -174,35 +191,34 @@ class CoverPlacer:
         found = list(valid)
         starts = [_home(problem, device) for device in valid]
         run = _Run(problem, self.options, watch, starts, on_progress)
-        bound: Bound | None = None
         try:
             run.starts += _split(problem, watch)
             device, _ = fit(problem, run.search)
             found += [] if device is None else [device]
-            if self.options.bound:
-                bound = _prove(run)
+            if self.options.bound and run.reason is Reason.FINISHED:
+                _prove(run)
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
-        if watch.out:
+        if watch.out and run.reason is Reason.FINISHED:
             run.reason = Reason.TIME_LIMIT
         if not found:
-            return Proposal(None, bound, run.reason, ("no placement was found that fits in memory",))
+            run.notes.append("no placement was found that fits in memory")
+            return Proposal(None, run.bound, run.reason, tuple(run.notes))
         values = (evaluate or Evaluator(problem))(np.stack(found[::-1]))
         best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
-        return Proposal(Placement(relabel(problem, best)), bound, run.reason)
+        return Proposal(Placement(relabel(problem, best)), run.bound, run.reason, tuple(run.notes))
 
 
-def _prove(run: _Run) -> Bound | None:
-    """The highest max-load that set cover refutes, in seconds; None if it refutes none."""
+def _prove(run: _Run) -> None:
+    """Refute ever higher max-loads by set cover; the run has the highest at any time."""
     problem, watch = run.problem, run.watch
     priced = price(problem, problem.block, problem.n_blocks, problem.capacity)
     kinds, _ = _machines_of(priced)
     m = machines(priced.costs, kinds)
     homes = [home for home in run.homes if fits(m, state_of(m, home))]
     if not homes:
-        return None
-    begun = watch.elapsed
-    seconds = min(watch.left, LONGEST_PROOF if not np.isfinite(watch.budget.seconds) else watch.left)
+        return
+    end = watch.elapsed + min(watch.left, watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
     sets = Sets.of(priced.costs)
     values = []
     for home in homes[-12:]:
@@ -212,8 +228,15 @@ def _prove(run: _Run) -> Bound | None:
             sets.add(kind, home == machine, int(loads[machine]))
     low = int(lower_bound(problem).value * priced.scale)
     gap = max(watch.budget.gap, 1e-7)
-    proof = raise_floor(sets, low, min(values), gap, lambda: seconds - (watch.elapsed - begun))
-    return Bound((proof.floor + 1) / priced.scale * ROUNDED, "set cover") if proof.floor else None
+
+    def tell(floor: int) -> None:
+        run.bound = Bound((floor + 1) / priced.scale * ROUNDED, "set cover")
+        value = min(values) / priced.scale
+        run.on_progress(Progress("cover", watch.elapsed, "proving", value, run.bound.value))
+
+    if not raise_floor(sets, low, min(values), gap, lambda: end - watch.elapsed, tell) and not watch.out:
+        run.reason = Reason.TIME_LIMIT
+        run.notes.append(f"the proof was given {LONGEST_PROOF:g} s: a longer time limit may raise the bound")
 
 
 def _machines_of(priced: Priced) -> tuple[list[int], Ints]:
