@@ -89,6 +89,7 @@ def interrupted(script: str, name: str, path: Path, *options: str) -> tuple[int,
     [
         ("dp", ()),
         ("cpsat", ("--free", "--time-limit", "60s")),
+        ("cover", ("--free", "--time-limit", "60s")),
         ("temper", ("--objective", "latency", "--time-limit", "60s")),
         ("auto", ("--free", "--time-limit", "60s")),
     ],
