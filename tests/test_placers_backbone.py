@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from plain_rules import placements
 from strategies import problems
 
-from placewise.model.placement import Placement
+from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.chains.backbone import backbone_bound
@@ -74,10 +74,23 @@ def test_many_lines_never_lose(problem: Problem) -> None:
     graph = contract(problem)
     start = np.zeros(problem.n_ops, np.int32)
     runs = [wander(problem, graph, [start], Stopwatch(Budget(seed=3)), lambda *_: True)[0] for _ in range(2)]
-    assert runs[0][0].tolist() == runs[1][0].tolist()
-    values = evaluate(problem, np.stack([start, runs[0][0]]))
+    assert runs[0][0] == runs[1][0]
+    values = evaluate(problem, np.stack([start, runs[0][0].device]))
     assert values[1] <= values[0]
-    assert not [v for v in simulate(problem, Placement(runs[0][0])).violations if v.kind != "memory"]
+    assert not [v for v in simulate(problem, runs[0][0]).violations if v.kind != "memory"]
+
+
+def test_with_replicas_many_lines_are_no_worse() -> None:
+    """Where stages may be shared, dp without ideals is at least as good as where they may not, and keeps the rules."""
+    for seed in range(4):
+        alone = random_pipeline(seed, cluster_of((4,), (50.0,)), 9, mode="blocking", training=seed % 2 == 1)
+        shared = alone.with_(constraints=replace(alone.constraints, replicas=0))
+        values = []
+        for problem in (alone, shared):
+            placement = DpPlacer(DpOptions(max_ideals=2)).propose(problem, Budget()).placement
+            assert placement is not None and simulate(problem, placement).valid
+            values.append(simulate(problem, placement).value)
+        assert values[1] <= values[0] * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
@@ -100,3 +113,14 @@ def test_a_line_follows_the_guide() -> None:
     tail, head = graph.edges()
     assert sorted(line.tolist()) == list(range(graph.n)) and (line[tail] < line[head]).all()
     assert (np.diff(stage[np.argsort(line)]) >= 0).all()
+
+
+@pytest.mark.parametrize("mode", ["blocking", "overlap", "duplex"])
+def test_no_work_at_all_is_no_endless_search(mode: str) -> None:
+    """Ops that take no time, joined by tensors that do: the bound ends, and is no more than one device's load."""
+    problem = random_pipeline(1, cluster_of((3,), (2.0,)), 6, mode=mode)
+    problem = problem.with_(costs=CostTable.given(0 * problem.costs.op_seconds, problem.costs.transfer_seconds))
+    graph = contract(problem)
+    priced = price(problem, graph.component, graph.n, problem.capacity)
+    best = min(value for _, value in placements(problem))
+    assert backbone_bound(graph, priced.costs, lambda: True) / priced.scale <= best * (1 + 1e-12)

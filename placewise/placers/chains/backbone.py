@@ -187,8 +187,8 @@ def _least_value(load: Floats, most: Floats, slopes: Floats, work: float, n_devi
     low = work / n_devices * (1 - 1e-12)
     if _enough(load, most, slopes, work, n_devices, low, way):
         return low
-    high = low
-    while not _enough(load, most, slopes, work, n_devices, high, way):
+    high = max(low, 1.0)
+    while high < NEVER and not _enough(load, most, slopes, work, n_devices, high, way):
         low, high = high, 2 * high
     for _ in range(_STEPS):
         middle = (low + high) / 2

@@ -117,14 +117,14 @@ class _Run:
         self.reason = reason if reason is not Reason.FINISHED else self.reason
         return found
 
-    def along_many_lines(self, known: list[Ints]) -> list[Ints]:
+    def along_many_lines(self, known: list[Ints]) -> list[Placement]:
         """The best of many lines where ideals are too many, and a bound from a path through the graph."""
         none = self._ideals is not None and self._ideals[1] is None
         if not none or self.reason is not Reason.FINISHED or not self.problem.constraints.contiguous:
             return []
         found, self.reason = wander(self.problem, self.graph, known, self.watch, self._go_on)
         if found and self.reason is Reason.FINISHED and self.graph.n <= MOST_COMPONENTS:
-            reached = float(Evaluator(self.problem)(np.stack(found)).min())
+            reached = min(worth(self.problem, placed, Evaluator(self.problem)) for placed in found)
             floor = path_bound(self.problem, self.graph, reached, self.watch) * ROUNDED
             if floor > 0:
                 self.bound, self.method = floor, "path of minimum cuts through the stages"
@@ -222,7 +222,7 @@ class DpPlacer:
                 found += _placed(problem, device, line.groups)
             if run.reason is not Reason.INTERRUPTED:
                 alone = [placed.device for placed in found if placed.replicas is None]
-                found += map(Placement, run.along_many_lines(alone))
+                found += run.along_many_lines(alone)
             unseen = problem.cluster.transfers == "direct" or problem.cluster.wires
             if problem.constraints.shaped and unseen and run.reason is not Reason.INTERRUPTED:
                 alone = [placed.device for placed in found if placed.replicas is None]

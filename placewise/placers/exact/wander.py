@@ -7,9 +7,12 @@ which can only get better. Components are moved over cuts from each under the ju
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 
 from placewise.model.columns import Ints
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Stopwatch
@@ -18,9 +21,10 @@ from placewise.placers.chains.backbone import backbone_bound
 from placewise.placers.chains.linear import best_split
 from placewise.placers.chains.nodes import in_order
 from placewise.placers.chains.program import GoOn
+from placewise.placers.chains.replicas import replicas_of
 from placewise.placers.common.rules import broken
 from placewise.placers.exact.improve import improve
-from placewise.simulate import Evaluator
+from placewise.simulate import Evaluator, simulate
 from placewise.simulate.contract import Contraction
 
 ROUNDS, WORK = 60, 60_000
@@ -32,47 +36,83 @@ _SHARE = 0.4
 
 def wander(
     problem: Problem, graph: Contraction, known: list[Ints], watch: Stopwatch, go_on: GoOn
-) -> tuple[list[Ints], Reason]:
-    """The best split [n_ops] of many lines, climbed from, and why the search ended; Ctrl-C ends it with the best.
+) -> tuple[list[Placement], Reason]:
+    """The best split of many lines, climbed from, and why the search ended; Ctrl-C ends it with the best.
 
-    The first half of the lines is drawn without a guide.
+    The first half of the lines is drawn without a guide. Where stages may be replicated, the same search without
+    climbing follows over lines whose splits share stages.
     """
-    rounds = min(ROUNDS, WORK // max(graph.n, 1))
-    if problem.most_replicas > 1 or not rounds:
-        return [], Reason.FINISHED
-    rng, price, reason = np.random.default_rng(watch.budget.seed), Evaluator(problem), Reason.FINISHED
-    best, value = None, np.inf
+    alone, rounds = problem, min(ROUNDS, WORK // max(graph.n, 1))
+    if problem.most_replicas > 1:
+        alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
+    search = _Search(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
+    found: list[Placement] = []
     try:
-        for start in known:
-            best, value = _better(problem, graph, start, price, watch, best, value)
-        for round_ in range(rounds):
-            if watch.elapsed > watch.budget.seconds * _SHARE:
-                break
-            line = _random_line(graph, _ranks(graph, best if round_ >= rounds // 2 else None), rng)
-            split = best_split(problem, graph.component, (line,), problem.capacity, go_on)
-            if split.device is not None and not broken(problem, split.device):
-                best, value = _better(problem, graph, split.device, price, watch, best, value)
-            if split.reason is not Reason.FINISHED:
-                reason = split.reason
-                break
+        for start in known if rounds else ():
+            search.climb(start)
+        search.along_lines(rounds, _SHARE if alone is problem else _SHARE / 2)
+        found += [] if search.best is None else [Placement(search.best)]
+        if problem.most_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
+            found += _sharing(problem, search, rounds)
     except KeyboardInterrupt:
-        reason = Reason.INTERRUPTED
-    return [] if best is None else [best], reason
+        search.reason = Reason.INTERRUPTED
+        found = found or ([] if search.best is None else [Placement(search.best)])
+    return found, search.reason
 
 
-def _better(
-    problem: Problem,
-    graph: Contraction,
-    start: Ints,
-    price: Evaluator,
-    watch: Stopwatch,
-    best: Ints | None,
-    value: float,
-) -> tuple[Ints | None, float]:
-    """What climbing from `start` leads to and its value, if that is better than the best."""
-    device = improve(problem, graph, start, price, watch)
-    reached = float(price(device[None])[0])
-    return (device, reached) if reached < value else (best, value)
+@dataclass(slots=True)
+class _Search:
+    """One search: the best split [n_ops] so far and its value in seconds."""
+
+    problem: Problem
+    graph: Contraction
+    watch: Stopwatch
+    go_on: GoOn
+    rng: np.random.Generator
+    best: Ints | None = None
+    value: float = np.inf
+    reason: Reason = Reason.FINISHED
+
+    def climb(self, start: Ints) -> None:
+        """Remember what climbing from `start` leads to, if it is better than the best."""
+        price = Evaluator(self.problem, threads=1)
+        device = improve(self.problem, self.graph, start, price, self.watch)
+        reached = float(price(device[None])[0])
+        if reached < self.value:
+            self.best, self.value = device, reached
+
+    def along_lines(self, rounds: int, share: float) -> None:
+        """Split so many random lines, the second half through the best, for a share of the budget."""
+        for round_ in range(rounds):
+            if self.watch.elapsed > self.watch.budget.seconds * share:
+                break
+            line = self.line(round_ >= rounds // 2)
+            split = best_split(self.problem, self.graph.component, (line,), self.problem.capacity, self.go_on)
+            if split.device is not None and not broken(self.problem, split.device):
+                self.climb(split.device)
+            if split.reason is not Reason.FINISHED:
+                self.reason = split.reason
+                break
+
+    def line(self, guided: bool) -> Ints:
+        return _random_line(self.graph, _ranks(self.graph, self.best if guided else None), self.rng)
+
+
+def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
+    """The best split that shares stages of lines through the best so far, which each such split becomes."""
+    best, value = list[Placement](), np.inf
+    for _ in range(rounds):
+        if search.watch.elapsed > search.watch.budget.seconds * _SHARE:
+            break
+        split = best_split(problem, search.graph.component, (search.line(True),), problem.capacity, search.go_on)
+        if split.device is not None and split.value < value:
+            placement = Placement(split.device, replicas=replicas_of(split.groups, problem.n_devices))
+            if simulate(problem, placement).valid:
+                best, value, search.best = [placement], split.value, split.device
+        if split.reason is not Reason.FINISHED:
+            search.reason = split.reason
+            break
+    return best
 
 
 def _ranks(graph: Contraction, device: Ints | None) -> list[int]:
