@@ -21,7 +21,7 @@ from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.placers.chains.linear import most_segments
 from placewise.placers.chains.stages import price
-from placewise.placers.exact.dp import DpPlacer
+from placewise.placers.exact.dp import DpOptions, DpPlacer
 from placewise.placing import place
 from placewise.simulate import simulate
 from placewise.simulate.contract import contract
@@ -77,6 +77,15 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
     if proposal.placement is not None:
         judged = simulate(problem, proposal.placement)
         assert judged.valid and judged.value >= best * (1 - 1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(shared())
+def test_bounds_hold_where_ideals_are_too_many(problem: Problem) -> None:
+    """The bound from a path through the graph knows how many devices may share a stage."""
+    proposal = DpPlacer(DpOptions(max_ideals=1)).propose(problem, Budget())
+    if proposal.bound is not None:
+        assert proposal.bound.value <= optimum(problem)
 
 
 @settings(max_examples=60, deadline=None)
@@ -180,7 +189,7 @@ def test_lines_replicate_too() -> None:
     assert place(problem, "dpl").value == pytest.approx(proved.value)
     fallen = place(problem, "dp", options={"max_ideals": 3})
     assert fallen.value == pytest.approx(proved.value)
-    assert fallen.bound.method != "ideals dynamic program"
+    assert fallen.bound.method != "ideals dynamic program" and fallen.lower_bound <= proved.value
 
 
 def test_long_lines_with_many_devices_are_cut_shorter() -> None:

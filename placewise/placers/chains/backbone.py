@@ -1,11 +1,12 @@
 """A lower bound for pipelines whose graph has too many ideals: one path through it, cut into segments.
 
 The components of a path are on stages in the order of the path, so that every stage has one segment of it at most,
-with all components between two of the segment, and none that lies behind a later component of the path or before
-an earlier one. Its load is at least that of the cheapest such set, a minimum cut (hyperedges as in Ihler, Wagner and
-Wagner 1993). If max-load T is to be reached, every segment's cheapest load is at most T, and all stages together do
-all the work. How much work a stage can do within T is bounded by minimum cuts again: whatever price transfers have,
-the most work less priced transfers that such a set has, and T at that price, is no less (Lagrange).
+with all components between two of the segment, and none that lies behind a later component of the path or before an
+earlier one. Its load, or that of all devices that share it, is at least that of the cheapest such set, a minimum
+cut (hyperedges as in Ihler, Wagner and Wagner 1993). If max-load T is to be reached, every segment's cheapest load
+is at most T, and all stages together do all the work. How much work a stage can do within T is bounded by minimum
+cuts again: whatever price transfers have, the most work less priced transfers that such a set has, and T at that
+price, is no less (Lagrange).
 
 Cuts are computed where they matter only: what is sure without one comes first, the best way to cut the path is
 found, its segments are cut exactly, and so on until all of it is exact. Every round proves its own T.
@@ -102,12 +103,15 @@ def backbone_bound(graph: Contraction, costs: StageCosts, go_on: Callable[[], bo
         return 0.0
     m, after, before = len(path), *_beside(graph, path)
     load, able = _sure(least.work, after, before, m)
+    sharing = _sharing(costs, _sure(costs.weight.astype(np.float64), after, before, m)[0])
     prices, shares = _PRICES[costs.mode], _SHARES[costs.mode]
     most = np.stack([worth * able for _, worth in prices])
     network, exact, proved = _Network(costs, least), np.zeros((m + 1, m + 1), np.bool_), 0.0
     slopes, way = np.array([price for price, _ in prices]), np.zeros(m + 1, np.int32)
     while go_on():
-        proved = max(proved, _least_value(load, most, slopes, float(least.work.sum()), int(costs.n_devices.sum()), way))
+        proved = max(
+            proved, _least_value(load, most, slopes, sharing, float(least.work.sum()), int(costs.n_devices.sum()), way)
+        )
         open_ = [(i, j) for i, j in _segments(way, m) if not exact[i, j]]
         if not open_ or proved >= enough:
             break
@@ -122,6 +126,16 @@ def backbone_bound(graph: Contraction, costs: StageCosts, go_on: Callable[[], bo
                     most[k, i, j] = min(most[k, i, j], scale * network.most(inside, outside, worth / scale))
             exact[i, j] = True
     return proved * (1 - 1e-14 * (m + 1000))
+
+
+def _sharing(costs: StageCosts, weight: Floats) -> tuple[Floats, Floats]:
+    """The weights of path[i:j] [m + 1, m + 1] and, by how many devices share a stage, the least pace that they need.
+
+    Only in `blocking` mode does synchronization add to all that a member does; elsewhere it is left out.
+    """
+    least = np.where(np.arange(costs.pace.shape[1]) <= costs.most[:, None], costs.pace, np.inf).min(axis=0)
+    pace: Floats = least * (1 - 1e-12) if costs.mode == 0 else np.zeros_like(least)
+    return weight, pace
 
 
 _FACTOR = (1.0, 1.0, 2.0)
@@ -182,42 +196,46 @@ def _sure(work: Floats, after: Ints, before: Ints, m: int) -> tuple[Floats, Floa
     return inside * (1 - 1e-12), may * (1 + 1e-12)
 
 
-def _least_value(load: Floats, most: Floats, slopes: Floats, work: float, n_devices: int, way: Ints) -> float:
+def _least_value(
+    load: Floats, most: Floats, slopes: Floats, sharing: tuple[Floats, Floats], work: float, n_devices: int, way: Ints
+) -> float:
     """The least T for which the path can be cut; `way` [m + 1] says where the segment that ends at j begins."""
     low = work / n_devices * (1 - 1e-12)
-    if _enough(load, most, slopes, work, n_devices, low, way):
+    if _enough(load, most, slopes, *sharing, work, n_devices, low, way):
         return low
     high = max(low, 1.0)
-    while high < NEVER and not _enough(load, most, slopes, work, n_devices, high, way):
+    while high < NEVER and not _enough(load, most, slopes, *sharing, work, n_devices, high, way):
         low, high = high, 2 * high
     for _ in range(_STEPS):
         middle = (low + high) / 2
-        if _enough(load, most, slopes, work, n_devices, middle, way):
+        if _enough(load, most, slopes, *sharing, work, n_devices, middle, way):
             high = middle
         else:
             low = middle
-    _enough(load, most, slopes, work, n_devices, high, way)
+    _enough(load, most, slopes, *sharing, work, n_devices, high, way)
     return low
 
 
 @kernel
-def _enough(load, most, slopes, work, n_devices, limit, way):
+def _enough(load, most, slopes, weight, pace, work, n_devices, limit, way):
     """Whether the path can be cut into segments of loads within `limit` on which all the work can be done."""
     m = len(load) - 1
     done = np.full((n_devices + 1, m + 1), -np.inf)
-    came = np.full((n_devices + 1, m + 1), -1, np.int32)
+    came, shared = np.full((n_devices + 1, m + 1), -1, np.int32), np.zeros((n_devices + 1, m + 1), np.int32)
     done[0, 0] = 0.0
     for i in range(m):
         for j in range(i + 1, m + 1):
-            if load[i, j] > limit:
-                continue
-            able = limit
-            for k in range(len(slopes)):
-                able = min(able, most[k, i, j] + slopes[k] * limit)
-            for used in range(n_devices):
-                total = done[used, i] + able
-                if total > done[used + 1, j]:
-                    done[used + 1, j], came[used + 1, j] = total, i
+            for members in range(1, len(pace)):
+                within = members * (limit - pace[members] * weight[i, j])
+                if load[i, j] > within:
+                    continue
+                able = within
+                for k in range(len(slopes)):
+                    able = min(able, most[k, i, j] + slopes[k] * within)
+                for used in range(n_devices - members + 1):
+                    total, after = done[used, i] + able, used + members
+                    if total > done[after, j]:
+                        done[after, j], came[after, j], shared[after, j] = total, i, members
     best = -1
     for used in range(1, n_devices + 1):
         if done[used, m] + (n_devices - used) * limit >= work * (1 - 1e-9):
@@ -229,7 +247,7 @@ def _enough(load, most, slopes, work, n_devices, limit, way):
     j = m
     while j > 0:
         way[j] = came[best, j]
-        best, j = best - 1, came[best, j]
+        best, j = best - shared[best, j], came[best, j]
     return True
 
 

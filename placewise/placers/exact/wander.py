@@ -149,8 +149,6 @@ def _random_line(graph: Contraction, rank: list[int], rng: np.random.Generator) 
 
 def path_bound(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
     """Seconds that no contiguous placement is below, from one path; 0 if nothing is proved."""
-    if problem.most_replicas > 1:
-        return 0.0
     priced = stages.price(problem, graph.component, graph.n, problem.capacity)
     seconds = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
     until = min(watch.elapsed + seconds, watch.budget.seconds)
