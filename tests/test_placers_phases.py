@@ -37,7 +37,7 @@ def optimum(problem: Problem) -> float:
     return min((value for _, value in placements(problem)), default=math.inf)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(problems(training=True, max_ops=8, **STAGED))
 def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
     """In every communication mode the proposal has the brute-force optimum, and the bound is the optimum."""
