@@ -13,7 +13,7 @@ from strategies import problems
 
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placers.chains.stages import price
+from placewise.placers.chains.stages import NEVER, price
 from placewise.placers.cover.diagram import diagram, order_blocks
 from placewise.placers.cover.labels import best_sets
 from placewise.placers.cover.refute import Sets, Verdict, refute
@@ -71,7 +71,7 @@ def test_moving_blocks_keeps_loads_and_memory(problem: Problem) -> None:
     kinds = [kind for kind, devices in enumerate(priced.devices) for _ in devices]
     device = np.array([d for devices in priced.devices for d in devices])
     m, rng = machines(priced.costs, kinds), np.random.default_rng(problem.n_ops)
-    assume(problem.allowed.all() and len(kinds) == problem.n_devices)
+    assume(len(kinds) == problem.n_devices and (priced.costs.seconds < NEVER).all())
     home = rng.integers(0, len(kinds), problem.n_blocks).astype(np.int32)
     state = state_of(m, home)
     for _ in range(12):

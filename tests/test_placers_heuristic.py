@@ -27,7 +27,7 @@ from placewise.placers.heuristic.balanced import BalancedPlacer
 from placewise.placers.heuristic.etf import EtfOptions, EtfPlacer
 from placewise.placers.heuristic.single import SinglePlacer
 from placewise.placers.portfolio import AutoPlacer
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, lower_bound, simulate
 
 PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(EtfOptions("start")), AutoPlacer()]
 
@@ -152,6 +152,21 @@ def test_balanced_puts_what_only_the_host_can_run_on_the_host() -> None:
     seconds[[1, 4], :2] = math.inf
     proposal = BalancedPlacer().propose(chain([9] * 6, machines, seconds), Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 2, 0, 1, 2, 1]
+
+
+def test_one_op_that_no_accelerator_runs_goes_to_the_host() -> None:
+    """A pipeline of a single op that only the host can run, or that fits nowhere else, runs there."""
+    machines = cluster(Device("a", memory=5), Device("cpu", kind="cpu"))
+    options = {"objective": Objective("throughput"), "constraints": Constraints(contiguous=True)}
+    for problem in (
+        chain([1], machines, np.array([[np.inf, 1.0]]), **options),
+        chain([9], machines, np.array([[1.0, 3.0]]), **options),
+    ):
+        for placer in (BalancedPlacer(), DpPlacer(), AutoPlacer()):
+            proposal = placer.propose(problem, Budget())
+            assert proposal.placement is not None
+            assert proposal.placement.device.tolist() == [1]
+            assert lower_bound(problem).value > 0.99 * problem.costs.op_seconds[0, 1]
 
 
 def test_etf_runs_branches_side_by_side() -> None:

@@ -24,7 +24,7 @@ from placewise.model.columns import Bools, Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.arrays import arrays_of
-from placewise.simulate.blocks import DeviceClasses, block_seconds, device_classes, unshared_bytes
+from placewise.simulate.blocks import DeviceClasses, block_bytes, block_seconds, device_classes, unshared_bytes
 from placewise.simulate.kernels import kernel
 from placewise.simulate.master import Master
 from placewise.simulate.paths import WORK, hop_bound, path_bound
@@ -45,6 +45,9 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     times = block_seconds(problem, classes.example)
     if not np.isfinite(times).any(axis=1).all():
         return Bound(0.0, "no bound: some group may run nowhere")
+    times = np.where(block_bytes(problem)[:, None] <= problem.capacity[classes.example], times, np.inf)
+    if not np.isfinite(times).any(axis=1).all():
+        return Bound(0.0, "no bound: some group fits nowhere")
     objective = problem.objective
     candidates = [Bound(0.0, "nonnegative costs")]
     if objective.kind == "throughput":

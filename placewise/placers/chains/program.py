@@ -97,6 +97,8 @@ def targets(costs: StageCosts, beat: int) -> list[int]:
 
 def run(priced: Priced, ideals: Ideals, table: Table, go_on: GoOn) -> Found:
     """The best chain below what the table is to beat; `floor` is left to the caller."""
+    if not len(priced.costs.n_devices):
+        return Found(None, Reason.FINISHED)
     at, full = 0, len(ideals) - 1
     stage, reason = room(priced.costs, full + 1, len(table.digits)), Reason.FINISHED
     try:

@@ -51,6 +51,8 @@ _SEARCH_SHARE = 0.25
 _LONGEST_ROUND = 1.0
 """Seconds after which a round of annealing is not made longer: Ctrl-C is heard between two rounds."""
 _WARM = 0.004
+_SURE_PACE = 50_000
+"""Moves per second that any machine makes: the first round is not longer than the time for all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +116,10 @@ class _Run:
 
         Gives the best [n_blocks] so far, on machines, after each round.
         """
-        steps = min(self.options.steps * len(starts[0]), 1_000_000)
-        until = self.watch.budget.seconds * _SEARCH_SHARE
+        steps, until = min(self.options.steps * len(starts[0]), 1_000_000), self.watch.budget.seconds * _SEARCH_SHARE
         timed = np.isfinite(until)
+        if timed:
+            steps = min(steps, max(int(until * _SURE_PACE), 1000))
         best, round_, seed = starts[0], 0, self.watch.budget.seed * 1000 + 97 * self._tries
         rounds = self.watch.budget.iterations or self.options.rounds
         with ThreadPoolExecutor(2) as pool:
