@@ -28,7 +28,7 @@ from placewise.simulate import Evaluator, simulate
 from placewise.simulate.contract import Contraction
 
 ROUNDS, WORK = 60, 60_000
-"""Lines to try, and lines times components."""
+"""Lines to try where the budget names no time, and lines times components."""
 LONGEST_PROOF = 15.0
 """Seconds for the bound, or a share of the budget if that is more; the placement does not depend on them."""
 _SHARE = 0.4
@@ -82,11 +82,12 @@ class _Search:
             self.best, self.value = device, reached
 
     def along_lines(self, rounds: int, share: float) -> None:
-        """Split so many random lines, the second half through the best, for a share of the budget."""
-        for round_ in range(rounds):
-            if self.watch.elapsed > self.watch.budget.seconds * share:
-                break
-            line = self.line(round_ >= rounds // 2)
+        """Split random lines, the second half through the best: for a share of the budget, or so many without one."""
+        until, round_ = self.watch.budget.seconds * share, 0
+        timed = np.isfinite(until) and rounds > 0
+        while self.watch.elapsed < until if timed else round_ < rounds:
+            line = self.line(self.watch.elapsed > until / 2 if timed else round_ >= rounds // 2)
+            round_ += 1
             split = best_split(self.problem, self.graph.component, (line,), self.problem.capacity, self.go_on)
             if split.device is not None and not broken(self.problem, split.device):
                 self.climb(split.device)
