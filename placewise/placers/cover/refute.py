@@ -36,7 +36,7 @@ _NEAR, _WIDENINGS = 0.03, 6
 """The box is moved already where the program's answer is this close to 1, a few times per question."""
 _MOVED = 4
 """Sets of one search that are tried in every repetition of the graph's parts."""
-_STEPS = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.006, 0.003, 0.0015, 7e-4, 3e-4, 1e-4, 0.0)
+_STEPS = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.006, 0.003, 0.0015, 7e-4, 3e-4, 1e-4, 4e-7)
 """Gaps to ask for, one after the other, while all are refuted."""
 _FINE, _FURTHER = 1.1, 1.5
 _SLICE = 0.4

@@ -18,7 +18,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Bound, Proposal, Reason
+from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason
 from placewise.placers.base import (
     NO_HINTS,
     Budget,
@@ -230,7 +230,7 @@ def _prove(run: _Run) -> None:
         for machine, kind in enumerate(kinds):
             sets.add(kind, home == machine, int(loads[machine]))
     low = int(lower_bound(problem).value * priced.scale)
-    gap = max(watch.budget.gap, 1e-7)
+    gap = max(watch.budget.gap, OPTIMAL_GAP / 2)
 
     def tell(floor: int) -> None:
         run.bound = Bound((floor + 1) / priced.scale * ROUNDED, "set cover")
