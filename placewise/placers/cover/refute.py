@@ -38,11 +38,12 @@ _MOVED = 4
 """Sets of one search that are tried in every repetition of the graph's parts."""
 _STEPS = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.006, 0.003, 0.0015, 7e-4, 3e-4, 1e-4, 4e-7)
 """Gaps to ask for, one after the other, while all are refuted."""
-_FINE, _FURTHER = 1.1, 1.5
+_FINE = 1.25
 _SLICE = 0.4
 """The share of the seconds left that one question may take."""
-_PATIENCE, _MORE = 3.0, 1.5
-"""How much longer than the longest refutation so far, and how this grows with every question left open."""
+_SHORT, _PATIENCE, _MORE = 0.02, 3.0, 1.5
+"""How much longer than the longest refutation so far, or than a share of the seconds left, and how this grows with
+every question left open."""
 
 
 class Verdict(Enum):
@@ -201,22 +202,17 @@ def raise_floor(
     relative `gap`.
     """
     closed = max(1 - low / max(value, 1), 0.0)
-    wall, mixable = -1.0, -1.0
-    steps = [step for step in _STEPS if step < closed]
-    longest, patience = 1.0, _PATIENCE
+    wall, mixable, longest, patience = -1.0, -1.0, 0.0, _PATIENCE
     while seconds_left() > 0 and closed > gap:
         if wall >= 0 and closed <= max(wall, 1e-6) * _FINE:
             if mixable >= wall:
                 return True
-            wall = max(wall / _FURTHER, mixable)
-        if wall >= 0:
-            asked = (max(wall, 1e-7) * closed) ** 0.5
-        elif steps:
-            asked = steps.pop(0)
-        else:
+            wall = mixable
+        asked = (max(wall, 1e-7) * closed) ** 0.5 if wall >= 0 else max((s for s in _STEPS if s < closed), default=-1)
+        if asked < 0:
             return True
         most, left = min(int(value * (1 - asked)), value - 1), seconds_left()
-        until = left - min(left * _SLICE, longest * patience)
+        until = left - min(left * _SLICE, max(longest, left * _SHORT) * patience)
         verdict = refute(sets, most, lambda until=until: seconds_left() > until)  # type: ignore[misc]
         if verdict is Verdict.REFUTED:
             closed, longest = asked, max(longest, left - seconds_left())
