@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -50,6 +51,23 @@ def test_most_optima_are_reached_and_many_proved(shape: tuple[int, ...], speeds:
             reached += judged.value <= best * (1 + 1e-9)
             proved += proposal.bound.value >= judged.value * (1 - 1e-6)
     assert reached >= 0.9 * total and proved >= 0.5 * total
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "gpipe"])
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_second_node_never_hurts(schedule: str, replicas: int) -> None:
+    """Twenty ops on two nodes with a slow way between them: at least as good as on one of the nodes alone."""
+    for seed in range(2):
+        values = []
+        for nodes in (1, 2):
+            problem = random_pipeline(seed, cluster_of((nodes, 2), (0.5, 100.0)), 20, mode="blocking", training=True)
+            objective = replace(problem.objective, schedule=schedule)
+            constraints = replace(problem.constraints, replicas=replicas)
+            problem = problem.with_(objective=objective, constraints=constraints)
+            proposal = DpPlacer().propose(problem, Budget(6.0))
+            assert proposal.placement is not None
+            values.append(simulate(problem, proposal.placement).value)
+        assert values[1] <= values[0] * (1 + 1e-9)
 
 
 @settings(max_examples=100, deadline=None)

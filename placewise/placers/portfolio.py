@@ -29,7 +29,7 @@ from placewise.simulate import Evaluator, simulate
 
 LAST_RESORT = "pack"
 FEW_OPS = 10
-"""So few ops are placed for latency with a proof, if `LITTLE_WORK` is enough, about as many seconds."""
+"""So few ops are placed by one program with its proof, if `LITTLE_WORK` is enough, about as many seconds."""
 LITTLE_WORK = 4
 SEARCH_SHARE = 0.65
 """Of the time for latency in subgraph execution, for temper; windows take the rest, where they can."""
@@ -158,8 +158,12 @@ def _suitable(problem: Problem, budget: Budget) -> tuple[_Turn, ...]:
         if in_calls and np.isfinite(budget.seconds) and create("windows").supports(problem) is None:
             return (*turns, _Turn("temper", share=SEARCH_SHARE), _Turn("windows", {"search": 0.0}))
         return (*turns, _Turn("temper"))
-    last = "cpsat" if problem.constraints.convex and not problem.constraints.contiguous else "cover"
-    return (*first, *etf, _Turn("dp"), _Turn(LAST_RESORT), _Turn(last))
+    pipelines = (*first, *etf, _Turn("dp"), _Turn(LAST_RESORT))
+    if problem.constraints.convex and not problem.constraints.contiguous:
+        return (*pipelines, _Turn("cpsat"))
+    if problem.n_ops <= FEW_OPS and not problem.constraints.contiguous:
+        return (*pipelines, _Turn("cpsat", work=LITTLE_WORK), _Turn("cover"))
+    return (*pipelines, _Turn("cover"))
 
 
 def _judged(problem: Problem, name: str, found: Proposal, price: Evaluate) -> _Candidate | None:

@@ -16,7 +16,6 @@ from placewise.placers.chains.replicas import replicas_of
 from placewise.placers.common.alike import alike, relabelled
 from placewise.placers.common.fit import fit
 from placewise.simulate.contract import Contraction
-from placewise.simulate.phases import two_phases
 
 MOST_STATES = 1 << 16
 
@@ -25,8 +24,6 @@ def unsuited(problem: Problem, name: str) -> str | None:
     """None, or why no dynamic program over the devices in use can take the problem."""
     if problem.objective.kind != "throughput":
         return f"{name} minimizes the max-load of a pipeline, not latency"
-    if problem.most_replicas > 1 and two_phases(problem):
-        return f"{name} replicates stages or flushes the pipeline, not both: leave out replicas or the schedule gpipe"
     kind, states = alike(problem).tolist(), 1
     for k in set(kind):
         states *= min(kind.count(k), problem.n_blocks * problem.most_replicas) + 1

@@ -2,8 +2,8 @@
 
 Where devices send to each other, what a stage pays depends on where its neighbours are, which the dynamic
 program does not know. It charges the quickest link; that gives a bound, and stages that may turn out to talk
-over a slow one. Charging the slowest link, or leaving the host devices out, errs on the other side: the
-judge tells which of the placements is best.
+over a slow one. Charging the slowest link, or leaving the host devices or all nodes but one out, errs on the other
+side: the judge tells which of the placements is best.
 """
 
 from __future__ import annotations
@@ -12,12 +12,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewise.model.columns import Bools
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem, Rule
+from placewise.placers.chains.nodes import partitions
 
 
 def readings(problem: Problem) -> list[Problem]:
-    """The same problem at its slowest links, and without its host devices where the others can do it all."""
+    """The same problem at its slowest links; without its host devices where the others can do it all; in one node.
+
+    The node is the largest of each level of link speed, with the host devices.
+    """
     if problem.cluster.transfers != "direct" or len(problem.cluster) < 2:
         return []
     found = []
@@ -28,8 +33,18 @@ def readings(problem: Problem) -> list[Problem]:
         table = CostTable(costs.op_seconds, slowest, costs.op_source, costs.sources, costs.transfer_source)
         found.append(problem.with_(costs=table))
     hosts = problem.cluster.is_host
-    if hosts.any() and problem.allowed[:, ~hosts].any(axis=1).all():
-        rules = tuple(Rule("", problem.cluster.names[d]) for d in np.flatnonzero(hosts))
-        constraints = replace(problem.constraints, forbidden=(*problem.constraints.forbidden, *rules))
-        found.append(problem.with_(constraints=constraints))
+    if hosts.any():
+        found += _without(problem, hosts)
+    for node in partitions(problem):
+        largest = np.bincount(node[node >= 0]).argmax()
+        found += _without(problem, (node != largest) & ~hosts)
     return found
+
+
+def _without(problem: Problem, out: Bools) -> list[Problem]:
+    """The problem that leaves some devices `out` [n_devices], if the others can do it all."""
+    if not problem.allowed[:, ~out].any(axis=1).all():
+        return []
+    rules = tuple(Rule("", problem.cluster.names[d]) for d in np.flatnonzero(out))
+    constraints = replace(problem.constraints, forbidden=(*problem.constraints.forbidden, *rules))
+    return [problem.with_(constraints=constraints)]

@@ -52,7 +52,7 @@ from placewise.simulate.infeasible import why_infeasible
 MOST_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12
 """Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
-LINE = "instead the best split along many lines of the ops; auto knows more ways, dpl is quicker"
+LINE = "instead the best split along many lines of the ops, under a bound from one path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +78,7 @@ class _Run:
     notes: list[str] = field(default_factory=list)
     groups: Groups = ()
     _splits: dict[bytes, Split] = field(default_factory=dict)
+    interrupted: bool = False
     _ideals: tuple[Contraction, Ideals | None] | None = None
 
     def along_a_line(self, capacity: Floats) -> Ints | None:
@@ -100,6 +101,7 @@ class _Run:
         beat = int(split.value * priced.scale) if split.device is not None else NEVER
         found = search(priced, ideals, self._go_on, beat, self.watch.budget.gap)
         self.reason = found.reason
+        self.interrupted |= found.reason is Reason.INTERRUPTED
         if first:
             self._prove(found, beat, priced.scale)
             self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {_how_far(found, beat)}")
@@ -142,7 +144,9 @@ class _Run:
             numbered = np.arange(self.graph.n, dtype=np.int32)
             orders = (numbered, depth_first(self.graph), last_ready_first(self.problem, self.graph))
             lines = tuple({line.tobytes(): line for line in orders}.values())
-            self._splits[key] = best_split(self.problem, self.graph.component, lines, capacity, self._go_on)
+            split = best_split(self.problem, self.graph.component, lines, capacity, self._go_on)
+            self.interrupted |= split.reason is Reason.INTERRUPTED
+            self._splits[key] = split
         return self._splits[key]
 
     def _enumerate(self, capacity: Floats) -> tuple[Contraction, Ideals | None]:
@@ -164,7 +168,7 @@ class _Run:
         value = min([seconds, *(split.value for split in self._splits.values())])
         message = f"ideal {done} of {total}"
         self.on_progress(Progress("dp", self.watch.elapsed, message, value if np.isfinite(value) else None))
-        return not self.watch.out
+        return not (self.watch.out or self.interrupted)
 
 
 def _how_far(found: Found, beat: int) -> str:
@@ -213,13 +217,19 @@ class DpPlacer:
         found: list[Placement] = []
         shrunk = False
         try:
-            for method in (run.along_a_line, run.over_ideals):
-                device, shrunk = fit(problem, method)
-                found += _placed(problem, device, run.groups)
-            for other in readings(problem) if run.reason is not Reason.INTERRUPTED else ():
-                line = _Run(other, graph, self.options.max_ideals, run.watch, on_progress)
-                device, _ = fit(other, line.along_a_line)
-                found += _placed(problem, device, line.groups)
+            device, shrunk = fit(problem, run.along_a_line)
+            found += _placed(problem, device, run.groups)
+            for other in readings(problem):
+                reading = _Run(other, graph, self.options.max_ideals, run.watch, on_progress)
+                reading.interrupted = run.interrupted
+                within = other.constraints is not problem.constraints
+                device, _ = fit(other, reading.over_ideals if within else reading.along_a_line)
+                found += _placed(problem, device, reading.groups)
+                run.interrupted |= reading.interrupted
+            device, shrunk = fit(problem, run.over_ideals)
+            found += _placed(problem, device, run.groups)
+            if run.interrupted:
+                run.reason = Reason.INTERRUPTED
             if run.reason is not Reason.INTERRUPTED:
                 alone = [placed.device for placed in found if placed.replicas is None]
                 found += run.along_many_lines(alone)

@@ -6,6 +6,8 @@ devices form nodes, a program that counts them by their role in a node proposes 
 
 from __future__ import annotations
 
+from itertools import product
+
 import numpy as np
 
 from placewise.model.columns import Ints
@@ -25,7 +27,7 @@ from placewise.simulate.contract import Contraction, depth_first
 
 def climbed(problem: Problem, graph: Contraction, found: list[Ints], watch: Stopwatch) -> list[Ints]:
     """The splits [n_ops] that climbing from those in `found`, and from splits in rows of devices, leads to."""
-    starts = {device.tobytes(): device for device in [*found, *_in_rows(problem, graph)]}
+    starts = {device.tobytes(): device for device in [*found, *_in_rows(problem, graph, watch)]}
     return [improve(problem, graph, device, Evaluator(problem), watch) for device in starts.values()]
 
 
@@ -44,10 +46,13 @@ def by_nodes(
     return [improve(problem, graph, device, price_of, watch) for device in fitting], floor, reason
 
 
-def _in_rows(problem: Problem, graph: Contraction) -> list[Ints]:
+def _in_rows(problem: Problem, graph: Contraction, watch: Stopwatch) -> list[Ints]:
     """The best splits of a few lines of the components over devices node after node, of those that keep the rules."""
     if problem.cluster.transfers != "direct":
         return []
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph), last_ready_first(problem, graph))
-    splits = [split_in_row(problem, graph.component, line, row) for row in rows(problem) for line in lines]
-    return [device for device in splits if device is not None and not broken(problem, device)]
+    found = []
+    for row, line in product(rows(problem), lines):
+        device = None if watch.out else split_in_row(problem, graph.component, line, row)
+        found += [device] if device is not None and not broken(problem, device) else []
+    return found
