@@ -86,7 +86,7 @@ def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISH
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
     model needs them. Costs are the roofline's. Raises InputError and its kin.
     """
-    return _noting_free_sync(_problem(open_model(model, wishes), str(model), devices, wishes))
+    return _noting_idle_wishes(_problem(open_model(model, wishes), str(model), devices, wishes))
 
 
 def build_for_plan(
@@ -249,10 +249,16 @@ def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
     return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex, most)
 
 
-def _noting_free_sync(problem: Problem) -> Problem:
-    """The problem with a warning where replicas would be kept the same for nothing, for want of figures."""
-    graph = problem.graph
-    if problem.most_replicas == 1 or not graph.ops.backward.any() or len(graph.weight_edges):
-        return problem
-    note = "the model does not say which of its bytes are weights: to keep replicas the same costs nothing here"
-    return problem.with_(warnings=(*problem.warnings, note))
+def _noting_idle_wishes(problem: Problem) -> Problem:
+    """The problem with a warning for each wish that changes nothing here."""
+    graph, objective, notes = problem.graph, problem.objective, []
+    trains = bool(graph.ops.backward.any())
+    if problem.most_replicas > 1 and trains and not len(graph.weight_edges):
+        notes.append(
+            "the model does not say which of its bytes are weights: to keep replicas the same costs nothing here"
+        )
+    if objective.step_samples and problem.most_replicas == 1:
+        notes.append("no stage is replicated: step samples change nothing; allow replicas to use them")
+    if objective.schedule == "gpipe" and not trains:
+        notes.append("the graph has no backward ops: the schedule gpipe changes nothing")
+    return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem

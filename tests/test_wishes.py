@@ -31,6 +31,15 @@ def test_python_takes_what_the_command_line_takes() -> None:
     assert Wishes(replicas="any").replicas == 0 and Wishes(replicas="4").replicas == 4  # type: ignore[arg-type]
 
 
+def test_wishes_that_change_nothing_are_told(tmp_path: Path) -> None:
+    """gpipe without backward ops and step samples without replicas: a note each, and the value as before."""
+    path = workload(tmp_path / "w.json")
+    plain, idle = pw.build(path), pw.build(path, wishes=pw.Wishes(schedule="gpipe", step_samples=4))
+    notes = " ".join(set(idle.warnings) - set(plain.warnings))
+    assert "no backward ops" in notes and "no stage is replicated" in notes
+    assert pw.place(idle).value == pw.place(plain).value
+
+
 def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:
     """`--convex` is proved, written into the plan and holds when it is checked; with --contiguous it is refused."""
     path, plan = workload(tmp_path / "w.json"), tmp_path / "plan.json"
