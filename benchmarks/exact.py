@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from placewise.model.problem import Constraints
+from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget
 from placewise.placing import place
 from placewise.readers.workload import read_workload
@@ -84,17 +84,19 @@ def main() -> int:
 
 def _warm(folder: Path, table: Table) -> None:
     """Compile or load the kernels before the clock runs."""
-    problem = read_workload(folder / "LayerGraphs" / "bert24_inference.json").problem
+    place(_problem(folder / "LayerGraphs" / "bert24_inference.json", table), table.placer, Budget(5.0))
+
+
+def _problem(path: Path, table: Table) -> Problem:
+    problem = read_workload(path, objective="latency" if table.name == "latency" else "throughput").problem
     assert problem is not None
-    place(problem.with_(constraints=Constraints(contiguous=table.contiguous)), table.placer, Budget(5.0))
+    return problem.with_(constraints=Constraints(contiguous=table.contiguous))
 
 
 def _figures(path: Path, table: Table) -> dict[str, Any]:
-    problem = read_workload(path).problem
-    assert problem is not None
+    problem = _problem(path, table)
     started = time.perf_counter()
-    constrained = problem.with_(constraints=Constraints(contiguous=table.contiguous))
-    result = place(constrained, table.placer, Budget(table.limit))
+    result = place(problem, table.placer, Budget(table.limit))
     return {
         "value": result.value * 1e3 if result.placement is not None else None,
         "bound": result.lower_bound * 1e3,
