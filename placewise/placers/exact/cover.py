@@ -66,7 +66,7 @@ class CoverOptions:
 
 @dataclass(slots=True)
 class _Run:
-    """One call: the problem, the clock, and every home of the blocks that was found."""
+    """One call: the problem, the clock, every home of the blocks that was found, and seconds that none is below."""
 
     problem: Problem
     options: CoverOptions
@@ -75,9 +75,15 @@ class _Run:
     on_progress: OnProgress
     reason: Reason = Reason.FINISHED
     homes: list[Ints] = field(default_factory=list)
+    floor: float = 0.0
     bound: Bound | None = None
     notes: list[str] = field(default_factory=list)
     _tries: int = 0
+
+    @property
+    def gap(self) -> float:
+        """What needs no closing."""
+        return max(self.watch.budget.gap, OPTIMAL_GAP / 2)
 
     def search(self, capacity: Floats) -> Ints | None:
         """The best placement [n_ops] within `capacity` [n_devices], or None; the first call may take longest."""
@@ -139,6 +145,8 @@ class _Run:
                 value = int(loads_of(m, state_of(m, best)).max(initial=0))
                 self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}", value / scale))
                 yield best
+                if value / scale * (1 - self.gap) <= self.floor:
+                    break
                 round_ += 1
                 if timed and round_ % 4 == 0 and self.watch.elapsed - begun < _LONGEST_ROUND:
                     steps *= 2
@@ -195,6 +203,7 @@ class CoverPlacer:
         starts = [_home(problem, device) for device in valid]
         run = _Run(problem, self.options, watch, starts, on_progress)
         try:
+            run.floor = lower_bound(problem).value
             run.starts += _split(problem, watch)
             device, _ = fit(problem, run.search)
             found += [] if device is None else [device]
@@ -229,15 +238,14 @@ def _prove(run: _Run) -> None:
         values.append(int(loads.max()))
         for machine, kind in enumerate(kinds):
             sets.add(kind, home == machine, int(loads[machine]))
-    low = int(lower_bound(problem).value * priced.scale)
-    gap = max(watch.budget.gap, OPTIMAL_GAP / 2)
+    low = int(run.floor * priced.scale)
 
     def tell(floor: int) -> None:
         run.bound = Bound((floor + 1) / priced.scale * ROUNDED, "set cover")
         value = min(values) / priced.scale
         run.on_progress(Progress("cover", watch.elapsed, "proving", value, run.bound.value))
 
-    if not raise_floor(sets, low, min(values), gap, lambda: end - watch.elapsed, tell) and not watch.out:
+    if not raise_floor(sets, low, min(values), run.gap, lambda: end - watch.elapsed, tell) and not watch.out:
         run.reason = Reason.TIME_LIMIT
         run.notes.append(f"the proof was given {LONGEST_PROOF:g} s: a longer time limit may raise the bound")
 
