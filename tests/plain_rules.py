@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import permutations, product
 
@@ -115,3 +116,8 @@ def with_replicas(problem: Problem, plain: Iterator[tuple[list[int], float]]) ->
             column = None if alone else np.array(stage, np.int32)
             worth = value if alone else replicated_value(problem, device, list(stage))
             yield Placement(np.array(device, np.int32), replicas=column), worth
+
+
+def optimum(problem: Problem) -> float:
+    """The least value of any placement that keeps the rules; inf if there is none."""
+    return min((value for _, value in placements(problem)), default=math.inf)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import assume, given, settings
-from plain_rules import placements
+from plain_rules import optimum
 from strategies import problems
 
 from placewise.model.problem import Problem
@@ -23,11 +23,6 @@ from placewise.simulate import evaluate, simulate
 from placewise.simulate.kernels import kernel
 
 STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wires": False}
-
-
-def optimum(problem: Problem) -> float:
-    """The least max-load of any placement that keeps the rules; inf if there is none."""
-    return min((value for _, value in placements(problem)), default=math.inf)
 
 
 @settings(max_examples=100, deadline=None)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ortools.sat.python import cp_model
-from plain_rules import placements
+from plain_rules import optimum, placements
 from simulate_problems import random_problem, seeded
 from strategies import MODES, problems
 
@@ -29,11 +29,6 @@ from placewise.placers.exact.integer import Program, n_variables, unit_of
 from placewise.placing import place
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract
-
-
-def optimum(problem: Problem) -> float:
-    """The least max-load of any placement that keeps the rules; inf if there is none."""
-    return min((value for _, value in placements(problem)), default=math.inf)
 
 
 @settings(max_examples=150, deadline=None)

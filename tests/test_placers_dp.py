@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from plain_rules import placements
+from plain_rules import optimum, placements
 from published import RECORDED, WORKLOADS, needs_workloads
 from strategies import problems
 
@@ -36,11 +36,6 @@ QUICK = (
     "LayerGraphs/resnet50_inference", "LayerGraphs/resnet50_training", "OperatorGraphs/bert_l-3_training",
     "OperatorGraphs/bert_l-6_inference", "OperatorGraphs/bert_l-12_inference", "OperatorGraphs/resnet50_training",
 )  # fmt: skip
-
-
-def optimum(problem: Problem) -> float:
-    """The least max-load of any placement that keeps the rules; inf if there is none."""
-    return min((value for _, value in placements(problem)), default=math.inf)
 
 
 @settings(max_examples=120, deadline=None)
