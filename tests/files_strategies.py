@@ -15,6 +15,7 @@ from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
+from placewise.model.tables import Phase
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
 SECONDS = st.floats(0, 1e300, allow_nan=False)
@@ -62,6 +63,8 @@ def graphs(draw: st.DrawFn, *, max_ops: int = 8) -> Graph:
         builder.add_tensor(-1, shape=draw(SHAPES), nbytes=draw(st.integers(0, 1 << 40)))
         for _ in range(draw(st.integers(0, 2)))
     ]
+    later = draw(st.integers(0, len(names)))
+    phased = draw(st.booleans())
     for number, name in enumerate(names):
         op = builder.add_op(
             name,
@@ -73,6 +76,7 @@ def graphs(draw: st.DrawFn, *, max_ops: int = 8) -> Graph:
             group=draw(st.integers(-1, 2)),
             state_bytes=draw(st.integers(0, 1 << 40)),
             origin=draw(st.lists(st.integers(0, 1 << 40), max_size=2)),
+            phase=int(phased and number >= later),
         )
         for tensor in draw(st.lists(st.sampled_from(tensors), max_size=3)) if tensors else []:
             builder.add_edge(tensor, op)
@@ -81,7 +85,7 @@ def graphs(draw: st.DrawFn, *, max_ops: int = 8) -> Graph:
         for _ in range(draw(st.integers(0, 2))):
             size, output = draw(st.integers(0, 1 << 40)), draw(st.booleans())
             tensors.append(builder.add_tensor(op, shape=draw(SHAPES), dtype=draw(DTYPE), nbytes=size, output=output))
-    return builder.build(draw(SOURCES))
+    return builder.build(draw(SOURCES), (Phase("prefill"), Phase("decode", draw(st.integers(1, 99)))) if phased else ())
 
 
 @st.composite

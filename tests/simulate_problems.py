@@ -16,6 +16,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
+from placewise.model.tables import Phase
 
 Choose = Callable[[int, int], int]
 """An integer from low to high, both included."""
@@ -99,6 +100,7 @@ def _graph(choose: Choose, n_ops: int, *, training: bool) -> Graph:
     ]
     tensors = [builder.add_tensor(-1, nbytes=choose(0, 3), output=choose(0, 9) == 0) for _ in range(choose(0, 2))]
     forward = (n_ops + 1) // 2 if training else n_ops
+    later = n_ops if training or choose(0, 2) else choose(0, n_ops)
     for number in range(n_ops):
         twin = n_ops - 1 - number if number >= forward else number
         op = builder.add_op(
@@ -107,6 +109,7 @@ def _graph(choose: Choose, n_ops: int, *, training: bool) -> Graph:
             backward=number >= forward,
             group=twin if training and choose(0, 2) else choose(0, 2) if choose(0, 4) == 0 else -1,
             state_bytes=choose(0, 3),
+            phase=int(number >= later),
         )
         for _ in range(choose(0, 3) if tensors else 0):
             recent = max(0, len(tensors) - 6) if choose(0, 1) else 0
@@ -118,7 +121,7 @@ def _graph(choose: Choose, n_ops: int, *, training: bool) -> Graph:
             builder.add_tensor(op, nbytes=choose(0, 3), output=choose(0, 5) == 0)
             for _ in range((0, 1, 1, 2)[choose(0, 3)])
         ]
-    return builder.build()
+    return builder.build(phases=(Phase("first"), Phase("second", 3)) if later < n_ops else ())
 
 
 def _cluster(

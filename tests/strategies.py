@@ -16,6 +16,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.problem import Constraints, Objective, Problem, Rule
+from placewise.model.tables import Phase
 
 MODES = ("blocking", "overlap", "duplex")
 EXECUTIONS = ("operator", "subgraph", "sequential")
@@ -28,7 +29,10 @@ def eighths(high: int) -> st.SearchStrategy[float]:
 
 @st.composite
 def graphs(draw: st.DrawFn, *, max_ops: int = 6, training: bool = False, weights: bool = True) -> Graph:
-    """A random graph; with `training`, backward twins with mirrored edges, most of them in their op's group."""
+    """A random graph; with `training`, backward twins with mirrored edges, most of them in their op's group.
+
+    Without, it may have two phases.
+    """
     builder = GraphBuilder()
     n = draw(st.one_of(st.integers(1, max_ops), st.integers(min(3, max_ops), max_ops)))
     held = _weights(draw, builder) if weights else []
@@ -36,9 +40,10 @@ def graphs(draw: st.DrawFn, *, max_ops: int = 6, training: bool = False, weights
     group = [draw(st.sampled_from([-1, -1, -1, 0, 1])) for _ in range(n)]
     edges: list[tuple[int, int]] = []
     made: list[list[int]] = []
+    later = n if training or draw(st.integers(0, 2)) else draw(st.integers(0, n))
     for op in range(n):
         paired = 10 + op if training and group[op] < 0 else group[op]
-        _op(draw, builder, f"f{op}", held, group=paired)
+        _op(draw, builder, f"f{op}", held, group=paired, phase=int(op >= later))
         sources = draw(st.lists(st.sampled_from(range(op)), max_size=2, unique=True)) if op else []
         for source in sources:
             builder.add_edge(draw(st.sampled_from(made[source])), op)
@@ -48,7 +53,7 @@ def graphs(draw: st.DrawFn, *, max_ops: int = 6, training: bool = False, weights
         made.append(_outputs(draw, builder, op))
     if training:
         _backward(draw, builder, group, edges, made)
-    return builder.build()
+    return builder.build(phases=(Phase("first"), Phase("second", 3)) if later < n else ())
 
 
 def _weights(draw: st.DrawFn, builder: GraphBuilder) -> list[int]:

@@ -54,6 +54,8 @@ def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> C
         seconds[:, column] = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
         source[:, column] = ~work.known | (assumed[work.dtype] & arithmetic)
     seconds[free] = 0.0
+    if graph.phases:
+        seconds *= graph.op_repeats[:, None]
     return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
 
 

@@ -16,7 +16,7 @@ from placewise.files.records import Record, naming
 from placewise.model.builder import plain
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph, Source
-from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
+from placewise.model.tables import Edges, Interned, Ops, Phase, Tensors, Weights
 
 _COLUMNS: Mapping[str, Mapping[str, type[np.generic]]] = {
     "ops": {"backward": np.bool_, "group": np.int32, "state_bytes": np.int64},
@@ -37,6 +37,13 @@ class SourceRecord(Record):
     transforms: tuple[str, ...] = Field((), description="in the order in which they were applied")
 
 
+class PhaseRecord(Record):
+    """A phase of a graph: its ops run so often for one sample, after those of the phases before it."""
+
+    name: str
+    repeats: int = Field(1, ge=1)
+
+
 class GraphHeader(Record):
     """The header of a graph file."""
 
@@ -47,6 +54,7 @@ class GraphHeader(Record):
     n_weights: int = Field(ge=0)
     dtypes: tuple[str, ...] = Field(description="names of the codes in the columns called dtype")
     source: SourceRecord | None = None
+    phases: tuple[PhaseRecord, ...] = Field((), description="none, or those that the column ops.phase indexes")
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -84,7 +92,10 @@ def graph_parts(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
         n_weights=len(graph.weights),
         dtypes=DTYPES,
         source=source_record(graph.source),
+        phases=tuple(PhaseRecord(name=phase.name, repeats=phase.repeats) for phase in graph.phases),
     )
+    if graph.phases:
+        arrays["ops.phase"] = ops.phase
     return header, arrays
 
 
@@ -100,6 +111,7 @@ def graph_of(header: GraphHeader, arrays: Arrays) -> Graph:
         attributes=_interned(arrays, "ops.attributes", attributes, n_ops),
         dtype=_dtype(arrays, "ops", n_ops, codes),
         origin=arrays.ragged("ops.origin", n_ops),
+        phase=arrays.take("ops.phase", np.int8, n_ops) if header.phases else np.zeros(n_ops, np.int8),
         **_plain_columns(arrays, "ops", n_ops),
     )
     tensors = Tensors(
@@ -114,7 +126,9 @@ def graph_of(header: GraphHeader, arrays: Arrays) -> Graph:
         shape=arrays.ragged("weights.shape", n_weights),
         **_plain_columns(arrays, "weights", n_weights),
     )
-    return Graph(ops, tensors, weights, _edges(arrays, "edges"), _edges(arrays, "weight_edges"), _source(header.source))
+    edges, weight_edges = _edges(arrays, "edges"), _edges(arrays, "weight_edges")
+    phases = tuple(Phase(phase.name, phase.repeats) for phase in header.phases)
+    return Graph(ops, tensors, weights, edges, weight_edges, _source(header.source), phases)
 
 
 def source_record(source: Source | None) -> SourceRecord | None:

@@ -14,7 +14,7 @@ from placewise.errors import GraphError
 from placewise.model.columns import Ints, Longs, Ragged, offsets_of
 from placewise.model.dtypes import bytes_of, dtype_code
 from placewise.model.graph import Graph, Source
-from placewise.model.tables import Attributes, Edges, Interned, Ops, Tensors, Weights
+from placewise.model.tables import Attributes, Edges, Interned, Ops, Phase, Tensors, Weights
 
 T = TypeVar("T")
 
@@ -69,7 +69,7 @@ class GraphBuilder:
         self._kind: _Interner[str] = _Interner()
         self._scope: _Interner[str] = _Interner()
         self._attributes: _Interner[Attributes] = _Interner()
-        self._op_dtype, self._backward = array("b"), array("b")
+        self._op_dtype, self._backward, self._phase = array("b"), array("b"), array("b")
         self._group, self._state = array("i"), array("q")
         self._origin = _Shapes()
         self._arguments = array("i")
@@ -99,6 +99,7 @@ class GraphBuilder:
         group: int = -1,
         state_bytes: int = 0,
         origin: Sequence[int] = (),
+        phase: int = 0,
     ) -> int:
         """Add an op and return its id; see `Ops` for the meaning of each column."""
         self._op_name.append(name)
@@ -110,6 +111,7 @@ class GraphBuilder:
         self._backward.append(backward)
         self._group.append(group)
         self._state.append(state_bytes)
+        self._phase.append(phase)
         self._origin.add(origin)
         self._arguments.append(0)
         return len(self._op_name) - 1
@@ -176,7 +178,7 @@ class GraphBuilder:
         edges[1].append(consumer)
         edges[2].append(position)
 
-    def build(self, source: Source | None = None) -> Graph:
+    def build(self, source: Source | None = None, phases: Sequence[Phase] = ()) -> Graph:
         """The graph, in topological order (insertion order where that is one). Raises GraphError."""
         n_ops = len(self._op_name)
         producer = np.frombuffer(self._producer, np.int32)
@@ -216,6 +218,7 @@ class GraphBuilder:
             edges=_sorted_edges(tensor_rank[value] if len(value) else value, consumer, position, rank),
             weight_edges=_sorted_edges(*_columns(self._weight_edges), rank),
             source=source,
+            phases=tuple(phases),
         )
 
     def _ops(self, order: Longs | None) -> Ops:
@@ -232,6 +235,7 @@ class GraphBuilder:
             group=np.frombuffer(self._group, np.int32)[rows],
             state_bytes=np.frombuffer(self._state, np.int64)[rows],
             origin=origin if order is None else origin.take(order),
+            phase=np.frombuffer(self._phase, np.int8)[rows],
         )
 
 

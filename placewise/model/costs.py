@@ -16,6 +16,7 @@ from placewise.model.graph import Graph
 class CostTable:
     """Seconds of every op on every device and of every tensor on every link class.
 
+    All are seconds per sample: what a phase of the graph repeats counts every time.
     `op_seconds` [n_ops, n_devices], inf where a device cannot run the op; `transfer_seconds`
     [n_tensors, n_link_classes], column 0 (the same memory) zero; `op_source` [n_ops, n_devices] indexes
     `sources` and says where each op's figure comes from ("given", "roofline", "measured", "assumed");
@@ -68,7 +69,8 @@ class CostTable:
 def transfer_seconds_of(graph: Graph, cluster: Cluster) -> Floats:
     """Transfer times [n_tensors, n_link_classes] from bytes: latency + bytes / bandwidth.
 
-    Tensors of unknown size that no op reads and nobody asks for cost nothing; others raise CostError.
+    What a phase repeats is paid every time. Tensors of unknown size that no op reads and nobody asks for cost
+    nothing; others raise CostError.
     """
     unknown = graph.tensors.bytes < 0
     if unknown.any():
@@ -80,5 +82,7 @@ def transfer_seconds_of(graph: Graph, cluster: Cluster) -> Floats:
             )
     size = np.maximum(graph.tensors.bytes, 0)[:, None].astype(np.float64)
     seconds = cluster.class_latency + size / cluster.class_bandwidth
+    if graph.phases:
+        seconds *= graph.tensor_repeats[:, None]
     seconds[:, 0] = 0.0
     return seconds

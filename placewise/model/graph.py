@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from placewise.errors import GraphError
 from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
-from placewise.model.tables import Edges, Ops, Tensors, Weights
+from placewise.model.tables import Edges, Ops, Phase, Tensors, Weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,10 +32,11 @@ class Source:
 class Graph:
     """Ops in topological order, the tensors between them and the weights that they use.
 
-    A tensor with many consumers is one tensor. Lookup tables are derived on construction:
-    ``in_offsets`` [n_ops + 1] (rows of `edges` of each op), ``out_offsets`` [n_ops + 1] (rows of
-    `tensors` made by each op), ``weight_offsets`` [n_ops + 1] (rows of `weight_edges`), and the distinct
-    consumers of tensor t in ascending order, ``consumers[consumer_offsets[t]:consumer_offsets[t + 1]]``.
+    A tensor with many consumers is one tensor. `phases`, if there are any, run one after the other, each as often as
+    it says; every op belongs to one (`ops.phase`), and no edge leads back to an earlier one. Lookup tables are derived
+    on construction: ``in_offsets`` [n_ops + 1] (rows of `edges` of each op), ``out_offsets`` [n_ops + 1] (rows of
+    `tensors` made by each op), ``weight_offsets`` [n_ops + 1] (rows of `weight_edges`), and the distinct consumers of
+    tensor t in ascending order, ``consumers[consumer_offsets[t]:consumer_offsets[t + 1]]``.
 
     Raises GraphError for edges to nowhere, an order that is not topological, duplicate names or columns
     of unequal length.
@@ -47,6 +48,7 @@ class Graph:
     edges: Edges
     weight_edges: Edges
     source: Source | None = None
+    phases: tuple[Phase, ...] = ()
     in_offsets: Longs = field(init=False)
     out_offsets: Longs = field(init=False)
     weight_offsets: Longs = field(init=False)
@@ -100,6 +102,21 @@ class Graph:
         """Weight ids that `op` uses, by argument position."""
         return self.weight_edges.value[self.weight_offsets[op] : self.weight_offsets[op + 1]]
 
+    @property
+    def op_repeats(self) -> Longs:
+        """How often each op [n_ops] runs for one sample."""
+        return np.array([phase.repeats for phase in self.phases] or [1], np.int64)[self.ops.phase]
+
+    @property
+    def tensor_repeats(self) -> Longs:
+        """How often each tensor [n_tensors] is made, or read, for one sample: by the ops that do so most often."""
+        repeats = self.op_repeats
+        most = np.ones(self.n_tensors, np.int64)
+        made = self.tensors.producer >= 0
+        most[made] = repeats[self.tensors.producer[made]]
+        np.maximum.at(most, self.edges.value, repeats[self.edges.consumer])
+        return most
+
     def with_source(self, source: Source) -> Graph:
         return replace(self, source=source)
 
@@ -116,6 +133,8 @@ class Graph:
             columns += [part.bytes, part.dtype, part.shape.offsets, part.shape.values]
         for edges in (self.edges, self.weight_edges):
             columns += [edges.value, edges.consumer, edges.position]
+        if self.phases:
+            columns += [self.ops.phase, np.array([phase.repeats for phase in self.phases], np.int64)]
         for column in columns:
             state.update(column.tobytes())
         return state.hexdigest()
@@ -154,5 +173,26 @@ def _validate(graph: Graph) -> None:
         raise GraphError(f"op {name!r} stands before an op that feeds it", remedy="build graphs with GraphBuilder")
     if n_ops and (graph.ops.group.min() < -1 or graph.ops.state_bytes.min() < 0):
         raise GraphError("group ids must be ≥ −1 and state bytes ≥ 0")
+    _validate_phases(graph)
     if len(graph.weights) and graph.weights.storage.min() < 0:
         raise GraphError("storage ids must be ≥ 0")
+
+
+def _validate_phases(graph: Graph) -> None:
+    phase, names = graph.ops.phase, [phase.name for phase in graph.phases]
+    if len(set(names)) < len(names):
+        raise GraphError("two phases have one name", remedy="give every phase its own name")
+    if n_outside := int(((phase < 0) | (phase >= max(len(names), 1))).sum()):
+        raise GraphError(f"{n_outside} ops belong to no phase of the graph", remedy="give the phases to the builder")
+    if not names:
+        return
+    maker = graph.tensors.producer[graph.edges.value]
+    back = (maker >= 0) & (phase[maker] > phase[graph.edges.consumer])
+    if back.any():
+        row = int(np.argmax(back))
+        reader, source = graph.edges.consumer[row], maker[row]
+        raise GraphError(
+            f"op {graph.ops.name[reader]!r} of phase {names[phase[reader]]!r} reads what {graph.ops.name[source]!r} of "
+            f"the later phase {names[phase[source]]!r} makes",
+            remedy="phases run one after the other",
+        )

@@ -15,6 +15,22 @@ from placewise.model.dtypes import DTYPES
 T = TypeVar("T")
 Attributes = Mapping[str, Any]
 
+MOST_REPEATS = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A part of a model that runs `repeats` times for every sample, after the phases before it (prefill, decode)."""
+
+    name: str
+    repeats: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.name or not 1 <= self.repeats <= MOST_REPEATS:
+            raise GraphError(
+                f"phase {self.name!r} is repeated {self.repeats} times", remedy=f"name it, and say 1 to {MOST_REPEATS}"
+            )
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interned(Generic[T]):
@@ -60,7 +76,8 @@ class Ops:
     `kind` is one vocabulary over all formats (ONNX names where ONNX has the op); `scope` a module path
     such as ``encoder.layer.3.attention``; `dtype` the compute type's code in `DTYPES`; `group` a
     colocation group (−1 for none); `state_bytes` what stays resident wherever the op runs besides its
-    weights (KV cache, the published `size`); `origin` the ids of its nodes in the source file.
+    weights (KV cache, the published `size`); `origin` the ids of its nodes in the source file; `phase` indexes
+    the graph's phases (0 where it has none).
     """
 
     name: tuple[str, ...]
@@ -72,9 +89,12 @@ class Ops:
     group: Ints
     state_bytes: Longs
     origin: Ragged
+    phase: Bytes8
 
     def __post_init__(self) -> None:
-        dtypes = {"dtype": np.int8, "backward": np.bool_, "group": np.int32, "state_bytes": np.int64}
+        dtypes = {
+            "dtype": np.int8, "backward": np.bool_, "group": np.int32, "state_bytes": np.int64, "phase": np.int8,
+        }  # fmt: skip
         _freeze(self, dtypes, len(self.name), "op")
         for what, words in (("kinds", self.kind.values), ("scopes", self.scope.values)):
             if len(set(words)) < len(words):

@@ -3,7 +3,8 @@
 Colocation groups are contracted to blocks. A forward op that reads a tensor puts its block after the block
 that makes it. Backward ops follow their block; a block with backward ops only stands for a forward twin of
 no cost whose edges are mirrored, so an edge between backward ops counts reversed where one of them is in
-such a block, and not at all elsewhere (Tarnawski et al., NeurIPS 2020, and their published program). Blocks
+such a block, and not at all elsewhere (Tarnawski et al., NeurIPS 2020, and their published program). An edge
+from one phase of a model to a later one binds time, not stages: every phase goes through the whole pipeline. Blocks
 on a cycle cannot be told apart by any chain of ideals and are fused.
 """
 
@@ -90,14 +91,15 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
 def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
     """None if the placement `device` [n_ops] is convex, else the ops of a path that leaves a device and comes back.
 
-    Only forward ops count, and the path is one of ops: colocation groups do not make paths (the contiguity of the
-    integer program of Tarnawski et al. 2020). Ops without a device (−1) are on no device that could be left.
+    Only forward ops of one phase count, and the path is one of ops: colocation groups do not make paths (the
+    contiguity of the integer program of Tarnawski et al. 2020). Ops without a device (−1) are on no device that could
+    be left.
     """
     graph = problem.graph
     via = np.full(problem.n_ops, -1, np.int32)
     for d in np.unique(device[device >= 0]).tolist():
         back = _comes_back(
-            graph.out_offsets, graph.consumer_offsets, graph.consumers, graph.ops.backward,
+            graph.out_offsets, graph.consumer_offsets, graph.consumers, graph.ops.backward, graph.ops.phase,
             frozen(device, np.int32), d, via,
         )  # fmt: skip
         if back >= 0:
@@ -108,8 +110,20 @@ def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
     return None
 
 
+def forward_edges(problem: Problem) -> list[tuple[int, int]]:
+    """Distinct pairs of forward ops of one phase of which the second reads a tensor of the first, ascending."""
+    graph = problem.graph
+    maker = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets)).astype(np.int64)
+    made = maker >= 0
+    tail, head = maker[made], graph.consumers[made]
+    forward = ~(graph.ops.backward[tail] | graph.ops.backward[head])
+    forward &= graph.ops.phase[tail] == graph.ops.phase[head]
+    pairs = distinct(tail[forward] * max(problem.n_ops, 1) + head[forward]).tolist()
+    return [divmod(pair, problem.n_ops) for pair in pairs]
+
+
 @kernel
-def _comes_back(out_offsets, consumer_offsets, consumers, backward, device, d, via):
+def _comes_back(out_offsets, consumer_offsets, consumers, backward, phase, device, d, via):
     """The first op on device `d` with a path to it that left `d`, or −1; `via` [n_ops] is the op before on the path."""
     via[:] = -1
     for op in range(len(device)):
@@ -117,7 +131,7 @@ def _comes_back(out_offsets, consumer_offsets, consumers, backward, device, d, v
             continue
         for row in range(consumer_offsets[out_offsets[op]], consumer_offsets[out_offsets[op + 1]]):
             reader = consumers[row]
-            if backward[reader]:
+            if backward[reader] or phase[reader] != phase[op]:
                 continue
             if device[reader] != d:
                 via[reader] = op
@@ -142,6 +156,7 @@ def _block_edges(problem: Problem) -> tuple[Ints, Ints]:
     orphan = np.bincount(block[~backward], minlength=problem.n_blocks) == 0
     mirrored = backward[source] & backward[target] & (orphan[tail] | orphan[head])
     counts = (mirrored | ~backward[target]) & (tail != head)
+    counts &= graph.ops.phase[source] == graph.ops.phase[target]
     return np.where(mirrored, head, tail)[counts], np.where(mirrored, tail, head)[counts]
 
 

@@ -220,6 +220,7 @@ def _rebuild(graph: Graph, plan: _Plan) -> Graph:
         edges=Edges(tensor_rank[value[~fixed]], consumer[~fixed], position[~fixed]),
         weight_edges=Edges(weight[by_user].astype(np.int32), user[by_user], argument[by_user]),
         source=graph.source,
+        phases=graph.phases,
     )
 
 
@@ -235,6 +236,7 @@ def _take_ops(graph: Graph, plan: _Plan, rows: Longs) -> Ops:
         group=ops.group[rows],
         state_bytes=ops.state_bytes[rows],
         origin=Ragged.of((*ops.origin[row], *sorted(given.get(row, ()))) for row in rows.tolist()),
+        phase=ops.phase[rows],
     )
 
 

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
-from placewise.model.columns import Ints, Longs, distinct
+from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.chains.stages import NEVER, Priced, StageCosts
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contract import Contraction, forward_edges
 
 _MOST_SUM = 1 << 45
 """Units of all costs together: far below what CP-SAT's whole numbers hold."""
@@ -131,7 +131,7 @@ class Program:
         """
         model, block = self.model, problem.block.tolist()
         forward = np.flatnonzero(~problem.graph.ops.backward).tolist()
-        edges = _forward_edges(problem)
+        edges = forward_edges(problem)
         for m in range(len(self.kinds)):
             z = {op: model.new_bool_var("") for op in forward}
             for op in forward:
@@ -189,17 +189,6 @@ def _lost(costs: StageCosts, unit: int) -> int:
     work = np.where(able, costs.seconds % unit, 0).max(axis=1, initial=0).sum()
     moved = np.maximum(costs.enter % unit, costs.leave % unit).max(axis=1, initial=0).sum()
     return int(work + moved) + len(costs.size) + len(costs.producer)
-
-
-def _forward_edges(problem: Problem) -> list[tuple[int, int]]:
-    """Distinct pairs of forward ops of which the second reads a tensor of the first."""
-    graph = problem.graph
-    maker = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets)).astype(np.int64)
-    made = maker >= 0
-    tail, head = maker[made], graph.consumers[made]
-    forward = ~(graph.ops.backward[tail] | graph.ops.backward[head])
-    pairs = distinct(tail[forward] * max(problem.n_ops, 1) + head[forward]).tolist()
-    return [divmod(pair, problem.n_ops) for pair in pairs]
 
 
 def _places(graph: Contraction, home: Ints, width: int) -> Longs:

@@ -18,7 +18,7 @@ from placewise.placers.common.holdings import holdings, may_run
 from placewise.placers.schedules.moves import choices
 from placewise.placers.timed.program import Literal, Program, Sum, negated
 from placewise.simulate.arrays import Arrays
-from placewise.simulate.contract import Contraction, contract
+from placewise.simulate.contract import Contraction, contract, forward_edges
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -110,9 +110,7 @@ class Homes:
             return
         graph, model = self.problem.graph, self.program.model
         forward = np.flatnonzero(~graph.ops.backward).tolist()
-        maker = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
-        pairs = {*zip(maker.tolist(), graph.consumers.tolist(), strict=True)}
-        edges = sorted((tail, head) for tail, head in pairs if tail >= 0 and {tail, head} <= set(forward))
+        edges = forward_edges(self.problem)
         for d in range(self.problem.n_devices):
             may = {op: self.program.literal() for op in forward}
             for op in forward:
