@@ -19,12 +19,12 @@ from placewise.simulate.replicas import equal_devices
 def naive_edges(problem: Problem) -> set[tuple[int, int]]:
     """The edges between blocks that contiguity respects, op by op."""
     graph, block = problem.graph, problem.block.tolist()
-    backward = graph.ops.backward.tolist()
+    backward, phase = graph.ops.backward.tolist(), graph.ops.phase.tolist()
     forward_blocks = {block[op] for op in range(graph.n_ops) if not backward[op]}
     edges = set()
     for row in range(len(graph.edges)):
         u, v = int(graph.tensors.producer[graph.edges.value[row]]), int(graph.edges.consumer[row])
-        if u < 0 or block[u] == block[v]:
+        if u < 0 or block[u] == block[v] or phase[u] != phase[v]:
             continue
         if not backward[v]:
             edges.add((block[u], block[v]))
@@ -41,12 +41,13 @@ def is_chain(edges: set[tuple[int, int]], home: tuple[int, ...]) -> bool:
 
 
 def leaves_and_returns(problem: Problem, device: list[int]) -> bool:
-    """Whether a path of forward ops leaves some device's ops and comes back, by following every path."""
+    """Whether a path of forward ops of one phase leaves some device's ops and comes back, by following every path."""
     graph = problem.graph
     after: dict[int, set[int]] = {op: set() for op in range(graph.n_ops)}
     for tensor, op in zip(graph.edges.value.tolist(), graph.edges.consumer.tolist(), strict=True):
         maker = int(graph.tensors.producer[tensor])
-        if maker >= 0 and not graph.ops.backward[maker] and not graph.ops.backward[op]:
+        forward = maker >= 0 and not graph.ops.backward[maker] and not graph.ops.backward[op]
+        if forward and graph.ops.phase[maker] == graph.ops.phase[op]:
             after[maker].add(op)
 
     def returns(op: int, home: int) -> bool:

@@ -250,7 +250,7 @@ def _rebuilt(graph: Graph, order: list[int]) -> tuple[Graph, list[int]]:
         ops = graph.ops
         new[op] = builder.add_op(
             ops.name[op], ops.kind[op], backward=bool(ops.backward[op]), group=int(ops.group[op]),
-            state_bytes=int(ops.state_bytes[op]),
+            state_bytes=int(ops.state_bytes[op]), phase=int(ops.phase[op]),
         )  # fmt: skip
         for weight in graph.weights_of(op):
             builder.use_weight(weights[weight], new[op])
@@ -266,7 +266,7 @@ def _rebuilt(graph: Graph, order: list[int]) -> tuple[Graph, list[int]]:
     }  # fmt: skip
     for tensor, op in zip(graph.edges.value.tolist(), graph.edges.consumer.tolist(), strict=True):
         builder.add_edge(number[tensor], new[op])
-    rebuilt = builder.build()
+    rebuilt = builder.build(phases=graph.phases)
     assert rebuilt.ops.name == tuple(graph.ops.name[op] for op in order)
     assert rebuilt.tensors.name == tuple(graph.tensors.name[t] for t in tensors)
     return rebuilt, tensors
