@@ -1,0 +1,57 @@
+"""Convolutions, batch normalization and pooling over images [batch, channels, height, width]."""
+
+from __future__ import annotations
+
+from placewise.zoo.net import Net, Value
+
+Window = int | tuple[int, int]
+
+
+def pair(window: Window) -> tuple[int, int]:
+    return (window, window) if isinstance(window, int) else window
+
+
+def convolve(
+    net: Net, images: Value, outputs: int, kernel: Window, *, stride: Window = 1, same: bool = True, group: int = 1
+) -> Value:
+    """A convolution without bias; `same` pads so that a stride of 1 keeps the size (half of the kernel each side)."""
+    batch, channels, *size = images.shape
+    window, strides = pair(kernel), pair(stride)
+    pads = tuple((k - 1) // 2 for k in window) if same else (0, 0)
+    weight = net.weight("weight", outputs, channels // group, *window)
+    shape = (batch, outputs, *_sizes(size, window, strides, pads))
+    attributes = {"kernel_shape": window, "strides": strides, "pads": (*pads, *pads), "group": group}
+    return net.op("Conv", images, weight, shape=shape, **attributes)
+
+
+def normalize(net: Net, images: Value, *, epsilon: float = 1e-5) -> Value:
+    """Batch normalization by the running mean and variance."""
+    channels = images.shape[1]
+    weights = [net.weight(name, channels) for name in ("weight", "bias", "running_mean", "running_var")]
+    return net.each("BatchNormalization", images, *weights, epsilon=epsilon)
+
+
+def pool(net: Net, images: Value, kind: str, kernel: Window, *, stride: Window = 1, same: bool = True) -> Value:
+    """``MaxPool`` or ``AveragePool``."""
+    batch, channels, *size = images.shape
+    window, strides = pair(kernel), pair(stride)
+    pads = tuple((k - 1) // 2 for k in window) if same else (0, 0)
+    shape = (batch, channels, *_sizes(size, window, strides, pads))
+    return net.op(kind, images, shape=shape, kernel_shape=window, strides=strides, pads=(*pads, *pads))
+
+
+def classify(net: Net, images: Value, classes: int, *, dropout: float = 0.0) -> Value:
+    """The mean over each map, and a score for each class."""
+    batch, channels, *_ = images.shape
+    with net.within("avgpool"):
+        mean = net.op("ReduceMean", images, shape=(batch, channels, 1, 1), axes=(2, 3), keepdims=1)
+        flat = net.dropout(net.reshape(mean, batch, channels), dropout)
+    with net.within("fc"):
+        weight, bias = net.weight("weight", classes, channels), net.weight("bias", classes)
+        return net.op("Gemm", flat, weight, bias, shape=(batch, classes), transB=1, output=True)
+
+
+def _sizes(
+    size: list[int], window: tuple[int, int], strides: tuple[int, int], pads: tuple[int, ...]
+) -> tuple[int, ...]:
+    return tuple((n + 2 * p - k) // s + 1 for n, p, k, s in zip(size, pads, window, strides, strict=True))

@@ -1,0 +1,52 @@
+"""What the zoo knows of one workload: its name, source, hyper-parameters and the function that builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from placewise.errors import InputError
+from placewise.model.graph import Graph
+from placewise.zoo.net import Net
+
+MAX_SIZE = 10**9
+"""No hyper-parameter is larger: what passes is refused where a tensor or the number of ops becomes absurd."""
+
+Sizes = Mapping[str, int]
+Build = Callable[[Net, Sizes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One workload. `dims` are its hyper-parameters with their defaults; those in `zero` may be 0.
+
+    `build` adds its ops to a net, or `graph` makes the whole graph (families without layers).
+    """
+
+    name: str
+    summary: str
+    paper: str
+    dims: Sizes
+    build: Build | None = None
+    graph: Callable[[Sizes, str], Graph] | None = None
+    zero: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dims", MappingProxyType(dict(self.dims)))
+
+    def __str__(self) -> str:
+        sizes = ", ".join(f"{name} {value}" for name, value in self.dims.items())
+        return f"{self.name}: {self.summary} [{self.paper}]; {sizes}"
+
+    def sizes(self, wished: Mapping[str, int]) -> dict[str, int]:
+        """All hyper-parameters, with the wished ones in place. Raises InputError."""
+        for name, value in wished.items():
+            if name not in self.dims:
+                known = ", ".join(self.dims)
+                raise InputError(f"has no dimension {name!r}", where=f"zoo:{self.name}", remedy=f"it has {known}")
+            least = 0 if name in self.zero else 1
+            if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_SIZE:
+                remedy = f"give a whole number from {least} to {MAX_SIZE:,}"
+                raise InputError(f"dimension {name} is {value!r}", where=f"zoo:{self.name}", remedy=remedy)
+        return {**self.dims, **wished}

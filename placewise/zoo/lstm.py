@@ -1,0 +1,60 @@
+"""LSTM cells as TensorFlow 1 unrolls them: one product for all four gates, then op by op."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from placewise.zoo.net import Net, Value, Weight
+
+
+class Cell(NamedTuple):
+    """The weights of one layer, shared by all its steps."""
+
+    kernel: Weight
+    bias: Weight
+    projection: Weight | None
+
+
+class State(NamedTuple):
+    """What a step hands to the next one: output (projected, if the cell does) and memory."""
+
+    output: Value
+    memory: Value
+
+
+def cell(net: Net, inputs: int, hidden: int, *, projection: int = 0) -> Cell:
+    """Fresh weights for inputs [batch, `inputs`] (Hochreiter and Schmidhuber 1997; projection: Sak et al. 2014)."""
+    returned = projection or hidden
+    kernel = net.weight("kernel", inputs + returned, 4 * hidden)
+    bias = net.weight("bias", 4 * hidden)
+    return Cell(kernel, bias, net.weight("projection", hidden, projection) if projection else None)
+
+
+def initial(net: Net, name: str, batch: int, hidden: int, *, projection: int = 0) -> State:
+    """The state before the first step, an input of the model."""
+    output = net.input(f"{name}.output", batch, projection or hidden)
+    return State(output, net.input(f"{name}.memory", batch, hidden))
+
+
+def step(net: Net, weights: Cell, inputs: Value, state: State) -> State:
+    """One step: 14 ops, and a product more with projection. The forget gate's bias starts at 1 by an op of its own."""
+    gates = net.matmul(net.concat((inputs, state.output), axis=1), weights.kernel)
+    gates = net.each("Add", gates, weights.bias, label="BiasAdd")
+    enter, new, forget, leave = net.split(gates, 4, axis=1)
+    forget = net.each("Sigmoid", net.each("Add", forget, net.constant(1.0), label="forget_bias"), label="forget")
+    kept = net.each("Mul", state.memory, forget, label="keep")
+    fresh = net.each("Mul", net.each("Sigmoid", enter, label="enter"), net.each("Tanh", new, label="new"))
+    memory = net.each("Add", kept, fresh, label="memory")
+    output = net.each("Mul", net.each("Tanh", memory), net.each("Sigmoid", leave, label="leave"), label="output")
+    if weights.projection is not None:
+        output = net.matmul(output, weights.projection, label="projected")
+    return State(output, memory)
+
+
+def unstacked(net: Net, values: Value) -> list[Value]:
+    """[steps, …] as one value […] for each step."""
+    steps, *rest = values.shape
+    if steps == 1:
+        return [net.op("Squeeze", values, shape=rest, dtype=values.dtype, axes=(0,))]
+    parts = net.split(values, steps, axis=0)
+    return [net.op("Squeeze", part, shape=rest, dtype=values.dtype, axes=(0,)) for part in parts]

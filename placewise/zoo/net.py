@@ -1,0 +1,188 @@
+"""Net: a graph under construction whose values know their shapes, and whose ops are named after their scope."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from placewise.errors import InputError
+from placewise.model.builder import GraphBuilder
+from placewise.model.dtypes import BITS, dtype_code
+
+MAX_OPS = 500_000
+MAX_BYTES = 1 << 43
+"""Of one tensor or weight: so the sum over all of them is still a 64-bit integer."""
+
+
+class Value(NamedTuple):
+    """A tensor: its id in the builder, dimensions and element type."""
+
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Weight(NamedTuple):
+    """A weight: its id in the builder and dimensions."""
+
+    number: int
+    shape: tuple[int, ...]
+
+
+class Net:
+    """Adds ops in topological order; `training` says whether the net drops out as it does while it is trained.
+
+    Every method that adds an op raises InputError where the sizes that the user chose do not fit or are absurd.
+    """
+
+    def __init__(self, dtype: str, *, training: bool = False) -> None:
+        self.builder = GraphBuilder()
+        self.dtype, self.training = dtype, training
+        self._scope = ""
+        self._times: dict[str, int] = {}
+        self._constants: dict[float, Weight] = {}
+
+    @contextmanager
+    def within(self, *scope: str | int) -> Iterator[None]:
+        """Ops and weights added inside are named ``…scope`` (dotted)."""
+        before = self._scope
+        self._scope = ".".join((*([before] if before else []), *map(str, scope)))
+        yield
+        self._scope = before
+
+    def input(self, name: str, *shape: int, dtype: str = "") -> Value:
+        """An input of the model."""
+        dtype = dtype or self.dtype
+        nbytes = _bytes(name, shape, dtype)
+        return Value(self.builder.add_tensor(-1, shape=shape, dtype=dtype, nbytes=nbytes, name=name), shape, dtype)
+
+    def weight(self, name: str, *shape: int) -> Weight:
+        """A parameter of the element type of the net."""
+        full = f"{self._scope}.{name}" if self._scope else name
+        nbytes = _bytes(full, shape, self.dtype)
+        return Weight(self.builder.add_weight(full, shape=shape, dtype=self.dtype, nbytes=nbytes), shape)
+
+    def constant(self, value: float) -> Weight:
+        """A number that is no parameter: a weight without dimensions, one per number."""
+        found = self._constants.get(value)
+        if found is None:
+            number = self.builder.add_weight(f"constant.{value:g}", shape=(), dtype=self.dtype)
+            found = self._constants[value] = Weight(number, ())
+        return found
+
+    def op(
+        self,
+        kind: str,
+        *arguments: Value | Weight,
+        shape: Sequence[int],
+        dtype: str = "",
+        label: str = "",
+        output: bool = False,
+        **attributes: Any,
+    ) -> Value:
+        """One op with one result of `shape`; arguments take their positions in order."""
+        (made,) = self.ops_of(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
+        return made
+
+    def split(self, value: Value, parts: int, *, axis: int) -> list[Value]:
+        """Equal parts along `axis`."""
+        if value.shape[axis] % parts:
+            raise InputError(f"{value.shape[axis]} cannot be split into {parts} equal parts", where=self._scope)
+        shape = list(value.shape)
+        shape[axis] //= parts
+        return self.ops_of("Split", (value,), [tuple(shape)] * parts, {"axis": axis, "num_outputs": parts})
+
+    def ops_of(
+        self,
+        kind: str,
+        arguments: Sequence[Value | Weight],
+        shapes: Sequence[tuple[int, ...]],
+        attributes: Mapping[str, Any],
+        dtype: str = "",
+        label: str = "",
+        output: bool = False,
+    ) -> list[Value]:
+        """One op with a result of each of `shapes`."""
+        builder, name = self.builder, f"{self._scope}/{label or kind}"
+        if builder.n_ops >= MAX_OPS:
+            raise InputError(f"these sizes give more than {MAX_OPS:,} ops", remedy="choose fewer steps or layers")
+        times = self._times.get(name, 0)
+        self._times[name] = times + 1
+        if times:
+            name = f"{name}_{times}"
+        dtype = dtype or self.dtype
+        op = builder.add_op(name, kind, scope=self._scope, attributes=attributes, dtype=dtype)
+        for position, argument in enumerate(arguments):
+            use = builder.add_edge if isinstance(argument, Value) else builder.use_weight
+            use(argument.number, op, position)
+        made = []
+        for place, shape in enumerate(shapes):
+            nbytes = _bytes(name, shape, dtype)
+            title = name if len(shapes) == 1 else f"{name}:{place}"
+            number = builder.add_tensor(op, shape=shape, dtype=dtype, nbytes=nbytes, name=title, output=output)
+            made.append(Value(number, shape, dtype))
+        return made
+
+    # What most nets are made of.
+
+    def each(self, kind: str, value: Value, *others: Value | Weight, **more: Any) -> Value:
+        """Element by element, the other arguments broadcast to the first one's shape."""
+        return self.op(kind, value, *others, shape=value.shape, **more)
+
+    def matmul(self, left: Value, right: Value | Weight, **more: Any) -> Value:
+        """[…, M, K] · […, K, N]; leading dimensions are those of `left`."""
+        if left.shape[-1] != right.shape[-2]:
+            problem = f"a product of {_sizes(left.shape)} and {_sizes(right.shape)}"
+            raise InputError(problem, where=self._scope, remedy="choose sizes that fit each other")
+        return self.op("MatMul", left, right, shape=(*left.shape[:-1], right.shape[-1]), **more)
+
+    def dense(self, value: Value, outputs: int, *, bias: bool = True, name: str = "") -> Value:
+        """A product with a fresh kernel and, with `bias`, an addition."""
+        with self.within(name) if name else self.within():
+            made = self.matmul(value, self.weight("kernel", value.shape[-1], outputs))
+            return self.each("Add", made, self.weight("bias", outputs), label="BiasAdd") if bias else made
+
+    def concat(self, values: Sequence[Value], *, axis: int) -> Value:
+        shape = list(values[0].shape)
+        shape[axis] = sum(value.shape[axis] for value in values)
+        return self.op("Concat", *values, shape=shape, axis=axis)
+
+    def reshape(self, value: Value, *shape: int) -> Value:
+        return self.op("Reshape", value, shape=shape, dtype=value.dtype)
+
+    def transpose(self, value: Value, *order: int) -> Value:
+        return self.op("Transpose", value, shape=[value.shape[axis] for axis in order], perm=order)
+
+    def dropout(self, value: Value, rate: float) -> Value:
+        """Elements are dropped at random while the net is trained: a mask of 0 and 1, and x / keep · mask."""
+        if not self.training or not rate:
+            return value
+        keep, shape = 1 - rate, value.shape
+        with self.within("dropout"):
+            noise = self.op("RandomUniform", shape=shape, low=keep, high=1 + keep, dims=shape)
+            mask = self.each("Floor", noise)
+            return self.each("Mul", self.each("Div", value, self.constant(keep)), mask)
+
+    def layer_norm(self, value: Value, name: str, epsilon: float = 1e-12) -> Value:
+        """Over the last dimension, with a scale and a shift."""
+        width = value.shape[-1]
+        with self.within(name):
+            scale, shift = self.weight("weight", width), self.weight("bias", width)
+            return self.each("LayerNormalization", value, scale, shift, axis=-1, epsilon=epsilon)
+
+
+def _bytes(name: str, shape: Sequence[int], dtype: str) -> int:
+    """Bytes of a dense value; raises InputError where a dimension is not positive or the whole is absurd."""
+    count = math.prod(shape)
+    if count <= 0 and min(shape, default=1) <= 0:
+        raise InputError(f"{name} would have the shape {_sizes(shape)}", remedy="choose larger sizes")
+    nbytes = (count * int(BITS[dtype_code(dtype)]) + 7) // 8
+    if nbytes > MAX_BYTES:
+        raise InputError(f"{name} would have {nbytes:.3g} bytes ({_sizes(shape)})", remedy="choose smaller sizes")
+    return nbytes
+
+
+def _sizes(shape: Sequence[int]) -> str:
+    return "×".join(map(str, shape)) or "a scalar"

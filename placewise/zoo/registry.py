@@ -1,0 +1,58 @@
+"""The zoo by name: `names`, `describe`, `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from placewise.errors import InputError
+from placewise.model.graph import Graph, Source
+from placewise.zoo import images, rnnlm
+from placewise.zoo.entry import Entry
+from placewise.zoo.net import Net
+
+DTYPES = ("float32", "float16", "bfloat16", "float64")
+
+ENTRIES: Mapping[str, Entry] = MappingProxyType(
+    {entry.name: entry for family in (rnnlm, images) for entry in family.ENTRIES}
+)
+_NO_DIMS: Mapping[str, int] = MappingProxyType({})
+
+
+def names() -> tuple[str, ...]:
+    """The names of all workloads."""
+    return tuple(ENTRIES)
+
+
+def describe(name: str) -> Entry:
+    """A workload's summary, paper and hyper-parameters; `str` of it is one line. Raises InputError."""
+    if name not in ENTRIES:
+        near = get_close_matches(str(name), ENTRIES, n=1)
+        known = f"did you mean {near[0]!r}? " if near else ""
+        raise InputError(f"the zoo has no {name!r}", remedy=f"{known}It has {', '.join(ENTRIES)}".lstrip())
+    return ENTRIES[name]
+
+
+def generate(name: str, dims: Mapping[str, int] = _NO_DIMS, dtype: str = "float32", *, training: bool = False) -> Graph:
+    """The forward graph of a workload.
+
+    `dims` replaces hyper-parameters (`describe(name).dims`); weights and activations have the floating-point type
+    `dtype`; with `training` the graph has what only runs while the model is trained: dropout, auxiliary classifiers.
+    Raises InputError for an unknown name, dimension or type, and for sizes that do not fit or are absurd.
+    """
+    entry = describe(name)
+    if dtype not in DTYPES:
+        raise InputError(f"dtype is {dtype!r}", where=f"zoo:{name}", remedy=f"choose {', '.join(DTYPES)}")
+    sizes = entry.sizes(dims)
+    options = {"dims": dict(dims), "dtype": dtype, "training": training}
+    source = Source(f"zoo:{name}", "", "zoo", options)
+    try:
+        if entry.graph is not None:
+            return entry.graph(sizes, dtype).with_source(source)
+        net = Net(dtype, training=training)
+        if entry.build is not None:
+            entry.build(net, sizes)
+        return net.builder.build(source)
+    except InputError as error:
+        raise error.at(f"zoo:{name}") from None

@@ -1,0 +1,69 @@
+"""RNNLM: the language model of many LSTM layers that device placement began with.
+
+Jozefowicz et al., Exploring the Limits of Language Modeling, arXiv 1602.02410: LSTM-2048-512 (2048 units projected to
+512, embeddings of 512), 793,470 words, a softmax sampled with 8192 words, 20 steps, 10 % dropout. Mirhoseini et al.
+(ICML 2017) place it with 2 layers and a batch of 64, Zhou et al. (GDP, 2019) with 2, 4 and 8 layers; neither says the
+other sizes, so those of Jozefowicz et al. are taken.
+"""
+
+from __future__ import annotations
+
+from placewise.zoo import lstm
+from placewise.zoo.entry import Entry, Sizes
+from placewise.zoo.net import Net, Value
+
+DROPOUT = 0.1
+
+
+def build(net: Net, sizes: Sizes) -> None:
+    """Words [steps, batch] → the mean loss over all of them."""
+    steps, batch, hidden, width = sizes["steps"], sizes["batch"], sizes["hidden"], sizes["projection"]
+    words = net.input("words", steps, batch, dtype="int32")
+    with net.within("embedding"):
+        table = net.weight("table", sizes["vocabulary"], width)
+        embedded = net.op("Gather", table, words, shape=(steps, batch, width), axis=0)
+        rows = [net.dropout(row, DROPOUT) for row in lstm.unstacked(net, embedded)]
+    for layer in range(sizes["layers"]):
+        with net.within("layer", layer):
+            cell = lstm.cell(net, width, hidden, projection=width)
+            state = lstm.initial(net, f"state.{layer}", batch, hidden, projection=width)
+            for step, row in enumerate(rows):
+                with net.within("step", step):
+                    state = lstm.step(net, cell, row, state)
+                    rows[step] = net.dropout(state.output, DROPOUT)
+    with net.within("softmax"):
+        _sampled_loss(net, net.concat(rows, axis=0), sizes)
+
+
+def _sampled_loss(net: Net, outputs: Value, sizes: Sizes) -> None:
+    """Every word against one sample of the vocabulary, each score corrected by how likely its word was drawn."""
+    rows, width, sampled = *outputs.shape, sizes["sampled"]
+    table, bias = net.weight("table", sizes["vocabulary"], width), net.weight("bias", sizes["vocabulary"], 1)
+    labels = net.input("labels", rows, dtype="int32")
+    drawn = net.input("sampled", sampled, dtype="int32")
+    with net.within("true"):
+        chosen = net.op("Gather", table, labels, shape=(rows, width), axis=0)
+        product = net.each("Mul", outputs, chosen)
+        true = net.op("ReduceSum", product, shape=(rows, 1), axes=(1,), keepdims=1)
+        true = net.each("Add", true, net.op("Gather", bias, labels, shape=(rows, 1), axis=0), label="BiasAdd")
+        true = net.each("Sub", true, net.input("labels.log_frequency", rows, 1))
+    with net.within("sampled"):
+        chosen = net.op("Gather", table, drawn, shape=(sampled, width), axis=0)
+        some = net.matmul(outputs, net.transpose(chosen, 1, 0))
+        rise = net.op("Gather", bias, drawn, shape=(sampled, 1), axis=0)
+        some = net.each("Add", some, net.reshape(rise, sampled), label="BiasAdd")
+        some = net.each("Sub", some, net.input("sampled.log_frequency", sampled))
+    scores = net.concat((true, some), axis=1)
+    first = net.input("labels.position", rows, dtype="int32")
+    net.op("SoftmaxCrossEntropyLoss", scores, first, shape=(), label="loss", output=True, reduction="mean")
+
+
+_SIZES = {
+    "batch": 64, "steps": 20, "hidden": 2048, "projection": 512, "vocabulary": 793_470, "sampled": 8192,
+}  # fmt: skip
+_PAPER = "Jozefowicz et al. 2016, arXiv 1602.02410; placed by Mirhoseini et al., ICML 2017"
+
+ENTRIES = tuple(
+    Entry(f"rnnlm-{layers}", f"language model of {layers} LSTM layers", _PAPER, {"layers": layers, **_SIZES}, build)
+    for layers in (2, 4, 8)
+)
