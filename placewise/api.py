@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placewise.building import Devices, Model, build
+from placewise.building import Devices, build
 from placewise.errors import InputError
 from placewise.files.plan_file import save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
+from placewise.opening import Model
 from placewise.placers.base import Budget, OnProgress, ignore
 from placewise.placing import place as place_problem
 from placewise.report.console import plain, result_view
@@ -88,30 +89,35 @@ def place(
     pins: Rules | None = None,
     forbidden: Rules | None = None,
     dims: Mapping[str, int] | None = None,
-    costs: str | os.PathLike[str] = "",
+    costs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     graph: str | None = None,
     convex: bool | None = None,
     schedule: str | None = None,
     replicas: int | str | None = None,
     step_samples: int | None = None,
+    dtype: str | None = None,
+    optimizer: str | None = None,
+    inputs: Any = None,
     budget: Budget | float | str | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Plan:
     """Place a model on devices.
 
-    `model` is a path (ONNX, a published workload, a PipeDream profile, a graph or problem file), a Graph or a
-    Problem; `devices` a line such as ``"2xA100-80GB,cpu"``, ``"this"``, a TOML path, a mapping of device to memory,
-    or a Cluster. `budget` may be seconds, also as "60s". The other wishes are those of `placewise.wishes.Wishes`.
+    `model` is a path (ONNX, torch.export, OpenVINO, TensorFlow, a Hugging Face configuration, a published workload, a
+    PipeDream profile, a graph or problem file), "zoo:NAME", "hf:NAME", a Graph, a Problem, or a PyTorch module with
+    example `inputs` (a tuple, or a mapping of arguments by name); `devices` a line such as ``"2xA100-80GB,cpu"``,
+    ``"this"``, a TOML path, a mapping of device to memory, or a Cluster. `budget` may be seconds, also as "60s". The
+    other wishes are those of `placewise.wishes.Wishes`.
     Raises PlacewiseError; an infeasible problem is a plan whose status says so.
     """
     wished: dict[str, Any] = {
         "objective": objective, "execution": execution, "communication": communication, "memory": memory,
         "contiguous": contiguous, "headroom": headroom, "pins": pins, "forbidden": forbidden,
         "dims": {} if dims is None else dims, "costs": costs, "graph": graph, "convex": convex, "schedule": schedule,
-        "replicas": replicas, "step_samples": step_samples,
+        "replicas": replicas, "step_samples": step_samples, "dtype": dtype, "optimizer": optimizer,
     }  # fmt: skip
-    problem = build(model, devices, Wishes(**wished))
+    problem = build(model, devices, Wishes(**wished), inputs=inputs)
     return Plan(place_problem(problem, placer, _budget(budget), options=options, on_progress=on_progress))
 
 

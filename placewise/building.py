@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,10 +16,8 @@ from placewise.errors import InputError
 from placewise.files.cluster_file import cluster_of
 from placewise.files.costs_csv import load_costs_csv
 from placewise.files.costs_file import load_costs
-from placewise.files.format import format_name
-from placewise.files.graph_file import load_graph
 from placewise.files.plan_file import PlanFile, is_plan, load_plan, same_model
-from placewise.files.problem_file import constraints_of, load_problem
+from placewise.files.problem_file import constraints_of
 from placewise.files.records import naming
 from placewise.files.split_file import read_placement, split_is_latency
 from placewise.model.cluster import Cluster
@@ -28,69 +25,26 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.readers import read
+from placewise.opening import Model, name_of, open_model, replayed
 from placewise.readers.base import Reading
-from placewise.readers.pipedream import GRAPHS
-from placewise.transform.fold import fold
 from placewise.wishes import NO_WISHES, Wishes
 
-Model = str | os.PathLike[str] | Graph | Problem
 Devices = str | Path | Mapping[Any, object] | Cluster
 
 
-VIEWS = ("folded", "raw")
-
-
-def open_model(model: Model, wishes: Wishes = NO_WISHES) -> Reading:
-    """The graph of a model file in the wished view, or the whole problem where the file holds one."""
-    if wishes.view not in (None, *VIEWS):
-        raise InputError(f"there is no view {wishes.view!r}", remedy=f"choose {' or '.join(VIEWS)}")
-    if wishes.graph not in (None, *GRAPHS):
-        raise InputError(f"there is no graph {wishes.graph!r}", remedy=f"choose {' or '.join(GRAPHS)}")
-    reading = _opened(model, wishes)
-    found = "training" if reading.graph.ops.backward.any() else "inference"
-    if wishes.graph not in (None, found):
-        where = "" if isinstance(model, (Graph, Problem)) else str(model)
-        remedy = f"leave out --graph {wishes.graph}"
-        raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
-    return reading
-
-
-def _opened(model: Model, wishes: Wishes) -> Reading:
-    if isinstance(model, Problem):
-        return Reading(model.graph, model, model.warnings)
-    if isinstance(model, Graph):
-        return Reading(model)
-    if not isinstance(model, (str, os.PathLike)) or not isinstance(os.fspath(model), str):
-        raise InputError(
-            f"a {type(model).__name__} is no model", remedy="give the path of a file, a Graph or a Problem"
-        )
-    path = Path(model)
-    ours = format_name(path)
-    if ours == "placewise-problem":
-        problem = load_problem(path)
-        return Reading(problem.graph, problem, problem.warnings)
-    if ours == "placewise-graph":
-        return Reading(load_graph(path))
-    reading = read(
-        path, dims=wishes.dims, objective=wishes.objective or "throughput", graph=wishes.graph or "inference"
-    )
-    if reading.problem is not None or reading.op_seconds is not None or wishes.view == "raw":
-        return reading
-    return Reading(fold(reading.graph), None, reading.warnings)
-
-
-def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISHES) -> Problem:
+def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISHES, *, inputs: Any = None) -> Problem:
     """The problem of placing `model` on `devices`.
 
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
-    model needs them. Costs are the roofline's. Raises InputError and its kin.
+    model needs them. `inputs` are the example arguments of a PyTorch module. Costs are the roofline's, but for those
+    that the wishes give. Raises InputError and its kin.
     """
-    return _noting_idle_wishes(_problem(open_model(model, wishes), str(model), devices, wishes))
+    reading = open_model(model, wishes, inputs)
+    return _noting_idle_wishes(_problem(reading, name_of(model), devices, wishes))
 
 
 def build_for_plan(
-    model: Model, plan: str | Path, devices: Devices | None = None, wishes: Wishes = NO_WISHES
+    model: Model, plan: str | Path, devices: Devices | None = None, wishes: Wishes = NO_WISHES, *, inputs: Any = None
 ) -> tuple[Problem, Placement]:
     """The problem that a plan (or a published split) answers, and its placement.
 
@@ -102,13 +56,13 @@ def build_for_plan(
         wishes = _as_planned(made, wishes)
     elif wishes.objective is None and split_is_latency(plan):
         wishes = replace(wishes, objective="latency")
-    reading = open_model(model, wishes)
+    reading = open_model(model, wishes, inputs)
     if made is not None:
         with naming(plan):
             same_model(made, reading.graph)
     if devices is None and made is not None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
-    return read_placement(plan, _problem(reading, str(model), devices, wishes))
+    return read_placement(plan, _problem(reading, name_of(model), devices, wishes))
 
 
 def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishes) -> Problem:
@@ -149,23 +103,22 @@ def _costs(reading: Reading, name: str, cluster: Cluster) -> tuple[CostTable, tu
 
 
 def _with_given(base: CostTable, graph: Graph, cluster: Cluster, wishes: Wishes) -> tuple[CostTable, tuple[str, ...]]:
-    """The cost table with the figures of the file that the user names, and a note that says so."""
-    if not wishes.costs:
-        return base, ()
-    if wishes.costs.endswith(".csv"):
-        costs = load_costs_csv(wishes.costs, graph, cluster, base=base)
-    else:
-        costs = load_costs(wishes.costs, graph, cluster)
-    return costs, (f"op times come from {wishes.costs} where it names them: give it again to price the plan",)
+    """The cost table with the figures of the files that the user names, and notes that say so."""
+    notes: list[str] = []
+    for name in wishes.costs:
+        if name.endswith(".csv"):
+            base = load_costs_csv(name, graph, cluster, base=base)
+        else:
+            base = load_costs(name, graph, cluster)
+        notes.append(f"op times come from {name} where it names them: give it again to price the plan")
+    return base, tuple(notes)
 
 
 def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
     """The wishes, with the plan's own where the user has none."""
     source, objective, constraints = plan.source, plan.objective, plan.constraints
     if source is not None:
-        dims = {**source.options.get("dims", {}), **wishes.dims}
-        view = source.view if wishes.view is None else wishes.view
-        wishes = replace(wishes, dims=dims, view=view, graph=wishes.graph or source.options.get("graph"))
+        wishes = replayed(wishes, source)
     if objective is not None and wishes.objective in (None, objective.kind):
         latency = objective.kind == "latency"
         wishes = replace(

@@ -21,6 +21,9 @@ from placewise.units import parse_fraction
 Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
 """Regular expressions and devices: a mapping, or rules or pairs where one expression has several devices."""
 
+_TEXTS = (
+    "objective", "execution", "communication", "memory", "view", "graph", "schedule", "dtype", "optimizer",
+)  # fmt: skip
 MOST = 1 << 40
 """More than any dimension or number of samples."""
 
@@ -33,10 +36,11 @@ class Wishes:
     `execution`, `communication`, `memory`, `schedule` as in `Objective`; `pins` and `forbidden` are rules, of which
     every one holds; `contiguous` defaults to True for throughput, and `convex` asks for less instead; `headroom` is a
     share, also as "10%"; `dims` gives symbolic dimensions; `view` is "folded" (constants folded away) or "raw";
-    `costs` is a file of given op times (CSV ``op,device,seconds`` over the estimates, or a whole cost table); `graph`
-    is "inference" or "training": a PipeDream profile holds both (default: inference), of any other model it must be
-    the one that is there; `replicas` (1 by default; 0, also as "any", for any number) is the most devices per stage,
-    `step_samples` as in `Objective`. Raises InputError.
+    `costs` are files of measured or given op times, one after the other over the estimates (docs/measured.md); `graph`
+    is "inference" or "training": a PipeDream profile holds both (default: inference), a model is given a backward pass
+    and an `optimizer` (docs/training.md), of anything else it must be the one that is there; `dtype` is the element
+    type of a model that is built from its configuration or by the zoo; `replicas` (1 by default; 0, also as "any",
+    for any number) is the most devices per stage, `step_samples` as in `Objective`. Raises InputError.
     """
 
     objective: str | None = None
@@ -49,21 +53,34 @@ class Wishes:
     forbidden: tuple[Rule, ...] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     view: str | None = None
-    costs: str = ""
+    costs: tuple[str, ...] = ()
     graph: str | None = None
     convex: bool | None = None
     schedule: str | None = None
     replicas: int | None = None
     step_samples: int | None = None
+    dtype: str | None = None
+    optimizer: str | None = None
 
     def __post_init__(self) -> None:
-        for name in ("objective", "execution", "communication", "memory", "view", "graph", "schedule"):
+        for name in (
+            "objective",
+            "execution",
+            "communication",
+            "memory",
+            "view",
+            "graph",
+            "schedule",
+            "dtype",
+            "optimizer",
+        ):
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex")}
         clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbidden")}
         clean["headroom"] = _share("headroom", self.headroom)
         clean["dims"] = _dims(self.dims)
-        clean["costs"] = _path("costs", self.costs)
+        several = (self.costs,) if isinstance(self.costs, (str, os.PathLike)) else _several("costs", self.costs)
+        clean["costs"] = tuple(_path("costs", path) for path in several if path != "")
         clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
         if self.replicas is not None:
             clean["replicas"] = _whole("replicas", {"any": 0}.get(str(self.replicas), self.replicas), 0, ", or 'any'")
@@ -106,6 +123,12 @@ def _dims(value: object) -> dict[str, int]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError(f"dims is {_shown(value)}", remedy="give names and sizes, like {'batch': 8}")
     return {name: _whole(f"the dimension {name!r}", size, 1) for name, size in value.items()}
+
+
+def _several(name: str, value: object) -> tuple[object, ...]:
+    if not isinstance(value, (list, tuple)):
+        raise InputError(f"{name} is {_shown(value)}", remedy="give the path of a file, or a list of them")
+    return tuple(value)
 
 
 def _path(name: str, value: object) -> str:

@@ -10,11 +10,12 @@ import pytest
 from published import PROFILES, WORKLOADS, needs_profiles, needs_workloads
 
 import placewise as pw
-from placewise.building import build, build_for_plan, open_model
+from placewise.building import build, build_for_plan
 from placewise.errors import InputError
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.opening import open_model
 from placewise.readers import format_of, read
 from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import simulate

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from published import WORKLOADS, needs_workloads
 
-from placewise.building import build, open_model
+from placewise.building import build
 from placewise.errors import InputError, ModelFileError
 from placewise.files.problem_file import save_problem
 from placewise.model.problem import Objective, Rule
+from placewise.opening import open_model
 from placewise.readers import format_of, read
 from placewise.readers.workload import read_workload
 from placewise.wishes import Wishes

@@ -27,7 +27,7 @@ def test_python_takes_what_the_command_line_takes() -> None:
     for pins in ([("a", "y")], [["a", "y"]], (Rule("a", "y"),), iter([("a", "y")])):
         assert pw.place(toy(15.0), pins=pins, budget=30).problem.constraints.pins == (Rule("a", "y"),)  # type: ignore[arg-type]
     assert Wishes(dims={"batch": np.int64(8)}).dims == {"batch": 8}  # type: ignore[dict-item]
-    assert Wishes(headroom=np.float64(0.25)).headroom == 0.25 and Wishes(costs=Path("a.csv")).costs == "a.csv"  # type: ignore[arg-type]
+    assert Wishes(headroom=np.float64(0.25)).headroom == 0.25 and Wishes(costs=Path("a.csv")).costs == ("a.csv",)  # type: ignore[arg-type]
     assert Wishes(replicas="any").replicas == 0 and Wishes(replicas="4").replicas == 4  # type: ignore[arg-type]
 
 

@@ -23,16 +23,19 @@ def inspect(
     depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,
     view: opt.View = None,
     graph: opt.GraphName = None,
+    optimizer: opt.Optimizer = None,
+    dtype: opt.Dtype = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Show ops, tensors, FLOPs and weights, by kind and by scope."""
-    from placewise.building import open_model
+    from placewise.opening import open_model
     from placewise.studies.inspect import inspect as look
     from placewise.wishes import Wishes
 
     listen(quiet)
-    inspection = look(open_model(model, Wishes(dims=opt.parse_dims(dim), view=view, graph=graph)), depth=depth)
+    wishes = Wishes(dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype)
+    inspection = look(open_model(model, wishes), depth=depth)
     if as_json:
         show_json(asdict(inspection))
         return

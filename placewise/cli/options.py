@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from placewise.wishes import Wishes
 
 Model = Annotated[
-    Path,
+    str,
     typer.Argument(
-        help="ONNX file, published workload (JSON), PipeDream profile (text), graph or problem file (.npz)."
+        help="ONNX, .pt2, OpenVINO .xml, TensorFlow .pb, a Hugging Face config.json, 'hf:NAME', 'zoo:NAME', a "
+        "published workload (JSON), a PipeDream profile, a graph or problem file (.npz)."
     ),
 ]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file, or a published split.")]
@@ -61,7 +62,14 @@ View = Annotated[
 ]
 GraphName = Annotated[
     str | None,
-    typer.Option("--graph", help="inference or training: which graph of a PipeDream profile (default: inference)."),
+    typer.Option("--graph", help="inference or training: with a backward pass and an optimizer (default: inference)."),
+]
+Optimizer = Annotated[
+    str | None, typer.Option(help="Of a training graph: sgd, momentum or adam.", rich_help_panel="Meaning")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="Element type of zoo: and hf: models, as bfloat16.", rich_help_panel="Meaning"),
 ]
 Dims = Annotated[list[str] | None, typer.Option("--dim", help="A symbolic dimension, as batch=8; may be repeated.")]
 Pins = Annotated[
@@ -76,7 +84,12 @@ Headroom = Annotated[
     str | None, typer.Option(help="Share of every accelerator's memory to keep free.", rich_help_panel="Rules")
 ]
 Costs = Annotated[
-    str, typer.Option(help="Given op times: CSV op,device,seconds, or a cost table (.npz).", rich_help_panel="Meaning")
+    list[str] | None,
+    typer.Option(
+        help="Measured op times: CSV or JSON, a profile of ONNX Runtime, OpenVINO or PyTorch, or a cost table (.npz); "
+        "may be repeated, and DEVICE=FILE says whose they are.",
+        rich_help_panel="Meaning",
+    ),
 ]
 TimeLimit = Annotated[str | None, typer.Option(help="Stop after this long, as 60s.", rich_help_panel="Search")]
 Gap = Annotated[str, typer.Option(help="Stop at this gap, as 1%.", rich_help_panel="Search")]
@@ -96,13 +109,15 @@ def wishes_of(
     forbidden: list[str] | None,
     dims: list[str] | None,
     view: str | None,
-    costs: str,
+    costs: list[str] | None,
     graph: str | None,
     convex: bool,
     *,
     replicas: str | None,
     step_samples: int | None,
     schedule: str | None,
+    dtype: str | None,
+    optimizer: str | None,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
     from placewise.units import parse_fraction
@@ -111,8 +126,8 @@ def wishes_of(
     most: Any = replicas
     return Wishes(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
-        _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, costs, graph, convex or None,
-        replicas=most, step_samples=step_samples, schedule=schedule,
+        _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, tuple(costs or ()), graph,
+        convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
     )  # fmt: skip
 
 

@@ -36,8 +36,10 @@ def place(
     step_samples: opt.StepSamples = None,
     schedule: opt.Schedule = None,
     view: opt.View = None,
-    costs: opt.Costs = "",
+    costs: opt.Costs = None,
     graph: opt.GraphName = None,
+    optimizer: opt.Optimizer = None,
+    dtype: opt.Dtype = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = None,
@@ -57,7 +59,7 @@ def place(
     listen(quiet)
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples, schedule=schedule,
+        replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
     )  # fmt: skip
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:

@@ -32,8 +32,10 @@ def simulate(
     step_samples: opt.StepSamples = None,
     schedule: opt.Schedule = None,
     view: opt.View = None,
-    costs: opt.Costs = "",
+    costs: opt.Costs = None,
     graph: opt.GraphName = None,
+    optimizer: opt.Optimizer = None,
+    dtype: opt.Dtype = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = None,
@@ -43,7 +45,7 @@ def simulate(
     """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples, schedule=schedule,
+        replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
     )  # fmt: skip
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
@@ -69,8 +71,10 @@ def check(
     step_samples: opt.StepSamples = None,
     schedule: opt.Schedule = None,
     view: opt.View = None,
-    costs: opt.Costs = "",
+    costs: opt.Costs = None,
     graph: opt.GraphName = None,
+    optimizer: opt.Optimizer = None,
+    dtype: opt.Dtype = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
     headroom: opt.Headroom = None,
@@ -80,7 +84,7 @@ def check(
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
     wishes = opt.wishes_of(
         objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples, schedule=schedule,
+        replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
     )  # fmt: skip
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:

@@ -1,9 +1,10 @@
-"""Readers: a file → a Graph, or a whole Problem where the file says more. Suffix and content decide the format."""
+"""Readers: a file or a live model → a Graph, or a whole Problem where it says more. Suffix and content tell formats."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from placewise.errors import ModelFileError
 from placewise.readers.base import Reading
@@ -15,7 +16,12 @@ _NO_DIMS: Mapping[str, int] = {}
 
 
 def read(
-    path: Path, *, dims: Mapping[str, int] = _NO_DIMS, objective: str = "throughput", graph: str = "inference"
+    model: str,
+    *,
+    dims: Mapping[str, int] = _NO_DIMS,
+    objective: str = "throughput",
+    graph: str = "inference",
+    dtype: str | None = None,
 ) -> Reading:
     """The graph, or the problem, in a file: ONNX, a published workload (JSON), or a PipeDream profile (text).
 
@@ -23,6 +29,7 @@ def read(
     workload is meant, whose file does not; `graph` ("inference" or "training") which graph of a profile is
     wanted, which holds both. Raises ModelFileError, GraphError or CostError.
     """
+    path = Path(model)
     found = format_of(path)
     if found == "onnx":
         return read_onnx(path, dims=dims)
@@ -31,6 +38,11 @@ def read(
     if found == "workload":
         return read_workload(path, objective=objective)
     return read_pipedream(path, graph=graph)
+
+
+def read_torch(model: Any, inputs: Any, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading | None:
+    """The graph of a PyTorch module with example inputs or of an exported program; None if it is neither."""
+    return None
 
 
 def format_of(path: Path) -> str:
