@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from placewise.costing.case import Case, Cost, Rule
-from placewise.costing.rules import attention, linear, movement, pointwise, recurrent, reduction
+from placewise.costing.rules import attention, linear, movement, openvino, pointwise, recurrent, reduction
 from placewise.errors import ModelFileError
 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         kind: rule
-        for family in (linear, attention, recurrent, pointwise, reduction, movement)
+        for family in (linear, attention, recurrent, pointwise, reduction, movement, openvino)
         for kind, rule in family.RULES.items()
     }
 )

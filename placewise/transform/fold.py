@@ -6,16 +6,19 @@ Runtimes fold these when they load a model, so a placement is decided on the fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+import math
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from placewise.model.columns import Bytes8, Ints, Longs, Ragged
 from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
-from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
+from placewise.model.tables import Edges, Tensors, Weights
+from placewise.transform.boundary import without_boundary
+from placewise.transform.rows import take_ops
 
+_UNPACKS = frozenset({"Cast", "Sub", "Mul"})
 _MEASURES = frozenset({"Shape", "Size"})
 _NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "If", "Loop", "Scan"})
 _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
@@ -29,17 +32,17 @@ _TRAINING_MODE = 2  # argument position of Dropout's switch
 def fold(graph: Graph) -> Graph:
     """The folded view of `graph`; what it computes, ONNX-like kinds taken at their word, stays the same.
 
-    Removed are ops whose results are known (constants; Shape and Size of known shapes; ops that read only weights
-    and other known values, unless random, quantizing, with a body or of a foreign domain), identities, Dropout
-    without a training switch, and ops that no output of the model needs. Ops that would turn what they read into
-    larger weights (a constant expanded to the batch), or tables into what one input looks up in them, stay: weights
-    are what the file holds, whatever the batch. A known value that a kept op still reads
-    becomes a weight of its own, under the tensor's name; if it is one weight in another shape or order, it keeps that
-    weight's storage, so that ties stay ties, and its name where that is free. Ops that make an output of the model,
-    have state, or are backward stay. `origin` of a kept op is its own, then that of the removed ops whose first kept
-    consumer it is.
+    Inputs and outputs that are ops become tensors. Removed are ops whose results are known (constants; Shape and Size
+    of known shapes; ops that read only weights and other known values, unless random, quantizing, with a body or of a
+    foreign domain), identities, Dropout without a training switch, and ops that no output of the model needs. Ops that
+    would turn what they read into larger weights (a constant expanded to the batch), or tables into what one input
+    looks up in them, stay: weights are what the file holds, whatever the batch; so what a conversion marked
+    `decompression` unpacks counts as it is held. A known value that a kept op still reads becomes a weight of its own,
+    under the tensor's name; if it is one weight in another shape or order, it keeps that weight's storage, so that
+    ties stay ties, and its name where that is free. Ops that make an output of the model, have state, or are backward
+    stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer it is.
     """
-    before, folded = graph, _fold_once(graph)
+    before, folded = graph, _fold_once(without_boundary(graph))
     while folded.n_ops < before.n_ops:
         before, folded = folded, _fold_once(folded)
     source = graph.source
@@ -75,7 +78,8 @@ class _Plan:
 
     `kept` [n_ops]; `known` [n_tensors]: values that exist before the model runs; `alias` [n_tensors]: the tensor
     that stands for this one (itself, mostly); `weight_of` [n_tensors]: the weight that it is, through identities,
-    or −1; `rearranged` [n_tensors]: the weight that it holds in another shape or order, or −1.
+    or −1; `rearranged` [n_tensors]: the weight that it holds in another shape, order or packing, or −1; `packed`: the
+    bytes and element type in which the file holds the tensors that are only unpacked from it.
     """
 
     kept: list[bool]
@@ -83,6 +87,7 @@ class _Plan:
     alias: list[int]
     weight_of: list[int]
     rearranged: list[int]
+    packed: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 def _fold_once(graph: Graph) -> Graph:
@@ -115,6 +120,8 @@ def _plan(graph: Graph) -> _Plan:
                 plan.known[tensor] = True
             if kind in _REARRANGE:
                 plan.rearranged[makes[0]] = _rearranged(graph, op, plan)
+            if kind in _UNPACKS or kind in _REARRANGE:
+                _unpack(graph, op, plan)
     return plan
 
 
@@ -125,6 +132,30 @@ def _rearranged(graph: Graph, op: int, plan: _Plan) -> int:
         value = plan.weight_of[value] if plan.weight_of[value] >= 0 else plan.rearranged[value]
     made = graph.outputs_of(op)[0]
     return value if value >= 0 and graph.weights.bytes[value] == graph.tensors.bytes[made] else -1
+
+
+def _unpack(graph: Graph, op: int, plan: _Plan) -> None:
+    """Note how the file holds what a conversion marked `decompression` makes of a weight, and what shifts and scales
+    it afterwards: programs keep the weight so, and unpack it as they compute.
+    """
+    made, total, best = graph.outputs_of(op)[0], 0, (-1, 0, -1)
+    marked = bool(graph.ops.attributes[op].get("decompression"))
+    arguments = _arguments(graph, op)
+    for position in arguments if graph.ops.kind[op] in ("Sub", "Mul") else (0,):
+        is_weight, value = arguments.get(position, (True, -1))
+        weight = value if is_weight else plan.weight_of[value]
+        if not is_weight and value in plan.packed:
+            nbytes, dtype, root = *plan.packed[value], plan.rearranged[value]
+        elif weight >= 0:
+            nbytes, dtype = int(graph.weights.bytes[weight]), int(graph.weights.dtype[weight])
+            root = weight if marked else -1
+        else:
+            nbytes, dtype, root = int(graph.tensors.bytes[value]), 0, -1
+        total += nbytes
+        best = max(best, (nbytes, dtype, root)) if root >= 0 else best
+    root = best[2]
+    if root >= 0 and math.prod(graph.weights.shape[root]) == math.prod(graph.tensors.shape[made]):
+        plan.packed[made], plan.rearranged[made] = (total, best[1]), root
 
 
 def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> bool:
@@ -158,7 +189,7 @@ def _entries(nbytes: Longs, dtype: Bytes8) -> int:
 
 def _passed_on(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
     """What an op only passes on, as (is it a weight, its id); None if the op does anything else that is used."""
-    if kind not in ("Identity", "Dropout"):
+    if kind not in ("Identity", "Dropout", "Constant"):
         return None
     arguments = _arguments(graph, op)
     more = _TRAINING_MODE in arguments or training if kind == "Dropout" else len(arguments) > 1
@@ -214,9 +245,9 @@ def _rebuild(graph: Graph, plan: _Plan) -> Graph:
     stays = (made < 0) | kept[made]
     tensor_rank = np.cumsum(stays) - 1
     return Graph(
-        ops=_take_ops(graph, plan, np.flatnonzero(kept)),
+        ops=take_ops(graph.ops, np.flatnonzero(kept), _origins(graph, plan)),
         tensors=_take_tensors(graph.tensors, np.flatnonzero(stays), rank),
-        weights=_take_weights(graph, fresh, np.array(plan.rearranged, np.int64)[fresh], rows),
+        weights=_take_weights(graph, plan, fresh, rows),
         edges=Edges(tensor_rank[value[~fixed]], consumer[~fixed], position[~fixed]),
         weight_edges=Edges(weight[by_user].astype(np.int32), user[by_user], argument[by_user]),
         source=graph.source,
@@ -224,24 +255,8 @@ def _rebuild(graph: Graph, plan: _Plan) -> Graph:
     )
 
 
-def _take_ops(graph: Graph, plan: _Plan, rows: Longs) -> Ops:
-    ops, given = graph.ops, _given_origins(graph, plan)
-    return Ops(
-        name=tuple(ops.name[row] for row in rows.tolist()),
-        kind=_take_interned(ops.kind, rows),
-        scope=_take_interned(ops.scope, rows),
-        attributes=_take_interned(ops.attributes, rows),
-        dtype=ops.dtype[rows],
-        backward=ops.backward[rows],
-        group=ops.group[rows],
-        state_bytes=ops.state_bytes[rows],
-        origin=Ragged.of((*ops.origin[row], *sorted(given.get(row, ()))) for row in rows.tolist()),
-        phase=ops.phase[rows],
-    )
-
-
-def _given_origins(graph: Graph, plan: _Plan) -> dict[int, list[int]]:
-    """The origins of removed ops, by the kept op that takes them: the first one that they lead to."""
+def _origins(graph: Graph, plan: _Plan) -> Ragged:
+    """The origins of kept ops: their own, and those of the removed ops whose first kept op they are."""
     owner = [op if kept else -1 for op, kept in enumerate(plan.kept)]
     given: dict[int, list[int]] = {}
     for op in reversed(range(graph.n_ops)):
@@ -250,12 +265,8 @@ def _given_origins(graph: Graph, plan: _Plan) -> dict[int, list[int]]:
             owner[op] = min((user for user in users if user >= 0), default=-1)
             if owner[op] >= 0:
                 given.setdefault(owner[op], []).extend(graph.ops.origin[op])
-    return given
-
-
-def _take_interned(column: Interned[Any], rows: Longs) -> Interned[Any]:
-    used, codes = np.unique(column.codes[rows], return_inverse=True)
-    return Interned(tuple(column.values[code] for code in used.tolist()), codes.astype(np.int32))
+    kept = (op for op, stays in enumerate(plan.kept) if stays)
+    return Ragged.of((*graph.ops.origin[op], *sorted(given.get(op, ()))) for op in kept)
 
 
 def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
@@ -270,12 +281,12 @@ def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
     )
 
 
-def _take_weights(graph: Graph, fresh: Longs, origin: Longs, rows: Longs) -> Weights:
-    """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights.
-
-    `origin` [len(fresh)] is the weight that each of them rearranges, −1 if none.
-    """
+def _take_weights(graph: Graph, plan: _Plan, fresh: Longs, rows: Longs) -> Weights:
+    """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights."""
     weights, tensors = graph.weights, graph.tensors
+    origin = np.array(plan.rearranged, np.int64)[fresh]
+    held = [plan.packed.get(row, (int(tensors.bytes[row]), int(tensors.dtype[row]))) for row in fresh.tolist()]
+    nbytes, dtype = np.array(held, np.int64).reshape(-1, 2).T
     kept = rows[rows < len(weights)]
     names = [*weights.name, *_fresh_names(graph, fresh, origin, kept)]
     storage = weights.storage.max(initial=-1) + 1 + np.arange(len(fresh))
@@ -284,8 +295,8 @@ def _take_weights(graph: Graph, fresh: Longs, origin: Longs, rows: Longs) -> Wei
     shapes = Ragged.of((*weights.shape, *(tensors.shape[tensor] for tensor in fresh.tolist())))
     return Weights(
         name=tuple(names[row] for row in rows.tolist()),
-        bytes=np.concatenate((weights.bytes, tensors.bytes[fresh]))[rows],
-        dtype=np.concatenate((weights.dtype, tensors.dtype[fresh]))[rows],
+        bytes=np.concatenate((weights.bytes, nbytes))[rows],
+        dtype=np.concatenate((weights.dtype, dtype))[rows],
         shape=shapes.take(rows),
         storage=storage[rows],
     )

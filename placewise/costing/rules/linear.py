@@ -23,13 +23,23 @@ def packed_matmul(case: Case) -> Cost:
 
 def conv(case: Case, *, kernel: int = 1, dtype: str = "", after: int = 0) -> Cost:
     """Every output element sums over the kernel [out, in / groups, …], argument `kernel`."""
-    products = math.prod(case.shape(kernel)[1:])
+    products = _products(case, kernel, "OI", without="GO")
     return case.cost((2 * products + after) * case.outputs[0].size, "conv", dtype=dtype)
 
 
 def conv_transpose(case: Case) -> Cost:
     """Every input element is spread over the kernel [in, out / groups, …]."""
-    return case.cost(2 * case.size(0) * math.prod(case.shape(1)[1:]), "conv")
+    return case.cost(2 * case.size(0) * _products(case, 1, "IO", without="GI"), "conv")
+
+
+def _products(case: Case, kernel: int, layout: str, *, without: str) -> int:
+    """Elements of a kernel that one element meets: all but those along the dimensions called `without`.
+
+    The attribute `kernel_layout` names the dimensions (G groups, O out, I in, H, W, …); those behind are space.
+    """
+    shape = case.shape(kernel)
+    names = str(case.attributes.get("kernel_layout", layout)).ljust(len(shape))
+    return math.prod(length for name, length in zip(names, shape, strict=True) if name not in without)
 
 
 def deform_conv(case: Case) -> Cost:

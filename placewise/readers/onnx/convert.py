@@ -9,8 +9,9 @@ import onnx
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
+from placewise.readers.naming import distinct
 from placewise.readers.onnx.attributes import attributes_of
-from placewise.readers.onnx.names import distinct, kind_of, op_names, scope_of
+from placewise.readers.onnx.names import kind_of, op_names, scope_of
 from placewise.readers.onnx.structure import inner_initializers, reads, refuse_size
 from placewise.readers.onnx.symbols import model_inputs
 from placewise.readers.onnx.types import Types, dtype_name, dtype_of, shape_of

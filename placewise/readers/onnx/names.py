@@ -9,6 +9,8 @@ from collections.abc import Sequence
 
 import onnx
 
+from placewise.readers.naming import distinct, path_of
+
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"  # torch.onnx.export(dynamo=True): a list of paths, the last the call's own
 _NAMESPACE = "namespace"  # the same exporter: "path: class/path: class/…/call: target"
 _NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # what torch writes where it lost the path
@@ -28,16 +30,6 @@ def op_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
     return names
 
 
-def distinct(name: str, taken: set[str]) -> str:
-    """`name`, with a number behind it where it is taken; the answer is then taken too."""
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}#{number}"
-    taken.add(free)
-    return free
-
-
 def kind_of(node: onnx.NodeProto) -> str:
     """``MatMul`` for the standard domain, ``domain::op_type`` for others."""
     return f"{node.domain}::{node.op_type}" if node.domain else node.op_type
@@ -50,7 +42,7 @@ def scope_of(node: onnx.NodeProto) -> str:
         return _from_name_scopes(notes[_NAME_SCOPES])
     if _NAMESPACE in notes:
         return _deepest([part.split(": ")[0] for part in notes[_NAMESPACE].split("/")[:-1]])
-    return _from_path(node.name)
+    return path_of(node.name)
 
 
 def _from_name_scopes(text: str) -> str:
@@ -67,13 +59,3 @@ def _deepest(scopes: list[str]) -> str:
     """The last full path of a list that goes from the model down to a module."""
     deepest = next((scope for scope in reversed(scopes) if scope not in ("", _NO_MODULE)), "")
     return _CALL_SUFFIX.sub("", deepest.strip())
-
-
-def _from_path(name: str) -> str:
-    """``/layer1/layer1.0/conv1/Conv`` → ``layer1.0.conv1``: exporters repeat a container's name in its children."""
-    path: list[str] = []
-    for part in filter(None, name.split("/")[:-1]):
-        if path and part.startswith(path[-1] + "."):
-            path.pop()
-        path.append(part)
-    return ".".join(path)

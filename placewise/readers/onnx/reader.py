@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-import numpy as np
 import onnx
 
 from placewise.errors import InputError
-from placewise.model.graph import Graph, Source
+from placewise.model.graph import Source
 from placewise.readers.base import Reading
 from placewise.readers.onnx.convert import to_graph
 from placewise.readers.onnx.file import load
@@ -21,6 +20,7 @@ from placewise.readers.onnx.schemas import is_known, newest_opset
 from placewise.readers.onnx.shapes import infer_types
 from placewise.readers.onnx.structure import check_structure
 from placewise.readers.onnx.symbols import set_dims
+from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
@@ -45,7 +45,7 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
         graph = to_graph(model.graph, types, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    warnings = (*_newer_opset(model), *_unknown_ops(model.graph), *notes, *_unknown_shapes(graph))
+    warnings = (*_newer_opset(model), *_unknown_ops(model.graph), *notes, *unknown_shapes(graph))
     return Reading(graph, warnings=warnings)
 
 
@@ -64,15 +64,3 @@ def _unknown_ops(graph: onnx.GraphProto) -> list[str]:
         f"{kind} ({times} {'op' if times == 1 else 'ops'}) is no op that onnx defines: shapes after it may stay unknown"
         for kind, times in count.items()
     ]
-
-
-def _unknown_shapes(graph: Graph) -> list[str]:
-    """Ops stand in topological order, so the first op with an unknown result is where shapes become unknown."""
-    unknown = np.flatnonzero(graph.tensors.bytes < 0)
-    if not len(unknown):
-        return []
-    first, op = graph.tensors.name[unknown[0]], int(graph.tensors.producer[unknown[0]])
-    place = f"{first!r}, made by {graph.ops.kind[op]}" if op >= 0 else repr(first)
-    verb = "shape" if len(unknown) == 1 else "shapes"
-    stays = "stays" if len(unknown) == 1 else "stay"
-    return [f"the {verb} of {len(unknown)} of {graph.n_tensors} tensors {stays} unknown (first: {place})"]

@@ -1,0 +1,76 @@
+"""What the <data> of a layer says → attributes, by ONNX's names where ONNX has them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from placewise.readers.openvino.kinds import CONSTANT, INPUT
+from placewise.readers.openvino.net import Layer, dtype_of, plain_type
+
+LONGEST_LIST = 1_000
+LONGEST_TEXT = 1_000
+_NUMBER = re.compile(r"[+-]?\d{1,15}")
+_DECIMAL = re.compile(r"[+-]?(\d{1,20}\.?\d{0,20}|\.\d{1,20})([eE][+-]?\d{1,2})?")
+_NAMES: Mapping[str, str] = {
+    "kernel": "kernel_shape", "transpose_a": "transA", "transpose_b": "transB", "causal": "is_causal",
+}  # fmt: skip
+_MODES: Mapping[str, str] = {
+    "linear_onnx": "linear", "bilinear_pillow": "linear", "bicubic_pillow": "cubic", "bilinear": "linear",
+    "bicubic": "cubic",
+}  # fmt: skip
+
+
+def attributes_of(layer: Layer) -> dict[str, Any]:
+    """Numbers, lists of numbers and texts; what only a layer's shapes can say is added: layouts, orders, heads."""
+    if layer.type in (INPUT, CONSTANT):
+        return {}
+    found = {_NAMES.get(key, key): _value(text) for key, text in layer.data.items()}
+    if "pads_begin" in found and "pads_end" in found:
+        found["pads"] = (*_row(found.pop("pads_begin")), *_row(found.pop("pads_end")))
+    if "destination_type" in found:
+        found["to"] = dtype_of(plain_type(str(found.pop("destination_type"))))
+    if layer.type in ("Interpolate", "GridSample") and found.get("mode") in _MODES:
+        found["mode"] = _MODES[found["mode"]]
+    for key in ("kernel_shape", "strides", "dilations"):
+        if key in found:
+            found[key] = _row(found[key])
+    return found | _from_shapes(layer)
+
+
+def _from_shapes(layer: Layer) -> dict[str, Any]:
+    if layer.type in ("GroupConvolution", "GroupConvolutionBackpropData"):
+        return {"kernel_layout": "GOI" if layer.type == "GroupConvolution" else "GIO"}
+    if layer.type == "Transpose" and layer.inputs and layer.outputs:
+        order = _order(layer.inputs[0].dims, layer.outputs[0].dims)
+        return {} if order is None else {"perm": order}
+    if layer.type == "ScaledDotProductAttention" and layer.inputs and len(layer.inputs[0].dims) == 3:
+        return {"q_num_heads": 1, "kv_num_heads": 1}
+    return {}
+
+
+def _order(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Where each dimension of the result comes from, if lengths alone tell (those of length 1 are all alike)."""
+    long = [dim for dim in before if dim != 1]
+    if len(set(long)) < len(long) or sorted(before) != sorted(after) or min(before, default=0) < 0:
+        return None
+    free = [axis for axis, dim in enumerate(before) if dim == 1]
+    return tuple(free.pop(0) if dim == 1 else before.index(dim) for dim in after)
+
+
+def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return int(text == "true")
+    parts = [part.strip() for part in text.split(",")] if len(text) < 1 << 20 else []
+    if len(parts) > LONGEST_LIST:
+        return {"length": len(parts)}
+    for pattern, convert in ((_NUMBER, int), (_DECIMAL, float)):
+        if parts and all(pattern.fullmatch(part) for part in parts):
+            numbers = tuple(convert(part) for part in parts)
+            return numbers if len(numbers) > 1 else numbers[0]
+    return text[:LONGEST_TEXT]
+
+
+def _row(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)

@@ -1,0 +1,94 @@
+"""Who makes what each layer reads: checked before a net becomes a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from placewise.errors import ModelFileError
+from placewise.model.dtypes import bytes_of
+from placewise.readers.openvino.kinds import CONSTANT, INPUT
+from placewise.readers.openvino.net import Layer, Net, Port
+from placewise.readers.openvino.parse import LARGEST_NUMBER, number_of
+
+_REMEDY = "convert the model again, with ovc or openvino.save_model"
+OLDEST, NEWEST = 10, 11
+
+Sources = dict[tuple[int, int], tuple[int, int]]
+"""(layer, place of its input) → (layer, place of its output), layers and ports by their place in lists."""
+
+
+def check_version(net: Net) -> None:
+    """Raise ModelFileError for another version of IR than those that this reader knows."""
+    if not OLDEST <= net.version <= NEWEST:
+        age = "too old" if net.version < OLDEST else "newer than this reader"
+        problem = f"IR version {net.version} is {age}; it knows {OLDEST} and {NEWEST}"
+        raise ModelFileError(problem, remedy="convert the model again, with an OpenVINO of 2022.1 to 2026")
+
+
+def sources_of(net: Net) -> Sources:
+    """What every input port reads. Raises ModelFileError unless each has one edge, and from a port that exists."""
+    layers = {layer.id: row for row, layer in enumerate(net.layers)}
+    if len(layers) < len(net.layers):
+        twice = next(layer.id for row, layer in enumerate(net.layers) if layers[layer.id] != row)
+        raise ModelFileError(f"two layers have the id {twice}", remedy=_REMEDY)
+    inputs = [_places(layer, layer.inputs) for layer in net.layers]
+    outputs = [_places(layer, layer.outputs) for layer in net.layers]
+    sources: Sources = {}
+    for source, output, target, entry in net.edges:
+        if source not in layers or target not in layers:
+            missing = target if source in layers else source
+            raise ModelFileError(f"an edge ends at layer {missing}, which does not exist", remedy=_REMEDY)
+        made, read = layers[source], layers[target]
+        if output not in outputs[made]:
+            raise ModelFileError(f"{net.layers[made].place} has no output port {output}", remedy=_REMEDY)
+        if entry not in inputs[read]:
+            raise ModelFileError(f"{net.layers[read].place} has no input port {entry}", remedy=_REMEDY)
+        end = read, inputs[read][entry]
+        if end in sources:
+            raise ModelFileError(f"input port {entry} of {net.layers[read].place} has two edges", remedy=_REMEDY)
+        sources[end] = made, outputs[made][output]
+    _check_complete(net, sources)
+    return sources
+
+
+def _places(layer: Layer, ports: list[Port]) -> dict[int, int]:
+    found = {port.id: place for place, port in enumerate(ports)}
+    if len(found) < len(ports):
+        raise ModelFileError(f"{layer.place} has two ports with one id", remedy=_REMEDY)
+    return found
+
+
+def _check_complete(net: Net, sources: Sources) -> None:
+    for row, layer in enumerate(net.layers):
+        for place, port in enumerate(layer.inputs):
+            if (row, place) not in sources:
+                raise ModelFileError(f"nothing reaches input port {port.id} of {layer.place}", remedy=_REMEDY)
+        for port in (*layer.inputs, *layer.outputs):
+            refuse_size(layer, port)
+        if layer.type in (CONSTANT, INPUT) and (layer.inputs or len(layer.outputs) != 1):
+            raise ModelFileError(f"{layer.place} must have one output port and nothing else", remedy=_REMEDY)
+        if not layer.inputs and not layer.outputs:
+            raise ModelFileError(f"{layer.place} has no ports", remedy=_REMEDY)
+
+
+def refuse_size(layer: Layer, port: Port) -> None:
+    """Raise ModelFileError for a tensor that no machine could hold."""
+    if bytes_of(tuple(map(abs, port.dims)), "float64") > LARGEST_NUMBER:
+        raise ModelFileError(f"{layer.place} has the absurd shape {list(port.dims)}", remedy=_REMEDY)
+
+
+def constants(layer: Layer) -> Iterator[Layer]:
+    """The constants in the bodies of a layer, and in the bodies in them."""
+    for body in layer.bodies:
+        for inner in body.layers:
+            if inner.type == CONSTANT:
+                yield inner
+            yield from constants(inner)
+
+
+def location_of(layer: Layer) -> tuple[int, int] | None:
+    """Where in the .bin file a constant lies, (offset, size); None where the file does not say."""
+    offset, size = (layer.data.get(key) for key in ("offset", "size"))
+    if offset is None or size is None:
+        return None
+    return number_of(offset, f"the offset of {layer.place}"), number_of(size, f"the size of {layer.place}")

@@ -1,0 +1,61 @@
+"""Ops of kind Input and Output, with which some formats write where a model begins and ends."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from placewise.model.columns import Bools, Ragged
+from placewise.model.graph import Graph
+from placewise.model.tables import Edges
+from placewise.transform.rows import take_ops
+
+INPUT, OUTPUT = "Input", "Output"
+
+
+def without_boundary(graph: Graph) -> Graph:
+    """The graph without such ops: what an Input makes is an input of the model, what an Output reads an output.
+
+    The op that made what an Output reads takes its `origin`, and so does the first op that reads an Input.
+    """
+    enters, leaves = graph.ops.kind.equals(INPUT), graph.ops.kind.equals(OUTPUT)
+    kept = ~(enters | leaves)
+    if kept.all():
+        return graph
+    rank = np.cumsum(kept) - 1
+    made = graph.tensors.producer
+    made = np.where((made < 0) | ~kept[made], -1, rank[made])
+    output = graph.tensors.output.copy()
+    output[graph.edges.value[leaves[graph.edges.consumer]]] = True
+    order = np.argsort(made, kind="stable")
+    tensor_rank = np.empty(len(order), np.int64)
+    tensor_rank[order] = np.arange(len(order))
+    live, used = kept[graph.edges.consumer], kept[graph.weight_edges.consumer]
+    return replace(
+        graph,
+        ops=take_ops(graph.ops, np.flatnonzero(kept), _origins(graph, kept)),
+        tensors=replace(
+            graph.tensors,
+            name=tuple(graph.tensors.name[row] for row in order.tolist()),
+            producer=made[order],
+            bytes=graph.tensors.bytes[order],
+            dtype=graph.tensors.dtype[order],
+            shape=graph.tensors.shape.take(order),
+            output=output[order],
+        ),
+        edges=Edges(tensor_rank[graph.edges.value[live]], rank[graph.edges.consumer[live]], graph.edges.position[live]),
+        weight_edges=Edges(
+            graph.weight_edges.value[used], rank[graph.weight_edges.consumer[used]], graph.weight_edges.position[used]
+        ),
+    )
+
+
+def _origins(graph: Graph, kept: Bools) -> Ragged:
+    given: dict[int, list[int]] = {}
+    for op in np.flatnonzero(~kept).tolist():
+        made = [int(graph.tensors.producer[tensor]) for tensor in graph.inputs_of(op)]
+        users = (user for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist())
+        owner = next((other for other in (*made, *sorted(users)) if other >= 0 and kept[other]), -1)
+        given.setdefault(owner, []).extend(graph.ops.origin[op])
+    return Ragged.of((*graph.ops.origin[op], *given.get(op, ())) for op in np.flatnonzero(kept).tolist())
