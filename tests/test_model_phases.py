@@ -18,7 +18,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.tables import Phase
 from placewise.placing import place
-from placewise.simulate import evaluate
+from placewise.report.words import phase_line
+from placewise.simulate import evaluate, judge
 
 LAYERS = 4
 
@@ -134,3 +135,19 @@ def test_a_phase_has_a_name_and_runs(name: str, repeats: int) -> None:
     """A phase without a name, or that never runs, is refused."""
     with pytest.raises(GraphError, match="is repeated"):
         Phase(name, repeats)
+
+
+@pytest.mark.parametrize("execution", ["operator", "subgraph", "sequential"])
+def test_the_judge_tells_what_a_run_takes(execution: str) -> None:
+    """Prefill plus ten times a token is the value, and a token takes as long whether one or ten are made."""
+    objective = Objective("latency", execution=execution)  # type: ignore[arg-type]
+    one, ten = (problem_of(generator(tokens), objective) for tokens in (1, 10))
+    device = np.array([int(name[-1] in "23") for name in ten.graph.ops.name], np.int32)
+    once, often = (judge(problem, Placement(device)) for problem in (one, ten))
+    assert [(use.phase, use.repeats) for use in often.phases] == [("prefill", 1), ("decode", 10)]
+    assert often.phases[0].seconds + 10 * often.phases[1].seconds == pytest.approx(often.value)
+    assert [use.seconds for use in once.phases] == pytest.approx([use.seconds for use in often.phases], rel=1e-9)
+    assert "10 × decode of" in phase_line(ten, often)
+    throughput = problem_of(generator(10), Objective("throughput"))
+    judged = judge(throughput, Placement(device))
+    assert phase_line(throughput, judged) == f"in a full pipeline ({10 / judged.value:.4g} tokens per second)"

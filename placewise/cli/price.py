@@ -115,6 +115,7 @@ def _document(judgement: Judgement) -> dict[str, Any]:
         "valid": judgement.valid,
         "bottleneck": judgement.bottleneck,
         "devices": [asdict(use) for use in judgement.devices],
+        "phases": [asdict(phase) for phase in judgement.phases],
         "wires": dict(judgement.wires),
         "violations": [asdict(broken) for broken in judgement.violations],
     }

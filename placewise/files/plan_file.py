@@ -52,6 +52,14 @@ class DeviceUseRecord(Record):
     repeats: str = Field("", description="the device whose stage it shares and on which `assignment` puts the ops")
 
 
+class PhaseUseRecord(Record):
+    """One phase of the model under the plan, for latency."""
+
+    phase: str
+    repeats: int = Field(ge=1, description="runs per sample")
+    seconds: Amount = Field(description="of one run")
+
+
 class ViolationRecord(Record):
     """One broken rule."""
 
@@ -106,6 +114,7 @@ class PlanFile(Record):
     constraints: ConstraintsRecord | None = None
     cluster: ClusterRecord | None = None
     devices: tuple[DeviceUseRecord, ...] = ()
+    phases: tuple[PhaseUseRecord, ...] = Field((), description="for latency, of models that have phases")
     wires: dict[str, Amount] = Field({}, description="seconds per sample of every shared link")
     violations: tuple[ViolationRecord, ...] = ()
     bottleneck: str = Field("", description="the device or wire that sets the value")
@@ -142,6 +151,7 @@ def plan_of(result: Result) -> PlanFile:
             "constraints": constraints_record(problem.constraints),
             "cluster": cluster_record(problem.cluster),
             "devices": judgement.devices if judgement else (),
+            "phases": judgement.phases if judgement else (),
             "wires": judgement.wires if judgement else {},
             "violations": judgement.violations if judgement else (),
             "bottleneck": judgement.bottleneck if judgement else "",

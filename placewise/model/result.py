@@ -128,6 +128,15 @@ class DeviceUse:
         return self.capacity - self.peak
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseUse:
+    """A phase of the model under a placement, for latency: it runs `repeats` times, and one run takes `seconds`."""
+
+    phase: str
+    repeats: int
+    seconds: float
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Timeline:
     """What runs when, in seconds: ops and transfers.
@@ -155,7 +164,8 @@ class Judgement:
     """The judge's word on one placement: its value in seconds, where it comes from, and what it breaks.
 
     `value` is inf where the placement cannot run at all; `wires` are the loads of shared links;
-    `timeline` is there for latency; `bottleneck` names the device or wire that sets the value.
+    `timeline` is there for latency, and `phases` where the model has any; `bottleneck` names the device or wire that
+    sets the value.
     """
 
     value: float
@@ -164,6 +174,7 @@ class Judgement:
     wires: Mapping[str, float] = field(default_factory=dict)
     timeline: Timeline | None = None
     bottleneck: str = ""
+    phases: tuple[PhaseUse, ...] = ()
 
     @property
     def valid(self) -> bool:

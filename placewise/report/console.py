@@ -13,7 +13,7 @@ from rich.text import Text
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.report.devices import DeviceView
-from placewise.report.words import baseline_lines, headline, host_remark, replica_lines, value_name, verdict
+from placewise.report.words import baseline_lines, headline, host_remark, phase_line, replica_lines, value_name, verdict
 from placewise.units import format_seconds
 
 
@@ -35,6 +35,8 @@ def result_view(result: Result) -> RenderableType:
     """Everything that `place` prints."""
     parts: list[RenderableType] = [_bold(headline(result))]
     if result.judgement is not None:
+        phases = phase_line(result.problem, result.judgement)
+        parts += [Text(phases)] if phases else []
         parts += [Text(verdict(result)), Text(), *_devices(result.problem, result.judgement), Text()]
         parts += [baseline_table(result), Text()]
     parts += [Text(f"note: {note}", style="dim") for note in result.notes]
@@ -47,7 +49,9 @@ def judgement_view(problem: Problem, judgement: Judgement) -> RenderableType:
     runs = math.isfinite(judgement.value)
     value = format_seconds(judgement.value) if runs else "none: it cannot run"
     headline = _bold(f"{value_name(problem.objective)} {value}")
-    return Group(headline, *_devices(problem, judgement), violation_view(judgement))
+    phases = phase_line(problem, judgement)
+    said = [Text(phases)] if phases else []
+    return Group(headline, *said, *_devices(problem, judgement), violation_view(judgement))
 
 
 def violation_view(judgement: Judgement) -> RenderableType:

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from placewise.model.problem import Objective, Problem
-from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, Result
+from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, PhaseUse, Result
 from placewise.units import format_seconds
 
 
@@ -26,6 +26,32 @@ def headline(result: Result) -> str:
         return f"{line}, proved optimal ({result.bound.method})"
     bound = format_seconds(result.lower_bound)
     return f"{line}; no placement is below {bound} ({result.bound.method}): at most {result.gap:.1%} is left to gain"
+
+
+def phase_line(problem: Problem, judgement: Judgement) -> str:
+    """What the phases of a model take, or how often they run per second in a full pipeline; "" where it has none."""
+    if judgement.phases:
+        return ", then ".join(_run_of(problem, use) for use in judgement.phases if use.seconds > 0)
+    repeated = [phase for phase in problem.graph.phases if phase.repeats > 1]
+    if not repeated or not 0 < judgement.value < math.inf:
+        return ""
+    rates = [_rate(problem, phase.repeats / judgement.value, phase.name) for phase in repeated]
+    return f"in a full pipeline{', '.join(rates)}"
+
+
+def _run_of(problem: Problem, use: PhaseUse) -> str:
+    if use.repeats == 1:
+        return f"{use.phase} {format_seconds(use.seconds)}"
+    return f"{use.repeats} × {use.phase} of {format_seconds(use.seconds)}{_rate(problem, 1 / use.seconds, use.phase)}"
+
+
+def _rate(problem: Problem, per_second: float, phase: str) -> str:
+    """How often a phase runs per second; that many tokens where it decodes, times the batch."""
+    source = problem.graph.source
+    batch = 1 if source is None else int(source.options.get("dims", {}).get("batch", 1))
+    if phase != "decode":
+        return f" ({per_second:.4g} per second)"
+    return f" ({per_second * batch:.4g} tokens per second{f' for the batch of {batch}' if batch > 1 else ''})"
 
 
 def verdict(result: Result) -> str:

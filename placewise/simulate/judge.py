@@ -17,7 +17,7 @@ from placewise.errors import PlanError
 from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import DeviceUse, Judgement, Timeline
+from placewise.model.result import DeviceUse, Judgement, PhaseUse, Timeline
 from placewise.simulate import schedule, sequential, subgraph, throughput
 from placewise.simulate.arrays import Arrays, arrays_of
 from placewise.simulate.check import check, check_calls, check_coverage
@@ -166,7 +166,22 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
     waits = [""] * count if ran is None else longest_waits(problem, placement, ran, piece)
     load = compute if problem.objective.execution == "operator" else compute + send + receive
     devices = _uses(problem, placement, ran, (compute, send, receive, load), value, waits)
-    return Judgement(value, devices, tuple(violations), {}, ran, problem.cluster.names[int(load.argmax())])
+    busiest = problem.cluster.names[int(load.argmax())]
+    phases = _phase_uses(problem, ran) if ran is not None else ()
+    return Judgement(value, devices, tuple(violations), {}, ran, busiest, phases)
+
+
+def _phase_uses(problem: Problem, timeline: Timeline) -> tuple[PhaseUse, ...]:
+    """What one run of each phase takes: from the end of the phase before to its own end, shared out over its runs."""
+    phases = problem.graph.phases
+    end = np.zeros(len(phases) + 1)
+    if phases:
+        np.maximum.at(end, problem.graph.ops.phase + 1, timeline.finish)
+        end[-1] = timeline.makespan
+    spans = np.diff(np.maximum.accumulate(end)).tolist()
+    return tuple(
+        PhaseUse(phase.name, phase.repeats, span / phase.repeats) for phase, span in zip(phases, spans, strict=True)
+    )
 
 
 def _uses(
