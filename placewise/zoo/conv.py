@@ -18,7 +18,7 @@ def convolve(
     batch, channels, *size = images.shape
     window, strides = pair(kernel), pair(stride)
     pads = tuple((k - 1) // 2 for k in window) if same else (0, 0)
-    weight = net.weight("weight", outputs, channels // group, *window)
+    weight = net.weight("kernel", outputs, channels // group, *window)
     shape = (batch, outputs, *_sizes(size, window, strides, pads))
     attributes = {"kernel_shape": window, "strides": strides, "pads": (*pads, *pads), "group": group}
     return net.op("Conv", images, weight, shape=shape, **attributes)
@@ -27,7 +27,7 @@ def convolve(
 def normalize(net: Net, images: Value, *, epsilon: float = 1e-5) -> Value:
     """Batch normalization by the running mean and variance."""
     channels = images.shape[1]
-    weights = [net.weight(name, channels) for name in ("weight", "bias", "running_mean", "running_var")]
+    weights = [net.weight(name, channels) for name in ("scale", "shift", "running_mean", "running_var")]
     return net.each("BatchNormalization", images, *weights, epsilon=epsilon)
 
 
@@ -47,7 +47,7 @@ def classify(net: Net, images: Value, classes: int, *, dropout: float = 0.0) -> 
         mean = net.op("ReduceMean", images, shape=(batch, channels, 1, 1), axes=(2, 3), keepdims=1)
         flat = net.dropout(net.reshape(mean, batch, channels), dropout)
     with net.within("fc"):
-        weight, bias = net.weight("weight", classes, channels), net.weight("bias", classes)
+        weight, bias = net.weight("kernel", classes, channels), net.weight("bias", classes)
         return net.op("Gemm", flat, weight, bias, shape=(batch, classes), transB=1, output=True)
 
 

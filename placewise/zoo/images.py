@@ -88,11 +88,8 @@ def _unit(
 ) -> Value:
     """Convolution, batch normalization, ReLU."""
     with net.within(name):
-        with net.within("conv"):
-            x = convolve(net, x, outputs, kernel, stride=stride, same=same)
-        with net.within("bn"):
-            x = normalize(net, x, epsilon=EPSILON)
-        return _relu(net, x)
+        x = convolve(net, x, outputs, kernel, stride=stride, same=same)
+        return _relu(net, normalize(net, x, epsilon=EPSILON))
 
 
 Step = tuple[int, Window]

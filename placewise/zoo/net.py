@@ -92,7 +92,8 @@ class Net:
             raise InputError(f"{value.shape[axis]} cannot be split into {parts} equal parts", where=self._scope)
         shape = list(value.shape)
         shape[axis] //= parts
-        return self.ops_of("Split", (value,), [tuple(shape)] * parts, {"axis": axis, "num_outputs": parts})
+        attributes = {"axis": axis, "num_outputs": parts}
+        return self.ops_of("Split", (value,), [tuple(shape)] * parts, attributes, value.dtype)
 
     def ops_of(
         self,
@@ -169,7 +170,7 @@ class Net:
         """Over the last dimension, with a scale and a shift."""
         width = value.shape[-1]
         with self.within(name):
-            scale, shift = self.weight("weight", width), self.weight("bias", width)
+            scale, shift = self.weight("scale", width), self.weight("shift", width)
             return self.each("LayerNormalization", value, scale, shift, axis=-1, epsilon=epsilon)
 
 

@@ -8,14 +8,18 @@ from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Graph, Source
-from placewise.zoo import images, rnnlm
+from placewise.zoo import cells, images, rnnlm, transformer, translation, wavenet
 from placewise.zoo.entry import Entry
 from placewise.zoo.net import Net
 
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 
 ENTRIES: Mapping[str, Entry] = MappingProxyType(
-    {entry.name: entry for family in (rnnlm, images) for entry in family.ENTRIES}
+    {
+        entry.name: entry
+        for family in (rnnlm, translation, transformer, images, cells, wavenet)
+        for entry in family.ENTRIES
+    }
 )
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 

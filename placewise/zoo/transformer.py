@@ -1,0 +1,179 @@
+"""BERT and Transformer-XL.
+
+Devlin et al., BERT, NAACL 2019, arXiv 1810.04805, section 3: 12 layers of width 768 with 12 heads (base), 24 of 1024
+with 16 (large), 30,522 word pieces, 10 % dropout; sentences of 128 words, as in nine tenths of pre-training, and a
+batch of 32 (fine-tuning, appendix A.3). The graph ends in the pooler, as the published checkpoint does.
+
+Dai et al., Transformer-XL, ACL 2019, arXiv 1901.02860, appendix: the model of 12 layers for enwik8 (width 512, 8 heads,
+inner width 2048, segments and memory of 512, 204 symbols, a batch of 22, 10 % dropout), here with 2, 4 or 8 layers as
+Zhou et al. (GDP, 2019) place it; they do not say the other sizes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from placewise.errors import InputError
+from placewise.zoo.entry import Entry, Sizes
+from placewise.zoo.net import Net, Value, Weight
+
+DROPOUT = 0.1
+
+
+def bert(net: Net, sizes: Sizes) -> None:
+    """Words [batch, length] → features [batch, length, hidden] and those of the whole [batch, hidden]."""
+    batch, length, hidden = sizes["batch"], sizes["length"], sizes["hidden"]
+    heads = Heads.of(sizes)
+    with net.within("embeddings"):
+        x = _lookup(net, "words", sizes["vocabulary"], (batch, length), hidden)
+        x = net.each("Add", x, _lookup(net, "segments", 2, (batch, length), hidden))
+        places = _lookup(net, "places", sizes["positions"], (length,), hidden)
+        x = net.dropout(net.layer_norm(net.each("Add", x, places), "norm"), DROPOUT)
+    mask = net.input("mask", batch, 1, 1, length)
+    for layer in range(sizes["layers"]):
+        with net.within("layer", layer):
+            with net.within("attention"):
+                x = net.layer_norm(net.each("Add", _self_attention(net, heads, x, mask), x), "norm")
+            x = _feed_forward(net, x, sizes["inner"], "Gelu")
+    net.builder.set_output(x.number)
+    with net.within("pooler"):
+        first = net.op("Slice", x, shape=(batch, 1, hidden), axes=(1,), starts=(0,), ends=(1,))
+        first = net.dense(net.reshape(first, batch, hidden), hidden)
+        net.each("Tanh", first, output=True)
+
+
+def transformer_xl(net: Net, sizes: Sizes) -> None:
+    """Symbols [batch, length] and a memory [batch, memory, hidden] for every layer → the mean loss."""
+    batch, length, hidden = sizes["batch"], sizes["length"], sizes["hidden"]
+    heads, seen = Heads.of(sizes), length + sizes["memory"]
+    with net.within("embedding"):
+        x = net.dropout(_lookup(net, "symbols", sizes["vocabulary"], (batch, length), hidden), DROPOUT)
+    with net.within("distances"):
+        if hidden % 2:
+            raise InputError(f"hidden is {hidden}", remedy="choose an even width: distances are sines and cosines")
+        angles = net.input("angles", seen, hidden // 2)
+        waves = net.concat((net.each("Sin", angles), net.each("Cos", angles)), axis=1)
+        waves = net.dropout(waves, DROPOUT)
+    mask = net.input("mask", length, seen)
+    for layer in range(sizes["layers"]):
+        with net.within("layer", layer):
+            before = net.input(f"memory.{layer}", batch, sizes["memory"], hidden)
+            with net.within("attention"):
+                made = _relative_attention(net, heads, x, before, waves, mask)
+                x = net.layer_norm(net.each("Add", made, x), "norm")
+            x = _feed_forward(net, x, sizes["inner"], "Relu")
+    with net.within("softmax"):
+        rows = net.reshape(net.dropout(x, DROPOUT), batch * length, hidden)
+        scores = net.dense(rows, sizes["vocabulary"])
+        labels = net.input("labels", batch * length, dtype="int32")
+        net.op("SoftmaxCrossEntropyLoss", scores, labels, shape=(), label="loss", output=True, reduction="mean")
+
+
+class Heads(NamedTuple):
+    """How a width is shared out over heads."""
+
+    count: int
+    width: int
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> Heads:
+        count, width = sizes["heads"], sizes["hidden"]
+        if width % count:
+            raise InputError(f"{count} heads cannot share a width of {width}", remedy="choose a multiple of the heads")
+        return cls(count, width // count)
+
+    def apart(self, net: Net, x: Value, *order: int) -> Value:
+        """[batch, length, heads · width] → its four dimensions (batch, length, head, width) in `order`."""
+        return net.transpose(net.reshape(x, *x.shape[:-1], self.count, self.width), *order)
+
+    def together(self, net: Net, x: Value) -> Value:
+        """[batch, heads, length, width] → [batch, length, heads · width]."""
+        batch, _, length, _ = x.shape
+        return net.reshape(net.transpose(x, 0, 2, 1, 3), batch, length, self.count * self.width)
+
+
+def _lookup(net: Net, name: str, rows: int, places: tuple[int, ...], width: int) -> Value:
+    table, chosen = net.weight(name, rows, width), net.input(name, *places, dtype="int32")
+    return net.op("Gather", table, chosen, shape=(*places, width), label=name, axis=0)
+
+
+def _self_attention(net: Net, heads: Heads, x: Value, mask: Value) -> Value:
+    """Queries, keys and values by a product each; softmax(Q · Kᵀ / √width + mask) · V; a product behind."""
+    hidden = x.shape[-1]
+    query = heads.apart(net, net.dense(x, hidden, name="query"), 0, 2, 1, 3)
+    key = heads.apart(net, net.dense(x, hidden, name="key"), 0, 2, 3, 1)
+    value = heads.apart(net, net.dense(x, hidden, name="value"), 0, 2, 1, 3)
+    scores = net.each("Mul", net.matmul(query, key), net.constant(1 / math.sqrt(heads.width)), label="scale")
+    scores = net.each("Add", scores, mask, label="mask")
+    shares = net.dropout(net.each("Softmax", scores, axis=-1), DROPOUT)
+    made = heads.together(net, net.matmul(shares, value))
+    return net.dropout(net.dense(made, hidden, name="output"), DROPOUT)
+
+
+def _relative_attention(net: Net, heads: Heads, x: Value, before: Value, waves: Value, mask: Value) -> Value:
+    """Section 3.3: scores of contents and of distances, each with a bias of its own for the query."""
+    batch, length, hidden = x.shape
+    seen = before.shape[1] + length
+    everything = net.concat((before, x), axis=1)
+    joined = net.dense(everything, 3 * hidden, bias=False, name="query_key_value")
+    query, key, value = net.split(joined, 3, axis=2)
+    query = net.op("Slice", query, shape=x.shape, axes=(1,), starts=(before.shape[1],), ends=(seen,))
+    query = net.reshape(query, batch, length, heads.count, heads.width)
+    key, value = heads.apart(net, key, 0, 2, 3, 1), heads.apart(net, value, 0, 2, 1, 3)
+    distance = heads.apart(net, net.dense(waves, hidden, bias=False, name="distance"), 1, 2, 0)
+    contents = net.matmul(_biased(net, query, net.weight("content_bias", *heads)), key)
+    places = _shifted(net, net.matmul(_biased(net, query, net.weight("distance_bias", *heads)), distance))
+    scores = net.each("Mul", net.each("Add", contents, places), net.constant(1 / math.sqrt(heads.width)), label="scale")
+    scores = net.each("Add", scores, mask, label="mask")
+    shares = net.dropout(net.each("Softmax", scores, axis=-1), DROPOUT)
+    made = heads.together(net, net.matmul(shares, value))
+    return net.dropout(net.dense(made, hidden, bias=False, name="output"), DROPOUT)
+
+
+def _biased(net: Net, query: Value, bias: Weight) -> Value:
+    """A query [batch, length, heads, width] with the bias of each head, the heads in front."""
+    return net.transpose(net.each("Add", query, bias), 0, 2, 1, 3)
+
+
+def _shifted(net: Net, scores: Value) -> Value:
+    """Appendix B: row i moves i places to the left, by a column of padding and two changes of shape."""
+    batch, heads, length, seen = scores.shape
+    padded = net.op("Pad", scores, shape=(batch, heads, length, seen + 1), pads=(0, 0, 0, 1, 0, 0, 0, 0))
+    turned = net.reshape(padded, batch, heads, seen + 1, length)
+    shape = (batch, heads, seen, length)
+    cut = net.op("Slice", turned, shape=shape, axes=(2,), starts=(1,), ends=(seen + 1,))
+    return net.reshape(cut, batch, heads, length, seen)
+
+
+def _feed_forward(net: Net, x: Value, inner: int, activation: str) -> Value:
+    with net.within("feed_forward"):
+        made = net.each(activation, net.dense(x, inner, name="inner"))
+        made = net.dropout(made, DROPOUT) if activation == "Relu" else made
+        made = net.dropout(net.dense(made, x.shape[-1], name="output"), DROPOUT)
+        return net.layer_norm(net.each("Add", made, x), "norm")
+
+
+_BERT = "Devlin et al., NAACL 2019, arXiv 1810.04805"
+_XL = "Dai et al., ACL 2019, arXiv 1901.02860; placed by Zhou et al. 2019, arXiv 1910.01578"
+_BERT_SIZES = {"vocabulary": 30_522, "positions": 512, "batch": 32, "length": 128}
+_BASE = {"layers": 12, "hidden": 768, "heads": 12, "inner": 3072}
+_LARGE = {"layers": 24, "hidden": 1024, "heads": 16, "inner": 4096}
+_XL_SIZES = {
+    "hidden": 512, "heads": 8, "inner": 2048, "vocabulary": 204, "batch": 22, "length": 512, "memory": 512,
+}  # fmt: skip
+
+ENTRIES = (
+    Entry("bert-base", "language features of 12 transformer layers", _BERT, {**_BASE, **_BERT_SIZES}, bert),
+    Entry("bert-large", "language features of 24 transformer layers", _BERT, {**_LARGE, **_BERT_SIZES}, bert),
+    *(
+        Entry(
+            f"transformer-xl-{layers}",
+            f"language model of {layers} transformer layers with memory",
+            _XL,
+            {"layers": layers, **_XL_SIZES},
+            transformer_xl,
+        )
+        for layers in (2, 4, 8)
+    ),
+)

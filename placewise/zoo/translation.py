@@ -1,0 +1,197 @@
+"""NMT and GNMT: translation by LSTM layers with attention, every step of encoder and decoder unrolled.
+
+Wu et al., Google's Neural Machine Translation System, arXiv 1609.08144 (GNMT): 1024 units, a bidirectional layer at
+the bottom of the encoder, residual connections from the third layer on, additive attention by the lowest decoder
+layer whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. What it does not say
+is taken from TensorFlow's own implementation (tensorflow/nmt): sentences of 50 words, to which the decoder adds one
+that begins or ends them, 20 % dropout, a decoder that starts from the encoder's last states. NMT: the settings of the
+same for a standard model of two layers (unidirectional, attention of Luong et al. 2015 with input feeding) with the
+batch of 64 of Mirhoseini et al., ICML 2017.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from placewise.zoo import attention, lstm
+from placewise.zoo.entry import Entry, Sizes
+from placewise.zoo.lstm import State
+from placewise.zoo.net import Net, Value
+
+DROPOUT = 0.2
+RESIDUAL_FROM = 2
+"""The first layer, counted from 0, whose inputs are added to its outputs (GNMT)."""
+
+
+def nmt(net: Net, sizes: Sizes) -> None:
+    """Sentences [steps, batch] → the loss per sentence."""
+    batch, hidden, layers = sizes["batch"], sizes["hidden"], sizes["layers"]
+    with net.within("encoder"):
+        rows, exists = _source(net, sizes)
+        states = []
+        for layer in range(layers):
+            with net.within("layer", layer):
+                rows, last = _encode(net, sizes, rows, exists, f"encoder.{layer}")
+                states.append(last)
+    with net.within("attention"):
+        over = attention.memory(net, rows, hidden)
+        turned = net.transpose(over.keys, 0, 2, 1)
+        joined = net.weight("layer.kernel", 2 * hidden, hidden)
+    with net.within("decoder"):
+        words = _words(net, "target", sizes["target_steps"], sizes)
+        cells = []
+        for layer in range(layers):
+            with net.within("layer", layer):
+                cells.append(lstm.cell(net, 2 * hidden if not layer else hidden, hidden))
+        fed, outputs = net.input("attention.first", batch, hidden), []
+        for step, word in enumerate(words):
+            x = net.concat((word, fed), axis=1)
+            for layer, cell in enumerate(cells):
+                with net.within("layer", layer, "step", step):
+                    states[layer] = lstm.step(net, cell, net.dropout(x, DROPOUT), states[layer])
+                    x = states[layer].output
+            with net.within("attention", "step", step):
+                context = attention.multiplicative(net, over, turned, x)
+                fed = net.matmul(net.concat((x, context), axis=1), joined)
+            outputs.append(fed)
+    _loss(net, outputs, sizes)
+
+
+def gnmt(net: Net, sizes: Sizes) -> None:
+    """Sentences [steps, batch] → the loss per sentence."""
+    hidden, layers = sizes["hidden"], sizes["layers"]
+    with net.within("encoder"):
+        rows, exists = _source(net, sizes)
+        with net.within("layer.0"):
+            rows, last = _both_ways(net, sizes, rows, exists)
+        states = [last]
+        for layer in range(1, layers):
+            with net.within("layer", layer):
+                rows, last = _encode(net, sizes, rows, exists, f"encoder.{layer}", residual=layer >= RESIDUAL_FROM)
+                states.append(last)
+    with net.within("attention"):
+        over = attention.memory(net, rows, hidden)
+        weights = attention.Additive(net.weight("query.kernel", hidden, hidden), net.weight("score", hidden))
+    with net.within("decoder"):
+        rows = _words(net, "target", sizes["target_steps"], sizes)
+        contexts: list[Value] = []
+        fed = net.input("attention.first", sizes["batch"], over.values.shape[2])
+        with net.within("layer.0"):
+            cell, state = lstm.cell(net, hidden + fed.shape[1], hidden), states[0]
+        for step, row in enumerate(rows):
+            with net.within("layer.0.step", step):
+                state = lstm.step(net, cell, net.dropout(net.concat((row, fed), axis=1), DROPOUT), state)
+                rows[step] = state.output
+            with net.within("attention.step", step):
+                fed = attention.additive(net, weights, over, state.output)
+                contexts.append(fed)
+        for layer in range(1, layers):
+            with net.within("layer", layer):
+                rows = _decode(net, sizes, rows, contexts, states[layer], residual=layer >= RESIDUAL_FROM)
+    _loss(net, rows, sizes)
+
+
+def _source(net: Net, sizes: Sizes) -> tuple[list[Value], list[Value]]:
+    """Embedded words [batch, hidden] of each step, and which sentences still run then [batch, 1]."""
+    steps = sizes["source_steps"]
+    running = net.input("source.running", steps, sizes["batch"], 1, dtype="bool")
+    with net.within("running"):
+        exists = lstm.unstacked(net, running)
+    return _words(net, "source", steps, sizes), exists
+
+
+def _words(net: Net, name: str, steps: int, sizes: Sizes) -> list[Value]:
+    batch, hidden = sizes["batch"], sizes["hidden"]
+    words = net.input(f"{name}.words", steps, batch, dtype="int32")
+    with net.within("embedding"):
+        table = net.weight("table", sizes["vocabulary"], hidden)
+        embedded = net.op("Gather", table, words, shape=(steps, batch, hidden), axis=0)
+        return lstm.unstacked(net, embedded)
+
+
+def _encode(
+    net: Net,
+    sizes: Sizes,
+    rows: Sequence[Value],
+    exists: Sequence[Value],
+    name: str,
+    *,
+    residual: bool = False,
+    backward: bool = False,
+    ends: bool = True,
+) -> tuple[list[Value], State]:
+    """One direction of one layer: a sentence that is over keeps its state. `ends`: the last memory is needed."""
+    batch, hidden = sizes["batch"], sizes["hidden"]
+    cell = lstm.cell(net, rows[0].shape[1], hidden)
+    state = lstm.initial(net, name, batch, hidden)
+    outputs = list(rows)
+    for step in reversed(range(len(rows))) if backward else range(len(rows)):
+        with net.within("step", step):
+            fresh = lstm.step(net, cell, net.dropout(rows[step], DROPOUT), state)
+            output = _kept(net, exists[step], fresh.output, state.output)
+            needed = ends or step < len(rows) - 1
+            memory = _kept(net, exists[step], fresh.memory, state.memory) if needed else fresh.memory
+            state = State(output, memory)
+            outputs[step] = net.each("Add", state.output, rows[step], label="residual") if residual else state.output
+    return outputs, state
+
+
+def _kept(net: Net, running: Value, new: Value, old: Value) -> Value:
+    return net.op("Where", running, new, old, shape=new.shape, label="running")
+
+
+def _both_ways(net: Net, sizes: Sizes, rows: Sequence[Value], exists: Sequence[Value]) -> tuple[list[Value], State]:
+    """A layer in both directions; its outputs stand side by side, its last state is that of the second one."""
+    with net.within("forward"):
+        ahead, _ = _encode(net, sizes, rows, exists, "encoder.0.forward", ends=False)
+    with net.within("backward"):
+        behind, last = _encode(net, sizes, rows, exists, "encoder.0.backward", backward=True)
+    outputs = []
+    for step, pair in enumerate(zip(ahead, behind, strict=True)):
+        with net.within("step", step):
+            outputs.append(net.concat(pair, axis=1))
+    return outputs, last
+
+
+def _decode(
+    net: Net, sizes: Sizes, rows: Sequence[Value], contexts: Sequence[Value], state: State, *, residual: bool
+) -> list[Value]:
+    """One decoder layer, whose every step reads the outputs below it and the context of that step."""
+    cell = lstm.cell(net, rows[0].shape[1] + contexts[0].shape[1], sizes["hidden"])
+    outputs = []
+    for step, (row, context) in enumerate(zip(rows, contexts, strict=True)):
+        with net.within("step", step):
+            state = lstm.step(net, cell, net.dropout(net.concat((row, context), axis=1), DROPOUT), state)
+            outputs.append(net.each("Add", state.output, row, label="residual") if residual else state.output)
+    return outputs
+
+
+def _loss(net: Net, rows: Sequence[Value], sizes: Sizes) -> None:
+    """Cross entropy summed over the words that exist, per sentence."""
+    count = len(rows) * sizes["batch"]
+    labels = net.input("target.labels", count, dtype="int32")
+    with net.within("softmax"):
+        scores = net.dense(net.concat(rows, axis=0), sizes["vocabulary"], bias=False)
+        losses = net.op("SoftmaxCrossEntropyLoss", scores, labels, shape=(count,), reduction="none")
+        real = net.each("Mul", losses, net.input("target.exists", count))
+        total = net.op("ReduceSum", real, shape=(), axes=(0,), keepdims=0)
+        net.op("Div", total, net.constant(sizes["batch"]), shape=(), label="loss", output=True)
+
+
+_SIZES = {"hidden": 1024, "vocabulary": 32_000, "source_steps": 50, "target_steps": 51}
+_PAPER = "Wu et al. 2016, arXiv 1609.08144; placed by Mirhoseini et al., ICLR 2018"
+_NMT = "Luong et al. 2015, arXiv 1508.04025; placed by Mirhoseini et al., ICML 2017"
+
+ENTRIES = (
+    Entry("nmt", "translation by LSTM layers with attention", _NMT, {"layers": 2, "batch": 64, **_SIZES}, nmt),
+    *(
+        Entry(
+            f"gnmt-{layers}",
+            f"translation by {layers} + {layers} LSTM layers with attention",
+            _PAPER,
+            {"layers": layers, "batch": 128, **_SIZES},
+            gnmt,
+        )
+        for layers in (2, 4, 8)
+    ),
+)
