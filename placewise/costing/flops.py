@@ -6,16 +6,16 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from placewise.costing.case import Case, Cost, Rule
-from placewise.costing.rules import attention, linear, movement, openvino, pointwise, recurrent, reduction
+from placewise.costing.rules import attention, gradients, linear, movement, openvino, pointwise, recurrent, reduction
 from placewise.errors import ModelFileError
 
-RULES: Mapping[str, Rule] = MappingProxyType(
-    {
-        kind: rule
-        for family in (linear, attention, recurrent, pointwise, reduction, movement, openvino)
-        for kind, rule in family.RULES.items()
-    }
-)
+_FORWARD: Mapping[str, Rule] = {
+    kind: rule
+    for family in (linear, attention, recurrent, pointwise, reduction, movement, openvino)
+    for kind, rule in family.RULES.items()
+}
+
+RULES: Mapping[str, Rule] = MappingProxyType({**_FORWARD, **gradients.assumed(_FORWARD), **gradients.RULES})
 """Kind → rule. ONNX names; kinds of other domains are ``domain::op_type``."""
 
 CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap"))

@@ -104,6 +104,7 @@ def _dtype(graph: Graph, op: int, cost: Cost) -> int:
 def _warnings(graph: Graph, known: Bools) -> tuple[str, ...]:
     count = Counter(graph.ops.kind[op] for op in np.flatnonzero(~known).tolist())
     return tuple(
-        f"the cost of {kind} ({times} {'op' if times == 1 else 'ops'}) is assumed from the bytes it reads and writes"
+        f"the cost of {kind} ({times} {'op' if times == 1 else 'ops'}) is assumed"
+        f" {'to be twice that of its forward op' if kind in RULES else 'from the bytes it reads and writes'}"
         for kind, times in sorted(count.items())
     )

@@ -1,0 +1,147 @@
+"""Ops of training graphs: ``gradient::Kind``, the loss and the optimizer's updates.
+
+A gradient op reads first the gradients of its forward op's m results, then, from position m on, what it needs of the n
+arguments, then of the results; `layout` = (m, n), and `wrt` says of which arguments its results are the gradients. So
+the forward op's own rule can be asked what the forward op costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.rules import attention, linear, recurrent, reduction
+
+PREFIX = "gradient::"
+
+
+def pointwise(case: Case, *, per: int) -> Cost:
+    """`per` FLOPs for every element of the gradient that comes in or goes out, whichever is larger."""
+    return case.cost(per * _elements(case), "elementwise")
+
+
+def reduced(case: Case, *, per: int) -> Cost:
+    """The same for ops that sum: normalizations, softmax, reductions."""
+    return case.cost(per * _elements(case), "reduction")
+
+
+def windows(case: Case, *, per: int = 1) -> Cost:
+    """Pooling: `per` FLOPs for every element under every window."""
+    return case.cost(per * math.prod(case.attributes["kernel_shape"]) * case.size(0), "reduction")
+
+
+def scattered(case: Case) -> Cost:
+    """Zeros of the argument's whole size, dense, to which what came in is added at its places."""
+    return case.cost(case.size(0), "movement")
+
+
+def convolved(case: Case, *, rule: Rule) -> Cost:
+    """Of the input or of the kernel as much as forward; of the bias a sum."""
+    if tuple(case.attributes["wrt"]) == (2,):
+        return case.cost(case.size(0), "reduction")
+    return times(case, rule=rule, factor=1)
+
+
+def times(case: Case, *, rule: Rule, factor: float, known: bool = True) -> Cost:
+    """`factor` times the FLOPs of the forward op, in its class."""
+    cost = rule(_forward(case))
+    return Cost(factor * cost.flops, case.moved, _working(cost), cost.dtype, known)
+
+
+def updated(case: Case, *, per: int) -> Cost:
+    """`per` FLOPs per element: the gradient is read, the weight and what is kept of it are read and written."""
+    size = case.size(1)
+    kept = case.number("kept", 0) * size
+    nbytes = case.inputs[0].nbytes + 2 * case.inputs[1].nbytes + 2 * kept
+    return case.cost(per * size, "elementwise", nbytes=nbytes)
+
+
+def renewed(case: Case) -> Cost:
+    """Written over the old weight on arrival: what takes time is its way there."""
+    del case
+    return Cost(0, 0, "free")
+
+
+def loss(case: Case) -> Cost:
+    """Six FLOPs per element, as softmax with cross-entropy."""
+    return case.cost(6 * sum(value.size for value in case.inputs.values()), "reduction")
+
+
+def loss_gradient(case: Case) -> Cost:
+    """Probability less target, divided by the batch."""
+    return case.cost(2 * sum(value.size for value in case.outputs), "elementwise")
+
+
+def _elements(case: Case) -> int:
+    given = next(value.size for _, value in sorted(case.inputs.items()))
+    return max(given, max((value.size for value in case.outputs), default=0))
+
+
+def _forward(case: Case) -> Case:
+    """The forward op, as far as its gradient op knows it; results stand in by their gradients."""
+    m, n = (int(count) for count in case.attributes["layout"])
+    arguments = {at - m: value for at, value in case.inputs.items() if m <= at < m + n}
+    made = {int(at): value for at, value in zip(case.attributes["wrt"], case.outputs, strict=True)}
+    results = tuple(case.inputs[at] for at in range(m) if at in case.inputs)
+    return Case(case.kind.removeprefix(PREFIX), case.attributes, {**made, **arguments}, results)
+
+
+def _working(cost: Cost) -> str:
+    return "movement" if cost.op_class == "free" else cost.op_class
+
+
+def assumed(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
+    """Rules for the gradients of all kinds that have none here: twice the forward op's FLOPs, which is assumed."""
+    return {PREFIX + kind: partial(times, rule=rule, factor=2, known=False) for kind, rule in forward.items()}
+
+
+_POINTWISE = {
+    1: """Abs Clip Dropout Exp Log Max Mean Min Pad ReduceMean ReduceSum Relu Slice ThresholdedRelu TopK Trilu Where""",
+    2: """HardSigmoid LeakyRelu PRelu ReduceL1 ReduceMax ReduceMin ReduceSumSquare Sin Cos Sqrt Shrink CumSum""",
+    3: """Asin Acos Asinh Acosh Atan Atanh Elu Celu Selu Pow Reciprocal ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd
+       RotaryEmbedding Sigmoid Sinh Cosh Softsign Tanh com.microsoft::RotaryEmbedding""",
+    5: "Erf HardSwish Softplus Tan",
+    9: "Mish Swish",
+    11: "Gelu com.microsoft::Gelu com.microsoft::QuickGelu com.microsoft::BiasGelu",
+    16: "com.microsoft::FastGelu",
+}
+_REDUCED = {
+    3: "NegativeLogLikelihoodLoss",
+    4: "Softmax LogSoftmax",
+    8: "SoftmaxCrossEntropyLoss",
+    12: "RMSNormalization SimplifiedLayerNormalization com.microsoft::SimplifiedLayerNormalization LpNormalization",
+    14: """BatchNormalization GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization
+       com.microsoft::GroupNorm com.microsoft::LayerNormalization com.microsoft::SkipLayerNormalization""",
+}
+"""Means and deviations are computed again from the input: half of a normalization's backward work."""
+_SCATTERED = "Compress Gather GatherElements GatherND MaxUnpool ReverseSequence Tile"
+_ATTENTION = (
+    "Attention", "ai.onnx.preview::FlexAttention", "com.microsoft::Attention",
+    "com.microsoft::MultiHeadAttention", "com.microsoft::GroupQueryAttention",
+)  # fmt: skip
+FLASH = 2.5
+"""Fused attention keeps no scores: five products backward for two forward (Dao 2023, FlashAttention-2, section 3.1)."""
+
+RULES: Mapping[str, Rule] = {
+    **{PREFIX + kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
+    **{PREFIX + kind: partial(reduced, per=per) for per, kinds in _REDUCED.items() for kind in kinds.split()},
+    **{PREFIX + kind: scattered for kind in _SCATTERED.split()},
+    **{PREFIX + kind: partial(times, rule=attention.RULES[kind], factor=FLASH) for kind in _ATTENTION},
+    **{PREFIX + kind: partial(times, rule=recurrent.RULES[kind], factor=2) for kind in ("LSTM", "GRU", "RNN")},
+    **{PREFIX + kind: partial(times, rule=reduction.RULES[kind], factor=2) for kind in ("LRN",)},
+    PREFIX + "Conv": partial(convolved, rule=linear.conv),
+    PREFIX + "ConvTranspose": partial(convolved, rule=linear.conv_transpose),
+    PREFIX + "MaxPool": partial(windows, per=2),
+    PREFIX + "AveragePool": windows,
+    PREFIX + "LpPool": partial(windows, per=3),
+    PREFIX + "GlobalAveragePool": partial(pointwise, per=1),
+    PREFIX + "GlobalMaxPool": partial(pointwise, per=2),
+    PREFIX + "Loss": loss_gradient,
+    "Loss": loss,
+    "optimizer::SGD": partial(updated, per=2),
+    "optimizer::Momentum": partial(updated, per=4),
+    "optimizer::Adam": partial(updated, per=14),
+    "optimizer::Renew": renewed,
+}

@@ -1,0 +1,127 @@
+"""Where gradients can flow: which weights train, which tensors carry a gradient, where gradients start."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from placewise.model.dtypes import DTYPES
+from placewise.model.graph import Graph
+from placewise.model.tables import Tensors, Weights
+from placewise.transform.training.rules.table import entry_of
+from placewise.transform.training.values import Value, positions_of
+
+_ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Clip"))
+"""Kinds in which a weight of one element is a constant of the formula: nobody trains it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """`arguments` and `results` of every op by position; `wants`: the arguments whose gradients an op must give.
+
+    `carries` [n_tensors]: tensors that depend on a weight that trains.
+    """
+
+    arguments: list[dict[int, Value]]
+    results: list[list[Value]]
+    wants: list[tuple[int, ...]]
+    carries: list[bool]
+
+
+def flow_of(graph: Graph, frozen: Sequence[str] = ()) -> Flow:
+    """Where gradients can flow in a forward graph; weights whose name matches a pattern of `frozen` do not train.
+
+    A weight trains if it is of floating point (or of unknown type) and an op uses it where a gradient can flow to,
+    not only as a single number in arithmetic. Tied weights train together.
+    """
+    tensors, weights = _values(graph.tensors, False), _values(graph.weights, True)
+    arguments = _arguments(graph, tensors, weights)
+    results = [[tensors[t] for t in graph.outputs_of(op)] for op in range(graph.n_ops)]
+    kinds = list(graph.ops.kind)
+    floating = [
+        _is_floating(value) and not _matches(name, frozen)
+        for value, name in zip(weights, graph.weights.name, strict=True)
+    ]
+    storage = graph.weights.storage.tolist()
+    open_at = [_open(kind, of) for kind, of in zip(kinds, arguments, strict=True)]
+    trains = {
+        storage[of[at].number]
+        for of, places in zip(arguments, open_at, strict=True)
+        for at in places
+        if of[at].is_weight and floating[of[at].number]
+    }
+    carries, wants = [False] * len(tensors), []
+    for op, of in enumerate(arguments):
+        asked = tuple(
+            at
+            for at in open_at[op]
+            if (of[at].is_weight and floating[of[at].number] and storage[of[at].number] in trains)
+            or (not of[at].is_weight and carries[of[at].number])
+        )
+        wants.append(asked)
+        for value in results[op] if asked else ():
+            carries[value.number] = _is_floating(value)
+    return Flow(arguments, results, wants, carries)
+
+
+def starts(graph: Graph, flow: Flow) -> tuple[list[int], bool]:
+    """The outputs of the model where gradients start, ascending, and whether that is a loss, a single number.
+
+    The first output of one element that carries a gradient is the loss. Without one it is all outputs that carry a
+    gradient, but for those that get one from another output anyway (hidden states, caches of keys and values).
+    """
+    output, carries = graph.tensors.output.tolist(), flow.carries
+    found = [t for t in range(graph.n_tensors) if output[t] and carries[t]]
+    for t in found:
+        shape = graph.tensors.shape[t]
+        if graph.tensors.bytes[t] >= 0 and min(shape, default=0) >= 0 and math.prod(shape) == 1:
+            return [t], True
+    chosen, reached = [], [False] * graph.n_tensors
+    for op in reversed(range(graph.n_ops)):
+        made = [value.number for value in flow.results[op]]
+        for t in made:
+            if output[t] and carries[t] and not reached[t]:
+                chosen.append(t)
+                reached[t] = True
+        if any(reached[t] for t in made):
+            for at in flow.wants[op]:
+                value = flow.arguments[op][at]
+                if not value.is_weight:
+                    reached[value.number] = True
+    return sorted(chosen), False
+
+
+def _open(kind: str, arguments: dict[int, Value]) -> tuple[int, ...]:
+    """The arguments that a gradient could flow to."""
+    wrt = positions_of(entry_of(kind).wrt, max(arguments, default=-1) + 1)
+    single = kind in _ARITHMETIC
+    return tuple(
+        at
+        for at in wrt
+        if at in arguments and not (single and arguments[at].is_weight and math.prod(arguments[at].shape) == 1)
+    )
+
+
+def _values(table: Tensors | Weights, is_weight: bool) -> list[Value]:
+    columns = zip(table.shape, table.dtype.tolist(), table.bytes.tolist(), strict=True)
+    return [
+        Value(is_weight, number, shape, DTYPES[dtype], nbytes) for number, (shape, dtype, nbytes) in enumerate(columns)
+    ]
+
+
+def _arguments(graph: Graph, tensors: list[Value], weights: list[Value]) -> list[dict[int, Value]]:
+    found: list[dict[int, Value]] = [{} for _ in range(graph.n_ops)]
+    for edges, values in ((graph.edges, tensors), (graph.weight_edges, weights)):
+        for number, op, at in zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True):
+            found[op][at] = values[number]
+    return found
+
+
+def _is_floating(value: Value) -> bool:
+    return "float" in value.dtype or value.dtype in ("unknown", "complex64", "complex128")
+
+
+def _matches(name: str, patterns: Sequence[str]) -> bool:
+    return any(re.search(pattern, name) for pattern in patterns)

@@ -1,0 +1,130 @@
+"""to_training: forward ops, their gradients and the optimizer's updates as one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from placewise.errors import GraphError, InputError
+from placewise.model.graph import Graph
+from placewise.transform.training.flow import Flow, flow_of, starts
+from placewise.transform.training.optimizers import OPTIMIZERS, Optimizer, elements, kept_per_element
+from placewise.transform.training.tape import Tape
+from placewise.transform.training.values import Value
+
+
+def to_training(
+    graph: Graph, *, optimizer: str = "adam", loss: bool = True, master_weights: bool = True, frozen: Sequence[str] = ()
+) -> Graph:
+    """The graph of one training step of the model whose forward graph (folded, best) is `graph`.
+
+    Every op that a gradient flows through gets backward ops in its colocation group, every weight that trains an op
+    that updates it in the group of the first op that uses it; its state is what the `optimizer` ("adam", "momentum",
+    "sgd") keeps, with a 32-bit copy of 16-bit weights unless `master_weights` is false. Updates come last, so that
+    all gradients of weights are held till then. A tied weight is updated once; the other groups that use it send
+    their part of its gradient and get the new weight.
+
+    Gradients start at the model's loss, its first floating output of one element. Without one, an op Loss that costs
+    what a softmax cross-entropy does reads the outputs that carry a gradient; with `loss` false their gradients are
+    inputs of the graph instead. `frozen`: regular expressions, searched in the names of weights that do not train.
+
+    Raises GraphError for a graph that trains already, has phases, or has nothing to train; InputError for an unknown
+    optimizer.
+    """
+    if optimizer not in OPTIMIZERS:
+        raise InputError(f"there is no optimizer {optimizer!r}", remedy=f"choose one of {', '.join(OPTIMIZERS)}")
+    _check(graph)
+    flow = flow_of(graph, frozen)
+    first, is_loss = starts(graph, flow)
+    if not first:
+        raise _nothing_to_train(graph)
+    group, users = _groups(graph, flow)
+    home = {key: _weight_of(flow.arguments[min(ops)], key, graph) for key, ops in users.items()}
+    kept = set(first) if is_loss else set() if loss else set(np.flatnonzero(graph.tensors.output).tolist())
+    tape = Tape(graph, flow, group, home, kept)
+    _start(tape, first, is_loss, loss)
+    for op in reversed(range(graph.n_ops)):
+        tape.pull(op)
+    _update(tape, users, OPTIMIZERS[optimizer], master_weights)
+    source = graph.source
+    if source is not None:
+        source = replace(source, transforms=(*source.transforms, f"training:{optimizer}"))
+    return tape.build(source)
+
+
+def _check(graph: Graph) -> None:
+    if graph.ops.backward.any():
+        name = graph.ops.name[int(graph.ops.backward.argmax())]
+        raise GraphError(f"the graph trains already: {name!r} is a backward op", remedy="give the forward graph")
+    if graph.phases:
+        raise GraphError("the graph has phases, and a training step has none", remedy="read the model without them")
+
+
+def _nothing_to_train(graph: Graph) -> GraphError:
+    if not len(graph.weight_edges):
+        return GraphError("no op uses a weight: there is nothing to train", remedy="give a model with its weights")
+    if not graph.tensors.output.any():
+        return GraphError("no tensor is an output, so no gradient can start", remedy="mark the outputs of the model")
+    return GraphError(
+        "no floating output depends on a weight that could be trained", remedy="give the graph of a model that learns"
+    )
+
+
+def _groups(graph: Graph, flow: Flow) -> tuple[list[int], dict[int, list[int]]]:
+    """The group of each op (a new one for ops that train or pass a gradient on), and the users of each storage."""
+    group, storage = graph.ops.group.tolist(), graph.weights.storage.tolist()
+    users: dict[int, list[int]] = {}
+    for op, arguments in enumerate(flow.arguments):
+        for value in arguments.values():
+            if value.is_weight:
+                users.setdefault(storage[value.number], []).append(op)
+    trained = {
+        storage[of[at].number]
+        for of, wants in zip(flow.arguments, flow.wants, strict=True)
+        for at in wants
+        if of[at].is_weight
+    }
+    needed = {op for key in trained for op in users[key]}
+    following = max(group, default=-1) + 1
+    for op, wants in enumerate(flow.wants):
+        if group[op] < 0 and (wants or op in needed):
+            group[op] = following
+            following += 1
+    return group, users
+
+
+def _weight_of(arguments: dict[int, Value], key: int, graph: Graph) -> Value:
+    return next(v for v in arguments.values() if v.is_weight and graph.weights.storage[v.number] == key)
+
+
+def _start(tape: Tape, first: list[int], is_loss: bool, loss: bool) -> None:
+    graph, values = tape.graph, {value.number: value for made in tape.flow.results for value in made}
+    if is_loss:
+        value = values[first[0]]
+        maker = int(graph.tensors.producer[value.number])
+        tape.gradient[value.number] = tape.add_for(maker, "ConstantOfShape", {}, (value,), {})[0]
+    elif loss:
+        tape.add_loss([values[number] for number in first], max(tape.group, default=-1) + 1)
+    else:
+        for number in first:
+            tape.add_input(values[number])
+
+
+def _update(tape: Tape, users: dict[int, list[int]], optimizer: Optimizer, master_weights: bool) -> None:
+    """The updates of all weights with a gradient, first users first, and the new values of those used elsewhere too."""
+    graph = tape.graph
+    for op, key in sorted((min(users[key]), key) for key in tape.weight_gradient):
+        gradient = tape.weight_gradient[key]
+        weight = tape.home[key]
+        kept = kept_per_element(optimizer, weight, master_weights=master_weights)
+        dtype = "float32" if kept and weight.dtype != "float64" else weight.dtype
+        name = graph.weights.name[weight.number]
+        elsewhere = {tape.group[user]: user for user in reversed(users[key]) if tape.group[user] != tape.group[op]}
+        new = tape.add(
+            f"{name}/update", optimizer.kind, op, {0: gradient, 1: weight}, (weight,) if elsewhere else (),
+            {"kept": kept}, dtype=dtype, state_bytes=kept * elements(weight),
+        )  # fmt: skip
+        for number, user in enumerate(sorted(elsewhere.values())):
+            tape.add(f"{name}/renew:{number}", "optimizer::Renew", user, {0: new[0]}, (), {})

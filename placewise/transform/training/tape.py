@@ -1,0 +1,193 @@
+"""The training graph while it is made: the forward graph copied, and backward ops added to it one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.dtypes import DTYPES
+from placewise.model.graph import Graph, Source
+from placewise.model.tables import Attributes
+from placewise.transform.training.flow import Flow
+from placewise.transform.training.rules.table import entry_of
+from placewise.transform.training.values import Call, Value
+
+_IN_TRAINING = {"BatchNormalization": {"training_mode": 1}}
+"""Attributes that an op takes on when the model trains."""
+
+
+class Tape:
+    """A builder that holds the forward graph, with the ids that it had, and the gradients that are known so far.
+
+    `group` [n_ops]: the colocation group of each forward op, the graph's or a new one; `home`: by storage, the weight
+    whose shape its gradient has. A gradient that several ops
+    give is added up where the last of them stands, one after the other, as they come: partial sums cross to another
+    device once, and not every summand.
+    """
+
+    def __init__(
+        self, graph: Graph, flow: Flow, group: list[int], home: Mapping[int, Value], outputs: set[int]
+    ) -> None:
+        self.graph, self.flow, self.group, self.home = graph, flow, group, home
+        self.gradient: dict[int, Value] = {}
+        self.weight_gradient: dict[int, Value] = {}
+        self._builder = GraphBuilder()
+        self._names = set(graph.ops.name)
+        self._tensor_names = set(graph.tensors.name)
+        self._made = [0] * graph.n_ops
+        self._kinds, self._attributes = list(graph.ops.kind), list(graph.ops.attributes)
+        self._scopes, self._origins = list(graph.ops.scope), list(graph.ops.origin)
+        self._dtypes = [DTYPES[code] for code in graph.ops.dtype.tolist()]
+        self._storage: list[int] = graph.weights.storage.tolist()
+        self._copy(outputs)
+
+    def build(self, source: Source | None) -> Graph:
+        return self._builder.build(source)
+
+    def pull(self, op: int) -> None:
+        """Add what gives the gradients of an op's arguments, if its results have any."""
+        given = {
+            place: self.gradient.pop(value.number)
+            for place, value in enumerate(self.flow.results[op])
+            if value.number in self.gradient
+        }
+        if not given or not self.flow.wants[op]:
+            return
+        arguments, wants = self.flow.arguments[op], self.flow.wants[op]
+        call = Call(
+            self._kinds[op],
+            self._attributes[op],
+            arguments,
+            self.flow.results[op],
+            given,
+            wants,
+            partial(self.add_for, op),
+        )
+        for at, gradient in entry_of(call.kind).rule(call).items():
+            self.accumulate(op, arguments[at], gradient)
+
+    def accumulate(self, op: int, value: Value, gradient: Value) -> None:
+        """Add what op `op` gives to the gradient of a value."""
+        if value.is_weight:
+            known, key = self.weight_gradient, self._storage[value.number]
+            gradient = self._arranged(op, gradient, self.home[key])
+        else:
+            known, key = self.gradient, value.number
+        if key in known:
+            before = known[key]
+            gradient = self.add_for(op, "Add", {0: before, 1: gradient}, (before,), {})[0]
+        known[key] = gradient
+
+    def add_for(
+        self, op: int, kind: str, arguments: Mapping[int, Value], like: Sequence[Value], attributes: Attributes
+    ) -> list[Value]:
+        """Add a backward op of the forward op `op`, in its group; its results are like the given values."""
+        name = f"{self.graph.ops.name[op]}/grad:{self._made[op]}"
+        self._made[op] += 1
+        return self.add(name, kind, op, arguments, like, attributes)
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        op: int,
+        arguments: Mapping[int, Value],
+        like: Sequence[Value],
+        attributes: Attributes,
+        *,
+        dtype: str = "",
+        state_bytes: int = 0,
+    ) -> list[Value]:
+        """Add a backward op beside the forward op `op`."""
+        name = _distinct(name, self._names)
+        made = self._builder.add_op(
+            name, kind, scope=self._scopes[op], attributes=attributes, dtype=dtype or self._dtypes[op], backward=True,
+            group=self.group[op], state_bytes=state_bytes, origin=self._origins[op],
+        )  # fmt: skip
+        return self._wired(made, name, arguments, like)
+
+    def add_loss(self, outputs: Sequence[Value], group: int) -> None:
+        """Add the op Loss, which reads these outputs, and the op that starts their gradients."""
+        name = _distinct("loss", self._names)
+        like = Value(False, -1, (), "float32", 4)
+        arguments = dict(enumerate(outputs))
+        made = self._builder.add_op(name, "Loss", group=group, dtype=outputs[0].dtype)
+        self._builder.set_output(self._wired(made, name, arguments, (like,))[0].number)
+        first = _distinct(f"{name}/grad:0", self._names)
+        layout = {"layout": (1, len(outputs)), "wrt": tuple(arguments)}
+        made = self._builder.add_op(
+            first, "gradient::Loss", group=group, dtype=outputs[0].dtype, attributes=layout, backward=True
+        )
+        gradients = self._wired(made, first, {1 + at: value for at, value in arguments.items()}, outputs)
+        self.gradient |= {value.number: gradient for value, gradient in zip(outputs, gradients, strict=True)}
+
+    def add_input(self, like: Value) -> None:
+        """Add an input of the model: the gradient of an output, from whoever goes on from there."""
+        name = _distinct(f"{self.graph.tensors.name[like.number]}/grad", self._tensor_names)
+        number = self._builder.add_tensor(-1, shape=like.shape, dtype=like.dtype, nbytes=like.nbytes, name=name)
+        self.gradient[like.number] = like._replace(number=number)
+
+    def _wired(self, made: int, name: str, arguments: Mapping[int, Value], like: Sequence[Value]) -> list[Value]:
+        for at, value in arguments.items():
+            use = self._builder.use_weight if value.is_weight else self._builder.add_edge
+            use(value.number, made, at)
+        results = []
+        for place, value in enumerate(like):
+            tensor = _distinct(f"{name}:{place}", self._tensor_names)
+            number = self._builder.add_tensor(
+                made, shape=value.shape, dtype=value.dtype, nbytes=value.nbytes, name=tensor
+            )
+            results.append(value._replace(is_weight=False, number=number))
+        return results
+
+    def _arranged(self, op: int, gradient: Value, like: Value) -> Value:
+        """A gradient in the shape of another use of the same storage: transposed, reshaped, or as a part of it."""
+        if gradient.shape == like.shape:
+            return gradient
+        if gradient.shape == like.shape[::-1]:
+            return self.add_for(op, "Transpose", {0: gradient}, (like,), {})[0]
+        kind = "Reshape" if gradient.nbytes == like.nbytes else "gradient::Slice"
+        return self.add_for(
+            op, kind, {0: gradient}, (like,), {} if kind == "Reshape" else {"layout": (1, 0), "wrt": ()}
+        )[0]
+
+    def _copy(self, outputs: set[int]) -> None:
+        graph, builder = self.graph, self._builder
+        state = graph.ops.state_bytes.tolist()
+        for op, name in enumerate(graph.ops.name):
+            attributes = self._attributes[op]
+            if self._kinds[op] in _IN_TRAINING:
+                attributes = {**attributes, **_IN_TRAINING[self._kinds[op]]}
+            builder.add_op(
+                name, self._kinds[op], scope=self._scopes[op], attributes=attributes, dtype=self._dtypes[op],
+                group=self.group[op], state_bytes=state[op], origin=self._origins[op],
+            )  # fmt: skip
+        tensors, weights = graph.tensors, graph.weights
+        columns = zip(
+            tensors.name,
+            tensors.producer.tolist(),
+            tensors.bytes.tolist(),
+            tensors.dtype.tolist(),
+            tensors.shape,
+            strict=True,
+        )
+        for number, (name, producer, nbytes, dtype, shape) in enumerate(columns):
+            builder.add_tensor(
+                producer, shape=shape, dtype=DTYPES[dtype], nbytes=nbytes, name=name, output=number in outputs
+            )
+        for number, name in enumerate(weights.name):
+            builder.add_weight(
+                name, shape=weights.shape[number], dtype=weights.dtype_name(number), nbytes=int(weights.bytes[number]),
+                storage=int(weights.storage[number]),
+            )  # fmt: skip
+        for edges, use in ((graph.edges, builder.add_edge), (graph.weight_edges, builder.use_weight)):
+            for row in zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True):
+                use(*row)
+
+
+def _distinct(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name

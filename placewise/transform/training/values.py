@@ -1,0 +1,83 @@
+"""What a gradient rule works with: values, and one op on the way back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from placewise.model.dtypes import bytes_of
+from placewise.model.tables import Attributes
+
+
+class Value(NamedTuple):
+    """A tensor or a weight: its id, dimensions (−1 unknown), element type and bytes (−1 unknown)."""
+
+    is_weight: bool
+    number: int
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes: int
+
+    def shaped(self, shape: tuple[int, ...]) -> Value:
+        """What is like this, in another shape: for results, whose id is still to come."""
+        return self._replace(shape=shape, nbytes=bytes_of(shape, self.dtype))
+
+
+Emit = Callable[[str, Mapping[int, Value], Sequence[Value], Attributes], list[Value]]
+"""Adds a backward op: its kind, arguments by position, what its results are like, and attributes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A forward op as its gradient rule sees it.
+
+    `inputs` and `outputs` by argument position; `given` the gradients of outputs that have one, by position; `wants`
+    the positions of the inputs that a gradient is asked for, ascending.
+    """
+
+    kind: str
+    attributes: Attributes
+    inputs: Mapping[int, Value]
+    outputs: Sequence[Value]
+    given: Mapping[int, Value]
+    wants: tuple[int, ...]
+    emit: Emit
+
+    @property
+    def gradient(self) -> Value:
+        """The gradient of the first output that has one: of the only one, mostly."""
+        return next(iter(self.given.values()))
+
+    def make(self, kind: str, *arguments: Value, like: Value, **attributes: Any) -> Value:
+        """The only result of a new backward op, `like` an other value in shape and element type."""
+        return self.emit(kind, dict(enumerate(arguments)), (like,), attributes)[0]
+
+    def number(self, attribute: str, default: float = 0) -> Any:
+        return self.attributes.get(attribute, default)
+
+
+Gradients = Mapping[int, Value]
+"""What a rule gives: the gradient of each wanted input, by position (left out where there is none)."""
+
+Rule = Callable[[Call], Gradients]
+
+
+def positions_of(values: Iterable[int] | None, count: int) -> tuple[int, ...]:
+    """The positions, or all below `count` where None stands for all."""
+    return tuple(range(count)) if values is None else tuple(values)
+
+
+def sum_to(call: Call, gradient: Value, like: Value) -> Value:
+    """The gradient of an argument that was broadcast: summed over what was repeated."""
+    wide, narrow = gradient.shape, like.shape
+    extra = len(wide) - len(narrow)
+    stretched = tuple(axis for axis, dim in enumerate(narrow, start=extra) if dim == 1 and wide[axis] != 1)
+    if extra <= 0 and not stretched:
+        return gradient
+    axes = (*range(extra), *stretched)
+    if not stretched:
+        return call.make("ReduceSum", gradient, like=like, axes=axes, keepdims=0)
+    kept = like.shaped((*(1,) * extra, *narrow))
+    summed = call.make("ReduceSum", gradient, like=kept, axes=axes, keepdims=1)
+    return call.make("Reshape", summed, like=like) if extra else summed
