@@ -14,7 +14,10 @@ def _scores(batch: int, heads: int, queries: int, keys: int, width: int, value_w
 
 
 def attention(case: Case, *, past: int = 4) -> Cost:
-    """Q, K and V as [batch, heads, length, width] or packed as [batch, length, heads · width]; a past before K."""
+    """Q, K and V as [batch, heads, length, width] or packed as [batch, length, heads · width]; a past before K.
+
+    Of a sliding `window`, a query sees no more keys than fit into it.
+    """
     query, key, value = (case.shape(position) for position in range(3))
     before = case.shape(past)[2] if past in case.inputs else 0
     if len(query) == 4:
@@ -24,7 +27,8 @@ def attention(case: Case, *, past: int = 4) -> Cost:
         heads, kv_heads = case.number("q_num_heads", 0), case.number("kv_num_heads", 0)
         batch, queries, keys = query[0], query[1], key[1]
         width, value_width = query[2] // heads, value[2] // kv_heads
-    return case.cost(_scores(batch, heads, queries, before + keys, width, value_width), "attention")
+    seen = min(before + keys, case.number("window", 0) or before + keys)
+    return case.cost(_scores(batch, heads, queries, seen, width, value_width), "attention")
 
 
 def linear_attention(case: Case) -> Cost:

@@ -1,0 +1,96 @@
+"""Language models that generate: KV caches, and mixtures of experts under uniform routing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from placewise.costing.case import Case, Cost, Rule, Value
+from placewise.model.dtypes import bytes_of
+
+
+def _dense(values: Iterable[Value]) -> int:
+    """Bytes of values by their shapes: a view of a cache has a shape, and no bytes of its own."""
+    return sum(bytes_of(value.shape, value.dtype) for value in values)
+
+
+def cache_update(case: Case) -> Cost:
+    """New keys and values are read and written; what their reader sees of the cache is read."""
+    return case.cost(0, "movement", nbytes=2 * case.read + _dense(case.outputs))
+
+
+def cache_read(case: Case) -> Cost:
+    """What the reader sees of the cache is read."""
+    return case.cost(0, "movement", nbytes=_dense(case.outputs))
+
+
+def experts(case: Case) -> Cost:
+    """Hidden [tokens, width], index and scores [tokens, chosen], then weights [experts, …].
+
+    Every expert is as likely as another: a token uses `chosen` of them, and of E experts E · (1 − (1 − chosen/E)^tokens)
+    are expected to be used and read.
+    """
+    tokens, width = case.shape(0)
+    chosen, count = case.shape(1)[1], case.number("experts", 1)
+    weights = _weights(case, 3)
+    flops, inner = _per_token([value.shape[1:] for value in weights], width)
+    used = _used(chosen, count, tokens)
+    rows = tokens * chosen
+    moved = rows * (4 * width + 3 * inner) * _entry(case.inputs[0])
+    others = sum(case.inputs[position].nbytes for position in range(3)) + case.written
+    read = sum(value.nbytes for value in weights) * used
+    return case.cost(rows * (flops + 2 * width), "matmul", nbytes=moved + others + read)
+
+
+def expert(case: Case) -> Cost:
+    """One expert of many: hidden [rows, width], then its weights; attributes `experts`, `tokens` and `chosen`."""
+    tokens, chosen, count = (case.number(name, 1) for name in ("tokens", "chosen", "experts"))
+    width, weights = case.shape(0)[-1], _weights(case, 1)
+    flops, inner = _per_token([value.shape for value in weights], width)
+    rows = tokens * chosen / count
+    read = sum(value.nbytes for value in weights) * _used(chosen, count, tokens)
+    return case.cost(rows * flops, "matmul", nbytes=rows * (2 * width + 3 * inner) * _entry(case.inputs[0]) + read)
+
+
+def dispatch(case: Case) -> Cost:
+    """Rows of hidden [tokens, width] copied once for each expert that they go to: index [tokens, chosen]."""
+    rows = case.inputs[0].nbytes * case.shape(1)[1]
+    return case.cost(0, "movement", nbytes=2 * rows + case.inputs[1].nbytes)
+
+
+def combine(case: Case) -> Cost:
+    """The results of all experts, each weighted and added to its token."""
+    tokens, chosen, width = case.number("tokens", 1), case.number("chosen", 1), case.outputs[0].shape[-1]
+    rows = tokens * chosen
+    return case.cost(2 * rows * width, "elementwise", nbytes=rows * width * _entry(case.outputs[0]) + case.written)
+
+
+def _weights(case: Case, first: int) -> list[Value]:
+    return [value for position, value in sorted(case.inputs.items()) if position >= first]
+
+
+def _per_token(shapes: list[tuple[int, ...]], width: int) -> tuple[int, int]:
+    """FLOPs of one expert for one row (products, and six for every entry behind the gate), and entries before it."""
+    products = [shape[0] * shape[1] for shape in shapes if len(shape) == 2]
+    if not products or not width:
+        return 0, 0
+    inner = products[-1] // width
+    return 2 * sum(products) + 6 * inner, sum(products[:-1]) // width
+
+
+def _used(chosen: int, count: int, tokens: int) -> float:
+    """The share of the experts that at least one token is expected to use."""
+    return 1 - (1 - min(chosen / count, 1)) ** tokens
+
+
+def _entry(value: Value) -> float:
+    return bytes_of((1,), value.dtype)
+
+
+RULES: Mapping[str, Rule] = {
+    "CacheUpdate": cache_update,
+    "CacheRead": cache_read,
+    "Experts": experts,
+    "Expert": expert,
+    "Dispatch": dispatch,
+    "Combine": combine,
+}
