@@ -75,7 +75,7 @@ def loss_gradient(case: Case) -> Cost:
 
 
 def _elements(case: Case) -> int:
-    given = next(value.size for _, value in sorted(case.inputs.items()))
+    given = next((value.size for _, value in sorted(case.inputs.items())), 0)
     return max(given, max((value.size for value in case.outputs), default=0))
 
 

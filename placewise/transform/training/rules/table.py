@@ -24,7 +24,8 @@ NONE = Entry(lambda call: {}, ())
 _NONE = """And ArgMax ArgMin Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Ceil
     Constant ConstantOfShape DequantizeLinear DynamicQuantizeLinear Equal EyeLike Floor Greater GreaterOrEqual
     HammingWindow HannWindow Hardmax IsInf IsNaN Less LessOrEqual MelWeightMatrix Multinomial NonMaxSuppression NonZero
-    Not OneHot Or QuantizeLinear RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range Round Shape Sign Size StringConcat Unique Xor"""
+    Not OneHot Or QuantizeLinear RandomNormal RandomNormalLike RandomUniform RandomUniformLike Range Round Shape Sign
+    Size StringConcat Unique Xor"""
 _COMPOSED: Mapping[str, Entry] = {
     **dict.fromkeys(
         ("MatMul", "com.microsoft::FusedMatMul", "com.microsoft::TransposeMatMul"), Entry(linear.matmul, (0, 1))
