@@ -14,7 +14,7 @@ from placewise.files.graph_file import load_graph
 from placewise.files.problem_file import load_problem
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.readers import read, read_torch
+from placewise.readers import Asked, read
 from placewise.readers.base import Reading
 from placewise.transform.fold import fold
 from placewise.wishes import NO_WISHES, Wishes
@@ -88,11 +88,8 @@ def _opened(model: Model, wishes: Wishes, inputs: Any) -> Reading:
         return Reading(model)
     if isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str):
         return _from_path(os.fspath(model), wishes)
-    reading = read_torch(model, inputs, dims=wishes.dims)
-    if reading is None:
-        remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
-        raise InputError(f"a {type(model).__name__} is no model", remedy=remedy)
-    return _in_view(reading, wishes)
+    remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
+    raise InputError(f"a {type(model).__name__} is no model", remedy=remedy)
 
 
 def _from_path(model: str, wishes: Wishes) -> Reading:
@@ -104,13 +101,8 @@ def _from_path(model: str, wishes: Wishes) -> Reading:
         return Reading(problem.graph, problem, problem.warnings)
     if ours == "placewise-graph":
         return Reading(load_graph(model))
-    reading = read(
-        model,
-        dims=wishes.dims,
-        objective=wishes.objective or "throughput",
-        graph=wishes.graph or "inference",
-        dtype=wishes.dtype,
-    )
+    asked = Asked(wishes.dims, wishes.objective or "throughput", wishes.graph or "inference", wishes.dtype)
+    reading = read(Path(model), asked)
     return reading if reading.problem is not None or reading.op_seconds is not None else _in_view(reading, wishes)
 
 

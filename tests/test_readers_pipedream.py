@@ -69,7 +69,7 @@ def test_the_inference_graph(tmp_path: Path) -> None:
 
 def test_the_training_graph(tmp_path: Path) -> None:
     """Each op but the input has a twin in its group with state, which runs after it and sends gradients."""
-    reading = read(write(tmp_path / "small.txt", SMALL), graph="training")
+    reading = read(write(tmp_path / "small.txt", SMALL), Asked(graph="training"))
     graph, seconds = reading.graph, reading.op_seconds
     row = {name: op for op, name in enumerate(graph.ops.name)}
     assert seconds is not None and graph.n_ops == 7

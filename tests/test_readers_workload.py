@@ -64,7 +64,7 @@ def test_every_field_has_its_place(tmp_path: Path) -> None:
 
 def test_latency_is_another_reading(tmp_path: Path) -> None:
     """Read for latency, calls are executed and stages need not form a chain."""
-    problem = read(write(tmp_path / "w.json", [node(0)], []), objective="latency").problem
+    problem = read(write(tmp_path / "w.json", [node(0)], []), Asked(objective="latency")).problem
     assert problem is not None
     assert problem.objective.execution == "subgraph" and not problem.constraints.contiguous
 

@@ -11,6 +11,7 @@ from placewise.cli.devices import devices
 from placewise.cli.inspect import inspect
 from placewise.cli.place import place
 from placewise.cli.price import check, simulate
+from placewise.cli.zoo import app as zoo
 
 app = typer.Typer(
     name="placewise",
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 for command in (place, inspect, check, simulate, compare, devices):
     app.command()(command)
+app.add_typer(zoo, name="zoo")
 
 
 def _version(wanted: bool) -> None:

@@ -1,59 +1,77 @@
-"""Readers: a file or a live model → a Graph, or a whole Problem where it says more. Suffix and content tell formats."""
+"""Readers: a file or a live model → a Graph, or a whole Problem where it says more. Name and content tell formats."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import NamedTuple
 
 from placewise.errors import ModelFileError
 from placewise.readers.base import Reading
 from placewise.readers.onnx import read_onnx
+from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
 from placewise.readers.workload import read_workload
 
-_NO_DIMS: Mapping[str, int] = {}
+_NO_DIMS: Mapping[str, int] = MappingProxyType({})
+_START = 1 << 16
+"""Bytes at the start of a file that tell its format."""
 
 
-def read(
-    model: str,
-    *,
-    dims: Mapping[str, int] = _NO_DIMS,
-    objective: str = "throughput",
-    graph: str = "inference",
-    dtype: str | None = None,
-) -> Reading:
-    """The graph, or the problem, in a file: ONNX, a published workload (JSON), or a PipeDream profile (text).
+class Asked(NamedTuple):
+    """What a reader may be told besides the file; each takes what it needs."""
 
-    `dims` gives the symbolic dimensions of an ONNX model; `objective` ("throughput" or "latency") says how a
-    workload is meant, whose file does not; `graph` ("inference" or "training") which graph of a profile is
-    wanted, which holds both. Raises ModelFileError, GraphError or CostError.
+    dims: Mapping[str, int] = _NO_DIMS
+    objective: str = "throughput"
+    graph: str = "inference"
+    dtype: str | None = None
+
+
+class Format(NamedTuple):
+    """A format: what it is called in messages, its reader, and whether its files have open dimensions."""
+
+    name: str
+    read: Callable[[Path, Asked], Reading]
+    has_dims: bool = True
+
+
+FORMATS: Mapping[str, Format] = MappingProxyType(
+    {
+        "onnx": Format("ONNX model", lambda path, asked: read_onnx(path, dims=asked.dims)),
+        "openvino": Format("OpenVINO IR", lambda path, asked: read_openvino(path, dims=asked.dims)),
+        "workload": Format("workload", lambda path, asked: read_workload(path, objective=asked.objective), False),
+        "profile": Format("profile", lambda path, asked: read_pipedream(path, graph=asked.graph), False),
+    }
+)
+
+
+def read(path: Path, asked: Asked = Asked()) -> Reading:  # noqa: B008
+    """The graph, or the problem, in a file: ONNX, OpenVINO IR, a published workload or a PipeDream profile.
+
+    `asked.dims` gives open dimensions their numbers; `objective` ("throughput" or "latency") says how a workload is
+    meant, whose file does not; `graph` ("inference" or "training") which graph of a profile is wanted, which holds
+    both. Raises ModelFileError, GraphError or CostError.
     """
-    path = Path(model)
-    found = format_of(path)
-    if found == "onnx":
-        return read_onnx(path, dims=dims)
-    if dims:
-        raise ModelFileError(f"a {found} has no symbolic dimensions", where=str(path), remedy="leave out --dim")
-    if found == "workload":
-        return read_workload(path, objective=objective)
-    return read_pipedream(path, graph=graph)
-
-
-def read_torch(model: Any, inputs: Any, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading | None:
-    """The graph of a PyTorch module with example inputs or of an exported program; None if it is neither."""
-    return None
+    found = FORMATS[format_of(path)]
+    if asked.dims and not found.has_dims:
+        raise ModelFileError(f"a {found.name} has no symbolic dimensions", where=str(path), remedy="leave out --dim")
+    return found.read(path, asked)
 
 
 def format_of(path: Path) -> str:
-    """``"workload"``, ``"profile"`` or ``"onnx"``, by suffix, else by the first bytes."""
+    """The key in `FORMATS`, by suffix, else by the first bytes; ONNX if nothing else fits."""
     try:
         with path.open("rb") as file:
-            start = file.read(1024).lstrip(b"\xef\xbb\xbf \t\r\n")
+            start = file.read(_START).lstrip(b"\xef\xbb\xbf \t\r\n")
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None
-    if path.suffix == ".json" or (path.suffix != ".onnx" and start[:1] in (b"{", b"[")):
+    if path.suffix == ".onnx":
+        return "onnx"
+    if path.suffix == ".xml" or looks_like_openvino(start):
+        return "openvino"
+    if path.suffix == ".json" or start[:1] in (b"{", b"["):
         return "workload"
-    if path.suffix != ".onnx" and looks_like_pipedream(start):
+    if looks_like_pipedream(start):
         return "profile"
     return "onnx"
