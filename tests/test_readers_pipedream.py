@@ -16,7 +16,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.opening import open_model
-from placewise.readers import format_of, read
+from placewise.readers import Asked, format_of, read
 from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import simulate
 from placewise.studies.inspect import inspect

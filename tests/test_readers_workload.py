@@ -15,7 +15,7 @@ from placewise.errors import InputError, ModelFileError
 from placewise.files.problem_file import save_problem
 from placewise.model.problem import Objective, Rule
 from placewise.opening import open_model
-from placewise.readers import format_of, read
+from placewise.readers import Asked, format_of, read
 from placewise.readers.workload import read_workload
 from placewise.wishes import Wishes
 
