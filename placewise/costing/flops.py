@@ -6,12 +6,23 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from placewise.costing.case import Case, Cost, Rule
-from placewise.costing.rules import attention, gradients, linear, movement, openvino, pointwise, recurrent, reduction
+from placewise.costing.rules import (
+    aten,
+    attention,
+    gradients,
+    linear,
+    llm,
+    movement,
+    openvino,
+    pointwise,
+    recurrent,
+    reduction,
+)
 from placewise.errors import ModelFileError
 
 _FORWARD: Mapping[str, Rule] = {
     kind: rule
-    for family in (linear, attention, recurrent, pointwise, reduction, movement, openvino)
+    for family in (linear, attention, recurrent, pointwise, reduction, movement, llm, aten, openvino)
     for kind, rule in family.RULES.items()
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from placewise.costing.case import FREE, Case, Cost, Rule
 
@@ -16,6 +17,16 @@ def free(case: Case) -> Cost:
 def copied(case: Case) -> Cost:
     """Everything is read once and written once."""
     return case.cost(0, "movement")
+
+
+def reshaped(case: Case) -> Cost:
+    """A view, unless `copied` says that the elements lie in an order that no view can give."""
+    return copied(case) if case.number("copied", 0) else FREE
+
+
+def unless_view(case: Case, *, rule: Rule) -> Cost:
+    """What `rule` says, unless `view` says that the result shares the memory of what it is made from."""
+    return FREE if case.number("view", 0) else rule(case)
 
 
 def picked(case: Case) -> Cost:
@@ -61,19 +72,23 @@ def affine_grid(case: Case) -> Cost:
     return case.cost(2 * (shape[-1] + 1) * case.outputs[0].size, "elementwise")
 
 
-_FREE = """BitCast Constant Dropout Flatten Identity Optional OptionalGetElement OptionalHasElement Reshape SequenceAt
+_FREE = """BitCast Constant Dropout Flatten Identity Optional OptionalGetElement OptionalHasElement SequenceAt
     SequenceConstruct SequenceEmpty SequenceErase SequenceInsert SequenceLength Shape Size Squeeze Unsqueeze"""
-_COPIED = """Cast CastLike CenterCropPad Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace Expand EyeLike
-    MaxUnpool OneHot Pad ReverseSequence Scatter ScatterElements ScatterND SpaceToDepth Split SplitToSequence Tile
+_COPIED = """Cast CastLike CenterCropPad Compress Concat ConcatFromSequence ConstantOfShape DepthToSpace EyeLike
+    MaxUnpool OneHot Pad ReverseSequence Scatter ScatterElements ScatterND SpaceToDepth SplitToSequence Tile
     Trilu com.microsoft::QLinearConcat com.microsoft::Pad"""
-_PICKED = "Gather GatherElements GatherND Slice com.microsoft::GatherBlockQuantized"
+_PICKED = "Gather GatherElements GatherND com.microsoft::GatherBlockQuantized"
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_FREE.split(), free),
     **dict.fromkeys(_COPIED.split(), copied),
     **dict.fromkeys(_PICKED.split(), picked),
+    "Reshape": reshaped,
+    "Expand": partial(unless_view, rule=copied),
+    "Split": partial(unless_view, rule=copied),
+    "Slice": partial(unless_view, rule=picked),
+    "Transpose": partial(unless_view, rule=transposed),
     "TensorScatter": updated,
-    "Transpose": transposed,
     "Resize": resized,
     "Upsample": resized,
     "GridSample": sampled,

@@ -1,0 +1,137 @@
+"""ATen operators that ONNX does not have, and some of PyTorch's own libraries."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.rules.linear import matmul
+from placewise.costing.rules.movement import copied, free, picked
+from placewise.costing.rules.pointwise import pointwise, shrunk_to
+from placewise.costing.rules.reduction import over_input, sort
+
+
+def written(case: Case) -> Cost:
+    """Filled: nothing is read."""
+    return case.cost(0, "movement", nbytes=case.written)
+
+
+def written_over(case: Case) -> Cost:
+    """Argument 0 is overwritten by the others: it is not read."""
+    others = sum(value.nbytes for position, value in case.inputs.items() if position)
+    return case.cost(0, "movement", nbytes=others + case.written)
+
+
+def layers(case: Case, *, per: float, states: int) -> Cost:
+    """A stack of recurrent layers: every matrix of the weights meets every step once.
+
+    X [steps, batch, in] (any leading dimensions), `states` initial states, then the weights; matrices have two
+    dimensions and biases one. `per` FLOPs for every hidden unit of every step: sums, activations and the new state.
+    """
+    x = case.shape(0)
+    steps = math.prod(x[:-1])
+    weights = [value.shape for position, value in case.inputs.items() if position > states]
+    matrices = [shape for shape in weights if len(shape) == 2]
+    gates = sum(shape[0] for shape in matrices) / 2
+    return case.cost(2 * steps * sum(map(math.prod, matrices)) + per * steps * gates, "matmul")
+
+
+def scaled_dot_product(case: Case) -> Cost:
+    """Attention over any leading dimensions: two products and a softmax of five FLOPs for each score."""
+    query, key, value = (case.shape(position) for position in range(3))
+    scores = math.prod(query[:-1]) * key[-2]
+    return case.cost(scores * (2 * query[-1] + 2 * value[-1] + 5), "attention")
+
+
+def summed_products(case: Case) -> Cost:
+    """[B, M, K] · [B, K, N], summed over B."""
+    left = case.shape(0)
+    return case.cost(2 * left[0] * left[2] * case.outputs[0].size, "matmul")
+
+
+def bilinear(case: Case) -> Cost:
+    """Arguments [B, I] and [B, J] with W [O, I, J]: sums over I and J for every output."""
+    return case.cost(2 * case.outputs[0].size * math.prod(case.shape(2)[1:]), "matmul")
+
+
+def distances(case: Case) -> Cost:
+    """Every pair of rows: a difference, a power and a sum for each component."""
+    return case.cost(3 * case.outputs[0].size * case.shape(0)[-1], "reduction")
+
+
+def bags(case: Case) -> Cost:
+    """Rows of a table looked up and summed: only those rows are read."""
+    table, indices = case.inputs[0], case.inputs[1]
+    rows = indices.size * math.prod(table.shape[1:])
+    nbytes = rows * table.nbytes / max(table.size, 1) + indices.nbytes + case.written
+    return case.cost(rows, "reduction", nbytes=nbytes)
+
+
+def fourier(case: Case) -> Cost:
+    """5 n log2(n) for every transform of length n along each of `axes`."""
+    shape = max((case.shape(0), case.outputs[0].shape), key=math.prod)
+    axes = case.attributes.get("axes", (-1,))
+    return case.cost(sum(5 * math.prod(shape) * math.log2(max(shape[axis], 2)) for axis in axes), "reduction")
+
+
+_FREE = "aten::empty aten::set_ aten::resize_ aten::sym_size aten::is_nonzero aten::_nested_view_from_buffer"
+_COPIED = """aten::clone aten::flip aten::roll aten::rot90 aten::scatter_ aten::im2col aten::item
+    aten::_local_scalar_dense aten::block_diag aten::cartesian_prod aten::channel_shuffle aten::tril_indices
+    aten::triu_indices aten::view_copy aten::permute_copy aten::expand_copy aten::slice_copy aten::select_copy
+    aten::transpose_copy aten::unsqueeze_copy aten::squeeze_copy aten::split_copy aten::split_with_sizes_copy
+    aten::unbind_copy aten::t_copy aten::alias_copy aten::detach_copy aten::diagonal_copy aten::masked_scatter"""
+_WRITTEN = "aten::fill aten::fill_ aten::zero aten::zero_"
+_POINTWISE = {
+    1: """aten::ne aten::not_equal aten::exp2 aten::expm1 aten::trunc aten::fix aten::square aten::floor_divide_
+       aten::signbit aten::isfinite aten::atan2 aten::erfc aten::erfinv aten::copysign aten::heaviside aten::logit
+       aten::polar aten::complex aten::ldexp aten::exponential_ aten::geometric_ aten::cauchy_ aten::log_normal_
+       aten::random_ aten::frac aten::isin aten::isposinf aten::isneginf aten::conj_physical aten::angle""",
+    2: "aten::rsqrt aten::nan_to_num aten::dropout aten::xlogy aten::hypot aten::bucketize aten::searchsorted",
+    3: "aten::lerp aten::addcmul aten::addcdiv aten::logaddexp aten::logaddexp2 aten::sinc aten::isclose",
+    5: "aten::log_sigmoid aten::glu aten::log_sigmoid_forward aten::special_entr",
+    8: "aten::erfcx aten::lgamma aten::digamma aten::special_i0",
+}
+_REDUCTIONS = {
+    1: """aten::histc aten::bincount aten::count_nonzero aten::trace aten::nansum aten::nanmean aten::diff
+       aten::cummax aten::cummin aten::aminmax aten::segment_reduce""",
+    2: "aten::mse_loss aten::l1_loss aten::logcumsumexp aten::renorm aten::equal aten::cosine_similarity",
+    3: "aten::smooth_l1_loss aten::huber_loss aten::kl_div aten::binary_cross_entropy aten::weight_norm "
+       "aten::_weight_norm aten::_weight_norm_interface aten::linalg_cross aten::cross",
+    4: "aten::var aten::std aten::var_mean aten::std_mean aten::binary_cross_entropy_with_logits",
+}  # fmt: skip
+_RECURRENT = {
+    "lstm": (2, 7.5), "gru": (1, 23 / 3), "rnn_tanh": (1, 4.0), "rnn_relu": (1, 4.0),
+    "lstm_cell": (2, 7.5), "gru_cell": (1, 23 / 3), "rnn_tanh_cell": (1, 4.0), "rnn_relu_cell": (1, 4.0),
+}  # fmt: skip
+"""Initial states, and FLOPs per row of a gate: those of ONNX's LSTM, GRU and RNN, shared by 4, 3 and 1 gates."""
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(_FREE.split(), free),
+    **dict.fromkeys(_COPIED.split(), copied),
+    **dict.fromkeys(_WRITTEN.split(), written),
+    **{kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
+    **{kind: partial(over_input, per=per) for per, kinds in _REDUCTIONS.items() for kind in kinds.split()},
+    **{f"aten::{name}": partial(layers, states=n, per=per) for name, (n, per) in _RECURRENT.items()},
+    "aten::copy_": written_over,
+    "aten::copy": written_over,
+    "aten::index": picked,
+    "aten::scaled_dot_product_attention": scaled_dot_product,
+    "aten::addbmm": summed_products,
+    "aten::bilinear": bilinear,
+    "aten::cdist": distances,
+    "aten::_cdist_forward": distances,
+    "aten::pdist": distances,
+    "aten::embedding_bag": bags,
+    "aten::_embedding_bag": bags,
+    "aten::_embedding_bag_forward_only": bags,
+    "aten::sort": sort,
+    "aten::median": sort,
+    "aten::kthvalue": sort,
+    "aten::fft": fourier,
+    "aten::pairwise_distance": partial(shrunk_to, per=3),
+    "transformers::grouped_mm_fallback": matmul,
+    "quantized::linear": partial(matmul, dtype="int8"),
+    "quantized::linear_dynamic": partial(matmul, dtype="int8"),
+}

@@ -1,0 +1,139 @@
+"""ATen operators in the common vocabulary of kinds: ONNX names, positions and attributes where ONNX has the op.
+
+Everything that no table names keeps its own name (``aten::histc``, ``mylib::op``), with its tensors in the order of
+its schema.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from placewise.readers.torch.forms import Form, Former, Site, form, named
+from placewise.readers.torch.listing import Call, Meta, refs_in
+from placewise.readers.torch.shaped import SHAPED
+
+_PLAIN = {
+    "Add": "add __add__ __iadd__", "Sub": "sub subtract rsub", "Mul": "mul multiply",
+    "Div": "div divide true_divide floor_divide",
+    "Mod": "remainder fmod", "Neg": "neg negative", "Abs": "abs absolute", "Sign": "sign sgn", "Exp": "exp",
+    "Log": "log log2 log10 log1p", "Sqrt": "sqrt", "Reciprocal": "reciprocal", "Pow": "pow", "Erf": "erf",
+    "Sin": "sin", "Cos": "cos", "Tan": "tan", "Asin": "asin", "Acos": "acos", "Atan": "atan", "Sinh": "sinh",
+    "Cosh": "cosh", "Asinh": "asinh", "Acosh": "acosh", "Atanh": "atanh", "Tanh": "tanh", "Sigmoid": "sigmoid",
+    "Relu": "relu", "Clip": "clamp clip clamp_min clamp_max hardtanh relu6", "Gelu": "gelu", "Swish": "silu",
+    "Mish": "mish", "Elu": "elu", "Selu": "selu", "Celu": "celu", "LeakyRelu": "leaky_relu rrelu",
+    "HardSigmoid": "hardsigmoid", "HardSwish": "hardswish", "Softplus": "softplus", "Softsign": "softsign",
+    "Shrink": "hardshrink softshrink", "ThresholdedRelu": "threshold", "Ceil": "ceil", "Floor": "floor",
+    "Round": "round", "Equal": "eq", "Greater": "gt greater", "GreaterOrEqual": "ge greater_equal", "Less": "lt less",
+    "LessOrEqual": "le less_equal", "And": "logical_and", "Or": "logical_or", "Xor": "logical_xor",
+    "Not": "logical_not", "BitwiseAnd": "bitwise_and __and__ __iand__", "BitwiseOr": "bitwise_or __or__ __ior__",
+    "BitwiseXor": "bitwise_xor __xor__", "BitwiseNot": "bitwise_not",
+    "BitShift": "bitwise_left_shift bitwise_right_shift __lshift__ __rshift__", "IsNaN": "isnan", "IsInf": "isinf",
+    "Max": "maximum fmax", "Min": "minimum fmin",
+    "Bernoulli": "bernoulli", "Multinomial": "multinomial", "RandomNormal": "randn normal",
+    "RandomNormalLike": "randn_like", "RandomUniform": "rand uniform randint randperm",
+    "RandomUniformLike": "rand_like randint_like",
+    "ReduceMin": "amin all", "ReduceProd": "prod", "ReduceLogSumExp": "logsumexp",
+    "ReduceL2": "linalg_vector_norm norm linalg_norm", "LpNormalization": "normalize",
+    "ArgMax": "argmax", "ArgMin": "argmin", "CumSum": "cumsum", "CumProd": "cumprod", "NonZero": "nonzero",
+    "Unique": "unique _unique2 unique_dim unique_consecutive", "Det": "linalg_det det",
+    "MatMul": "matmul mm bmm mv dot vdot inner linalg_matmul _grouped_mm _scaled_mm _weight_int4pack_mm "
+              "_weight_int8pack_mm",
+    "MatMulInteger": "_int_mm",
+    "Tile": "repeat tile repeat_interleave", "Trilu": "tril triu", "OneHot": "one_hot", "EyeLike": "eye",
+    "DepthToSpace": "pixel_shuffle", "SpaceToDepth": "pixel_unshuffle", "Col2Im": "col2im", "Compress": "masked_select",
+    "Pad": "pad constant_pad_nd reflection_pad1d reflection_pad2d reflection_pad3d replication_pad1d replication_pad2d "
+           "replication_pad3d _pad_circular",
+    "ScatterElements": "scatter scatter_add scatter_reduce index_add index_copy index_fill slice_scatter "
+                       "select_scatter diagonal_scatter as_strided_scatter",
+    "ScatterND": "index_put masked_scatter",
+    "AffineGrid": "affine_grid_generator",
+    "GroupNormalization": "group_norm native_group_norm",
+    "NegativeLogLikelihoodLoss": "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward",
+    "SoftmaxCrossEntropyLoss": "cross_entropy_loss",
+}  # fmt: skip
+"""Kind → ATen names of ops whose tensors stand in the right order already, or in an order that costs the same."""
+
+_IN_ORDER: Mapping[str, Former] = {
+    "addmm": named("Gemm", "mat1", "mat2", "self"),
+    "addmv": named("Gemm", "mat", "vec", "self"),
+    "addbmm": named("aten::addbmm", "batch1", "batch2", "self"),
+    "baddbmm": named("Gemm", "batch1", "batch2", "self"),
+    "linear": named("Gemm", "input", "weight", "bias", transB=1),
+    "einsum": named("Einsum"),
+    "embedding": named("Gather", "weight", "indices"),
+    "index_select": named("Gather", "self", "index"),
+    "index": named("GatherND", "self", "indices"),
+    "_unsafe_index": named("GatherND", "self", "indices"),
+    "take": named("GatherND", "self", "index"),
+    "gather": named("GatherElements", "self", "index"),
+    "take_along_dim": named("GatherElements", "self", "indices"),
+    "masked_fill": named("Where", "mask", "value", "self"),
+    "layer_norm": named("LayerNormalization", "input", "weight", "bias"),
+    "native_layer_norm": named("LayerNormalization", "input", "weight", "bias"),
+    "rms_norm": named("RMSNormalization", "input", "weight"),
+    "_fused_rms_norm": named("RMSNormalization", "input", "weight"),
+    "instance_norm": named("InstanceNormalization", "input", "weight", "bias"),
+    "prelu": named("PRelu", "self", "weight"),
+    "_prelu_kernel": named("PRelu", "self", "weight"),
+}
+"""ATen names whose tensors stand in another order than ONNX has them."""
+
+_TABLE: Mapping[str, Former] = {
+    **{name: named(kind) for kind, names in _PLAIN.items() for name in names.split()},
+    **_IN_ORDER,
+    **SHAPED,
+}
+
+_FOREIGN = {
+    "quantized_decomposed::quantize_per_tensor": "QuantizeLinear",
+    "quantized_decomposed::quantize_per_channel": "QuantizeLinear",
+    "quantized_decomposed::quantize_per_token": "QuantizeLinear",
+    "quantized_decomposed::dequantize_per_tensor": "DequantizeLinear",
+    "quantized_decomposed::dequantize_per_channel": "DequantizeLinear",
+    "quantized_decomposed::dequantize_per_token": "DequantizeLinear",
+    "torchao::quantize_affine": "QuantizeLinear",
+    "torchao::dequantize_affine": "DequantizeLinear",
+    "higher_order::cond": "If",
+    "higher_order::while_loop": "Loop",
+    "higher_order::scan": "Scan",
+    "higher_order::map_impl": "Scan",
+}
+"""Operators of other namespaces that ONNX has too."""
+
+_SKIPPED = """_assert_async _assert_tensor_metadata _assert_scalar _functional_assert_async _functional_assert_scalar
+    sym_constrain_range sym_constrain_range_for_size _functional_sym_constrain_range _print
+    _functional_sym_constrain_range_for_size sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous"""
+SKIPPED = frozenset(f"aten::{name}" for name in _SKIPPED.split())
+"""Assertions, and questions about sizes: nothing is computed with what they give."""
+
+
+def form_of(call: Call, metas: Mapping[str, Meta]) -> Form:
+    """The op that stands for a call."""
+    site = Site(call, metas)
+    namespace, _, name = call.op.partition("::")
+    if namespace == "aten":
+        former = _TABLE.get(name) or (_TABLE.get(name[:-1]) if is_in_place(name) else None)
+        return form(site, call.op) if former is None else former(site)
+    return form(site, _FOREIGN.get(call.op, call.op))
+
+
+def is_in_place(name: str) -> bool:
+    """Whether an ATen name without namespace says that the first argument is written to."""
+    return name.endswith("_") and not name.startswith("__")
+
+
+_ONLY_SHAPES = "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ detach_ requires_grad_ as_strided_"
+
+
+def written_by(target: str, arguments: Mapping[str, object], declared: Sequence[str] = ()) -> tuple[str, ...]:
+    """The values that a call writes to: those whose arguments are `declared` so, else as its name says.
+
+    An archive holds no schemas, and there the name decides: `add_` writes to its first argument.
+    """
+    namespace, _, name = target.partition(".")[0].partition("::")
+    if name in _ONLY_SHAPES.split():
+        return ()
+    values = [arguments[item] for item in declared if item in arguments]
+    if not values and namespace == "aten" and is_in_place(name):
+        values = list(arguments.values())[:1]
+    return tuple(dict.fromkeys(refs_in(values)))

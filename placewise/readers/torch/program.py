@@ -1,0 +1,243 @@
+"""torch.export programs → graphs, one op per call of the exported graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from placewise.errors import MissingExtraError
+from placewise.model.graph import Graph, Source
+from placewise.readers.torch.assemble import assemble
+from placewise.readers.torch.dtypes import dtype_name
+from placewise.readers.torch.inline import inlined
+from placewise.readers.torch.kinds import written_by
+from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
+from placewise.readers.torch.sizes import Sizes
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import GraphModule, Node
+
+NO_DIMS: Mapping[str, int] = MappingProxyType({})
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+
+
+def graph_of_program(
+    program: ExportedProgram, *, source: Source | None = None, dims: Mapping[str, int] = NO_DIMS
+) -> Graph:
+    """The raw view of an exported program, decomposed or not: one op per call, `origin` its number among the calls.
+
+    `dims` gives the symbolic dimensions: by symbol (``s77``), or by input and axis (``input_ids:0``). Assertions
+    and the arithmetic of sizes are no ops; bodies that run once (autocast, no_grad) are part of the graph around
+    them. Raises ModelFileError for a dimension without a number, MissingExtraError without PyTorch.
+    """
+    try:
+        import torch  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("reading PyTorch models", "torch") from None
+    return assemble(inlined(listing_of(program, dims)), source)
+
+
+def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> Listing:
+    """An exported program as plain data, bodies still inside."""
+    from torch.export.graph_signature import InputKind, OutputKind
+
+    signature = program.graph_signature
+    placeholders = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
+    weights, inputs = [], []
+    for spec in signature.input_specs:
+        name = spec.arg.name
+        if spec.kind == InputKind.USER_INPUT and _is_tensor(placeholders.get(name)):
+            inputs.append(name)
+        elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
+            weights.append((name, spec.target or name))
+    sizes = Sizes({name: [_text(size) for size in placeholders[name].shape] for name in inputs}, dims)
+    written = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
+    body = _body(program.graph_module, sizes)
+    return Listing(
+        metas=body.metas,
+        parameters=tuple(Parameter(name, target, _storage(program, target)) for name, target in weights),
+        inputs=tuple(inputs),
+        calls=body.calls,
+        outputs=tuple(_names(signature.output_specs, OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)),
+        written=tuple(_names(signature.output_specs, *written)),
+    )
+
+
+def _names(specs: list[Any], *kinds: Any) -> Iterator[str]:
+    return (str(spec.arg.name) for spec in specs if spec.kind in kinds and getattr(spec.arg, "name", None))
+
+
+def _storage(program: ExportedProgram, target: str) -> object:
+    """Equal for two weights whose bytes are the same memory, also on the meta device, where it has no address."""
+    tensor = program.state_dict.get(target, program.constants.get(target))
+    try:
+        return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.nbytes)  # noqa: SLF001
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return id(tensor) if tensor is not None else target
+
+
+def _body(module: GraphModule, sizes: Sizes) -> Listing:
+    """One graph: its placeholders as inputs, whatever they are."""
+    items = _items(module)
+    metas: dict[str, Meta] = {}
+    inputs, outputs, calls = [], [], list[Call]()
+    names: dict[str, str] = {}
+    for node in module.graph.nodes:
+        if node.op == "placeholder":
+            inputs.append(node.name)
+            _note(node.name, node.meta.get("val"), node.name, sizes, metas)
+        elif node.op == "call_function" and not _is_item(node):
+            results = list(_results(node.name, node.meta.get("val"), items, names))
+            for name, value in results:
+                _note(name, value, node.name, sizes, metas, is_number=not _is_arithmetic(node.target))
+            calls.append(_call(module, node, [name for name, _ in results], names, sizes, len(calls)))
+        elif node.op == "output":
+            outputs = [names.get(found.name, found.name) for found in _nodes(node.args)]
+    return Listing(metas, (), tuple(inputs), tuple(calls), tuple(outputs))
+
+
+def _is_item(node: Node) -> bool:
+    return getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.meta.get("val"), (int, float))
+
+
+def _items(module: GraphModule) -> dict[tuple[str, int], list[str]]:
+    """The nodes that take one result of several, by (node, place)."""
+    items: dict[tuple[str, int], list[str]] = {}
+    for node in module.graph.nodes:
+        if node.op == "call_function" and _is_item(node):
+            items.setdefault((node.args[0].name, node.args[1]), []).append(node.name)
+    return items
+
+
+def _results(
+    name: str, value: Any, items: Mapping[tuple[str, int], list[str]], names: dict[str, str]
+) -> Iterator[tuple[str, Any]]:
+    """The single values in a result, each with its name; `names` takes what else they are called."""
+    if not isinstance(value, (list, tuple)):
+        if value is not None:
+            yield name, value
+        return
+    for place, item in enumerate(value):
+        called = items.get((name, place), [f"{name}_unused_{place}"])
+        names.update(dict.fromkeys(called, called[0]))
+        yield from _results(called[0], item, items, names)
+
+
+def _note(name: str, value: Any, node: str, sizes: Sizes, metas: dict[str, Meta], *, is_number: bool = False) -> None:
+    if _is_tensor(value):
+        shape = tuple(sizes.of(_text(size), name, node) for size in value.shape)
+        metas[name] = Meta(shape, dtype_name(value.dtype), _strides(value, sizes))
+    elif is_number and value is not None:
+        kind = getattr(getattr(value, "node", None), "pytype", type(value))
+        metas[name] = Meta((), {bool: "bool", int: "int64"}.get(kind, "float64"))
+
+
+def _strides(value: Any, sizes: Sizes) -> tuple[int, ...] | None:
+    try:
+        return tuple(sizes.of(_text(stride), "", "") for stride in value.stride())
+    except (RuntimeError, NotImplementedError):  # sparse and nested tensors have none
+        return None
+
+
+def _call(
+    module: GraphModule, node: Node, results: list[str], names: Mapping[str, str], sizes: Sizes, number: int
+) -> Call:
+    target = target_of(node.target)
+    arguments = {
+        name: _argument(module, value, names, sizes) for name, value in _named(node.target, node.args, node.kwargs)
+    }
+    return Call(
+        name=node.name,
+        target=target,
+        arguments=arguments,
+        results=tuple(results),
+        scope=_scope(node),
+        origin=number,
+        mutates=written_by(target, arguments, _written_arguments(node.target)),
+    )
+
+
+def target_of(target: Any) -> str:
+    """``aten::add.Tensor`` for an operator, ``higher_order::cond``, ``_operator::mul`` for a function of Python."""
+    if hasattr(target, "_schema"):
+        return str(target.name())
+    if hasattr(target, "namespace"):
+        return f"{target.namespace}::{target.name()}"
+    return f"{getattr(target, '__module__', '')}::{getattr(target, '__name__', target)}"
+
+
+def _is_arithmetic(target: Any) -> bool:
+    return not hasattr(target, "_schema") and not hasattr(target, "namespace")
+
+
+def _named(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Arguments in the order of the schema and under its names; by number where there is none."""
+    schema = [argument.name for argument in _schema(target)]
+    for place, value in enumerate(args):
+        yield (schema[place] if place < len(schema) else str(place)), value
+    for name in sorted(kwargs, key=lambda name: schema.index(name) if name in schema else len(schema)):
+        yield name, kwargs[name]
+
+
+def _written_arguments(target: Any) -> list[str]:
+    """The arguments that a schema says are written to."""
+    return [item.name for item in _schema(target) if item.alias_info is not None and item.alias_info.is_write]
+
+
+def _schema(target: Any) -> Any:
+    return target._schema.arguments if hasattr(target, "_schema") else ()  # noqa: SLF001
+
+
+def _argument(module: GraphModule, value: Any, names: Mapping[str, str], sizes: Sizes) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_argument(module, item, names, sizes) for item in value]
+    if isinstance(value, dict):
+        return [_argument(module, item, names, sizes) for item in value.values()]
+    if hasattr(value, "op") and hasattr(value, "target"):
+        if value.op == "get_attr":
+            found = module
+            for part in str(value.target).split("."):
+                found = getattr(found, part)
+            return _body(found, sizes) if hasattr(found, "graph") else None
+        known = sizes.known(_text(value.meta.get("val")))
+        return Ref(names.get(value.name, value.name)) if known is None else known
+    return value if isinstance(value, (bool, int, float, str)) else None
+
+
+def _nodes(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _nodes(item)
+    elif isinstance(value, dict):
+        yield from _nodes(list(value.values()))
+    elif hasattr(value, "op") and hasattr(value, "target"):
+        yield value
+
+
+def _scope(node: Node) -> str:
+    """The path of the innermost module that the call was made in."""
+    paths = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
+    return clean_scope(paths[-1]) if paths else ""
+
+
+def clean_scope(path: str) -> str:
+    """A module path without what tracers add to it."""
+    return "" if path == _NO_MODULE else path.removeprefix("L['self']").lstrip(".").partition("@")[0]
+
+
+def _is_tensor(value: Any) -> bool:
+    return hasattr(value, "dtype") and hasattr(value, "shape")
+
+
+def _text(size: Any) -> int | str | None:
+    """A size as a number, or as sympy writes the expression that it is; None for anything else."""
+    if isinstance(size, int) and not isinstance(size, bool):
+        return size
+    expression = getattr(getattr(size, "node", None), "expr", None)
+    if expression is None:
+        return None
+    import sympy  # type: ignore[import-untyped]  # PyTorch brings it
+
+    return str(sympy.srepr(expression))

@@ -1,0 +1,82 @@
+"""The numbers behind symbolic dimensions, and a refusal that says which one is missing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from placewise.errors import ModelFileError
+from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
+
+_FROM_DATA = re.compile(r"z?u[f]?\d+")  # torch's names of symbols that only the data decide
+Size = int | str
+"""A number, or an expression of symbols as sympy writes it."""
+
+
+class Sizes:
+    """Sizes by symbol, for programs whose inputs have the dimensions `inputs`; `dims` is what the user says.
+
+    `dims` may name a symbol (``s77``) or an input and an axis (``input_ids:0``). Raises ModelFileError for a name
+    that the program does not have, or a number below 1.
+    """
+
+    def __init__(self, inputs: Mapping[str, Sequence[Size | None]], dims: Mapping[str, int]) -> None:
+        self._places = _places(inputs)
+        self._numbers: dict[str, int] = {}
+        self._memory: dict[str, int] = {}
+        for name, number in dims.items():
+            symbol = self._places.get(name, name)
+            if name not in self._places and name not in self._places.values() and not _FROM_DATA.fullmatch(name):
+                shown = ", ".join(f"{place} ({symbol})" for place, symbol in self._places.items())
+                remedy = f"its symbolic dimensions are {shown}" if shown else "its shapes are fixed: leave out dims"
+                raise ModelFileError(f"the program has no dimension {name!r}", remedy=remedy)
+            if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+                raise ModelFileError(f"dimension {name!r} is {number!r}", remedy="give a whole number from 1")
+            if self._numbers.setdefault(symbol, number) != number:
+                raise ModelFileError(f"dimension {name!r} is given two numbers", remedy="give it once")
+
+    def known(self, size: Size | None) -> int | None:
+        """The number, or None where it is none or open."""
+        try:
+            return None if size is None else self.of(size, "", "")
+        except ModelFileError:
+            return None
+
+    def of(self, size: Size | None, tensor: str, op: str) -> int:
+        """The number that a dimension of `tensor`, made by `op`, is; ModelFileError where it stays open."""
+        if isinstance(size, int):
+            return size
+        text = size or ""
+        if text not in self._memory:
+            try:
+                self._memory[text] = evaluate(text, self._numbers)
+            except OpenSymbol as symbol:
+                raise self._open(symbol.name, tensor, op) from None
+            except ValueError as error:
+                raise ModelFileError(
+                    f"a dimension of tensor {tensor!r} is {text[:80]!r}: {error}", remedy="export it with fixed shapes"
+                ) from None
+        return self._memory[text]
+
+    def _open(self, symbol: str, tensor: str, op: str) -> ModelFileError:
+        if _FROM_DATA.fullmatch(symbol):
+            return ModelFileError(
+                f"the size {symbol!r} of tensor {tensor!r}, made by op {op!r}, depends on the data",
+                remedy=f"say how large it is, for example --dim {symbol}=1",
+            )
+        places = [place for place, name in self._places.items() if name == symbol]
+        shown = f" ({', '.join(places)})" if places else ""
+        return ModelFileError(
+            f"dimension {symbol!r}{shown} is symbolic", remedy=f"give a number: --dim {(places or [symbol])[0]}=1"
+        )
+
+
+def _places(inputs: Mapping[str, Sequence[Size | None]]) -> dict[str, str]:
+    """``input:axis`` → symbol, for every dimension of an input that is nothing but a symbol."""
+    places = {}
+    for name, shape in inputs.items():
+        for axis, size in enumerate(shape):
+            symbols = symbols_in(size) if isinstance(size, str) and size.startswith("Symbol(") else []
+            if len(symbols) == 1:
+                places[f"{name}:{axis}"] = symbols[0]
+    return places
