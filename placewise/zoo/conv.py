@@ -17,11 +17,11 @@ def convolve(
     """A convolution without bias; `same` pads so that a stride of 1 keeps the size (half of the kernel each side)."""
     batch, channels, *size = images.shape
     window, strides = pair(kernel), pair(stride)
-    pads = tuple((k - 1) // 2 for k in window) if same else (0, 0)
+    pads: tuple[int, ...] = tuple((k - 1) // 2 for k in window) if same else (0, 0)
     weight = net.weight("kernel", outputs, channels // group, *window)
     shape = (batch, outputs, *_sizes(size, window, strides, pads))
-    attributes = {"kernel_shape": window, "strides": strides, "pads": (*pads, *pads), "group": group}
-    return net.op("Conv", images, weight, shape=shape, **attributes)
+    pads = (*pads, *pads)
+    return net.op("Conv", images, weight, shape=shape, kernel_shape=window, strides=strides, pads=pads, group=group)
 
 
 def normalize(net: Net, images: Value, *, epsilon: float = 1e-5) -> Value:
@@ -35,7 +35,7 @@ def pool(net: Net, images: Value, kind: str, kernel: Window, *, stride: Window =
     """``MaxPool`` or ``AveragePool``."""
     batch, channels, *size = images.shape
     window, strides = pair(kernel), pair(stride)
-    pads = tuple((k - 1) // 2 for k in window) if same else (0, 0)
+    pads: tuple[int, ...] = tuple((k - 1) // 2 for k in window) if same else (0, 0)
     shape = (batch, channels, *_sizes(size, window, strides, pads))
     return net.op(kind, images, shape=shape, kernel_shape=window, strides=strides, pads=(*pads, *pads))
 

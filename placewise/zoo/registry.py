@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Graph, Source
-from placewise.zoo import cells, images, rnnlm, transformer, translation, wavenet
+from placewise.zoo import cells, images, random, rnnlm, transformer, translation, wavenet
 from placewise.zoo.entry import Entry
 from placewise.zoo.net import Net
 
@@ -17,7 +17,7 @@ DTYPES = ("float32", "float16", "bfloat16", "float64")
 ENTRIES: Mapping[str, Entry] = MappingProxyType(
     {
         entry.name: entry
-        for family in (rnnlm, translation, transformer, images, cells, wavenet)
+        for family in (rnnlm, translation, transformer, images, cells, wavenet, random)
         for entry in family.ENTRIES
     }
 )

@@ -73,7 +73,7 @@ def transformer_xl(net: Net, sizes: Sizes) -> None:
 class Heads(NamedTuple):
     """How a width is shared out over heads."""
 
-    count: int
+    n: int
     width: int
 
     @classmethod
@@ -85,12 +85,12 @@ class Heads(NamedTuple):
 
     def apart(self, net: Net, x: Value, *order: int) -> Value:
         """[batch, length, heads · width] → its four dimensions (batch, length, head, width) in `order`."""
-        return net.transpose(net.reshape(x, *x.shape[:-1], self.count, self.width), *order)
+        return net.transpose(net.reshape(x, *x.shape[:-1], self.n, self.width), *order)
 
     def together(self, net: Net, x: Value) -> Value:
         """[batch, heads, length, width] → [batch, length, heads · width]."""
         batch, _, length, _ = x.shape
-        return net.reshape(net.transpose(x, 0, 2, 1, 3), batch, length, self.count * self.width)
+        return net.reshape(net.transpose(x, 0, 2, 1, 3), batch, length, self.n * self.width)
 
 
 def _lookup(net: Net, name: str, rows: int, places: tuple[int, ...], width: int) -> Value:
@@ -119,7 +119,7 @@ def _relative_attention(net: Net, heads: Heads, x: Value, before: Value, waves: 
     joined = net.dense(everything, 3 * hidden, bias=False, name="query_key_value")
     query, key, value = net.split(joined, 3, axis=2)
     query = net.op("Slice", query, shape=x.shape, axes=(1,), starts=(before.shape[1],), ends=(seen,))
-    query = net.reshape(query, batch, length, heads.count, heads.width)
+    query = net.reshape(query, batch, length, heads.n, heads.width)
     key, value = heads.apart(net, key, 0, 2, 3, 1), heads.apart(net, value, 0, 2, 1, 3)
     distance = heads.apart(net, net.dense(waves, hidden, bias=False, name="distance"), 1, 2, 0)
     contents = net.matmul(_biased(net, query, net.weight("content_bias", *heads)), key)

@@ -1,12 +1,15 @@
 """NMT and GNMT: translation by LSTM layers with attention, every step of encoder and decoder unrolled.
 
-Wu et al., Google's Neural Machine Translation System, arXiv 1609.08144 (GNMT): 1024 units, a bidirectional layer at
-the bottom of the encoder, residual connections from the third layer on, additive attention by the lowest decoder
-layer whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. What it does not say
-is taken from TensorFlow's own implementation (tensorflow/nmt): sentences of 50 words, to which the decoder adds one
-that begins or ends them, 20 % dropout, a decoder that starts from the encoder's last states. NMT: the settings of the
-same for a standard model of two layers (unidirectional, attention of Luong et al. 2015 with input feeding) with the
-batch of 64 of Mirhoseini et al., ICML 2017.
+GNMT: Wu et al., Google's Neural Machine Translation System, arXiv 1609.08144: 1024 units, a bidirectional layer at the
+bottom of the encoder, residual connections from the third layer on, additive attention by the lowest decoder layer
+whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. The length of sentences, 75
+pieces, is that of the MLPerf training benchmark (NVIDIA's GNMT, MAX_SEQ_LEN). What neither says is taken from
+TensorFlow's implementation (tensorflow/nmt): 20 % dropout, a decoder that starts from the encoder's last states. The
+placement papers do not say lengths.
+
+NMT: tensorflow/nmt's standard model of two layers (unidirectional, attention of Luong et al. 2015 with input feeding,
+sentences of 50 words, to which the decoder adds one that begins or ends them), with the batch of 64 of Mirhoseini et
+al., ICML 2017.
 """
 
 from __future__ import annotations
@@ -178,18 +181,24 @@ def _loss(net: Net, rows: Sequence[Value], sizes: Sizes) -> None:
         net.op("Div", total, net.constant(sizes["batch"]), shape=(), label="loss", output=True)
 
 
-_SIZES = {"hidden": 1024, "vocabulary": 32_000, "source_steps": 50, "target_steps": 51}
+_WIDTHS = {"hidden": 1024, "vocabulary": 32_000}
 _PAPER = "Wu et al. 2016, arXiv 1609.08144; placed by Mirhoseini et al., ICLR 2018"
 _NMT = "Luong et al. 2015, arXiv 1508.04025; placed by Mirhoseini et al., ICML 2017"
 
 ENTRIES = (
-    Entry("nmt", "translation by LSTM layers with attention", _NMT, {"layers": 2, "batch": 64, **_SIZES}, nmt),
+    Entry(
+        "nmt",
+        "translation by LSTM layers with attention",
+        _NMT,
+        {"layers": 2, "batch": 64, **_WIDTHS, "source_steps": 50, "target_steps": 51},
+        nmt,
+    ),
     *(
         Entry(
             f"gnmt-{layers}",
             f"translation by {layers} + {layers} LSTM layers with attention",
             _PAPER,
-            {"layers": layers, "batch": 128, **_SIZES},
+            {"layers": layers, "batch": 128, **_WIDTHS, "source_steps": 75, "target_steps": 75},
             gnmt,
         )
         for layers in (2, 4, 8)

@@ -4,8 +4,8 @@ van den Oord et al., WaveNet, arXiv 1609.03499: dilations that double from layer
 stack, gated units, residual and skip connections, 256 µ-law levels (section 2). Widths are not given there; van den
 Oord et al., Parallel WaveNet, arXiv 1711.10433, section 2 says 512 channels, windows of 3 and clips of 7680 samples.
 Zhou et al. (GDP, 2019) place 2 stacks of 18 layers together and 4 of 36: 9 layers per stack, so dilations of 1 to
-256. Assumed here: as many skip channels as levels, a batch of 4,
-no conditioning on text or speaker. The last layer's residual connection would lead nowhere and is left out.
+256. Assumed here: as many skip channels as levels, a batch of 4, no conditioning on text or speaker. The last
+layer's residual connection would lead nowhere and is left out.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def _convolve(net: Net, x: Value, outputs: int, window: int, *, dilation: int = 
     batch, channels, samples = x.shape
     weight, bias = net.weight("kernel", outputs, channels, window), net.weight("bias", outputs, 1)
     pads, shape = ((window - 1) * dilation, 0), (batch, outputs, samples)
-    window_of = {"kernel_shape": (window,), "dilations": (dilation,), "strides": (1,)}
-    made = net.op("Conv", x, weight, shape=shape, pads=pads, group=1, **window_of)
+    made = net.op(
+        "Conv", x, weight, shape=shape, kernel_shape=(window,), dilations=(dilation,), strides=(1,), pads=pads, group=1
+    )
     return net.each("Add", made, bias, label="BiasAdd")
 
 
