@@ -16,6 +16,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.tables import Phase
 
 
 @dataclass(frozen=True)
@@ -30,20 +31,21 @@ class Op:
     backward: bool = False
     group: int = -1
     weight: int = 0
+    phase: int = 0
 
 
-def _graph(ops: Mapping[str, Op], inputs: Mapping[str, int]) -> Graph:
+def _graph(ops: Mapping[str, Op], inputs: Mapping[str, int], phases: Sequence[Phase]) -> Graph:
     builder = GraphBuilder()
     tensor = {name: builder.add_tensor(-1, nbytes=size, name=name) for name, size in inputs.items()}
     for name, op in ops.items():
-        number = builder.add_op(name, "Op", backward=op.backward, group=op.group)
+        number = builder.add_op(name, "Op", backward=op.backward, group=op.group, phase=op.phase)
         for read in op.reads.split():
             builder.add_edge(tensor[read], number)
         if op.weight:
             builder.use_weight(builder.add_weight(f"w_{name}", shape=(op.weight,), dtype="int8"), number)
         if op.bytes:
             tensor[name] = builder.add_tensor(number, nbytes=op.bytes, name=name, output=op.output)
-    return builder.build()
+    return builder.build(phases=phases)
 
 
 def make_problem(
@@ -55,16 +57,17 @@ def make_problem(
     inputs: Mapping[str, int] | None = None,
     speeds: Mapping[tuple[str, str], float] | None = None,
     shared: str = "",
+    phases: Sequence[Phase] = (),
 ) -> Problem:
-    """Links of 1 byte per second unless `speeds` says otherwise."""
-    graph = _graph(ops, inputs or {})
+    """Links of 1 byte per second unless `speeds` says otherwise; the seconds of an op are those of one run."""
+    graph = _graph(ops, inputs or {}, phases)
     names = [device.name for device in devices if not device.is_host]
     ends = [pair for name in names for pair in ((name, HOST), (HOST, name))]
     if transfers == "direct":
         ends += [(a, b) for a in names for b in names if a != b]
     links = tuple(Link(a, b, (speeds or {}).get((a, b), 1.0), shared=shared) for a, b in ends)
     cluster = Cluster(tuple(devices), links, transfers)
-    seconds = np.array([[op.seconds] * len(devices) for op in ops.values()])
+    seconds = np.array([[op.seconds] * len(devices) for op in ops.values()]) * graph.op_repeats[:, None]
     return Problem(graph, cluster, CostTable.given(seconds, transfer_seconds_of(graph, cluster)), objective)
 
 
@@ -209,6 +212,14 @@ def _examples() -> dict[str, Example]:
         "k": Op(1, "acc0", "b h"),
     }
     add("copy-kept", copies, make_problem(copies, [*acc[:2], cpu], "staged", sequential))
+    generator = {
+        "p": Op(4, "acc0", "", 2, group=1),
+        "q": Op(3, "acc1", "p", 1, group=2),
+        "s": Op(1, "acc0", "q", 1, group=1, phase=1),
+        "t": Op(2, "acc1", "s", 1, output=True, group=2, phase=1),
+    }
+    phases = (Phase("prefill"), Phase("decode", 3))
+    add("prompt-and-tokens", generator, make_problem(generator, acc[:2], "direct", operator, phases=phases))
     return found
 
 

@@ -46,7 +46,8 @@ def table(example: Example) -> str:
         device = ", ".join(
             example.problem.cluster.names[d] for d in members(example, int(example.placement.device[op]))
         )
-        extra = " (backward)" * bool(graph.ops.backward[op])
+        repeats = int(graph.op_repeats[op])
+        extra = " (backward)" * bool(graph.ops.backward[op]) + f" (×{repeats})" * (repeats > 1)
         cells = (name + extra, f"{costs.op_seconds[op, 0]:g}", device, ", ".join(reads), ", ".join(made))
         lines.append("| " + " | ".join(cells) + " |")
     inputs = [t for t in range(graph.n_tensors) if graph.tensors.producer[t] < 0]
@@ -79,6 +80,8 @@ def facts(example: Example) -> dict[str, set[float]]:
         judged = simulate(problem, example.placement)
         found["value"].add(judged.value)
         _device_facts(judged, found)
+        for use in judged.phases:
+            found[f"run({use.phase})"].add(use.seconds)
         if judged.timeline is not None:
             line, places = judged.timeline, (*names, HOST)
             for op, name in enumerate(problem.graph.ops.name):
