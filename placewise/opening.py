@@ -17,6 +17,7 @@ from placewise.model.problem import Problem
 from placewise.readers import Asked, read
 from placewise.readers.base import Reading
 from placewise.transform.fold import fold
+from placewise.transform.training import OPTIMIZERS, to_training
 from placewise.wishes import NO_WISHES, Wishes
 from placewise.zoo.registry import generate
 
@@ -26,8 +27,8 @@ Model = Any
 VIEWS = ("folded", "raw")
 GRAPHS = ("inference", "training")
 ZOO = "zoo:"
-_TRAINING = "to_training"
-OPTIMIZERS = ("adam",)
+_TRAINING = "training:"
+"""What begins the name of the step that made a training graph, before its optimizer."""
 
 
 def open_model(model: Model, wishes: Wishes = NO_WISHES, inputs: Any = None) -> Reading:
@@ -40,7 +41,7 @@ def open_model(model: Model, wishes: Wishes = NO_WISHES, inputs: Any = None) -> 
     reading = _opened(model, wishes, inputs)
     has_backward = bool(reading.graph.ops.backward.any())
     given = reading.problem is not None or reading.op_seconds is not None
-    if wishes.optimizer and wishes.graph == "training" and not has_backward and not given:
+    if wishes.graph == "training" and not has_backward and not given:
         return _trained(reading, wishes)
     found = "training" if has_backward else "inference"
     if wishes.graph not in (None, found):
@@ -62,7 +63,7 @@ def replayed(wishes: Wishes, source: Any) -> Wishes:
         view=wishes.view or source.view,
         graph=wishes.graph or ("training" if made else options.get("graph")),
         dtype=wishes.dtype or options.get("dtype"),
-        optimizer=wishes.optimizer or (made.partition(":")[2] or None),
+        optimizer=wishes.optimizer or made.removeprefix(_TRAINING) or None,
     )
 
 
@@ -94,7 +95,9 @@ def _opened(model: Model, wishes: Wishes, inputs: Any) -> Reading:
 
 def _from_path(model: str, wishes: Wishes) -> Reading:
     if model.startswith(ZOO):
-        return _in_view(Reading(generate(model.removeprefix(ZOO), wishes.dims, wishes.dtype or "float32")), wishes)
+        training = wishes.graph == "training"
+        graph = generate(model.removeprefix(ZOO), wishes.dims, wishes.dtype or "float32", training=training)
+        return _in_view(Reading(graph), wishes)
     ours = format_name(Path(model))
     if ours == "placewise-problem":
         problem = load_problem(model)
@@ -113,10 +116,4 @@ def _in_view(reading: Reading, wishes: Wishes) -> Reading:
 def _trained(reading: Reading, wishes: Wishes) -> Reading:
     if wishes.view == "raw":
         raise InputError("a training graph is made of the folded view", remedy="leave out --view raw")
-    optimizer = wishes.optimizer or OPTIMIZERS[0]
-    graph = reading.graph
-    source = reading.graph.source
-    if source is not None:
-        transforms = (*source.transforms, f"{_TRAINING}:{optimizer}")
-        graph = graph.with_source(replace(source, transforms=transforms))
-    return replace(reading, graph=graph)
+    return replace(reading, graph=to_training(reading.graph, optimizer=wishes.optimizer or "adam"))
