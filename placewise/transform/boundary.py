@@ -23,14 +23,14 @@ def without_boundary(graph: Graph) -> Graph:
     kept = ~(enters | leaves)
     if kept.all():
         return graph
-    rank = np.cumsum(kept) - 1
+    rank = (np.cumsum(kept) - 1).astype(np.int32)
     made = graph.tensors.producer
     made = np.where((made < 0) | ~kept[made], -1, rank[made])
     output = graph.tensors.output.copy()
     output[graph.edges.value[leaves[graph.edges.consumer]]] = True
     order = np.argsort(made, kind="stable")
-    tensor_rank = np.empty(len(order), np.int64)
-    tensor_rank[order] = np.arange(len(order))
+    tensor_rank = np.empty(len(order), np.int32)
+    tensor_rank[order] = np.arange(len(order), dtype=np.int32)
     live, used = kept[graph.edges.consumer], kept[graph.weight_edges.consumer]
     return replace(
         graph,

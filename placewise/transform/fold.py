@@ -18,6 +18,8 @@ from placewise.model.tables import Edges, Tensors, Weights
 from placewise.transform.boundary import without_boundary
 from placewise.transform.rows import take_ops
 
+_PURE = frozenset({"openvino::FakeQuantize", "openvino::NotEqual", "openvino::SquaredDifference"})
+"""Kinds of foreign domains whose results follow from what they read."""
 _UNPACKS = frozenset({"Cast", "Sub", "Mul"})
 _MEASURES = frozenset({"Shape", "Size"})
 _NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "If", "Loop", "Scan"})
@@ -166,7 +168,7 @@ def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> 
         return bool((graph.tensors.bytes[reads] >= 0).all())
     if kind == "Constant":
         return True
-    if kind in _NEVER or kind.startswith("Random") or "::" in kind or (training and len(uses)):
+    if kind in _NEVER or kind.startswith("Random") or ("::" in kind and kind not in _PURE) or (training and len(uses)):
         return False
     known = len(reads) + len(uses) > 0 and all(plan.known[tensor] for tensor in reads.tolist())
     return known and not _is_resized(graph, op, kind)
@@ -296,7 +298,7 @@ def _take_weights(graph: Graph, plan: _Plan, fresh: Longs, rows: Longs) -> Weigh
     return Weights(
         name=tuple(names[row] for row in rows.tolist()),
         bytes=np.concatenate((weights.bytes, nbytes))[rows],
-        dtype=np.concatenate((weights.dtype, dtype))[rows],
+        dtype=np.concatenate((weights.dtype, dtype.astype(np.int8)))[rows],
         shape=shapes.take(rows),
         storage=storage[rows],
     )

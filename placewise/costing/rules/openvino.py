@@ -75,45 +75,37 @@ def stored(case: Case) -> Cost:
 
 
 _OPS = "openvino::"
+_BAGS = "EmbeddingBagOffsets EmbeddingBagOffsetsSum EmbeddingBagPacked EmbeddingBagPackedSum EmbeddingSegmentsSum"
 _COPIED = "BatchToSpace ConvertPromoteTypes ReorgYolo Reverse Roll ShuffleChannels SpaceToBatch"
 
-RULES: Mapping[str, Rule] = {
-    "Input": free,
-    "Output": free,
-    **{
-        _OPS + kind: rule
-        for kind, rule in {
-            "IsFinite": partial(pointwise, per=1),
-            "NotEqual": partial(pointwise, per=1),
-            "ReduceLogicalAnd": over_input,
-            "ReduceLogicalOr": over_input,
-            "SquaredDifference": partial(pointwise, per=2),
-            "GRN": partial(pointwise, per=4),
-            "FakeConvert": partial(pointwise, per=4),
-            "FakeQuantize": partial(pointwise, per=7),
-            "AdaptiveAvgPool": over_input,
-            "AdaptiveMaxPool": over_input,
-            "Bucketize": sort,
-            "SearchSorted": sort,
-            "LSTMCell": partial(cell, weights=3, per=30),
-            "GRUCell": partial(cell, weights=2, per=23),
-            "RNNCell": partial(cell, weights=2, per=4),
-            "ScaledDotProductAttention": attention,
-            "PagedAttentionExtension": paged_attention,
-            "Inverse": inverse,
-            "BinaryConvolution": binary_convolution,
-            "EmbeddingBagOffsets": bags,
-            "EmbeddingBagOffsetsSum": bags,
-            "EmbeddingBagPacked": bags,
-            "EmbeddingBagPackedSum": bags,
-            "EmbeddingSegmentsSum": bags,
-            **dict.fromkeys(("DFT", "IDFT", "RDFT", "IRDFT"), fourier),
-            "STFT": short_fourier,
-            "ReadValue": free,
-            "Assign": stored,
-            "GatherTree": picked,
-            **dict.fromkeys(_COPIED.split(), copied),
-        }.items()
-    },
+_RULES: Mapping[str, Rule] = {
+    "IsFinite": partial(pointwise, per=1),
+    "NotEqual": partial(pointwise, per=1),
+    "SquaredDifference": partial(pointwise, per=2),
+    "GRN": partial(pointwise, per=4),
+    "FakeConvert": partial(pointwise, per=4),
+    "FakeQuantize": partial(pointwise, per=7),
+    "ReduceLogicalAnd": over_input,
+    "ReduceLogicalOr": over_input,
+    "AdaptiveAvgPool": over_input,
+    "AdaptiveMaxPool": over_input,
+    "Bucketize": sort,
+    "SearchSorted": sort,
+    "LSTMCell": partial(cell, weights=3, per=30),
+    "GRUCell": partial(cell, weights=2, per=23),
+    "RNNCell": partial(cell, weights=2, per=4),
+    "ScaledDotProductAttention": attention,
+    "PagedAttentionExtension": paged_attention,
+    "Inverse": inverse,
+    "BinaryConvolution": binary_convolution,
+    **dict.fromkeys(_BAGS.split(), bags),
+    **dict.fromkeys(("DFT", "IDFT", "RDFT", "IRDFT"), fourier),
+    "STFT": short_fourier,
+    "ReadValue": free,
+    "Assign": stored,
+    "GatherTree": picked,
+    **dict.fromkeys(_COPIED.split(), copied),
 }
+
+RULES: Mapping[str, Rule] = {"Input": free, "Output": free, **{_OPS + kind: rule for kind, rule in _RULES.items()}}
 """Kind → rule; Input and Output are any format's."""

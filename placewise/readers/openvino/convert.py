@@ -35,7 +35,7 @@ class _Draft:
 def to_graph(net: Net, sources: Sources, source: Source) -> Graph:
     """The raw view of `net`; `origin` holds the ids of layers."""
     draft = _Draft()
-    names = _names(net.layers)
+    names, read = _names(net.layers), {made for made, _ in sources.values()}
     for row, layer in enumerate(net.layers):
         op = draft.builder.add_op(
             names[row],
@@ -46,7 +46,9 @@ def to_graph(net: Net, sources: Sources, source: Source) -> Graph:
             origin=(layer.id,),
             **_state(draft, layer),
         )
-        draft.tensors.append([_add_tensor(draft, op, names[row], layer, place) for place in range(len(layer.outputs))])
+        ends = layer.type == "Assign" and row not in read  # what it hands on is what it was given
+        places = range(0 if ends else len(layer.outputs))
+        draft.tensors.append([_add_tensor(draft, op, names[row], layer, place) for place in places])
     for row, layer in enumerate(net.layers):
         for place in range(len(layer.inputs)):
             made, output = sources[row, place]

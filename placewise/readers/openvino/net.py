@@ -53,7 +53,7 @@ class Layer:
 
     @property
     def place(self) -> str:
-        return f"layer {self.name!r} ({self.type})"
+        return f"layer {self.name[:100]!r} ({self.type[:50]})"
 
 
 @dataclass(slots=True)

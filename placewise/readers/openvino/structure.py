@@ -18,11 +18,13 @@ Sources = dict[tuple[int, int], tuple[int, int]]
 
 
 def check_version(net: Net) -> None:
-    """Raise ModelFileError for another version of IR than those that this reader knows."""
+    """Raise ModelFileError for an empty net, and for another version of IR than those that this reader knows."""
     if not OLDEST <= net.version <= NEWEST:
         age = "too old" if net.version < OLDEST else "newer than this reader"
         problem = f"IR version {net.version} is {age}; it knows {OLDEST} and {NEWEST}"
         raise ModelFileError(problem, remedy="convert the model again, with an OpenVINO of 2022.1 to 2026")
+    if not net.layers:
+        raise ModelFileError("the net has no layers", remedy=_REMEDY)
 
 
 def sources_of(net: Net) -> Sources:
