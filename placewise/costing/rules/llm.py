@@ -26,8 +26,8 @@ def cache_read(case: Case) -> Cost:
 def experts(case: Case) -> Cost:
     """Hidden [tokens, width], index and scores [tokens, chosen], then weights [experts, …].
 
-    Every expert is as likely as another: a token uses `chosen` of them, and of E experts E · (1 − (1 − chosen/E)^tokens)
-    are expected to be used and read.
+    Every expert is as likely as another: a token uses `chosen` of them, and of E experts
+    E · (1 − (1 − chosen/E)^tokens) are expected to be used and read.
     """
     tokens, width = case.shape(0)
     chosen, count = case.shape(1)[1], case.number("experts", 1)

@@ -1,0 +1,37 @@
+"""Hugging Face configurations: built by transformers without weights, traced, and read as graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from placewise.errors import MissingExtraError
+from placewise.readers.base import Reading
+from placewise.readers.huggingface.presets import preset_names
+
+__all__ = ["preset_names", "read_huggingface"]
+
+_NO_DIMS: Mapping[str, int] = MappingProxyType({})
+
+
+def read_huggingface(source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, dtype: str | None = None) -> Reading:
+    """Read the model that a configuration describes: ``hf:preset``, a `config.json`, or a folder that holds one.
+
+    The raw view has one op per call of ATen, without a single weight being made or downloaded. A model that generates
+    has two phases, prefill and decode (per token), whose ops of equal scope share colocation groups; its KV cache is
+    state. `dims`: ``batch`` (1), ``prompt`` (512), ``tokens`` (128: generated; 0 for prefill only), ``length`` (of
+    the cache; default prompt + tokens), ``sequences`` (batches in flight: 1), ``experts_split`` (1: each expert is an
+    op); for models that run once ``batch`` and, where they read text, ``length``. `dtype` (bfloat16, float16,
+    float32, float64) defaults to what the configuration says, else float32.
+
+    Raises ModelFileError, naming the file, or MissingExtraError without torch and transformers.
+    """
+    try:
+        import torch  # noqa: F401
+        import transformers  # noqa: F401
+    except ImportError:
+        raise MissingExtraError("reading Hugging Face configurations", "transformers") from None
+    from placewise.readers.huggingface.reader import read
+
+    return read(source, dims, dtype)

@@ -1,0 +1,107 @@
+"""KV caches that only note what is kept: how much a layer sees, and how much it holds at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers.cache_utils import Cache, CacheLayerMixin, DynamicCache, DynamicLayer, EncoderDecoderCache
+
+from placewise.errors import ModelFileError
+from placewise.readers.huggingface.operators import operators
+
+Shapes = dict[int, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
+
+
+class NotedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+    """The keys and values of one layer: `past` of them are there before the call, `capacity` at most.
+
+    A sliding window keeps its last `window` − 1 positions beside the new one.
+    """
+
+    def __init__(self, past: int, capacity: int, window: int | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.past, self.window = past, window
+        self.capacity = capacity if window is None else min(capacity, window)
+        self.is_initialized = True
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        kept = self.past if self.window is None else min(self.past, max(self.window - 1, 0))
+        visible = kept + key_states.shape[-2]
+        return operators().cache_update(key_states, value_states, visible, max(self.capacity, 0))
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        del key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        return self.past + query_length, 0
+
+    def get_seq_length(self) -> int:
+        return self.past
+
+    def get_max_length(self) -> int:
+        return -1
+
+
+class CrossLayer(NotedLayer):  # type: ignore[no-untyped-call]
+    """The encoder's keys and values of one decoder layer: made in the first phase, read in the second."""
+
+    def __init__(self, layer: int, shapes: Shapes) -> None:
+        self._layer, self._shapes = layer, shapes
+        super().__init__(0, 0, None)
+
+    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        self._shapes[self._layer] = (tuple(key_states.shape), tuple(value_states.shape), key_states.dtype)
+        length = key_states.shape[-2]
+        return operators().cache_update(key_states, value_states, length, length)
+
+    @property
+    def keys(self) -> Any:
+        return self._read(0)
+
+    @keys.setter
+    def keys(self, value: Any) -> None:
+        del value
+
+    @property
+    def values(self) -> Any:
+        return self._read(1)
+
+    @values.setter
+    def values(self, value: Any) -> None:
+        del value
+
+    def _read(self, which: int) -> Any:
+        key, value, dtype = self._shapes[self._layer]
+        return operators().cache_read(list((key, value)[which]), dtype)
+
+
+@dataclass(slots=True)
+class Caches:
+    """The caches of a model: one for each call, all alike but for how much is in them."""
+
+    config: Any
+    crossed: bool
+    shapes: Shapes = field(default_factory=dict)
+
+    def at(self, past: int, capacity: int) -> Cache:
+        """A cache that holds `past` positions and will hold `capacity`."""
+        kept = DynamicCache(config=self.config).layers
+        own = Cache(layers=[_noted(layer, past, capacity) for layer in kept])
+        if not self.crossed:
+            return own
+        cross = Cache(layers=[CrossLayer(layer, self.shapes) for layer in range(len(kept))])
+        both = EncoderDecoderCache(own, cross)
+        both.is_updated = dict.fromkeys(range(len(kept)), past > 0)
+        return both
+
+
+def _noted(layer: Any, past: int, capacity: int) -> NotedLayer:
+    if not isinstance(layer, DynamicLayer) or hasattr(layer, "update_indexer") or hasattr(layer, "update_conv_state"):
+        raise ModelFileError(
+            f"its layers keep a state of type {type(layer).__name__}, which has no price here yet",
+            remedy="use a model whose layers keep keys and values only",
+        )
+    window = getattr(layer, "sliding_window", None)
+    return NotedLayer(past, capacity, None if window is None else int(window))

@@ -1,0 +1,70 @@
+"""What one run of a model is: how many sequences, how long, how many tokens are generated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from placewise.errors import ModelFileError
+
+MOST = 1 << 30
+_MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
+
+
+@dataclass(frozen=True, slots=True)
+class Dims:
+    """The dimensions of a run.
+
+    `batch` sequences are read together; of each, `prompt` tokens are given and `tokens` generated. The KV cache
+    holds `length` positions (0: as many as are given and generated) of `sequences` such batches, which are in flight
+    at the same time. With `experts_split` = 1 every expert of a mixture is an op of its own.
+    """
+
+    batch: int = 1
+    prompt: int = 512
+    tokens: int = 128
+    length: int = 0
+    sequences: int = 1
+    experts_split: int = 0
+
+    @property
+    def capacity(self) -> int:
+        """Positions in the KV cache of one sequence."""
+        return self.length or self.prompt + self.tokens
+
+    @property
+    def seen(self) -> int:
+        """Positions in the cache when the middle one of the generated tokens is made: the mean over all of them."""
+        return self.prompt + self.tokens // 2
+
+
+def dims_of(given: Mapping[str, int], names: Mapping[str, str], defaults: Dims) -> Dims:
+    """The dimensions that the user gives, over `defaults`; `names` are what a model calls them, by field.
+
+    Raises ModelFileError for names and sizes that are none.
+    """
+    fields = {name: field for field, name in names.items()}
+    values: dict[str, int] = {}
+    for name, size in given.items():
+        if name not in fields:
+            raise ModelFileError(
+                f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(fields)}, or leave it out"
+            )
+        least = 0 if fields[name] in _MAY_BE_ZERO else 1
+        if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MOST:
+            raise ModelFileError(
+                f"the dimension {name} is {str(size)[:40]}", remedy=f"give a whole number from {least} to {MOST}"
+            )
+        values[fields[name]] = size
+    dims = replace(defaults, **values)
+    if dims.length and dims.length < dims.prompt + dims.tokens:
+        raise ModelFileError(
+            f"a cache of length {dims.length} does not hold {dims.prompt} + {dims.tokens} tokens",
+            remedy="give a greater length, or fewer tokens",
+        )
+    return dims
+
+
+def in_use(dims: Dims, names: Mapping[str, str]) -> dict[str, int]:
+    """The dimensions that a model has, under its names."""
+    return {name: getattr(dims, field) for field, name in names.items()}

@@ -1,0 +1,127 @@
+"""A listing with marks → one in which every marked layer is there: the calls of the layer that it is like, renamed."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from placewise.readers.huggingface.marks import AGAIN, ENTER, LEAVE
+from placewise.readers.torch.listing import Call, Listing, Meta, Ref
+
+Renames = tuple[tuple[str, str], ...]
+"""Module paths and what stands for them, applied from first to last."""
+
+
+def expanded(listing: Listing) -> Listing:
+    """Every mark replaced by a copy of the body that it names, under its own scope and with its own parameters.
+
+    What a body reads from around it and not as an argument is shared; marks in bodies are followed too.
+    """
+    work = _Work(listing)
+    env: MutableMapping[str, str] = ChainMap({})
+    work.emit(0, len(listing.calls), env, (), "")
+    return replace(
+        listing,
+        metas=work.metas,
+        calls=tuple(work.calls),
+        outputs=tuple(env.get(name, name) for name in listing.outputs),
+    )
+
+
+@dataclass(slots=True)
+class _Body:
+    """Calls `start` to `stop` (without it) of a listing, between the mark `enter` and the mark `leave`."""
+
+    start: int
+    stop: int
+    enter: Call
+    leave: Call
+
+
+@dataclass(slots=True)
+class _Work:
+    listing: Listing
+    calls: list[Call] = field(default_factory=list)
+    metas: dict[str, Meta] = field(default_factory=dict)
+    copies: int = 0
+    bodies: dict[int, _Body] = field(default_factory=dict)
+    names: dict[str, str] = field(default_factory=dict)
+    values: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.metas = dict(self.listing.metas)
+        self.names = {parameter.value: parameter.name for parameter in self.listing.parameters}
+        self.values = {parameter.name: parameter.value for parameter in self.listing.parameters}
+        opened: dict[int, int] = {}
+        for place, call in enumerate(self.listing.calls):
+            if call.op == ENTER:
+                opened[call.arguments["body"]] = place
+            elif call.op == LEAVE:
+                number = call.arguments["body"]
+                start = opened[number]
+                self.bodies[number] = _Body(start + 1, place, self.listing.calls[start], call)
+
+    def emit(self, start: int, stop: int, env: MutableMapping[str, str], renames: Renames, suffix: str) -> None:
+        """Add the calls from `start` to `stop`, each value of `env` under its name there."""
+        for call in self.listing.calls[start:stop]:
+            if call.op in (ENTER, LEAVE):
+                _alias(env, call.results, call.refs)
+            elif call.op == AGAIN:
+                self.again(call, env, renames)
+            else:
+                self.calls.append(self.copied(call, env, renames, suffix))
+
+    def again(self, call: Call, env: MutableMapping[str, str], renames: Renames) -> None:
+        body = self.bodies[call.arguments["body"]]
+        inner = ChainMap({}, *env.maps) if isinstance(env, ChainMap) else ChainMap({}, env)
+        given = [ref.name for ref in call.arguments["arguments"]]
+        for result, value in zip(body.enter.results, given, strict=True):
+            inner[result] = env.get(value, value)
+        self.copies += 1
+        self.emit(body.start, body.stop, inner, ((body.enter.scope, call.scope), *renames), f"_copy{self.copies}")
+        for result, value in zip(call.results, body.leave.refs, strict=True):
+            env[result] = inner.get(value, value)
+
+    def copied(self, call: Call, env: MutableMapping[str, str], renames: Renames, suffix: str) -> Call:
+        if suffix:
+            for result in call.results:
+                env[result] = result + suffix
+                if result in self.metas:
+                    self.metas[result + suffix] = self.metas[result]
+        return replace(
+            call,
+            name=call.name + suffix,
+            arguments={key: self.mapped(value, env, renames) for key, value in call.arguments.items()},
+            results=tuple(result + suffix for result in call.results),
+            scope=renamed(call.scope, renames),
+            mutates=tuple(self.value(name, env, renames) for name in call.mutates),
+        )
+
+    def mapped(self, argument: Any, env: Mapping[str, str], renames: Renames) -> Any:
+        if isinstance(argument, Ref):
+            return Ref(self.value(argument.name, env, renames))
+        if isinstance(argument, (list, tuple)):
+            return type(argument)(self.mapped(item, env, renames) for item in argument)
+        return argument
+
+    def value(self, name: str, env: Mapping[str, str], renames: Renames) -> str:
+        """The value that stands for `name` here: a parameter of the copy's own, or what `env` says."""
+        if name in self.names:
+            own = renamed(self.names[name], renames)
+            return self.values.get(own, name)
+        return env.get(name, name)
+
+
+def _alias(env: MutableMapping[str, str], results: Sequence[str], values: Sequence[str]) -> None:
+    for result, value in zip(results, values, strict=True):
+        env[result] = env.get(value, value)
+
+
+def renamed(path: str, renames: Renames) -> str:
+    """A module path, or the name of a parameter, under other names of the modules around it."""
+    for old, new in renames:
+        if path == old or path.startswith(old + "."):
+            path = new + path[len(old) :]
+    return path

@@ -1,0 +1,180 @@
+"""Settings → a model of transformers on the meta device: shapes, and no weights."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import transformers
+from torch import nn
+from torch.nn.modules import module as nn_module
+from transformers.models.auto import modeling_auto
+
+from placewise.errors import ModelFileError
+from placewise.readers.huggingface.interfaces import use_operators
+
+Task = Literal["decoder", "translator", "encoder"]
+"""A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
+
+MOST_MODULES = 200_000
+DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
+_UNASKED = ("quantization_config", "transformers_version", "_name_or_path", "attn_implementation", "device_map")
+_FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_MAPPING")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Instance:
+    """A model that can be traced: its module (on the meta device), configuration, task and element type."""
+
+    module: nn.Module
+    config: Any
+    task: Task
+    dtype: str
+
+
+def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance:
+    """Build the model that a configuration describes, in `dtype` or the one that it names (default: float32).
+
+    Raises ModelFileError where transformers knows no such model or refuses the values.
+    """
+    known = {key: value for key, value in values.items() if key not in _UNASKED}
+    name = _dtype_name(dtype or known.pop("dtype", None) or known.pop("torch_dtype", None) or "float32")
+    for key in ("dtype", "torch_dtype"):
+        known.pop(key, None)
+    with offline():
+        config = _config(known)
+        made = _class_of(config, known.get("architectures"))
+        try:
+            with torch.device("meta"), _bounded():
+                module = made._from_config(config, dtype=DTYPES[name]).eval()  # noqa: SLF001  by class, not by auto class
+                module.tie_weights()
+                if known.get("tie_word_embeddings") is False:
+                    _untie(module)
+        except ModelFileError:
+            raise
+        except Exception as error:
+            raise _refused("cannot be built", error) from None
+    use_operators(module)
+    return Instance(module, config, _task(made, config), name)
+
+
+@contextlib.contextmanager
+def offline() -> Iterator[None]:
+    """Nothing is downloaded and nothing is printed while a model is built and traced."""
+    import huggingface_hub.constants as hub
+
+    before, level = hub.HF_HUB_OFFLINE, transformers.logging.get_verbosity()
+    hub.HF_HUB_OFFLINE = True
+    transformers.logging.set_verbosity(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        hub.HF_HUB_OFFLINE = before
+        transformers.logging.set_verbosity(level)
+
+
+def _dtype_name(name: Any) -> str:
+    plain = str(name).removeprefix("torch.")
+    if plain not in DTYPES:
+        raise ModelFileError(
+            f"its element type is {plain[:30]!r}", remedy=f"give one of {', '.join(DTYPES)} with --dtype"
+        )
+    return plain
+
+
+def _config(values: dict[str, Any]) -> Any:
+    kind = values["model_type"]
+    if kind not in transformers.CONFIG_MAPPING:
+        raise ModelFileError(
+            f"transformers {transformers.__version__} knows no model_type {kind[:60]!r}",
+            remedy="update transformers, or give another model",
+        )
+    try:
+        config = transformers.AutoConfig.for_model(**values)
+    except Exception as error:
+        raise _refused("is refused", error) from None
+    return config
+
+
+def _untie(module: nn.Module) -> None:
+    """Give the head weights of its own, also where transformers ties them whatever the configuration says (T5)."""
+    model: Any = module
+    head, table = model.get_output_embeddings(), model.get_input_embeddings()
+    if head is not None and table is not None and head.weight is table.weight:
+        head.weight = nn.Parameter(torch.empty_like(head.weight))
+
+
+def _refused(what: str, error: Exception) -> ModelFileError:
+    said = next((line.strip() for line in reversed(str(error).split("\n")) if line.strip()), type(error).__name__)
+    return ModelFileError(f"the configuration {what} by transformers ({said[:200]})", remedy="check its values")
+
+
+def _class_of(config: Any, architectures: Any) -> Any:
+    """The class that the configuration names, if transformers has it for this configuration; else the usual one."""
+    wished = architectures[0] if isinstance(architectures, list) and architectures else None
+    tables = [table for name, table in sorted(vars(modeling_auto).items()) if name.startswith("MODEL_") and
+              name.endswith("_MAPPING")]  # fmt: skip
+    found = [made for table in tables for made in _classes(table, config)]
+    for made in found:
+        if made.__name__ == wished:
+            return made
+    if wished is None and getattr(config, "is_encoder_decoder", False):
+        found = [made for made in found if made.__name__.endswith("ForConditionalGeneration")] or found
+        return found[0] if found else _no_class(config)
+    for name in _FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1]:
+        usual = list(_classes(getattr(modeling_auto, name), config))
+        if usual:
+            return usual[0]
+    return _no_class(config)
+
+
+def _classes(table: Any, config: Any) -> list[Any]:
+    if type(config) not in table:
+        return []
+    made = table[type(config)]
+    return list(made) if isinstance(made, (tuple, list)) else [made]
+
+
+def _reads_both_ways(config: Any) -> bool:
+    return type(config) in modeling_auto.MODEL_FOR_MASKED_LM_MAPPING
+
+
+def _no_class(config: Any) -> Any:
+    raise ModelFileError(
+        f"transformers has no model for the model_type {config.model_type!r}", remedy="give another model"
+    )
+
+
+def _task(made: Any, config: Any) -> Task:
+    if getattr(config, "is_encoder_decoder", False) and made.__name__.endswith("ForConditionalGeneration"):
+        return "translator"
+    is_decoder = made in _classes(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, config)
+    return "decoder" if is_decoder else "encoder"
+
+
+@contextlib.contextmanager
+def _bounded() -> Iterator[None]:
+    """Refuse to build more modules than any model has, long before memory ends."""
+    count = 0
+
+    def counted(module: nn.Module, name: str, child: nn.Module | None) -> None:
+        del module, name, child
+        nonlocal count
+        count += 1
+        if count > MOST_MODULES:
+            raise ModelFileError(
+                f"it has more than {MOST_MODULES:,} modules, which no model has", remedy="check the configuration"
+            )
+
+    handle = nn_module.register_module_module_registration_hook(counted)
+    try:
+        yield
+    finally:
+        handle.remove()

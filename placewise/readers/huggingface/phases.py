@@ -1,0 +1,175 @@
+"""Two graphs of one model, for the prompt and for one token after it → one graph whose phases share a placement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from placewise.model.builder import GraphBuilder
+from placewise.model.dtypes import DTYPES, bytes_of
+from placewise.model.graph import Graph, Source
+from placewise.model.tables import Edges, Phase
+from placewise.readers.huggingface.groups import shared_groups
+from placewise.readers.huggingface.marks import CACHE_UPDATE, CACHES, KINDS
+
+SAMPLE = "sample"
+SECOND = "decode"
+"""In front of the names of the ops and tensors of the second phase."""
+
+
+def joined(first: Graph, second: Graph | None, *, repeats: int, sequences: int, source: Source) -> Graph:
+    """The graph of both phases: `first`, then `second`, `repeats` times.
+
+    The most likely token is taken from the logits (the first output) of each phase. The first one makes all that
+    `second` reads from outside, and what `second` makes from nothing waits for it. Weights of equal name are one.
+    A KV cache is state of the op that fills it in the first phase, held for `sequences` batches.
+    """
+    draft = _Draft(sequences)
+    if second is None:
+        draft.add(first, 0, [-1] * first.n_ops, None)
+        draft.sample(first, "", -1)
+        return draft.builder.build(source, (Phase("prefill", 1),))
+    groups, others = shared_groups(first, second)
+    last = max(groups, default=-1) + 1
+    draft.add(first, 0, groups, None)
+    token = draft.sample(first, "", last, second)
+    draft.add(second, 1, others, token)
+    draft.sample(second, f"{SECOND}/", last)
+    return draft.builder.build(source, (Phase("prefill", 1), Phase(SECOND, repeats)))
+
+
+def single(graph: Graph, source: Source) -> Graph:
+    """A graph of one phase, with ids of its own in `origin`."""
+    draft = _Draft(1)
+    draft.add(graph, 0, [-1] * graph.n_ops, None)
+    for tensor in range(graph.n_tensors):
+        if graph.tensors.output[tensor]:
+            draft.builder.set_output(draft.tensors[tensor])
+    return draft.builder.build(source)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A graph in the making; `tensors` are those of the graph that was added last."""
+
+    sequences: int
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    tensors: dict[int, int] = field(default_factory=dict)
+    weights: dict[tuple[object, ...], int] = field(default_factory=dict)
+    names: set[str] = field(default_factory=set)
+    storage: dict[tuple[int, int], int] = field(default_factory=dict)
+
+    def add(self, graph: Graph, phase: int, groups: Sequence[int], given: Sequence[int] | None) -> None:
+        """Add the ops of `graph`; `given` are the tensors (ids in the builder) that stand for its inputs."""
+        prefix, builder = f"{SECOND}/" if phase else "", self.builder
+        ops, base = graph.ops, builder.n_ops
+        self.tensors = {}
+        for op in range(graph.n_ops):
+            builder.add_op(
+                prefix + ops.name[op],
+                KINDS.get(ops.kind[op], ops.kind[op]),
+                scope=ops.scope[op],
+                attributes=ops.attributes[op],
+                dtype=ops.dtype_name(op),
+                group=groups[op],
+                state_bytes=0 if phase else self._state(graph, op),
+                origin=(base + op,),
+                phase=phase,
+            )
+        self._add_tensors(graph, base, prefix, given)
+        weights = self._add_weights(graph, phase, prefix)
+        for tensor, consumer, position in _rows(graph.edges):
+            builder.add_edge(self.tensors[tensor], base + consumer, position)
+        for weight, consumer, position in _rows(graph.weight_edges):
+            builder.use_weight(weights[weight], base + consumer, position)
+        for token in (given or ())[:1]:
+            for op in _early(graph):
+                builder.add_edge(token, base + op)
+
+    def _add_tensors(self, graph: Graph, base: int, prefix: str, given: Sequence[int] | None) -> None:
+        tensors, waiting = graph.tensors, iter(given or ())
+        for tensor in range(graph.n_tensors):
+            maker = int(tensors.producer[tensor])
+            if maker < 0 and given is not None:
+                if len(graph.consumers_of(tensor)):
+                    self.tensors[tensor] = next(waiting)
+                continue
+            is_view = maker >= 0 and graph.ops.kind[maker] in CACHES
+            self.tensors[tensor] = self.builder.add_tensor(
+                base + maker if maker >= 0 else -1,
+                shape=tensors.shape[tensor],
+                dtype=tensors.dtype_name(tensor),
+                nbytes=0 if is_view else int(tensors.bytes[tensor]),
+                name=prefix + tensors.name[tensor],
+            )
+
+    def _add_weights(self, graph: Graph, phase: int, prefix: str) -> list[int]:
+        weights, found = graph.weights, []
+        for weight in range(len(weights)):
+            name, shape, dtype = weights.name[weight], weights.shape[weight], weights.dtype_name(weight)
+            key = (name, tuple(shape), dtype)
+            if key not in self.weights:
+                own = prefix + name if name in self.names else name
+                self.names.add(own)
+                storage = self.storage.setdefault((phase, int(weights.storage[weight])), len(self.weights))
+                self.weights[key] = self.builder.add_weight(
+                    own, shape=shape, dtype=dtype, nbytes=int(weights.bytes[weight]), storage=storage
+                )
+            found.append(self.weights[key])
+        return found
+
+    def _state(self, graph: Graph, op: int) -> int:
+        """Bytes of a KV cache: keys and values at its capacity, for all batches in flight."""
+        if graph.ops.kind[op] != CACHE_UPDATE:
+            return 0
+        capacity, total = int(graph.ops.attributes[op]["capacity"]), 0
+        for tensor in graph.outputs_of(op):
+            *outer, _, width = graph.tensors.shape[tensor]
+            total += bytes_of((*outer, capacity, width), graph.tensors.dtype_name(tensor))
+        return total * self.sequences
+
+    def sample(self, graph: Graph, prefix: str, group: int, after: Graph | None = None) -> list[int]:
+        """Take a token from the logits of the graph that was added last; the tensors that `after` reads."""
+        logits = int(graph.tensors.output.argmax())
+        op = self.builder.add_op(
+            prefix + SAMPLE,
+            "ArgMax",
+            scope=SAMPLE,
+            attributes={"axis": -1},
+            dtype=DTYPES[int(graph.tensors.dtype[logits])],
+            group=group,
+            origin=(self.builder.n_ops,),
+            phase=1 if prefix else 0,
+        )
+        self.builder.add_edge(self.tensors[logits], op)
+        batch = graph.tensors.shape[logits][:1]
+        if after is None:
+            return [self.builder.add_tensor(op, shape=batch, dtype="int64", name=f"{prefix}token", output=True)]
+        made: list[int] = []
+        for tensor in range(after.n_tensors):
+            if after.tensors.producer[tensor] < 0 and len(after.consumers_of(tensor)):
+                shape, dtype = after.tensors.shape[tensor], after.tensors.dtype_name(tensor)
+                name = after.tensors.name[tensor]
+                made.append(self.builder.add_tensor(op, shape=shape, dtype=dtype, name=f"next {name}", output=not made))
+        return made
+
+
+def _early(graph: Graph) -> Iterator[int]:
+    """Ops that would not wait for any input though they depend on how far a run is.
+
+    They make something from nothing (a range, a view of a cache), or look up weights by such values; constants and
+    what weights alone decide may be there before.
+    """
+    waits = [True] * graph.n_tensors
+    for op, kind in enumerate(graph.ops.kind):
+        reads, uses = graph.inputs_of(op).tolist(), graph.weights_of(op)
+        late = any(waits[tensor] for tensor in reads)
+        early = not late and kind != "Constant" and bool(reads) == bool(len(uses))
+        if early:
+            yield op
+        for tensor in graph.outputs_of(op):
+            waits[tensor] = late or early
+
+
+def _rows(edges: Edges) -> Iterator[tuple[int, int, int]]:
+    return zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True)

@@ -1,0 +1,109 @@
+"""Layers that are alike are traced once: the others leave a mark, and the graph gets them back by copying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from placewise.readers.huggingface.operators import operators
+
+_OWN = frozenset(("layer_idx", "layer_id", "training"))
+"""Attributes in which layers may differ and still be alike."""
+
+
+@dataclass(slots=True)
+class Repeats:
+    """Which layers of a model are traced and which are marked, decided while it runs.
+
+    `bodies[n]` is the module path of the layer that was traced as body n; `known` has, for what layers and their
+    arguments are like, the body, its results as they were made, and as tensors behind its mark.
+    """
+
+    bodies: list[str] = field(default_factory=list)
+    known: dict[Any, tuple[int, Any, list[torch.Tensor]]] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        """Start again: the model is about to run once more."""
+        self.bodies.clear()
+        self.known.clear()
+
+    def watch(self, model: nn.Module) -> None:
+        """Let every layer of every module list of `model` mark itself where one like it ran before."""
+        for path, layer in _layers(model):
+            _Watched(self, path, layer, _likeness(layer)).install()
+
+
+@dataclass(slots=True)
+class _Watched:
+    repeats: Repeats
+    path: str
+    layer: nn.Module
+    likeness: Any
+
+    def install(self) -> None:
+        forward = self.layer.forward
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            return self.run(forward, args, kwargs)
+
+        self.layer.forward = watched
+
+    def run(self, forward: Any, args: Any, kwargs: Any) -> Any:
+        leaves, structure = pytree.tree_flatten((args, kwargs))
+        places = [place for place, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)]
+        tensors = [leaves[place] for place in places]
+        key = (self.likeness, repr(structure), tuple(map(_leaf, leaves)))
+        repeats, known = self.repeats, self.repeats.known.get(key)
+        if known is not None:
+            body, shape, results = known
+            return pytree.tree_unflatten(_filled(shape[0], operators().again(tensors, results, body)), shape[1])
+        body = len(repeats.bodies)
+        repeats.bodies.append(self.path)
+        for place, tensor in zip(places, operators().enter(tensors, body), strict=True):
+            leaves[place] = tensor
+        args, kwargs = pytree.tree_unflatten(leaves, structure)
+        made, shape = pytree.tree_flatten(forward(*args, **kwargs))
+        results = operators().leave([leaf for leaf in made if isinstance(leaf, torch.Tensor)], body)
+        repeats.known[key] = (body, (made, shape), results)
+        return pytree.tree_unflatten(_filled(made, results), shape)
+
+
+def _filled(leaves: list[Any], tensors: list[torch.Tensor]) -> list[Any]:
+    fresh = iter(tensors)
+    return [next(fresh) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    seen: set[int] = set()
+    for path, module in model.named_modules():
+        if isinstance(module, (nn.ModuleList, nn.Sequential)) and len(module) > 1:
+            for name, layer in module.named_children():
+                if id(layer) not in seen and next(layer.parameters(), None) is not None:
+                    seen.add(id(layer))
+                    yield f"{path}.{name}", layer
+
+
+def _likeness(layer: nn.Module) -> Any:
+    """What must be equal for two layers to be alike: classes, shapes, and plain attributes of all their modules."""
+    rows: list[tuple[Any, ...]] = []
+    for path, module in layer.named_modules():
+        plain = tuple(
+            (name, value)
+            for name, value in sorted(vars(module).items())
+            if name not in _OWN and not name.startswith("_") and isinstance(value, (bool, int, float, str, type(None)))
+        )
+        rows.append((path, type(module), plain))
+    for tensors in (layer.named_parameters(), layer.named_buffers()):
+        rows += [(path, tuple(tensor.shape), tensor.dtype) for path, tensor in tensors]
+    return tuple(rows)
+
+
+def _leaf(leaf: Any) -> Any:
+    if isinstance(leaf, torch.Tensor):
+        return (tuple(leaf.shape), leaf.dtype)
+    return leaf if isinstance(leaf, (bool, int, float, str, type(None))) else type(leaf)

@@ -1,0 +1,125 @@
+"""The runs of a model that are traced: what goes in, and what comes out."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from placewise.errors import ModelFileError
+from placewise.readers.huggingface.cache import Caches
+from placewise.readers.huggingface.dims import Dims
+from placewise.readers.huggingface.instance import Instance
+
+Inputs = dict[str, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Tensors by name, and the call that turns a model and them into results."""
+
+    inputs: Inputs
+    call: Callable[[nn.Module, Inputs], Any]
+
+
+def runs_of(instance: Instance, dims: Dims) -> list[Run]:
+    """The runs of each phase: one, or two where tokens are generated. Raises ModelFileError."""
+    with torch.device("meta"):
+        if instance.task == "decoder":
+            return _decoder(instance, dims)
+        if instance.task == "translator":
+            return _translator(instance, dims)
+        return [_encoder(instance, dims)]
+
+
+def _decoder(instance: Instance, dims: Dims) -> list[Run]:
+    caches = Caches(instance.config, crossed=False)
+    wanted = _parameters(instance.module)
+    last = {name: 1 for name in ("logits_to_keep", "num_logits_to_keep") if name in wanted}
+
+    def run(past: int, tokens: int) -> Run:
+        inputs = {"tokens": torch.empty((dims.batch, tokens), dtype=torch.int64)}
+        if "position_ids" in wanted:
+            inputs["positions"] = torch.empty((dims.batch, tokens), dtype=torch.int64)
+
+        def call(model: nn.Module, given: Inputs) -> Any:
+            named = {"position_ids": given["positions"]} if "positions" in given else {}
+            cache = caches.at(past, dims.capacity)
+            made = model(input_ids=given["tokens"], past_key_values=cache, use_cache=True, **named, **last)
+            return made.logits
+
+        return Run(inputs, call)
+
+    return [run(0, dims.prompt), *([run(dims.seen, 1)] if dims.tokens else [])]
+
+
+def _translator(instance: Instance, dims: Dims) -> list[Run]:
+    """The encoder and the decoder's first token; then one token, with the encoder's keys and values in the cache."""
+    caches = Caches(instance.config, crossed=True)
+    source = str(instance.module.main_input_name)
+    read = _main_input(instance, dims)
+    first = torch.empty((dims.batch, 1), dtype=torch.int64)
+    width = int(getattr(instance.config, "d_model", None) or instance.config.hidden_size)
+    hidden = torch.empty((dims.batch, _positions(instance, dims), width), dtype=read_dtype(instance))
+
+    def start(model: nn.Module, given: Inputs) -> Any:
+        cache = caches.at(0, dims.tokens + 1)
+        return model(
+            **{source: given["source"]}, decoder_input_ids=given["tokens"], past_key_values=cache, use_cache=True
+        ).logits
+
+    def go_on(model: nn.Module, given: Inputs) -> Any:
+        cache = caches.at(max(dims.tokens // 2, 1), dims.tokens + 1)
+        return model(
+            encoder_outputs=(given["hidden"],), decoder_input_ids=given["tokens"], past_key_values=cache, use_cache=True
+        ).logits
+
+    runs = [Run({"source": read, "tokens": first}, start)]
+    return [*runs, *([Run({"tokens": first, "hidden": hidden}, go_on)] if dims.tokens else [])]
+
+
+def _encoder(instance: Instance, dims: Dims) -> Run:
+    source = str(instance.module.main_input_name)
+    wanted = _parameters(instance.module)
+    quiet = {"use_cache": False} if "use_cache" in wanted else {}
+
+    def call(model: nn.Module, given: Inputs) -> Any:
+        made = model(**{source: given["source"]}, **quiet)
+        return [value for value in made.to_tuple() if isinstance(value, torch.Tensor)]
+
+    return Run({"source": _main_input(instance, dims)}, call)
+
+
+def read_dtype(instance: Instance) -> torch.dtype:
+    return getattr(torch, instance.dtype)  # type: ignore[no-any-return]
+
+
+def _main_input(instance: Instance, dims: Dims) -> torch.Tensor:
+    """What the model reads first: token ids, an image, or the features of some sound."""
+    config, name = instance.config, instance.module.main_input_name
+    if name == "input_ids":
+        return torch.empty((dims.batch, dims.prompt), dtype=torch.int64)
+    if name == "pixel_values" and isinstance(getattr(config, "image_size", None), (int, list, tuple)):
+        size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
+        return torch.empty((dims.batch, int(config.num_channels), *size), dtype=read_dtype(instance))
+    if name == "input_features" and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
+        frames = 2 * config.max_source_positions
+        return torch.empty((dims.batch, config.num_mel_bins, frames), dtype=read_dtype(instance))
+    raise ModelFileError(
+        f"it reads {name}, whose size does not follow from its configuration",
+        remedy="trace the model yourself and give the .pt2 file",
+    )
+
+
+def _positions(instance: Instance, dims: Dims) -> int:
+    """Positions that the encoder of a translator makes."""
+    sound = instance.module.main_input_name == "input_features"
+    return int(instance.config.max_source_positions) if sound else dims.prompt
+
+
+def _parameters(module: nn.Module) -> frozenset[str]:
+    return frozenset(inspect.signature(module.forward).parameters)

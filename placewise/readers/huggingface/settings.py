@@ -1,0 +1,107 @@
+"""A configuration file → its plain values, checked before any library sees them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placewise.errors import ModelFileError
+from placewise.readers.huggingface.presets import PREFIX, preset_path
+
+MOST_BYTES = 4 << 20
+MOST_LAYERS = 2_000
+"""More than any published model has; whatever is counted by a key with one of `_COUNTED` in it."""
+MOST = 1 << 31
+_COUNTED = ("layer", "block", "depth", "stage", "expert")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The values of one configuration, and where they come from."""
+
+    path: str
+    sha256: str
+    values: Mapping[str, Any]
+
+
+def read_settings(source: str | Path) -> Settings:
+    """The values of ``hf:preset``, of a configuration file, or of a folder with a `config.json` in it.
+
+    Raises ModelFileError, naming the file, for anything that is not the configuration of a model.
+    """
+    text = str(source)
+    path = preset_path(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(source)
+    name = text if text.startswith(PREFIX) else str(path)
+    try:
+        if path.is_dir():
+            path = path / "config.json"
+        with path.open("rb") as file:
+            content = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise ModelFileError(f"cannot be read ({said})", where=name, remedy="check the path") from None
+    try:
+        values = _parsed(content)
+        check_values(values)
+    except ModelFileError as error:
+        raise error.at(name) from None
+    return Settings(name, hashlib.sha256(content).hexdigest(), values)
+
+
+def _parsed(content: bytes) -> Mapping[str, Any]:
+    if not content.strip():
+        raise ModelFileError("the file is empty", remedy="give the config.json of a model")
+    if len(content) > MOST_BYTES:
+        raise ModelFileError("the file is far too long for a configuration", remedy="give the config.json of a model")
+    try:
+        values = json.loads(content)
+    except RecursionError:
+        raise ModelFileError("it is nested too deeply", remedy="give the config.json of a model") from None
+    except (ValueError, UnicodeDecodeError) as error:
+        said = str(error).split("\n")[0][:120]
+        raise ModelFileError(f"this is no JSON ({said})", remedy="give the config.json of a model") from None
+    if not isinstance(values, dict):
+        raise ModelFileError("this is no configuration (no object in it)", remedy="give the config.json of a model")
+    return values
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """Raise ModelFileError for code to be downloaded, a missing model type, or sizes that no model has."""
+    for part in _parts(values):
+        if "auto_map" in part or part.get("trust_remote_code"):
+            raise ModelFileError(
+                "it asks for code from elsewhere (auto_map), which is never run here",
+                remedy="use a model that the transformers package knows by itself",
+            )
+        for key, value in part.items():
+            _check_size(str(key), value)
+    kind = values.get("model_type")
+    if not isinstance(kind, str) or not kind:
+        raise ModelFileError("it has no model_type", remedy="give the config.json of a model of transformers")
+
+
+def _parts(values: Any) -> Iterator[Mapping[str, Any]]:
+    stack = [values]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, dict):
+            yield part
+            stack.extend(part.values())
+        elif isinstance(part, list):
+            stack.extend(part)
+
+
+def _check_size(key: str, value: Any) -> None:
+    numbers = [value] if isinstance(value, (int, float)) else value if isinstance(value, list) else []
+    most = MOST_LAYERS if any(word in key.lower() for word in _COUNTED) else MOST
+    for number in numbers:
+        if isinstance(number, (int, float)) and not isinstance(number, bool) and not -MOST <= number <= MOST:
+            raise ModelFileError(f"{key} is {str(number)[:20]}, which no model has", remedy="check the configuration")
+        if isinstance(number, int) and number > most:
+            raise ModelFileError(
+                f"{key} is {number}: more than {most} is taken to be a mistake", remedy="check the configuration"
+            )

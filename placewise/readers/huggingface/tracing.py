@@ -1,0 +1,81 @@
+"""A run of a model → its graph: exported once, equal layers copied, operators named as the cost rules know them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import nn
+
+from placewise.errors import InputError, ModelFileError
+from placewise.model.graph import Graph
+from placewise.readers.huggingface.expand import expanded
+from placewise.readers.huggingface.experts import split_experts
+from placewise.readers.huggingface.instance import Instance, offline
+from placewise.readers.huggingface.repeats import Repeats
+from placewise.readers.huggingface.runs import Run
+from placewise.readers.torch.assemble import assemble
+from placewise.readers.torch.inline import inlined
+from placewise.readers.torch.listing import Listing, Ref
+from placewise.readers.torch.program import listing_of
+
+_WRAPPER = "model"
+
+
+def graph_of_run(instance: Instance, run: Run, repeats: Repeats, *, apart: bool = False) -> Graph:
+    """The raw graph of one run; `apart` makes every expert an op of its own.
+
+    Raises ModelFileError where the model cannot be exported.
+    """
+    wrapper = _Wrapper(instance.module, run, repeats)
+    try:
+        with offline(), torch.no_grad(), torch.device("meta"):
+            program = torch.export.export(wrapper, tuple(run.inputs.values()), strict=False)
+    except InputError:
+        raise
+    except Exception as error:
+        said = next((line.strip() for line in str(error).split("\n") if line.strip()), type(error).__name__)
+        raise ModelFileError(
+            f"the model cannot be traced ({said[:200]})", remedy="export it yourself and give the .pt2 file"
+        ) from None
+    listing = expanded(_plain(inlined(listing_of(program)), list(run.inputs)))
+    return assemble(split_experts(listing) if apart else listing, None)
+
+
+class _Wrapper(nn.Module):
+    """A module whose forward is the call of a run, and whose one child is the model."""
+
+    def __init__(self, model: nn.Module, run: Run, repeats: Repeats) -> None:
+        super().__init__()
+        self.model, self._run, self._repeats = model, run, repeats
+
+    def forward(self, *given: torch.Tensor) -> Any:
+        self._repeats.forget()
+        return self._run.call(self.model, dict(zip(self._run.inputs, given, strict=True)))
+
+
+def _plain(listing: Listing, inputs: list[str]) -> Listing:
+    """Scopes, weights and inputs under the names that they have in the model and in the run."""
+    own = dict(zip(listing.inputs, inputs, strict=True))
+    metas = {own.get(name, name): meta for name, meta in listing.metas.items()}
+    calls = [
+        replace(call, arguments={key: _renamed(value, own) for key, value in call.arguments.items()},
+                scope=_inside(call.scope))
+        for call in listing.calls
+    ]  # fmt: skip
+    parameters = [replace(parameter, name=_inside(parameter.name)) for parameter in listing.parameters]
+    return replace(
+        listing, metas=metas, inputs=tuple(inputs), calls=tuple(calls), parameters=tuple(parameters),
+        outputs=tuple(own.get(name, name) for name in listing.outputs),
+    )  # fmt: skip
+
+
+def _renamed(argument: Any, own: dict[str, str]) -> Any:
+    if isinstance(argument, Ref):
+        return Ref(own.get(argument.name, argument.name))
+    return [_renamed(item, own) for item in argument] if isinstance(argument, (list, tuple)) else argument
+
+
+def _inside(path: str) -> str:
+    return "" if path == _WRAPPER else path.removeprefix(f"{_WRAPPER}.")
