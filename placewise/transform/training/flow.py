@@ -66,18 +66,23 @@ def flow_of(graph: Graph, frozen: Sequence[str] = ()) -> Flow:
     return Flow(arguments, results, wants, carries)
 
 
-def starts(graph: Graph, flow: Flow) -> tuple[list[int], bool]:
-    """The outputs of the model where gradients start, ascending, and whether that is a loss, a single number.
-
-    The first output of one element that carries a gradient is the loss. Without one it is all outputs that carry a
-    gradient, but for those that get one from another output anyway (hidden states, caches of keys and values).
-    """
+def loss_of(graph: Graph, flow: Flow) -> int | None:
+    """The model's own loss: its first output of one element that carries a gradient."""
     output, carries = graph.tensors.output.tolist(), flow.carries
     found = [t for t in range(graph.n_tensors) if output[t] and carries[t]]
     for t in found:
         shape = graph.tensors.shape[t]
         if graph.tensors.bytes[t] >= 0 and min(shape, default=0) >= 0 and math.prod(shape) == 1:
-            return [t], True
+            return t
+    return None
+
+
+def starts(graph: Graph, flow: Flow) -> list[int]:
+    """The outputs of the model where gradients start, ascending: all that carry one.
+
+    But for those that get one from another output anyway: hidden states, caches of keys and values.
+    """
+    output, carries = graph.tensors.output.tolist(), flow.carries
     chosen, reached = [], [False] * graph.n_tensors
     for op in reversed(range(graph.n_ops)):
         made = [value.number for value in flow.results[op]]
@@ -90,7 +95,7 @@ def starts(graph: Graph, flow: Flow) -> tuple[list[int], bool]:
                 value = flow.arguments[op][at]
                 if not value.is_weight:
                     reached[value.number] = True
-    return sorted(chosen), False
+    return sorted(chosen)
 
 
 def _open(kind: str, arguments: dict[int, Value]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from placewise.errors import GraphError, InputError
 from placewise.model.graph import Graph
-from placewise.transform.training.flow import Flow, flow_of, starts
+from placewise.transform.training.flow import Flow, flow_of, loss_of, starts
 from placewise.transform.training.optimizers import OPTIMIZERS, Optimizer, elements, kept_per_element
 from placewise.transform.training.tape import Tape
 from placewise.transform.training.values import Value
@@ -37,14 +37,17 @@ def to_training(
         raise InputError(f"there is no optimizer {optimizer!r}", remedy=f"choose one of {', '.join(OPTIMIZERS)}")
     _check(graph)
     flow = flow_of(graph, frozen)
-    first, is_loss = starts(graph, flow)
+    first, own_loss = starts(graph, flow), loss_of(graph, flow) if loss else None
     if not first:
         raise _nothing_to_train(graph)
     group, users = _groups(graph, flow)
     home = {key: _weight_of(flow.arguments[min(ops)], key, graph) for key, ops in users.items()}
-    kept = set(first) if is_loss else set() if loss else set(np.flatnonzero(graph.tensors.output).tolist())
-    tape = Tape(graph, flow, group, home, kept)
-    _start(tape, first, is_loss, loss)
+    if not loss:
+        outputs = set(np.flatnonzero(graph.tensors.output).tolist())
+    else:
+        outputs = set() if own_loss is None else {own_loss}
+    tape = Tape(graph, flow, group, home, outputs)
+    _start(tape, first, own_loss, loss)
     for op in reversed(range(graph.n_ops)):
         tape.pull(op)
     _update(tape, users, OPTIMIZERS[optimizer], master_weights)
@@ -99,12 +102,12 @@ def _weight_of(arguments: dict[int, Value], key: int, graph: Graph) -> Value:
     return next(v for v in arguments.values() if v.is_weight and graph.weights.storage[v.number] == key)
 
 
-def _start(tape: Tape, first: list[int], is_loss: bool, loss: bool) -> None:
-    graph, values = tape.graph, {value.number: value for made in tape.flow.results for value in made}
-    if is_loss:
-        value = values[first[0]]
-        maker = int(graph.tensors.producer[value.number])
-        tape.gradient[value.number] = tape.add_for(maker, "ConstantOfShape", {}, (value,), {})[0]
+def _start(tape: Tape, first: list[int], own_loss: int | None, loss: bool) -> None:
+    values = {value.number: value for made in tape.flow.results for value in made}
+    if own_loss is not None:
+        maker = int(tape.graph.tensors.producer[own_loss])
+        one = tape.add_for(maker, "ConstantOfShape", {}, (values[own_loss],), {"value": 1.0})
+        tape.gradient[own_loss] = one[0]
     elif loss:
         tape.add_loss([values[number] for number in first], max(tape.group, default=-1) + 1)
     else:
