@@ -49,7 +49,7 @@ def open_model(model: Model, wishes: Wishes = NO_WISHES, inputs: Any = None) -> 
         remedy = f"leave out --graph {wishes.graph}"
         raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
     if wishes.optimizer is not None:
-        raise InputError("an optimizer belongs to a training graph that is made here", remedy="add --graph training")
+        raise InputError("the optimizer is in the training graph already", remedy="leave out --optimizer")
     return reading
 
 
@@ -78,6 +78,8 @@ def _check(wishes: Wishes) -> None:
     ):  # fmt: skip
         if value not in (None, *known):
             raise InputError(f"there is no {what} {value!r}", remedy=f"choose {' or '.join(known)}")
+    if wishes.optimizer is not None and wishes.graph != "training":
+        raise InputError("an optimizer belongs to a training graph", remedy="add --graph training")
 
 
 def _opened(model: Model, wishes: Wishes, inputs: Any) -> Reading:

@@ -330,8 +330,38 @@ def test_the_training_graph_of_a_profile(tmp_path: Path) -> None:
     run("check", profile, plan)
     assert "forward" not in done.stdout
     assert "the cluster has none" in run("place", profile, "-d", "cpu", code=2).stderr
-    refused = run("place", RESNET, "-d", "cpu", "--dim", "batch=1", "--graph", "training", code=2)
-    assert "leave out --graph training" in refused.stderr
+
+
+def test_a_model_is_trained(tmp_path: Path) -> None:
+    """`--graph training` adds a backward pass and the optimizer; the plan remembers both, and bad wishes are refused."""
+    plan = tmp_path / "plan.json"
+    asked = (RESNET, "-d", "2xL4,cpu", "--dim", "batch=2", "--graph", "training", "--optimizer", "momentum")
+    run("place", *asked, "--objective", "throughput", "-o", plan)
+    made = json.loads(plan.read_text())
+    assert made["source"]["transforms"][-1] == "training:momentum"
+    assert run("simulate", RESNET, plan).stdout.splitlines()[0].startswith("time per sample")
+    adam, momentum, forward = (
+        json.loads(run("inspect", RESNET, "--dim", "batch=2", "--json", *wish).stdout)
+        for wish in (("--graph", "training"), ("--graph", "training", "--optimizer", "momentum"), ())
+    )
+    assert adam["state_bytes"] == 2 * momentum["state_bytes"] > forward["state_bytes"] == 0
+    assert 2.9 * forward["flops"] < adam["flops"] < 3.2 * forward["flops"]
+    assert "choose adam or" in run("inspect", RESNET, "--graph", "training", "--optimizer", "x", code=2).stderr
+    assert "add --graph training" in run("inspect", RESNET, "--optimizer", "adam", code=2).stderr
+    raw = run("inspect", RESNET, "--graph", "training", "--view", "raw", code=2)
+    assert "leave out --view raw" in raw.stderr
+
+
+def test_the_zoo() -> None:
+    """Workloads are listed and shown, and go wherever a model goes."""
+    listed = json.loads(run("zoo", "list", "--json").stdout)
+    assert {"gnmt-8", "rnnlm-2", "wavenet-4x36"} <= {entry["name"] for entry in listed}
+    assert "zoo:gnmt-8" in run("zoo", "list").stdout
+    assert "batch" in run("zoo", "show", "zoo:rnnlm-2").stdout
+    found = json.loads(run("inspect", "zoo:rnnlm-2", "--dim", "batch=2", "--json").stdout)
+    assert any(text.startswith("words: 20×2 ") for text in found["inputs"])
+    assert "has no 'rnnlm-3'" in run("inspect", "zoo:rnnlm-3", code=2).stderr
+    assert "has no dimension 'heads'" in run("inspect", "zoo:rnnlm-2", "--dim", "heads=2", code=2).stderr
 
 
 def test_a_pipeline_that_flushes(tmp_path: Path) -> None:
