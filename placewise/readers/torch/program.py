@@ -13,6 +13,7 @@ from placewise.readers.torch.dtypes import dtype_name
 from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.kinds import written_by
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
+from placewise.readers.torch.scopes import clean_scope
 from placewise.readers.torch.sizes import Sizes
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
 NO_DIMS: Mapping[str, int] = MappingProxyType({})
-_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
 
 
 def graph_of_program(
@@ -220,11 +220,6 @@ def _scope(node: Node) -> str:
     """The path of the innermost module that the call was made in."""
     paths = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return clean_scope(paths[-1]) if paths else ""
-
-
-def clean_scope(path: str) -> str:
-    """A module path without what tracers add to it."""
-    return "" if path == _NO_MODULE else path.removeprefix("L['self']").lstrip(".").partition("@")[0]
 
 
 def _is_tensor(value: Any) -> bool:

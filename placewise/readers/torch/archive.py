@@ -1,0 +1,117 @@
+"""A ``.pt2`` archive: checked before anything in it is read, and only its descriptions are read, never its weights."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from placewise.errors import ModelFileError
+
+MOST_MEMBERS = 200_000
+LARGEST_DIRECTORY = 64 << 20
+LARGEST_TEXT = 512 << 20
+"""Bytes of one description. That of a model of 126 layers has some 20 MB."""
+MOST_GROWTH = 100
+"""How many times its stored size a description may have: texts shrink to a tenth, bombs to a thousandth."""
+_END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16, end of central directory
+_END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
+_SAVE_AGAIN = "save the program again with torch.export.save"
+
+
+def descriptions(path: Path) -> dict[str, bytes]:
+    """The JSON files about programs, weights and constants, by their path inside the archive.
+
+    Raises ModelFileError, without the path, for anything that is no sound ``.pt2`` archive.
+    """
+    try:
+        _check_directory(path)
+        with zipfile.ZipFile(path) as archive:
+            members = archive.infolist()
+            _check_members(members, path.stat().st_size)
+            wanted = [info for info in members if _is_description(_inside(info.filename))]
+            if not any(_is_program(_inside(info.filename)) for info in wanted):
+                raise _no_program(_inside(info.filename) for info in members)
+            return {_inside(info.filename): _text(archive, info) for info in wanted}
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({error.strerror or error})", remedy="check the path") from None
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error):
+        raise ModelFileError("is no .pt2 archive, or is cut off or damaged", remedy=_SAVE_AGAIN) from None
+
+
+def parsed(text: bytes, name: str) -> Any:
+    """A description as plain values; ModelFileError where it is not JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(f"its {name} is not JSON ({error})", remedy=_SAVE_AGAIN) from None
+
+
+def _check_directory(path: Path) -> None:
+    """Raise for a directory of members that is larger than any real one, before Python reads it whole."""
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        file.seek(max(0, size - (1 << 16) - _END.size - 64))
+        tail = file.read()
+    place = tail.rfind(b"PK\5\6")
+    if place < 0:
+        raise zipfile.BadZipFile
+    _, _, _, _, members, length, _, _ = _END.unpack_from(tail, place)
+    wide = tail.rfind(b"PK\6\6", 0, place)
+    if wide >= 0:
+        *_, members, length, _ = _END_64.unpack_from(tail, wide)
+    if members > MOST_MEMBERS or length > LARGEST_DIRECTORY:
+        raise ModelFileError(f"the archive lists {members} files", remedy=f"give one of up to {MOST_MEMBERS}")
+
+
+def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:
+    for info in members:
+        name = info.filename
+        if name.startswith("/") or "\\" in name or ":" in name.partition("/")[0] or ".." in PurePosixPath(name).parts:
+            raise ModelFileError(f"the archive's file {name[:80]!r} points outside of it", remedy=_SAVE_AGAIN)
+        if info.compress_type == zipfile.ZIP_STORED and info.file_size > size:
+            raise ModelFileError(f"the archive's file {name[:80]!r} is larger than the archive", remedy=_SAVE_AGAIN)
+
+
+def _text(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> bytes:
+    if info.file_size > min(LARGEST_TEXT, MOST_GROWTH * info.compress_size + (1 << 16)):
+        raise ModelFileError(
+            f"the archive's file {info.filename[:80]!r} says that it unpacks to {info.file_size} bytes",
+            remedy=_SAVE_AGAIN,
+        )
+    with archive.open(info) as file:
+        text = file.read(info.file_size + 1)
+    if len(text) != info.file_size:
+        raise zipfile.BadZipFile
+    return text
+
+
+def _inside(name: str) -> str:
+    """A member's path below the archive's one root folder."""
+    return name.partition("/")[2]
+
+
+def _is_program(name: str) -> bool:
+    return name.startswith("models/") and name.endswith(".json") and name.count("/") == 1
+
+
+def _is_description(name: str) -> bool:
+    return _is_program(name) or (
+        name.startswith("data/") and name.endswith(("weights_config.json", "constants_config.json"))
+    )
+
+
+def _no_program(names: Iterable[str]) -> ModelFileError:
+    found = set(names)
+    if any(name.startswith("data/aotinductor/") for name in found):
+        problem = "is compiled by AOTInductor and holds no program"
+        return ModelFileError(problem, remedy="save the exported program with torch.export.save")
+    if any(name.endswith("data.pkl") for name in found):
+        problem = "is a checkpoint of torch.save and holds no program (and nothing of it is unpickled)"
+        return ModelFileError(problem, remedy="export the model with torch.export and save that")
+    problem = "is no archive of torch.export, or one from before PyTorch 2.8"
+    return ModelFileError(problem, remedy=_SAVE_AGAIN + " of PyTorch 2.8 or newer")

@@ -1,0 +1,86 @@
+"""read_pt2: archives of torch.export.save, read without PyTorch, without weights and without unpickling."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from placewise.errors import InputError, ModelFileError
+from placewise.model.graph import Source
+from placewise.readers.base import Reading
+from placewise.readers.torch.archive import descriptions, parsed
+from placewise.readers.torch.assemble import assemble
+from placewise.readers.torch.inline import inlined
+from placewise.readers.torch.serialized import KNOWN_VERSION, listing_of_json
+
+_NO_DIMS: Mapping[str, int] = MappingProxyType({})
+_ZIP = b"PK\3\4"
+
+
+def looks_like_pt2(path: Path) -> bool:
+    """Whether a file may be an archive of torch.export, by its suffix or its first bytes; any zip file may."""
+    if path.suffix == ".pt2":
+        return True
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_ZIP)) == _ZIP
+    except OSError:
+        return False
+
+
+def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
+    """The raw view of the program in a ``.pt2`` archive: one op per call, `origin` its number in the archive.
+
+    `dims` gives symbolic dimensions by symbol (``s77``) or by input and axis (``input_ids:0``). Only descriptions
+    are read, so that memory does not grow with the weights; `sha256` is that of the descriptions. Raises
+    ModelFileError or GraphError, naming the file.
+    """
+    dims = _NO_DIMS if dims is None else dims
+    try:
+        texts = descriptions(Path(path))
+        name = _program_name(texts)
+        program = parsed(texts[f"models/{name}.json"], "program")
+        listing = inlined(listing_of_json(program, _weights(texts, name), dims))
+        if not listing.calls:
+            raise ModelFileError("the program has no operations", remedy="export the model again")
+        source = Source(str(path), _sha256(texts), "torch-export", options={"dims": dict(dims)}, view="raw")
+        graph = assemble(listing, source)
+    except InputError as error:
+        raise error.at(str(path)) from None
+    return Reading(graph, warnings=tuple(_newer(program)))
+
+
+def _program_name(texts: Mapping[str, bytes]) -> str:
+    names = sorted(name for name in texts if name.startswith("models/"))
+    if len(names) > 1:
+        shown = ", ".join(Path(name).stem for name in names[:8])
+        raise ModelFileError(f"holds {len(names)} programs ({shown})", remedy="save each in an archive of its own")
+    return names[0].removeprefix("models/").removesuffix(".json")
+
+
+def _weights(texts: Mapping[str, bytes], name: str) -> dict[str, Any]:
+    """Where the bytes of each weight and constant lie, by its name."""
+    found: dict[str, Any] = {}
+    for part in ("weights", "constants"):
+        path = f"data/{part}/{name}_{part}_config.json"
+        config = parsed(texts[path], f"list of {part}") if path in texts else {}
+        entries = config.get("config", {}) if isinstance(config, dict) else {}
+        found.update(entries if isinstance(entries, dict) else {})
+    return found
+
+
+def _sha256(texts: Mapping[str, bytes]) -> str:
+    state = hashlib.sha256()
+    for name in sorted(texts):
+        state.update(name.encode() + b"\0" + texts[name])
+    return state.hexdigest()
+
+
+def _newer(program: Any) -> list[str]:
+    version = program.get("schema_version", {}).get("major", KNOWN_VERSION)
+    if version == KNOWN_VERSION:
+        return []
+    return [f"the program is of schema version {version}, and version {KNOWN_VERSION} is known: it is read as that"]
