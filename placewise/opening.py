@@ -16,6 +16,7 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.readers import Asked, read
 from placewise.readers.base import Reading
+from placewise.readers.huggingface import read_huggingface
 from placewise.transform.fold import fold
 from placewise.transform.training import OPTIMIZERS, to_training
 from placewise.wishes import NO_WISHES, Wishes
@@ -26,7 +27,7 @@ Model = Any
 
 VIEWS = ("folded", "raw")
 GRAPHS = ("inference", "training")
-ZOO = "zoo:"
+ZOO, PRESET = "zoo:", "hf:"
 _TRAINING = "training:"
 """What begins the name of the step that made a training graph, before its optimizer."""
 
@@ -100,6 +101,8 @@ def _from_path(model: str, wishes: Wishes) -> Reading:
         training = wishes.graph == "training"
         graph = generate(model.removeprefix(ZOO), wishes.dims, wishes.dtype or "float32", training=training)
         return _in_view(Reading(graph), wishes)
+    if model.startswith(PRESET):
+        return _in_view(read_huggingface(model, dims=wishes.dims, dtype=wishes.dtype), wishes)
     ours = format_name(Path(model))
     if ours == "placewise-problem":
         problem = load_problem(model)

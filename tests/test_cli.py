@@ -348,7 +348,7 @@ def test_a_model_is_trained(tmp_path: Path) -> None:
     assert 2.9 * forward["flops"] < adam["flops"] < 3.2 * forward["flops"]
     assert "choose adam or" in run("inspect", RESNET, "--graph", "training", "--optimizer", "x", code=2).stderr
     assert "add --graph training" in run("inspect", RESNET, "--optimizer", "adam", code=2).stderr
-    raw = run("inspect", RESNET, "--graph", "training", "--view", "raw", code=2)
+    raw = run("inspect", RESNET, "--dim", "batch=2", "--graph", "training", "--view", "raw", code=2)
     assert "leave out --view raw" in raw.stderr
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import NamedTuple
 
 from placewise.errors import ModelFileError
 from placewise.readers.base import Reading
+from placewise.readers.huggingface import read_huggingface
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
@@ -17,6 +19,9 @@ from placewise.readers.workload import read_workload
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _START = 1 << 16
 """Bytes at the start of a file that tell its format."""
+
+
+_CONFIGURATION = re.compile(rb'"(model_type|architectures)"\s*:')
 
 
 class Asked(NamedTuple):
@@ -40,6 +45,9 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "onnx": Format("ONNX model", lambda path, asked: read_onnx(path, dims=asked.dims)),
         "openvino": Format("OpenVINO IR", lambda path, asked: read_openvino(path, dims=asked.dims)),
+        "huggingface": Format(
+            "Hugging Face configuration", lambda path, asked: read_huggingface(path, dims=asked.dims, dtype=asked.dtype)
+        ),
         "workload": Format("workload", lambda path, asked: read_workload(path, objective=asked.objective), False),
         "profile": Format("profile", lambda path, asked: read_pipedream(path, graph=asked.graph), False),
     }
@@ -47,11 +55,12 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 
 
 def read(path: Path, asked: Asked = Asked()) -> Reading:  # noqa: B008
-    """The graph, or the problem, in a file: ONNX, OpenVINO IR, a published workload or a PipeDream profile.
+    """The graph, or the problem, in a file of any of the `FORMATS`.
 
     `asked.dims` gives open dimensions their numbers; `objective` ("throughput" or "latency") says how a workload is
     meant, whose file does not; `graph` ("inference" or "training") which graph of a profile is wanted, which holds
-    both. Raises ModelFileError, GraphError or CostError.
+    both; `dtype` the element type of a model that is built from its configuration. Raises ModelFileError, GraphError,
+    CostError or MissingExtraError.
     """
     found = FORMATS[format_of(path)]
     if asked.dims and not found.has_dims:
@@ -61,6 +70,8 @@ def read(path: Path, asked: Asked = Asked()) -> Reading:  # noqa: B008
 
 def format_of(path: Path) -> str:
     """The key in `FORMATS`, by suffix, else by the first bytes; ONNX if nothing else fits."""
+    if (path / "config.json").is_file():
+        return "huggingface"
     try:
         with path.open("rb") as file:
             start = file.read(_START).lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -70,6 +81,8 @@ def format_of(path: Path) -> str:
         return "onnx"
     if path.suffix == ".xml" or looks_like_openvino(start):
         return "openvino"
+    if path.suffix == ".json" and _CONFIGURATION.search(start):
+        return "huggingface"
     if path.suffix == ".json" or start[:1] in (b"{", b"["):
         return "workload"
     if looks_like_pipedream(start):
