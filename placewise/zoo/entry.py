@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Graph
-from placewise.zoo.net import Net
+from placewise.zoo.net import MAX_OPS, Net
 
 MAX_SIZE = 10**9
 """No hyper-parameter is larger: what passes is refused where a tensor or the number of ops becomes absurd."""
+UNROLLED = (("layers", "steps"), ("layers", "source_steps"), ("layers", "target_steps"), ("cells",))
+"""Hyper-parameters whose product counts parts of `OPS_PER_PART` ops or more: too many are refused at once."""
+OPS_PER_PART = 8
 
 Sizes = Mapping[str, int]
 Build = Callable[[Net, Sizes], None]
@@ -21,7 +25,7 @@ Build = Callable[[Net, Sizes], None]
 class Entry:
     """One workload. `dims` are its hyper-parameters with their defaults; those in `zero` may be 0.
 
-    `build` adds its ops to a net, or `graph` makes the whole graph (families without layers).
+    `build` adds the ops to a net, or `graph` makes the whole graph (families without layers).
     """
 
     name: str
@@ -49,4 +53,10 @@ class Entry:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_SIZE:
                 remedy = f"give a whole number from {least} to {MAX_SIZE:,}"
                 raise InputError(f"dimension {name} is {value!r}", where=f"zoo:{self.name}", remedy=remedy)
-        return {**self.dims, **wished}
+        sizes = {**self.dims, **wished}
+        for parts in UNROLLED:
+            present = {name: sizes[name] for name in parts if name in sizes}
+            if math.prod(present.values()) * OPS_PER_PART > MAX_OPS:
+                problem = f"{' × '.join(f'{n:,} {name}' for name, n in present.items())} give more than {MAX_OPS:,} ops"
+                raise InputError(problem, where=f"zoo:{self.name}", remedy="choose fewer")
+        return sizes

@@ -25,6 +25,10 @@ def bert(net: Net, sizes: Sizes) -> None:
     """Words [batch, length] → features [batch, length, hidden] and those of the whole [batch, hidden]."""
     batch, length, hidden = sizes["batch"], sizes["length"], sizes["hidden"]
     heads = Heads.of(sizes)
+    if length > sizes["positions"]:
+        raise InputError(
+            f"length {length} is more than the {sizes['positions']} positions", remedy="choose fewer words"
+        )
     with net.within("embeddings"):
         x = _lookup(net, "words", sizes["vocabulary"], (batch, length), hidden)
         x = net.each("Add", x, _lookup(net, "segments", 2, (batch, length), hidden))

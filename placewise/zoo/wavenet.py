@@ -10,13 +10,20 @@ layer's residual connection would lead nowhere and is left out.
 
 from __future__ import annotations
 
+from placewise.errors import InputError
 from placewise.zoo.entry import Entry, Sizes
 from placewise.zoo.net import Net, Value
+
+MAX_STACK = 30
 
 
 def build(net: Net, sizes: Sizes) -> None:
     """Levels of each sample, one-hot [batch, levels, samples] → the mean loss of the next ones."""
     batch, levels, samples, width = sizes["batch"], sizes["levels"], sizes["samples"], sizes["channels"]
+    if min(sizes["stack"], sizes["layers"]) > MAX_STACK:
+        raise InputError(
+            f"a stack of {sizes['stack']:,} layers", remedy=f"dilations double: choose at most {MAX_STACK}"
+        )
     with net.within("causal"):
         x = _convolve(net, net.input("audio", batch, levels, samples), width, sizes["kernel"])
     skips = []
