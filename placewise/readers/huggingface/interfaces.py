@@ -1,4 +1,4 @@
-"""What transformers calls for attention, masks and experts while a model is traced."""
+"""What transformers calls for attention, masks, experts and normalization while a model is traced."""
 
 from __future__ import annotations
 
@@ -12,9 +12,15 @@ from placewise.readers.huggingface.operators import NAMESPACE, operators
 _CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
 """Where a configuration says what is called: the public setters check against lists of their own."""
 
+_ROOT_MEAN_SQUARE = ("RMSNorm", "T5LayerNorm")
+"""Ends of the names of classes that divide by the root of the mean square and scale."""
+
 
 def use_operators(model: nn.Module) -> None:
-    """Let every attention and every mixture of experts in `model` be one operator; causal masks are its own matter."""
+    """Let every attention, mixture of experts and RMS normalization in `model` be one operator, as runtimes have them.
+
+    Causal masks and windows are a matter of the attention itself: no mask is made.
+    """
     from transformers.integrations.moe import ExpertsInterface
     from transformers.masking_utils import AttentionMaskInterface
     from transformers.modeling_utils import AttentionInterface
@@ -23,6 +29,8 @@ def use_operators(model: nn.Module) -> None:
     AttentionMaskInterface.register(NAMESPACE, _no_mask)
     ExpertsInterface.register(NAMESPACE, _experts)
     for module in model.modules():
+        if type(module).__name__.endswith(_ROOT_MEAN_SQUARE) and _is_scale(module):
+            _normalize_at_once(module)
         config: Any = getattr(module, "config", None)
         for choice in _CHOICES:
             if hasattr(config, choice):
@@ -43,6 +51,19 @@ def _attention(
     window = kwargs.get("sliding_window")
     tensors = [tensor for tensor in more if isinstance(tensor, torch.Tensor)]
     return operators().attention(query, key, value, tensors, int(window or 0)), None
+
+
+def _is_scale(module: nn.Module) -> bool:
+    return [name for name, _ in module.named_parameters()] == ["weight"]
+
+
+def _normalize_at_once(module: Any) -> None:
+    """Whether the weight is the factor or what it differs from 1 by costs the same."""
+
+    def normalized(hidden: torch.Tensor) -> torch.Tensor:
+        return nn.functional.rms_norm(hidden, tuple(module.weight.shape), module.weight)
+
+    module.forward = normalized
 
 
 def _no_mask(*args: Any, **kwargs: Any) -> None:
