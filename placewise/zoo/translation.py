@@ -182,7 +182,7 @@ def _loss(net: Net, rows: Sequence[Value], sizes: Sizes) -> None:
 
 
 _WIDTHS = {"hidden": 1024, "vocabulary": 32_000}
-_PAPER = "Wu et al. 2016, arXiv 1609.08144; placed by Mirhoseini et al., ICLR 2018"
+_PAPER = "Wu et al. 2016, arXiv 1609.08144; placed by Zhou et al. 2019, arXiv 1910.01578"
 _NMT = "Luong et al. 2015, arXiv 1508.04025; placed by Mirhoseini et al., ICML 2017"
 
 ENTRIES = (
