@@ -7,6 +7,7 @@ tensor that goes further is charged as if it stopped there, and the judge tells 
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,8 +21,10 @@ from placewise.placers.common.holdings import holdings, may_run
 from placewise.simulate.blocks import storage_bytes
 from placewise.simulate.kernels import helper, kernel
 
-MOST_STEPS = 2e9
+MOST_STEPS = 5e8
 """Components and devices, both squared: what the dynamic program may have to try."""
+STEPS_PER_SECOND = 5e7
+"""Tried by a slow core; the program cannot be stopped midway."""
 
 
 class Row(NamedTuple):
@@ -44,13 +47,13 @@ class Row(NamedTuple):
     mode: int
 
 
-def split_in_row(problem: Problem, component: Ints, line: Ints, row: Ints) -> Ints | None:
+def split_in_row(problem: Problem, component: Ints, line: Ints, row: Ints, seconds: float = math.inf) -> Ints | None:
     """The devices [n_ops] of the best split of components [n_ops] in the order of `line` [n] over devices in `row`.
 
-    Devices may be left out. None if nothing fits, or if there is too much to try.
+    Devices may be left out. None if nothing fits, or if there is too much to try, in `seconds` among other limits.
     """
     n = len(line)
-    if float(n) ** 2 * float(len(row)) ** 2 > MOST_STEPS or not n:
+    if float(n) ** 2 * float(len(row)) ** 2 > min(MOST_STEPS, STEPS_PER_SECOND * seconds) or not n:
         return None
     position = line[component]
     table = _row_of(problem, position, n, row)

@@ -53,6 +53,6 @@ def _in_rows(problem: Problem, graph: Contraction, watch: Stopwatch) -> list[Int
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph), last_ready_first(problem, graph))
     found = []
     for row, line in product(rows(problem), lines):
-        device = None if watch.out else split_in_row(problem, graph.component, line, row)
+        device = None if watch.out else split_in_row(problem, graph.component, line, row, watch.left)
         found += [device] if device is not None and not broken(problem, device) else []
     return found
