@@ -13,6 +13,9 @@ from placewise.model.tables import Attributes
 CLASSES = ("free", "matmul", "conv", "attention", "reduction", "elementwise", "movement", "control", "unknown")
 """Classes of op: those that compute reach a share of the peak of their own; the others only move bytes."""
 
+WAITED_FOR = 1 << 16
+"""Argument position from which on an op waits for values but does not read them: writes in place that come before."""
+
 
 class Cost(NamedTuple):
     """Arithmetic and traffic of one op; `dtype` is the element type of the arithmetic ("" for the op's own)."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.costing.case import CLASSES, Case, Cost, UnknownSize, Value
+from placewise.costing.case import CLASSES, WAITED_FOR, Case, Cost, UnknownSize, Value
 from placewise.costing.flops import CONTROL, RULES, cost_of
 from placewise.costing.signatures import signatures
 from placewise.costing.unknown import cause_and_remedy
@@ -68,6 +68,7 @@ def _cost(graph: Graph, op: int) -> Cost:
         )
         for row in range(int(offsets[op]), int(offsets[op + 1]))
         for number, position in ((int(edges.value[row]), int(edges.position[row])),)
+        if position < WAITED_FOR
     }
     outputs = tuple(_value(graph.tensors, number, used=_is_used(graph, number)) for number in graph.outputs_of(op))
     try:

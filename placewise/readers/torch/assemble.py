@@ -13,8 +13,8 @@ from placewise.readers.torch.forms import Form
 from placewise.readers.torch.kinds import SKIPPED, form_of
 from placewise.readers.torch.listing import Call, Listing, Meta
 
-FIRST_EXTRA = 64
-"""Argument position from which on values stand that an op does not compute with but must wait for."""
+FIRST_EXTRA = 1 << 16
+"""Argument position from which on values stand that an op does not read but must wait for; costing leaves them out."""
 LARGEST = 1 << 62
 _FLOATING = ("float", "bfloat", "complex")
 

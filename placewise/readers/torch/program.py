@@ -55,9 +55,10 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
     sizes = Sizes({name: [_text(size) for size in placeholders[name].shape] for name in inputs}, dims)
     written = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
     body = _body(program.graph_module, sizes)
+    data = {**program.constants, **program.state_dict}
     return Listing(
         metas=body.metas,
-        parameters=tuple(Parameter(name, target, _storage(program, target)) for name, target in weights),
+        parameters=tuple(Parameter(name, target, storage_of(data.get(target), target)) for name, target in weights),
         inputs=tuple(inputs),
         calls=body.calls,
         outputs=tuple(_names(signature.output_specs, OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)),
@@ -69,13 +70,12 @@ def _names(specs: list[Any], *kinds: Any) -> Iterator[str]:
     return (str(spec.arg.name) for spec in specs if spec.kind in kinds and getattr(spec.arg, "name", None))
 
 
-def _storage(program: ExportedProgram, target: str) -> object:
-    """Equal for two weights whose bytes are the same memory, also on the meta device, where it has no address."""
-    tensor = program.state_dict.get(target, program.constants.get(target))
+def storage_of(tensor: Any, default: object) -> object:
+    """Equal for two tensors that are the same memory, also on the meta device, where it has no address."""
     try:
         return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.nbytes)  # noqa: SLF001
     except (AttributeError, NotImplementedError, RuntimeError):
-        return id(tensor) if tensor is not None else target
+        return default
 
 
 def _body(module: GraphModule, sizes: Sizes) -> Listing:
@@ -146,7 +146,8 @@ def _call(
 ) -> Call:
     target = target_of(node.target)
     arguments = {
-        name: _argument(module, value, names, sizes) for name, value in _named(node.target, node.args, node.kwargs)
+        name: _argument(module, value, names, sizes)
+        for name, value in named_arguments(node.target, node.args, node.kwargs)
     }
     return Call(
         name=node.name,
@@ -155,7 +156,7 @@ def _call(
         results=tuple(results),
         scope=_scope(node),
         origin=number,
-        mutates=written_by(target, arguments, _written_arguments(node.target)),
+        mutates=written_by(target, arguments, written_arguments(node.target)),
     )
 
 
@@ -172,7 +173,7 @@ def _is_arithmetic(target: Any) -> bool:
     return not hasattr(target, "_schema") and not hasattr(target, "namespace")
 
 
-def _named(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+def named_arguments(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Arguments in the order of the schema and under its names; by number where there is none."""
     schema = [argument.name for argument in _schema(target)]
     for place, value in enumerate(args):
@@ -181,7 +182,7 @@ def _named(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[
         yield name, kwargs[name]
 
 
-def _written_arguments(target: Any) -> list[str]:
+def written_arguments(target: Any) -> list[str]:
     """The arguments that a schema says are written to."""
     return [item.name for item in _schema(target) if item.alias_info is not None and item.alias_info.is_write]
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from placewise.model.dtypes import bytes_of
 from placewise.readers.torch.forms import Form, Former, Site, form, named, numbers
+from placewise.readers.torch.listing import refs_in
 from placewise.readers.torch.strides import is_view
 
 SMALL_CONSTANT = 1 << 10
@@ -63,8 +65,13 @@ def _adaptive_pool(site: Site, *, kind: str, spatial: int) -> Form:
 def _reshape(site: Site) -> Form:
     before, after = site.meta("self"), site.result
     if before is None or after is None or is_view(before.shape, before.strides, after.shape):
-        return form(site, "Reshape", "self", view=True)
-    return form(site, "Reshape", "self", copied=1)
+        return _of_first(form(site, "Reshape", view=True))
+    return _of_first(form(site, "Reshape", copied=1))
+
+
+def _of_first(made: Form) -> Form:
+    """Only the first argument is read: `view_as` and its like take no more than a shape from the other."""
+    return replace(made, arguments=made.arguments[:1])
 
 
 def _contiguous(site: Site) -> Form:
@@ -83,7 +90,6 @@ def _cast(site: Site) -> Form:
 
 
 def _identity(site: Site) -> Form:
-    """Only what is passed on is an argument: `expand_as` and its like read nothing of the other tensor."""
     first = form(site, "Identity").arguments[:1]
     return Form("Identity", first, dict(site.call.extra), view=True)
 
@@ -94,9 +100,8 @@ def _dropout(site: Site) -> Form:
 
 
 def _seen_as(site: Site, *, kind: str) -> Form:
-    """A view: only its first argument is read."""
-    made = form(site, kind, view=True)
-    return Form(kind, made.arguments[:1], {**made.attributes, "view": 1}, view=True)
+    made = _of_first(form(site, kind, view=True))
+    return replace(made, attributes={**made.attributes, "view": 1})
 
 
 def _permuted(site: Site) -> Form:
@@ -159,6 +164,15 @@ def _written(site: Site) -> Form:
     """Written in place at some places: the update is argument 1, as in TensorScatter."""
     update = next((name for name in ("values", "source", "src") if site.meta(name) is not None), "")
     return form(site, "TensorScatter", "self", update) if update else form(site, "aten::scatter_", "self")
+
+
+def _recurrent(site: Site, *, states: int) -> Form:
+    """Input, then `states` initial states, None where they are left out, then weights."""
+    made = form(site, site.call.op)
+    start = [*refs_in(site.get("input", site.get("data"))), *refs_in(site.get("hx"))]
+    rest = [name for name in made.arguments if name not in start]
+    padded = [*start, *[None] * (states + 1 - len(start))]
+    return Form(made.kind, (*padded, *rest), made.attributes)
 
 
 def _fourier(site: Site) -> Form:
@@ -226,6 +240,8 @@ _FORMERS: tuple[tuple[Former, str], ...] = (
     (partial(_resized, mode="cubic"), "upsample_bicubic2d _upsample_bicubic2d_aa"),
     (_grid_sample, "grid_sampler grid_sampler_2d grid_sampler_3d"),
     (_written, "index_put_ _index_put_impl_ index_copy_ index_add_ scatter_ scatter_add_ scatter_reduce_"),
+    (partial(_recurrent, states=2), "lstm lstm_cell"),
+    (partial(_recurrent, states=1), "gru rnn_tanh rnn_relu gru_cell rnn_tanh_cell rnn_relu_cell"),
     (named("aten::sort"), "sort argsort msort"),
     (_fourier, "_fft_r2c _fft_c2c _fft_c2r fft_fft fft_ifft fft_rfft fft_irfft"),
 )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from placewise.errors import ModelFileError
 from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
 
-_FROM_DATA = re.compile(r"z?u[f]?\d+")  # torch's names of symbols that only the data decide
+_FROM_DATA = re.compile(r"z?uf?\d+")
 Size = int | str
 """A number, or an expression of symbols as sympy writes it."""
 
@@ -26,7 +26,7 @@ class Sizes:
         self._memory: dict[str, int] = {}
         for name, number in dims.items():
             symbol = self._places.get(name, name)
-            if name not in self._places and name not in self._places.values() and not _FROM_DATA.fullmatch(name):
+            if name not in self._places and name not in self._places.values() and not is_from_data(name):
                 shown = ", ".join(f"{place} ({symbol})" for place, symbol in self._places.items())
                 remedy = f"its symbolic dimensions are {shown}" if shown else "its shapes are fixed: leave out dims"
                 raise ModelFileError(f"the program has no dimension {name!r}", remedy=remedy)
@@ -59,7 +59,7 @@ class Sizes:
         return self._memory[text]
 
     def _open(self, symbol: str, tensor: str, op: str) -> ModelFileError:
-        if _FROM_DATA.fullmatch(symbol):
+        if is_from_data(symbol):
             return ModelFileError(
                 f"the size {symbol!r} of tensor {tensor!r}, made by op {op!r}, depends on the data",
                 remedy=f"say how large it is, for example --dim {symbol}=1",
@@ -69,6 +69,11 @@ class Sizes:
         return ModelFileError(
             f"dimension {symbol!r}{shown} is symbolic", remedy=f"give a number: --dim {(places or [symbol])[0]}=1"
         )
+
+
+def is_from_data(name: str) -> bool:
+    """Whether torch calls a size so that only the data decide (``u0``)."""
+    return _FROM_DATA.fullmatch(name) is not None
 
 
 def _places(inputs: Mapping[str, Sequence[Size | None]]) -> dict[str, str]:

@@ -1,0 +1,143 @@
+"""A module and its example inputs, made ready for tracing: unwrapped, on one device, of the wished sizes."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils import _pytree as pytree
+
+from placewise.errors import InputError
+
+_DEEPEST = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A module with the inputs of one call."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether the module has no data: on the meta device, or made of fake tensors."""
+        return any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in weights_of(self.module))
+
+
+def unwrapped(module: Any) -> nn.Module:
+    """The module inside torch.compile's or data-parallel wrappers. Raises InputError for anything but a module."""
+    seen: set[int] = set()
+    while id(module) not in seen:
+        seen.add(id(module))
+        if hasattr(module, "_orig_mod"):
+            module = module._orig_mod  # noqa: SLF001
+        elif isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            module = module.module
+    if not isinstance(module, nn.Module):
+        raise InputError(f"{type(module).__name__} is no nn.Module", remedy="give the module and its example inputs")
+    return module
+
+
+def weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
+    """Parameters and buffers, each once."""
+    yield from module.parameters()
+    yield from module.buffers()
+
+
+def prepared(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int]) -> Example:
+    """The example with its inputs on the meta device if the module is there, and of the sizes in `dims`.
+
+    Raises InputError for inputs that forward does not take, or dimensions that they do not have.
+    """
+    args = (args,) if isinstance(args, torch.Tensor) else tuple(args) if isinstance(args, Sequence) else None
+    if args is None or not isinstance(kwargs, Mapping):
+        raise InputError("example inputs are not a tuple and a mapping", remedy="give args=(x, …) and kwargs={…}")
+    try:
+        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise InputError(f"forward does not take these inputs ({error})", remedy="give one for each argument") from None
+    given = dict(bound.arguments)
+    for name, number in dims.items():
+        _set_size(given, name, number)
+    bound.arguments.update(given)
+    example = Example(module, bound.args, bound.kwargs)
+    if not any(tensor.is_meta for tensor in weights_of(module)):
+        return example
+    moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (bound.args, bound.kwargs))
+    return Example(module, *moved)
+
+
+def _set_size(given: dict[str, Any], name: str, number: int) -> None:
+    argument, _, axis = name.rpartition(":")
+    tensor = given.get(argument)
+    if not isinstance(tensor, torch.Tensor) or not axis.isdecimal() or int(axis) >= tensor.dim():
+        places = [f"{key}:{place}" for key, value in given.items() if _is_tensor(value) for place in range(value.dim())]
+        raise InputError(f"no input has the dimension {name!r}", remedy=f"there are {', '.join(places) or 'none'}")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise InputError(f"dimension {name!r} is {number!r}", remedy="give a whole number from 1")
+    if not tensor.shape[int(axis)]:
+        raise InputError(f"dimension {name!r} of the example is empty", remedy="give an example with an entry")
+    rows = torch.arange(number, device=tensor.device) % tensor.shape[int(axis)]
+    given[argument] = tensor.index_select(int(axis), rows)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
+def faked(example: Example) -> Example:
+    """The same on a CPU that exists in name only: for modules on meta that make tensors of their own on the CPU."""
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
+    known: dict[int, torch.Tensor] = {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if id(tensor) not in known:
+            with mode:
+                made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            known[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+        return known[id(tensor)]
+
+    module = copy.deepcopy(example.module)
+    for part in module.modules():
+        for table in (part._parameters, part._buffers):  # noqa: SLF001
+            for name, tensor in table.items():
+                if tensor is not None:
+                    table[name] = fake(tensor)  # type: ignore[assignment]
+    args, kwargs = pytree.tree_map_only(torch.Tensor, fake, (example.args, dict(example.kwargs)))
+    return Example(module, args, kwargs)
+
+
+def tensors_in(value: Any) -> list[torch.Tensor]:
+    """The tensors in a result, whatever holds them: sequences, mappings, dataclasses, and objects with attributes."""
+    found: list[torch.Tensor] = []
+    seen: set[int] = set()
+
+    def visit(item: Any, depth: int) -> None:
+        if isinstance(item, torch.Tensor):
+            found.append(item)
+        elif depth < _DEEPEST and id(item) not in seen and not isinstance(item, (str, bytes, int, float, nn.Module)):
+            seen.add(id(item))
+            for part in _parts(item):
+                visit(part, depth + 1)
+
+    visit(value, 0)
+    return found
+
+
+def _parts(value: Any) -> Sequence[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values())
+    if isinstance(value, (list, tuple, set)):
+        return list(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    return list(vars(value).values()) if hasattr(value, "__dict__") and not callable(value) else []

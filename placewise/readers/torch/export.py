@@ -1,0 +1,113 @@
+"""Tracing by torch.export, in the ways that it offers, until one of them works."""
+
+from __future__ import annotations
+
+import functools
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from placewise.readers.torch.example import Example, faked, tensors_in
+from placewise.readers.torch.listing import Listing
+from placewise.readers.torch.program import listing_of
+
+LONGEST_REASON = 160
+_INSIDE = "module"
+"""What the module is called inside a `_Flat`."""
+
+
+def exported(example: Example, dims: Mapping[str, int]) -> tuple[Listing | None, str]:
+    """The listing of the exported module, or None and the reason why torch.export cannot take it.
+
+    Tried are: without Dynamo, with results of unknown types taken apart, with Dynamo; then, for a module without
+    data, the same on a CPU in name only. `dims` are sizes that depend on data (``u0``).
+    """
+    reasons: list[str] = []
+    with _quiet():
+        for attempt in _ATTEMPTS:
+            if (attempt.on_cpu and not example.is_meta) or (attempt.flat and not _is_about_results(reasons)):
+                continue
+            try:
+                return _exported(faked(example) if attempt.on_cpu else example, attempt, dims), ""
+            except Exception as error:  # torch.export reports through many unrelated types
+                reasons.append(_reason(error))
+    return None, reasons[0]
+
+
+class _Attempt(NamedTuple):
+    strict: bool = False
+    flat: bool = False
+    on_cpu: bool = False
+
+
+_ATTEMPTS = tuple(
+    _Attempt(strict, flat, on_cpu)
+    for on_cpu in (False, True)
+    for strict, flat in ((False, False), (False, True), (True, False))
+)
+
+
+def _is_about_results(reasons: list[str]) -> bool:
+    return any("output" in reason for reason in reasons)
+
+
+def _exported(example: Example, attempt: _Attempt, dims: Mapping[str, int]) -> Listing:
+    module = _Flat(example.module) if attempt.flat else example.module
+    with torch.no_grad():
+        program = torch.export.export(module, example.args, dict(example.kwargs), strict=attempt.strict)
+    listing = listing_of(program, dims)
+    return _without_prefix(listing) if attempt.flat else listing
+
+
+class _Flat(nn.Module):
+    """A module whose results are the tensors in another one's results."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.train(module.training)
+
+        @functools.wraps(module.forward)
+        def forward(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+            return tensors_in(module(*args, **kwargs))
+
+        self.forward = forward
+
+
+def _without_prefix(listing: Listing) -> Listing:
+    return replace(
+        listing,
+        parameters=tuple(replace(item, name=_outside(item.name)) for item in listing.parameters),
+        calls=tuple(replace(call, scope=_outside(call.scope)) for call in listing.calls),
+    )
+
+
+def _outside(path: str) -> str:
+    return "" if path == _INSIDE else path.removeprefix(f"{_INSIDE}.")
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what torch says, without what it advises, in one sentence's length."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    text = lines[0].partition(" (unhinted")[0] if lines else type(error).__name__
+    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Attempts that fail are told of in one sentence, not in torch's logs and warnings."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,280 @@
+"""What one run of a module calls, as a listing: for modules that torch.export cannot take."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+import weakref
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from placewise.errors import InputError
+from placewise.readers.torch.dtypes import dtype_name
+from placewise.readers.torch.example import Example, faked, tensors_in
+from placewise.readers.torch.kinds import written_by
+from placewise.readers.torch.layers import arguments_of_layer
+from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
+from placewise.readers.torch.program import named_arguments, storage_of, target_of, written_arguments
+
+MOST_CALLS = 1_000_000
+_ATTENTION = torch.nn.functional.scaled_dot_product_attention
+_ATTENTION_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+
+
+def recorded(example: Example, reason: str) -> Listing:
+    """Run the module once and write down what it calls: known layers as one call each, everything else as it comes.
+
+    A module without data runs without data. Buffers and the state of random numbers are as before afterwards.
+    Raises InputError where the run fails, with `reason`, why torch.export failed.
+    """
+    cases = [example, None] if example.is_meta else [example]
+    problem = ""
+    for case in cases:
+        try:
+            return _run(faked(example) if case is None else case)
+        except InputError:
+            raise
+        except Exception as error:  # whatever a forward pass raises
+            problem = problem or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
+    hint = "give it on a real device, with real inputs" if example.is_meta else "check the module and its inputs"
+    raise InputError(f"torch.export cannot take it ({reason}), and running it fails ({problem})", remedy=hint)
+
+
+def _run(example: Example) -> Listing:
+    notes = _Notes(example)
+    with ExitStack() as stack:
+        stack.enter_context(warnings.catch_warnings())
+        warnings.simplefilter("ignore")
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(_kept_buffers(example.module))
+        stack.enter_context(_hooked(notes))
+        stack.enter_context(_Functions(notes))
+        stack.enter_context(_Operators(notes))
+        outputs = tensors_in(example.module(*example.args, **example.kwargs))
+    return notes.listing(outputs)
+
+
+@contextmanager
+def _kept_buffers(module: nn.Module) -> Iterator[None]:
+    before = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in before:
+                buffer.copy_(value)
+
+
+class _Notes:
+    """What has been called so far. A tensor is known by its identity, else by the memory that it is in."""
+
+    def __init__(self, example: Example) -> None:
+        self.example = example
+        self.calls: list[Call] = []
+        self.metas: dict[str, Meta] = {}
+        self.parameters: list[Parameter] = []
+        self.inputs: list[str] = []
+        self.scopes = [""]
+        self.hidden = 0
+        self.escaped: list[str] = []
+        self._by_tensor: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()
+        self._names: dict[int, str] = {}
+        self._by_memory: dict[object, tuple[str, weakref.ref[torch.Tensor]]] = {}
+        self._counts: dict[str, int] = {}
+        for name, tensor in _named_weights(example.module):
+            self._add_weight(name, tensor)
+        for name, value in _named_inputs(example):
+            self.inputs.append(self.add(name, value))
+
+    def add(self, name: str, tensor: torch.Tensor) -> str:
+        """Call a tensor `name`, with a number behind it where that is taken."""
+        count = self._counts[name] = self._counts.get(name, -1) + 1
+        name = f"{name}_{count}" if count else name
+        self.metas[name] = _meta(tensor)
+        self._remember(name, tensor)
+        return name
+
+    def _remember(self, name: str, tensor: torch.Tensor) -> None:
+        self._by_tensor[id(tensor)] = tensor
+        self._names[id(tensor)] = name
+        memory = storage_of(tensor, None)
+        if memory is not None:
+            self._by_memory[memory] = (name, weakref.ref(tensor))
+
+    def _add_weight(self, name: str, tensor: torch.Tensor) -> str:
+        value = self.add(f"p_{name}", tensor)
+        self.parameters.append(Parameter(value, name, storage_of(tensor, id(tensor))))
+        return value
+
+    def name_of(self, tensor: torch.Tensor) -> str:
+        """The value that a tensor is; one that no call made is a constant of the model."""
+        if self._by_tensor.get(id(tensor)) is tensor:
+            return self._names[id(tensor)]
+        known, owner = self._by_memory.get(storage_of(tensor, None), ("", None))
+        if owner is not None and owner() is not None and self.metas[known].shape == tuple(tensor.shape):
+            return known
+        if self.escaped:
+            return self._from_python(tensor)
+        return self._add_weight(f"constant_{len(self.parameters)}", tensor)
+
+    def _from_python(self, tensor: torch.Tensor) -> str:
+        """A tensor made outside of torch after values had left it (numpy): it may depend on all of them."""
+        values = [Ref(name) for name in dict.fromkeys(self.escaped)]
+        name = self.add("from_python", tensor)
+        self._append(Call(name, "python::from_python", {"values": values}, (name,), self.scopes[-1]))
+        return name
+
+    def _append(self, call: Call) -> None:
+        if len(self.calls) >= MOST_CALLS:
+            raise InputError(f"one run calls more than {MOST_CALLS} operations", remedy="give smaller example inputs")
+        self.calls.append(call)
+
+    def call(
+        self, target: str, arguments: Mapping[str, Any], result: Any, *, writes: Any = (), module: str = ""
+    ) -> None:
+        """Write down a call, with its arguments and results still tensors."""
+        given = {name: self._plain(value) for name, value in arguments.items()}
+        base = target.partition(".")[0].partition("::")[2].strip("_")
+        number = len(self.calls)
+        results = [tensor for tensor in pytree.tree_leaves(result) if isinstance(tensor, torch.Tensor)]
+        names = tuple(self.add(base, tensor) for tensor in results)
+        if not names and isinstance(result, (bool, int, float)):
+            names = (self._number(base, result),)
+        self._append(
+            Call(
+                name=names[0] if names else f"{base}_call_{number}",
+                target=target,
+                arguments=given,
+                results=names,
+                scope=self.scopes[-1],
+                origin=number,
+                mutates=written_by(target, given, writes),
+                extra={"module": module} if module else {},
+            )
+        )
+
+    def _number(self, base: str, value: bool | float) -> str:
+        count = self._counts[base] = self._counts.get(base, -1) + 1
+        name = f"{base}_{count}" if count else base
+        self.metas[name] = Meta((), {bool: "bool", int: "int64"}.get(type(value), "float64"))
+        return name
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return Ref(self.name_of(value))
+        if isinstance(value, (list, tuple)):
+            return [self._plain(item) for item in value]
+        return value if isinstance(value, (bool, int, float, str)) else None
+
+    def listing(self, outputs: list[torch.Tensor]) -> Listing:
+        names = tuple(dict.fromkeys(self.name_of(tensor) for tensor in outputs))
+        return Listing(self.metas, tuple(self.parameters), tuple(self.inputs), tuple(self.calls), names)
+
+
+class _Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Writes down every ATen call outside of known layers."""
+
+    def __init__(self, notes: _Notes) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.notes = notes
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = dict(named_arguments(func, args, kwargs or {}))
+        if not self.notes.hidden:
+            for value in pytree.tree_leaves(list(given.values())):
+                if isinstance(value, torch.Tensor):
+                    self.notes.name_of(value)  # before the call: what it writes to may be new
+        result = func(*args, **(kwargs or {}))
+        if not self.notes.hidden:
+            self.notes.call(target_of(func), given, result, writes=written_arguments(func))
+        return result
+
+
+class _Functions(TorchFunctionMode):
+    """Writes attention down as one call, and notes which values leave torch for Python."""
+
+    def __init__(self, notes: _Notes) -> None:
+        super().__init__()
+        self.notes = notes
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        notes = self.notes
+        if func in (torch.Tensor.numpy, torch.Tensor.tolist, torch.Tensor.__array__) and not notes.hidden:
+            notes.escaped.append(notes.name_of(args[0]))
+        if func is not _ATTENTION or notes.hidden:
+            return func(*args, **kwargs)
+        notes.hidden += 1
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            notes.hidden -= 1
+        given = dict(zip(_ATTENTION_NAMES, args, strict=False)) | kwargs
+        notes.call("aten::scaled_dot_product_attention.default", given, result)
+        return result
+
+
+@contextmanager
+def _hooked(notes: _Notes) -> Iterator[None]:
+    """Hooks on every module: the path that calls are made in, and known layers as one call each."""
+    handles = []
+    for path, module in notes.example.module.named_modules():
+        handles.append(module.register_forward_pre_hook(_entered(notes, path), with_kwargs=True))
+        handles.append(module.register_forward_hook(_left(notes), with_kwargs=True, always_call=True))
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _entered(notes: _Notes, path: str) -> Any:
+    def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
+        notes.scopes.append(path)
+        if notes.hidden or arguments_of_layer(module, args, kwargs) is not None:
+            notes.hidden += 1
+
+    return hook
+
+
+def _left(notes: _Notes) -> Any:
+    def hook(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
+        if notes.hidden:
+            notes.hidden -= 1
+        found = None if notes.hidden or result is None else arguments_of_layer(module, args, kwargs)
+        if found is not None:
+            target, arguments = found
+            notes.call(target, arguments, result, module=f"nn.{type(module).__name__}")
+        notes.scopes.pop()
+
+    return hook
+
+
+def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    yield from module.named_parameters(remove_duplicate=False)
+    yield from module.named_buffers(remove_duplicate=False)
+
+
+def _named_inputs(example: Example) -> Iterator[tuple[str, torch.Tensor]]:
+    """Input tensors under the names of forward's arguments."""
+    bound = inspect.signature(example.module.forward).bind(*example.args, **example.kwargs)
+    for name, value in bound.arguments.items():
+        found = tensors_in(value)
+        for place, tensor in enumerate(found):
+            yield (name if len(found) == 1 and found[0] is value else f"{name}_{place}"), tensor
+
+
+def _meta(tensor: torch.Tensor) -> Meta:
+    try:
+        strides = tuple(int(stride) for stride in tensor.stride())
+    except (RuntimeError, NotImplementedError):  # sparse and nested tensors have none
+        strides = None
+    return Meta(tuple(int(size) for size in tensor.shape), dtype_name(tensor.dtype), strides)
