@@ -17,12 +17,13 @@ from placewise.costing.rules import (
     pointwise,
     recurrent,
     reduction,
+    tensorflow,
 )
 from placewise.errors import ModelFileError
 
 _FORWARD: Mapping[str, Rule] = {
     kind: rule
-    for family in (linear, attention, recurrent, pointwise, reduction, movement, llm, aten, openvino)
+    for family in (linear, attention, recurrent, pointwise, reduction, movement, llm, aten, openvino, tensorflow)
     for kind, rule in family.RULES.items()
 }
 

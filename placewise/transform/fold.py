@@ -103,7 +103,8 @@ def _plan(graph: Graph) -> _Plan:
     n = graph.n_tensors
     plan = _Plan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n, [-1] * n)
     training = bool(graph.ops.backward.any())  # weights change then, and Dropout drops
-    output, fixed = graph.tensors.output.tolist(), (graph.ops.backward | (graph.ops.state_bytes > 0)).tolist()
+    backward = graph.ops.backward & ~graph.ops.kind.equals("Identity")
+    output, fixed = graph.tensors.output.tolist(), (backward | (graph.ops.state_bytes > 0)).tolist()
     for op, kind in enumerate(graph.ops.kind):
         makes = graph.outputs_of(op)
         if fixed[op] or not makes or any(output[tensor] for tensor in makes):

@@ -1,0 +1,152 @@
+"""TensorFlow's own ops: gradients, optimizers, recurrent cells and lists, where ONNX has no op for them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+
+from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.rules.movement import free
+from placewise.costing.rules.pointwise import pointwise, shrunk_to
+from placewise.costing.rules.reduction import over_input
+
+
+def written(case: Case) -> Cost:
+    """Nothing is read: zeros or ones in the shape of an argument."""
+    return case.cost(0, "movement", nbytes=case.written)
+
+
+def moved(case: Case) -> Cost:
+    """Everything is read once and written once."""
+    return case.cost(0, "movement")
+
+
+def assigned(case: Case) -> Cost:
+    """The new value (argument 1) is read, and the variable is written."""
+    return case.cost(0, "movement", nbytes=2 * case.inputs[1].nbytes)
+
+
+def stored(case: Case) -> Cost:
+    """One element of a list is read and written."""
+    return case.cost(0, "movement", nbytes=2 * case.inputs[1].nbytes)
+
+
+def taken(case: Case) -> Cost:
+    """The last element of a list (result 1) is read and written."""
+    return case.cost(0, "movement", nbytes=2 * case.outputs[-1].nbytes)
+
+
+def sliced_gradient(case: Case) -> Cost:
+    """Zeros with the gradient (the last argument) in them."""
+    return case.cost(0, "movement", nbytes=case.written + max(value.nbytes for value in case.inputs.values()))
+
+
+def conv_input_gradient(case: Case, *, channels: int = 1) -> Cost:
+    """Every element of the output's gradient (argument 2) is spread over the kernel [space …, in, out] (argument 1).
+
+    As many products as in the convolution; `channels` dimensions at the kernel's end do not multiply them.
+    """
+    return case.cost(2 * case.size(2) * math.prod(case.shape(1)[:-channels]), "conv")
+
+
+def conv_filter_gradient(case: Case, *, channels: int = 1) -> Cost:
+    """Every element of the output's gradient (argument 2) meets the data under the kernel, which is the result."""
+    return case.cost(2 * case.size(2) * math.prod(case.outputs[0].shape[:-channels]), "conv")
+
+
+def optimizer(case: Case, *, per: int) -> Cost:
+    """`per` FLOPs for every element of the gradient; the variable and its moments are read and written."""
+    longest = max(value.size for value in case.inputs.values())
+    slots = sum(value.nbytes for value in case.inputs.values() if value.size == longest)
+    return case.cost(per * longest, "elementwise", nbytes=2 * slots)
+
+
+def lstm_cell(case: Case, *, data: int, weights: int, per: int = 30) -> Cost:
+    """Data [time, batch, in] or [batch, in], and the weights [in + hidden, 4 · hidden] of all gates."""
+    rows = math.prod(case.shape(data)[:-1])
+    hidden = case.shape(weights)[1] // 4
+    return case.cost(rows * (2 * case.size(weights) + per * hidden), "matmul")
+
+
+def gru_cell(case: Case) -> Cost:
+    """X [batch, in], h [batch, hidden], weights of the gates [in + hidden, 2 · hidden] and the state [.., hidden]."""
+    batch, hidden = case.shape(1)
+    return case.cost(batch * (2 * (case.size(2) + case.size(3)) + 23 * hidden), "matmul")
+
+
+def cudnn_rnn(case: Case) -> Cost:
+    """Data [time, batch, in], states [layers · directions, batch, hidden], all weights and biases in one row."""
+    steps = math.prod(case.shape(0)[:2])
+    cells, _, hidden = case.shape(1)
+    gates = {"lstm": 4, "gru": 3}.get(str(case.attributes.get("rnn_mode", "lstm")), 1)
+    per = {4: 30, 3: 23}.get(gates, 4)
+    weights = case.size(3) - cells * 2 * gates * hidden
+    return case.cost(steps * (2 * weights + per * cells * hidden), "matmul")
+
+
+_POINTWISE = {
+    1: "Square ReluGrad Relu6Grad StopGradient",
+    2: "Rsqrt SquaredDifference LeakyReluGrad EluGrad SeluGrad SqrtGrad Xlogy",
+    3: "SigmoidGrad TanhGrad InvGrad ReciprocalGrad SoftplusGrad SoftsignGrad",
+    4: "RsqrtGrad",
+    11: "GeluGrad",
+}
+_OPTIMIZERS = {
+    2: "ApplyGradientDescent",
+    4: "ApplyMomentum ApplyKerasMomentum ApplyAdagrad ApplyAdagradV2",
+    9: "ApplyRMSProp ApplyFtrl ApplyFtrlV2 ApplyAdaMax",
+    12: "ApplyAdam ApplyAdadelta",
+}
+_FREE = """NoOp Assert IdentityN Switch RefSwitch Merge RefMerge LoopCond VarHandleOp TensorListReserve EmptyTensorList
+    TensorArrayV3 TensorArrayGradV3 TensorArrayCloseV3 TensorListElementShape StackV2 BroadcastArgs ConcatOffset
+    BroadcastGradientArgs InvertPermutation StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
+    StatelessRandomGetAlg ShardingNoOp IteratorV2 Placeholder"""
+_MOVED = "DynamicStitch ParallelDynamicStitch SpaceToBatchND BatchToSpaceND TensorArrayScatterV3 SparseToDense"
+_ADDED = "AssignAdd AssignSub AssignAddVariableOp AssignSubVariableOp"
+_NORM_GRADIENTS = "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3"
+
+_OWN: Mapping[str, Rule] = {
+    **{op: partial(pointwise, per=per) for per, ops in _POINTWISE.items() for op in ops.split()},
+    **{
+        prefix + op: partial(optimizer, per=per)
+        for per, ops in _OPTIMIZERS.items()
+        for op in ops.split()
+        for prefix in ("", "Resource")
+    },
+    **dict.fromkeys(_FREE.split(), free),
+    **dict.fromkeys(_MOVED.split(), moved),
+    "ZerosLike": written,
+    **dict.fromkeys(("Assign", "AssignVariableOp"), assigned),
+    **dict.fromkeys(
+        ("AssignAdd", "AssignSub", "AssignAddVariableOp", "AssignSubVariableOp"), partial(optimizer, per=1)
+    ),
+    "TensorListPushBack": stored,
+    "TensorListPopBack": taken,
+    "StridedSliceGrad": sliced_gradient,
+    "Conv2DBackpropInput": conv_input_gradient,
+    "Conv3DBackpropInputV2": conv_input_gradient,
+    "DepthwiseConv2dNativeBackpropInput": partial(conv_input_gradient, channels=2),
+    "Conv2DBackpropFilter": conv_filter_gradient,
+    "Conv3DBackpropFilterV2": conv_filter_gradient,
+    "DepthwiseConv2dNativeBackpropFilter": partial(conv_filter_gradient, channels=2),
+    "MaxPoolGrad": partial(shrunk_to, per=1),
+    "MaxPool3DGrad": partial(shrunk_to, per=1),
+    "AvgPoolGrad": partial(pointwise, per=1),
+    "AvgPool3DGrad": partial(pointwise, per=1),
+    "LRNGrad": partial(pointwise, per=20),
+    **dict.fromkeys(
+        ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), partial(over_input, per=11)
+    ),
+    **dict.fromkeys(
+        ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), partial(over_input, per=7)
+    ),
+    **dict.fromkeys(("UnsortedSegmentSum", "UnsortedSegmentMax", "SegmentSum"), over_input),
+    "LSTMBlockCell": partial(lstm_cell, data=0, weights=3),
+    "BlockLSTM": partial(lstm_cell, data=1, weights=4),
+    "BlockLSTMV2": partial(lstm_cell, data=1, weights=4),
+    "GRUBlockCell": gru_cell,
+    **dict.fromkeys(("CudnnRNN", "CudnnRNNV2", "CudnnRNNV3"), cudnn_rnn),
+}
+
+RULES: Mapping[str, Rule] = {f"tf::{op}": rule for op, rule in _OWN.items()}

@@ -1,0 +1,115 @@
+"""One op as a shape rule sees it: the node and what is known about its arguments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from placewise.readers.tensorflow.nodes import Node
+from placewise.readers.tensorflow.types import Array, Shape
+
+
+class Unknown(Exception):
+    """Something that a rule needs is not known."""
+
+
+class Type(NamedTuple):
+    """Element type and shape of an output: −1 for unknown dimensions, None for an unknown rank."""
+
+    dtype: str
+    shape: Shape | None
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What is known about a value, and where it is: a tensor or a weight of the graph in the making.
+
+    A list of tensors has the shape [length, element …] and `is_list`; `handle` marks a variable, whose value is
+    read elsewhere, and has the shape of that value. `backward`: made in a backward pass. Behind identities, `maker`
+    is the op that made it and `shows` the weight that it is; who reads it waits for the ops `after` too.
+    """
+
+    dtype: str
+    shape: Shape | None
+    data: Array | None = None
+    tensor: int = -1
+    weight: int = -1
+    handle: bool = False
+    is_list: bool = False
+    backward: bool = False
+    maker: int = -1
+    shows: int = -1
+    after: tuple[int, ...] = ()
+
+    @property
+    def variable(self) -> int:
+        """The weight that this is, −1 for none."""
+        return max(self.weight, self.shows)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node with its arguments."""
+
+    node: Node
+    args: tuple[Value, ...]
+
+    def dims(self, position: int) -> Shape:
+        """The shape of an argument, whose rank is known; raises Unknown."""
+        shape = self.args[position].shape
+        if shape is None:
+            raise Unknown
+        return shape
+
+    def data(self, position: int) -> Array:
+        """The value of an argument; raises Unknown."""
+        data = self.args[position].data
+        if data is None:
+            raise Unknown
+        return data
+
+    def numbers(self, position: int) -> tuple[int, ...]:
+        """The value of an argument as whole numbers; raises Unknown."""
+        return tuple(int(number) for number in self.data(position).reshape(-1).tolist())
+
+    def number(self, position: int) -> int:
+        return self.numbers(position)[0]
+
+    def dtype(self, position: int = 0) -> str:
+        """The element type that the node says in T, else that of an argument."""
+        told = self.node.dtype("T")
+        return self.args[position].dtype if told == "unknown" and position < len(self.args) else told
+
+
+Rule = Callable[[Call], list[Type]]
+"""The types of an op's outputs; raises Unknown, or LookupError and ValueError where arguments do not fit."""
+
+
+def count_of(shape: Shape) -> int:
+    """Elements; −1 where a dimension is unknown."""
+    return -1 if min(shape, default=0) < 0 else math.prod(shape)
+
+
+def broadcast(*shapes: Shape) -> Shape:
+    """The shape of an elementwise op's result; raises ValueError where they do not fit."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
+    return tuple(map(_joined, zip(*padded, strict=True)))
+
+
+def _joined(dims: tuple[int, ...]) -> int:
+    long = {dim for dim in dims if dim > 1 or dim == 0}
+    if len(long) > 1:
+        raise ValueError("dimensions differ")
+    if long:
+        return long.pop()
+    return -1 if -1 in dims else 1
+
+
+def axis_of(axis: int, rank: int) -> int:
+    """An axis counted from the front; raises IndexError."""
+    if not -rank <= axis < rank:
+        raise IndexError("no such axis")
+    return axis % rank

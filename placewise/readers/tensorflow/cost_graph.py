@@ -1,0 +1,114 @@
+"""CostGraphDef, which TensorFlow measures: ops by name with their times, results and memory, but not what they are."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import GraphError, ModelFileError
+from placewise.model.builder import GraphBuilder
+from placewise.model.graph import Source
+from placewise.readers.base import Reading
+from placewise.readers.tensorflow.draft import Names, refuse_size
+from placewise.readers.tensorflow.types import dtype_of, shape_of
+
+_US = 1e-6
+_LARGEST = 2**62
+_ENDS = ("_SOURCE", "_SINK")
+MOST_OUTPUTS = 65_536
+
+
+def cost_graph_reading(proto: Any, source: Source) -> Reading:
+    """The graph of a CostGraphDef; `op_seconds` are its compute costs, which are microseconds.
+
+    State is the persistent memory; temporary memory stays an attribute. Raises ModelFileError or GraphError.
+    """
+    nodes = [node for node in proto.node if node.name not in _ENDS]
+    if not nodes:
+        raise ModelFileError("there is no cost graph in it", remedy="was anything run while it was recorded?")
+    builder, names, values = GraphBuilder(), Names(), Names()
+    op_of: dict[int, int] = {}
+    tensor_of: dict[tuple[int, int], int] = {}
+    seconds: dict[str, float] = {}
+    for node in nodes:
+        if not node.name or node.id in op_of:
+            where = f"node {node.name!r}" if node.name else f"node {node.id}"
+            raise GraphError("has no name, or the id of another", where=where, remedy="record the cost graph again")
+        name = names.distinct(node.name)
+        state = max(node.persistent_memory_size, 0)
+        if state > _LARGEST:
+            raise ModelFileError(f"keeps {state} bytes", where=f"node {name!r}", remedy="sizes are bytes, up to 2^62")
+        attributes: dict[str, Any] = {"device": node.device} if node.device else {}
+        if node.temporary_memory_size > 0:
+            attributes["temporary_bytes"] = int(node.temporary_memory_size)
+        op_of[node.id] = builder.add_op(
+            name,
+            "Op",
+            scope=".".join(name.split("/")[:-1]),
+            attributes=attributes,
+            state_bytes=state,
+            origin=(node.id,),
+        )
+        seconds[name] = max(node.compute_cost, 0) * _US
+        for port, info in enumerate(node.output_info):
+            tensor_of[node.id, port] = _add_output(builder, op_of[node.id], info, node.is_final, values, name, port)
+    skipped = {node.id for node in proto.node if node.name in _ENDS}
+    for node in nodes:
+        _connect(builder, node, op_of, tensor_of, skipped, values)
+    graph = builder.build(source)
+    times = np.array([seconds[name] for name in graph.ops.name])
+    return Reading(graph, warnings=_warnings(nodes), op_seconds=times)
+
+
+def _add_output(builder: GraphBuilder, op: int, info: Any, is_final: bool, values: Names, name: str, port: int) -> int:
+    shape, dtype = shape_of(info.shape), dtype_of(info.dtype)
+    refuse_size(name, shape or (), dtype)
+    if info.size > _LARGEST:
+        raise ModelFileError(f"makes {info.size} bytes", where=f"node {name!r}", remedy="sizes are bytes, up to 2^62")
+    nbytes = info.size if info.size >= 0 else None
+    called = values.distinct(f"{name}:{port}" if port else name)
+    return builder.add_tensor(op, shape=shape, dtype=dtype, nbytes=nbytes, name=called, output=is_final)
+
+
+def _connect(
+    builder: GraphBuilder, node: Any, op_of: dict[int, int], tensor_of: dict[tuple[int, int], int],
+    skipped: set[int], values: Names,
+) -> None:  # fmt: skip
+    op = op_of[node.id]
+    for position, info in enumerate(node.input_info):
+        key = (info.preceding_node, info.preceding_port)
+        if key[0] in skipped:
+            continue
+        if key not in tensor_of:
+            if key[0] not in op_of or not 0 <= key[1] < MOST_OUTPUTS:
+                raise GraphError(
+                    f"reads output {key[1]} of node {key[0]}, which does not exist",
+                    where=f"node {node.name!r}",
+                    remedy="record the cost graph again",
+                )
+            tensor_of[key] = builder.add_tensor(op_of[key[0]], name=values.distinct(f"{key[0]}:{key[1]}"))
+        builder.add_edge(tensor_of[key], op, position)
+    for other in node.control_input:
+        if other in skipped:
+            continue
+        if other not in op_of:
+            raise GraphError(f"waits for node {other}, which does not exist", where=f"node {node.name!r}",
+                             remedy="record the cost graph again")  # fmt: skip
+        if (other, -1) not in tensor_of:
+            tensor_of[other, -1] = builder.add_tensor(
+                op_of[other], shape=(0,), dtype="bool", name=values.distinct(f"^{other}")
+            )
+        builder.add_edge(tensor_of[other, -1], op)
+
+
+def _warnings(nodes: list[Any]) -> tuple[str, ...]:
+    count = Counter(
+        "inaccurate" if node.inaccurate else "unmeasured" for node in nodes if node.inaccurate or node.compute_cost <= 0
+    )
+    said = {
+        "inaccurate": "{} of {} ops have times that TensorFlow itself calls inaccurate",
+        "unmeasured": "{} of {} ops have no time in the file and cost nothing",
+    }
+    return tuple(text.format(count[key], len(nodes)) for key, text in said.items() if count[key])

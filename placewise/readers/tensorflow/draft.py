@@ -1,0 +1,165 @@
+"""A graph in the making: ops with their arguments, results, weights, and the order that control edges ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from placewise.errors import ModelFileError
+from placewise.model.builder import GraphBuilder
+from placewise.model.dtypes import bytes_of
+from placewise.readers.tensorflow.call import Call, Type, Value
+from placewise.readers.tensorflow.kinds import attributes_of, is_backward_kind, kind_of, position_of
+from placewise.readers.tensorflow.lists import HANDLE, LIST_PORTS
+from placewise.readers.tensorflow.nodes import Node
+from placewise.readers.tensorflow.types import Array, Shape
+
+MOST_OPS = 2_000_000
+_MOST_BYTES = 2**62
+_FLOATING = ("float", "bfloat", "complex")
+_GRADIENT_SCOPES = ("gradients", "gradient_tape")
+
+
+class Names:
+    """Gives every thing a name of its own: the one it has, or with a number behind it where that is taken."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, int] = {}
+
+    def distinct(self, name: str) -> str:
+        free = name
+        while free in self._last:
+            self._last[name] += 1
+            free = f"{name}#{self._last[name]}"
+        self._last[free] = 1
+        return free
+
+
+class Made(NamedTuple):
+    """What is remembered of an op: its name, its node, its direction and the weights that it uses."""
+
+    name: str
+    node: Node
+    backward: bool
+    weights: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class Draft:
+    """The builder, and what it does not tell: names that are taken, what ops are, who makes a tensor."""
+
+    builder: GraphBuilder = field(default_factory=GraphBuilder)
+    names: Names = field(default_factory=Names)
+    tensor_names: Names = field(default_factory=Names)
+    weight_names: Names = field(default_factory=Names)
+    ops: list[Made] = field(default_factory=list)
+    producer: list[int] = field(default_factory=list)
+    controls: dict[int, int] = field(default_factory=dict)
+
+    def weight(self, name: str, dtype: str, shape: Shape | None) -> int:
+        """A new weight, under this name or one like it."""
+        refuse_size(name, shape or (), dtype)
+        known = shape is not None and min(shape, default=0) >= 0
+        nbytes = max(bytes_of(shape, dtype), 0) if known and shape is not None else 0
+        return self.builder.add_weight(
+            self.weight_names.distinct(name), shape=shape if known and shape else (), dtype=dtype, nbytes=nbytes
+        )
+
+    def input(self, name: str, kind: Type) -> Value:
+        """A value that the caller of the model gives."""
+        refuse_size(name, kind.shape or (), kind.dtype)
+        return Value(kind.dtype, kind.shape, tensor=self._tensor(-1, kind, name))
+
+    def op(
+        self,
+        call: Call,
+        types: Sequence[Type],
+        *,
+        path: str = "",
+        kind: str = "",
+        after: Sequence[int] = (),
+        data: Sequence[Array | None] = (),
+        more: Sequence[int] = (),
+    ) -> tuple[int, list[Value]]:
+        """Add the op of a call and its results; `after` are ops that must come first, `more` weights that it holds."""
+        node, builder = call.node, self.builder
+        if builder.n_ops >= MOST_OPS:
+            raise ModelFileError(f"it unfolds to more than {MOST_OPS:,} ops", remedy="export a smaller part of it")
+        name = self.names.distinct(f"{path}{node.name}")
+        gradient = is_backward_kind(node.op) or in_gradients(name) or any(value.backward for value in call.args)
+        backward = gradient and kind != "Constant"
+        number = builder.add_op(
+            name,
+            kind or kind_of(node.op),
+            scope=".".join(name.split("/")[:-1]),
+            attributes=attributes_of(call),
+            dtype=_compute_dtype(call.args, types),
+            backward=backward,
+            origin=(node.origin,) if node.origin >= 0 else (),
+        )
+        weights = (*(value.variable for value in call.args if value.variable >= 0), *more)
+        self.ops.append(Made(name, node, backward, weights))
+        self._connect(number, call, after, more)
+        passes_list = node.op == "Identity" and any(value.is_list for value in call.args)
+        values = []
+        for port, made in enumerate(types):
+            refuse_size(name, made.shape or (), made.dtype)
+            is_list = passes_list or LIST_PORTS.get(node.op) == port
+            tensor = self._tensor(number, made, f"{name}:{port}" if port else name, is_list=is_list)
+            known = data[port] if port < len(data) else None
+            values.append(
+                Value(made.dtype, made.shape, known, tensor, is_list=is_list, backward=backward, maker=number)
+            )
+        return number, values
+
+    def _tensor(self, producer: int, kind: Type, name: str, *, is_list: bool = False) -> int:
+        """A new tensor; of a list whose elements are not known yet there is nothing to send."""
+        nbytes = 0 if kind == HANDLE or (is_list and min(kind.shape or (-1,)) < 0) else None
+        self.producer.append(producer)
+        return self.builder.add_tensor(
+            producer, shape=kind.shape, dtype=kind.dtype, nbytes=nbytes, name=self.tensor_names.distinct(name)
+        )
+
+    def _connect(self, number: int, call: Call, after: Sequence[int], more: Sequence[int]) -> None:
+        args = call.args[:1] if kind_of(call.node.op) == "Identity" else call.args
+        free, producers = len(args), {number}
+        for place, value in enumerate(args):
+            position = position_of(call.node.op, place)
+            free = max(free, position + 1)
+            if value.weight >= 0:
+                self.builder.use_weight(value.weight, number, position)
+            elif value.tensor >= 0:
+                self.builder.add_edge(value.tensor, number, position)
+                producers.add(value.maker)
+        for weight in more:
+            self.builder.use_weight(weight, number, free)
+            free += 1
+        for op in dict.fromkeys(after):
+            if op not in producers:
+                self.builder.add_edge(self._control(op), number, free)
+                free += 1
+
+    def _control(self, op: int) -> int:
+        """The empty tensor by which others wait for an op."""
+        if op not in self.controls:
+            self.controls[op] = self._tensor(op, Type("bool", (0,)), f"^{self.ops[op].name}")
+        return self.controls[op]
+
+
+def refuse_size(name: str, shape: Shape, dtype: str) -> None:
+    """Raise ModelFileError for a shape that no machine could hold."""
+    if bytes_of(shape, dtype) > _MOST_BYTES or max(shape, default=0) > _MOST_BYTES:
+        shown = "×".join(map(str, shape[:8]))
+        raise ModelFileError(f"the value of {name!r} has the absurd shape {shown}", remedy="check its dimensions")
+
+
+def in_gradients(name: str) -> bool:
+    return any(part.rstrip("_0123456789") in _GRADIENT_SCOPES for part in name.split("/")[:-1])
+
+
+def _compute_dtype(args: Sequence[Value], types: Sequence[Type]) -> str:
+    """The first floating type among arguments and results, else that of the first result."""
+    found = [*(value.dtype for value in args), *(made.dtype for made in types)]
+    floating = next((dtype for dtype in found if dtype.startswith(_FLOATING)), None)
+    return floating or (types[0].dtype if types else "unknown")

@@ -1,0 +1,184 @@
+"""A TensorFlow file → its message: which of the formats it is, checked for size and parsed without large values."""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from google.protobuf import text_format  # type: ignore[import-untyped]
+
+from placewise.errors import ModelFileError
+from placewise.readers.tensorflow.protos import MESSAGES
+from placewise.readers.tensorflow.types import KEPT_ELEMENTS
+from placewise.readers.wire import DROP, LENGTH, VARINT, Field, Paths, fields_of, without
+
+LARGEST_TEXT = 1 << 26
+"""Bytes: text is parsed slowly, about a megabyte a second."""
+_LARGEST = 1 << 31
+_HEAD = 1 << 16
+SAVED_MODEL = "saved_model.pb"
+
+_TENSOR: Paths = dict.fromkeys((4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17), DROP)
+_NODE: Paths = {5: {2: {8: _TENSOR}}}  # NodeDef.attr, its value, AttrValue.tensor
+_GRAPH: Paths = {1: _NODE, 2: {1: {3: _NODE}}}  # GraphDef.node; library, function, node_def
+_PATHS: dict[str, Paths] = {"GraphDef": _GRAPH, "MetaGraphDef": {2: _GRAPH}, "SavedModel": {2: {2: _GRAPH}}}
+
+_OP = re.compile(rb"[A-Za-z_][\w>]*")
+_TEXTS = (
+    ("SavedModel", re.compile(r"^\s*(saved_model_schema_version|meta_graphs)\b", re.MULTILINE)),
+    ("MetaGraphDef", re.compile(r"^(meta_info_def|graph_def|signature_def)\b", re.MULTILINE)),
+    ("RunMetadata", re.compile(r"^(step_stats|cost_graph)\b", re.MULTILINE)),
+    ("GraphDef", re.compile(r"^\s*(op|node_def)\b\s*[:{<]", re.MULTILINE)),
+    ("CostGraphDef", re.compile(r"^\s*(id|output_info|input_info|compute_cost|device)\b\s*[:{<]", re.MULTILINE)),
+    ("GraphDef", re.compile(r"^(node|library|versions)\b\s*[{<:]", re.MULTILINE)),
+)
+
+
+class Loaded(NamedTuple):
+    """A parsed file: the message, its type (``"GraphDef"``, …), and the file's sha256."""
+
+    message: Any
+    kind: str
+    sha256: str
+
+
+def file_in(path: Path) -> Path:
+    """The file to read: a SavedModel may be given as its folder."""
+    inside = (path / name for name in (SAVED_MODEL, "saved_model.pbtxt"))
+    return next((file for file in inside if file.is_file()), path) if path.is_dir() else path
+
+
+def looks_like_tensorflow(path: Path) -> bool:
+    """Whether a file (or the folder of a SavedModel) is one that `load` takes, by its first fields."""
+    try:
+        with (
+            file_in(path).open("rb") as file,
+            mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+            memoryview(mapped) as data,
+        ):
+            return bool(binary_kind(data) or text_kind(bytes(data[:_HEAD])))
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return False
+
+
+def load(path: Path) -> Loaded:
+    """The message in `path`; raises ModelFileError, without the path, for anything that is none of TensorFlow's."""
+    try:
+        with file_in(path).open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if not size:
+                raise ModelFileError("the file is empty", remedy="export or download the model again")
+            if size >= _LARGEST:
+                raise ModelFileError("the file is larger than 2 GiB, which no protobuf can be", remedy="is it a model?")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
+                sha256 = hashlib.sha256(data).hexdigest()
+                message, kind = _parsed(data)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({error.strerror})", remedy="give a .pb or .pbtxt file") from None
+    return Loaded(message, kind, sha256)
+
+
+def _parsed(data: memoryview) -> tuple[Any, str]:
+    kind = binary_kind(data)
+    if kind:
+        message = MESSAGES[kind]()
+        try:
+            message.ParseFromString(without(data, _PATHS.get(kind, {}), longest=16 * KEPT_ELEMENTS))
+        except Exception:  # protobuf's own error type differs between its back ends
+            raise ModelFileError(
+                f"this is no {kind} of TensorFlow, or the file is cut off", remedy="export or download the model again"
+            ) from None
+        return message, kind
+    kind = text_kind(bytes(data[:_HEAD]))
+    if not kind:
+        raise ModelFileError(
+            "this is not a TensorFlow graph, or the file is cut off",
+            remedy="give a GraphDef, MetaGraphDef, SavedModel or CostGraphDef, as .pb or .pbtxt",
+        )
+    if len(data) > LARGEST_TEXT:
+        raise ModelFileError(f"the text is longer than {LARGEST_TEXT >> 20} MiB", remedy="save it as binary .pb")
+    message = MESSAGES[kind]()
+    try:
+        text_format.Parse(bytes(data).decode(), message, allow_unknown_field=True)
+    except (text_format.ParseError, ValueError, RecursionError) as error:
+        first = (str(error).splitlines() or [""])[0][:120]
+        raise ModelFileError(f"the text is no {kind} ({first})", remedy="save the model again") from None
+    return message, kind
+
+
+def binary_kind(data: memoryview) -> str:
+    """Which message the binary `data` is; "" for none of TensorFlow's."""
+    first = _first_field(data)
+    if first is None:
+        return ""
+    if first.number == 1 and first.wire == VARINT:  # SavedModel's version is 1; ONNX has 3 or more there
+        following = _first_field(data[first.stop :])
+        return "SavedModel" if data[first.payload] == 1 and following is not None and following.number == 2 else ""
+    if first.wire != LENGTH or first.number not in (1, 2):
+        return ""
+    inner = _inner_fields(data[first.payload : first.stop])
+    if first.number == 2:
+        return _second_kind(inner)
+    return _first_kind(inner)
+
+
+def _first_kind(inner: list[tuple[int, int, bytes]]) -> str:
+    """The message whose field 1 holds a message with these fields."""
+    if not inner:
+        return ""
+    by_number = {number: (wire, payload) for number, wire, payload in reversed(inner)}
+    wire, start = by_number.get(1, (LENGTH, b""))
+    if wire != LENGTH:
+        return ""
+    if start[:1] == b"\n":  # a device's own message, of StepStats
+        return "RunMetadata"
+    if 1 in by_number and _is_name(start):
+        wire, op = by_number.get(2, (LENGTH, b""))
+        if wire == LENGTH and _OP.fullmatch(op):
+            return "GraphDef"
+        return "CostGraphDef" if len(by_number) > 1 and set(by_number) <= set(range(1, 18)) else ""
+    return "MetaGraphDef" if {2, 4, 5, 6} & set(by_number) else ""
+
+
+def _second_kind(inner: list[tuple[int, int, bytes]]) -> str:
+    """The message that begins with a field 2: a graph, a cost graph, a library of functions, …"""
+    if not inner or inner[0][0] != 1 or inner[0][1] != LENGTH:
+        return ""
+    nested = _first_kind(_inner_fields(memoryview(inner[0][2])))
+    return {"GraphDef": "MetaGraphDef", "CostGraphDef": "RunMetadata"}.get(nested, "")
+
+
+def _is_name(start: bytes) -> bool:
+    return bool(start) and start[0] >= 0x20
+
+
+def _first_field(data: memoryview) -> Field | None:
+    try:
+        return next(iter(fields_of(data)), None)
+    except (ValueError, IndexError):
+        return None
+
+
+def _inner_fields(data: memoryview) -> list[tuple[int, int, bytes]]:
+    """(number, wire type, beginning of the payload) of a few fields."""
+    found: list[tuple[int, int, bytes]] = []
+    try:
+        for field in fields_of(data):
+            found.append((field.number, field.wire, bytes(data[field.payload : min(field.stop, field.payload + 4096)])))
+            if len(found) == 32:
+                break
+    except (ValueError, IndexError):
+        pass
+    return found
+
+
+def text_kind(start: bytes) -> str:
+    """Which message a text begins with, by the names of its fields; "" for none."""
+    text = start.decode(errors="ignore")
+    if not re.match(r"\s*(#[^\n]*\n\s*)*[a-z_]+\s*[:{<]", text):
+        return ""
+    return next((kind for kind, pattern in _TEXTS if pattern.search(text)), "")

@@ -1,0 +1,183 @@
+"""TF1's loops, which are cycles of Enter, Merge, Switch and NextIteration, made into loops with a condition and a body.
+
+The form is that of tf.while_loop (Yu et al., Dynamic Control Flow in Large-Scale Machine Learning, EuroSys 2018):
+each variable of the loop enters, is merged with its next value, and leaves at a switch that the condition throws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from placewise.errors import ModelFileError
+from placewise.readers.tensorflow.library import in_order
+from placewise.readers.tensorflow.nodes import Body, Loop, Node, Ref
+
+_ENTERS, _MERGES, _NEXTS = ("Enter", "RefEnter"), ("Merge", "RefMerge"), ("NextIteration", "RefNextIteration")
+_EXITS, _SWITCHES = ("Exit", "RefExit"), ("Switch", "RefSwitch")
+DEEPEST_FRAME = 16
+Path = tuple[str, ...]
+
+
+def without_frames(nodes: Sequence[Node]) -> tuple[list[Node], dict[Ref, Ref]]:
+    """The nodes with each loop in place of its frame, and what the loops' results are called now.
+
+    Raises ModelFileError for a frame that is not whole.
+    """
+    if not any(node.op in _ENTERS for node in nodes):
+        return list(nodes), {}
+    frames = _Frames({node.name: node for node in nodes})
+    path_of = _paths(nodes)
+    members: dict[Path, list[Node]] = {}
+    for node in nodes:
+        members.setdefault(path_of[node.name], []).append(node)
+    for path in sorted(members, key=len, reverse=True):
+        if path:
+            loop = frames.collapsed(path, members[path], nodes)
+            members.setdefault(path[:-1], []).append(loop)
+    outside = [frames.resolved(node) for node in members.get((), []) if node.op not in _EXITS]
+    return outside, frames.renamed
+
+
+def _paths(nodes: Sequence[Node]) -> dict[str, Path]:
+    """The frames around each node, outermost first; an Enter is inside, an Exit outside."""
+    nexts = {node.name for node in nodes if node.op in _NEXTS}
+    forward = [
+        replace(node, inputs=tuple(ref for ref in node.inputs if ref.node not in nexts)) if node.op in _MERGES else node
+        for node in nodes
+    ]
+    found: dict[str, Path] = {}
+    for node in in_order(forward):
+        around = max((found[name] for name in _before(node)), key=len, default=())
+        if node.op in _ENTERS:
+            around = (*around, node.text("frame_name"))
+        elif node.op in _EXITS:
+            around = around[:-1]
+        if len(around) > DEEPEST_FRAME:
+            raise ModelFileError(f"loops are nested more than {DEEPEST_FRAME} deep", remedy="export the model again")
+        found[node.name] = around
+    return found
+
+
+def _before(node: Node) -> Iterable[str]:
+    yield from (ref.node for ref in node.inputs)
+    yield from node.controls
+
+
+@dataclass(frozen=True, slots=True)
+class _Variable:
+    """A variable of a loop: how it enters, where it is merged, its switch and its next value."""
+
+    enter: Node
+    merge: Node
+    switch: str
+    following: Node
+
+
+class _Frames:
+    """Loops made so far: `renamed` says what their results and values are called."""
+
+    def __init__(self, by_name: Mapping[str, Node]) -> None:
+        self.by_name = by_name
+        self.renamed: dict[Ref, Ref] = {}
+        self._controls: dict[str, str] = {}
+
+    def resolved(self, node: Node) -> Node:
+        """A node that reads the results of loops where it read those of their frames."""
+        inputs = tuple(self.renamed.get(ref, ref) for ref in node.inputs)
+        controls = tuple(dict.fromkeys(self._controls.get(name, name) for name in node.controls))
+        return (
+            node
+            if (inputs, controls) == (node.inputs, node.controls)
+            else replace(node, inputs=inputs, controls=controls)
+        )
+
+    def collapsed(self, path: Path, members: Sequence[Node], nodes: Sequence[Node]) -> Node:
+        """The loop that stands for the frame with these members."""
+        name = "/".join(path)
+        variables = self._variables(name, members)
+        merged = {variable.enter.name for variable in variables}
+        fixed = [node for node in members if node.op in _ENTERS and node.name not in merged]
+        args = (*(variable.merge.name for variable in variables), *(node.name for node in fixed))
+        for variable in variables:
+            self.renamed[Ref(variable.switch, 1)] = Ref(variable.merge.name, 0)
+        throw = next(node for node in members if node.op == "LoopCond")
+        edge = {variable.switch for variable in variables}
+        inner = (node for node in members if node.name not in edge and node.op not in (*_ENTERS, *_NEXTS, "LoopCond"))
+        kept = {node.name: self.resolved(node) for node in inner}
+        returns = [self.renamed.get(v.following.inputs[0], v.following.inputs[0]) for v in variables]
+        held = [control for v in variables for control in v.following.controls]
+        verdict = self.renamed.get(throw.inputs[0], throw.inputs[0])
+        loop = Loop(
+            _body(f"{name}:cond", args, kept, [verdict], ()),
+            _body(f"{name}:body", args, kept, returns, held),
+            len(variables),
+        )
+        enters = [*(variable.enter for variable in variables), *fixed]
+        free = name if name not in self.by_name else f"{name}:loop"
+        self._rename_exits(free, variables, nodes)
+        return Node(
+            free,
+            "While",
+            tuple(self.renamed.get(enter.inputs[0], enter.inputs[0]) for enter in enters),
+            tuple(dict.fromkeys(self._controls.get(c, c) for enter in enters for c in enter.controls)),
+            origin=throw.origin,
+            loop=loop,
+        )
+
+    def _variables(self, name: str, members: Sequence[Node]) -> list[_Variable]:
+        throws = [node for node in members if node.op == "LoopCond"]
+        switches = {node.inputs[0].node: node.name for node in members if node.op in _SWITCHES and len(node.inputs) > 1}
+        if len(throws) != 1 or not throws[0].inputs:
+            raise ModelFileError(f"loop {name!r} has {len(throws)} conditions", remedy="export the model again")
+        found = []
+        for node in members:
+            before = [self.by_name.get(ref.node) for ref in node.inputs] if node.op in _MERGES else []
+            enter = next((other for other in before if other is not None and other.op in _ENTERS), None)
+            following = next((other for other in before if other is not None and other.op in _NEXTS), None)
+            if enter is None and following is None:
+                continue
+            switch = switches.get(node.name)
+            if enter is None or following is None or switch is None or not enter.inputs or not following.inputs:
+                raise ModelFileError(f"variable {node.name!r} of loop {name!r} is not whole", remedy="export it again")
+            found.append(_Variable(enter, node, switch, following))
+        return found
+
+    def _rename_exits(self, loop: str, variables: Sequence[_Variable], nodes: Sequence[Node]) -> None:
+        place = {variable.switch: number for number, variable in enumerate(variables)}
+        for node in nodes:
+            left = self._origin(node) if node.op in _EXITS else ""
+            if left in place:
+                self.renamed[Ref(node.name, 0)] = Ref(loop, place[left])
+                self._controls[node.name] = loop
+
+    def _origin(self, node: Node) -> str:
+        """The switch from which a value leaves, perhaps through identities."""
+        while node.inputs and (before := self.by_name.get(node.inputs[0].node)) is not None:
+            if before.op not in ("Identity", "RefIdentity"):
+                return before.name
+            node = before
+        return ""
+
+
+def _body(
+    name: str, args: tuple[str, ...], inside: Mapping[str, Node], returns: Sequence[Ref], held: Sequence[str]
+) -> Body:
+    """What leads to `returns` and to the nodes `held`, from the arguments on."""
+    wanted: dict[str, Node] = {}
+    stack = [*(ref.node for ref in returns), *held]
+    while stack:
+        found = stack.pop()
+        if found in args or found in wanted:
+            continue
+        node = inside.get(found)
+        if node is None:
+            continue
+        wanted[found] = node
+        stack += _before(node)
+    kept = [
+        replace(node, controls=tuple(control for control in node.controls if control in wanted))
+        for node in inside.values()
+        if node.name in wanted
+    ]
+    return Body(name, args, in_order(kept, args), tuple(returns))

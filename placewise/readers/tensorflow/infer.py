@@ -1,0 +1,110 @@
+"""Types and values of an op's outputs: our own rules first, then what the file notes about shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from placewise.readers.tensorflow import lists, shapes_arrays, shapes_layers
+from placewise.readers.tensorflow.call import Call, Rule, Type, Unknown, broadcast
+from placewise.readers.tensorflow.kinds import BROADCAST, COMPARISONS, POINTWISE
+from placewise.readers.tensorflow.types import Shape, dtype_of
+
+_RANDOM = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "StatelessRandomUniform",
+           "StatelessRandomUniformV2", "StatelessRandomNormal", "StatelessRandomNormalV2",
+           "StatelessTruncatedNormalV2")  # fmt: skip
+
+_TYPE_LISTS = ("Tout", "output_types", "dtypes", "component_types")
+_TYPES = ("out_type", "Tout", "DstT", "dtype", "T")
+
+
+def _like_first(call: Call) -> list[Type]:
+    return [Type(call.node.dtype("DstT", call.dtype()), call.args[0].shape)]
+
+
+def _broadcast(call: Call) -> list[Type]:
+    return [Type(call.dtype(), broadcast(call.dims(0), call.dims(1)))]
+
+
+def _compared(call: Call) -> list[Type]:
+    return [Type("bool", broadcast(call.dims(0), call.dims(1)))]
+
+
+def _truth(call: Call) -> list[Type]:
+    return [Type("bool", call.args[0].shape)]
+
+
+def _summed(call: Call) -> list[Type]:
+    """All arguments have one shape, of which each may know a part."""
+    shapes = [value.shape for value in call.args if value.shape is not None]
+    if not shapes:
+        raise Unknown
+    return [Type(call.dtype(), tuple(max(column) for column in zip(*shapes, strict=True)))]
+
+
+def _drawn(call: Call) -> list[Type]:
+    dtype = call.node.dtype("Tout", call.node.dtype("dtype", "float32"))
+    return [Type(dtype, call.numbers(0))]
+
+
+def _each(call: Call) -> list[Type]:
+    return [Type(value.dtype, value.shape) for value in call.args]
+
+
+def _switched(call: Call) -> list[Type]:
+    return [Type(call.args[0].dtype, call.args[0].shape)] * 2
+
+
+def _merged(call: Call) -> list[Type]:
+    return [*_summed(call), Type("int32", ())]
+
+
+RULES: Mapping[str, Rule] = {
+    **dict.fromkeys(POINTWISE, _like_first),
+    **dict.fromkeys(BROADCAST, _broadcast),
+    **dict.fromkeys(COMPARISONS, _compared),
+    **dict.fromkeys(("IsNan", "IsInf", "IsFinite"), _truth),
+    **dict.fromkeys(("AddN", "AccumulateNV2"), _summed),
+    **dict.fromkeys(_RANDOM, _drawn),
+    **dict.fromkeys(("IdentityN", "ShardingNoOp"), _each),
+    **dict.fromkeys(("Switch", "RefSwitch"), _switched),
+    **dict.fromkeys(("Merge", "RefMerge"), _merged),
+    **shapes_arrays.RULES,
+    **shapes_layers.RULES,
+    **lists.RULES,
+}
+
+
+def types_of(call: Call, n_outputs: int) -> list[Type]:
+    """The type of each output, at least `n_outputs` of them; what is not known is −1, None or ``"unknown"``."""
+    rule = RULES.get(call.node.op)
+    try:
+        found = rule(call) if rule is not None else []
+    except (Unknown, LookupError, ValueError, TypeError, ArithmeticError):
+        found = []
+    noted = _noted(call, max(n_outputs, len(found)))
+    found += noted[len(found) :]
+    return [Type(kind.dtype, _completed(kind.shape, note.shape)) for kind, note in zip(found, noted, strict=True)]
+
+
+def _noted(call: Call, count: int) -> list[Type]:
+    """What the node itself says about its outputs."""
+    node = call.node
+    shapes = node.shapes("_output_shapes") or node.shapes("output_shapes") or node.shapes("shapes")
+    if not shapes and node.shape("shape") is not None:
+        shapes = [node.shape("shape")]
+    listed = next((types for types in map(node.types, _TYPE_LISTS) if types), [])
+    own = next((dtype for dtype in map(node.dtype, _TYPES) if dtype != "unknown"), "unknown")
+    return [
+        Type(
+            dtype_of(listed[place]) if place < len(listed) else own,
+            shapes[place] if place < len(shapes) else None,
+        )
+        for place in range(count)
+    ]
+
+
+def _completed(inferred: Shape | None, noted: Shape | None) -> Shape | None:
+    """The inferred shape, with what only the note knows."""
+    if inferred is None or noted is None or len(inferred) != len(noted):
+        return noted if inferred is None else inferred
+    return tuple(b if a < 0 else a for a, b in zip(inferred, noted, strict=True))

@@ -1,0 +1,166 @@
+"""The functions of a graph: their bodies, made ready when they are first called."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from placewise.errors import GraphError, ModelFileError
+from placewise.readers.tensorflow.nodes import Body, Node, Ref
+
+OUTPUTS: Mapping[str, tuple[str, ...]] = {
+    "Switch": ("output_false", "output_true"),
+    "RefSwitch": ("output_false", "output_true"),
+    "Merge": ("output", "value_index"),
+    "TopKV2": ("values", "indices"),
+    "TopK": ("values", "indices"),
+    "Unique": ("y", "idx"),
+    "UniqueV2": ("y", "idx"),
+    "UniqueWithCounts": ("y", "idx", "count"),
+    "BroadcastGradientArgs": ("r0", "r1"),
+    "SoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
+    "SparseSoftmaxCrossEntropyWithLogits": ("loss", "backprop"),
+    "MaxPoolWithArgmax": ("output", "argmax"),
+    "TensorListPopBack": ("output_handle", "tensor"),
+    "TensorArrayV3": ("handle", "flow"),
+    "TensorArrayGradV3": ("grad_handle", "flow_out"),
+    "LSTMBlockCell": ("i", "cs", "f", "o", "ci", "co", "h"),
+    "LSTMBlockCellGrad": ("cs_prev_grad", "dicfo", "wci_grad", "wcf_grad", "wco_grad"),
+    "BlockLSTM": ("i", "cs", "f", "o", "ci", "co", "h"),
+    "BlockLSTMV2": ("i", "cs", "f", "o", "ci", "co", "h"),
+    "GRUBlockCell": ("r", "u", "c", "h"),
+    "CudnnRNN": ("output", "output_h", "output_c", "reserve_space"),
+    "CudnnRNNV2": ("output", "output_h", "output_c", "reserve_space", "host_reserved"),
+    "CudnnRNNV3": ("output", "output_h", "output_c", "reserve_space", "host_reserved"),
+    "StatelessRandomGetKeyCounter": ("key", "counter"),
+    "StatelessRandomGetKeyCounterAlg": ("key", "counter", "alg"),
+    "NonMaxSuppressionV4": ("selected_indices", "valid_outputs"),
+    "NonMaxSuppressionV5": ("selected_indices", "selected_scores", "valid_outputs"),
+    "Svd": ("s", "u", "v"),
+    "Qr": ("q", "r"),
+    **dict.fromkeys(
+        ("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"),
+        ("y", "batch_mean", "batch_variance", "reserve_space_1", "reserve_space_2", "reserve_space_3"),
+    ),
+    "FusedBatchNormGradV3": (
+        "x_backprop", "scale_backprop", "offset_backprop", "reserve_space_4", "reserve_space_5",
+    ),
+    **dict.fromkeys(
+        ("FusedBatchNormGrad", "FusedBatchNormGradV2"),
+        ("x_backprop", "scale_backprop", "offset_backprop", "reserve_space_3", "reserve_space_4"),
+    ),
+}  # fmt: skip
+"""The outputs, by name and in order, of ops that have several: functions refer to them by name."""
+
+
+class Library:
+    """The functions of a file by name."""
+
+    def __init__(self, proto: Any) -> None:
+        self._functions = {function.signature.name: function for function in proto.function}
+        self._bodies: dict[str, Body] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._functions
+
+    def body(self, name: str) -> Body:
+        """A function's body; raises ModelFileError or GraphError where it is broken."""
+        if name not in self._functions:
+            raise ModelFileError(f"function {name!r} is called and not in the file", remedy="export the model again")
+        if name not in self._bodies:
+            self._bodies[name] = self._made(name)
+        return self._bodies[name]
+
+    def _made(self, name: str) -> Body:
+        function = self._functions[name]
+        args = tuple(arg.name for arg in function.signature.input_arg)
+        ops = {proto.name: proto.op for proto in function.node_def}
+        known = {*ops, *args}
+        where = f"function {name!r}"
+
+        def ref(text: str) -> Ref:
+            producer, _, rest = text.partition(":")
+            if producer not in known:
+                raise ModelFileError(f"reads {text!r}, which nothing makes", where=where, remedy="export it again")
+            if not rest:
+                return Ref(producer, 0)
+            output, _, index = rest.rpartition(":") if ":" in rest else (rest, "", "0")
+            return Ref(producer, self._port(ops.get(producer, ""), output, index, f"{where}: {text!r}"))
+
+        nodes = [
+            Node(
+                proto.name,
+                proto.op,
+                tuple(ref(text) for text in proto.input if not text.startswith("^")),
+                tuple(text[1:] for text in proto.input if text.startswith("^")),
+                proto.attr,
+                proto.device,
+            )
+            for proto in function.node_def
+        ]
+        missing = [arg.name for arg in function.signature.output_arg if arg.name not in function.ret]
+        if missing:
+            raise ModelFileError(f"does not say what its result {missing[0]!r} is", where=where, remedy="export again")
+        returns = tuple(ref(function.ret[arg.name]) for arg in function.signature.output_arg)
+        return Body(name, args, in_order(nodes, args), returns)
+
+    def _port(self, op: str, output: str, index: str, where: str) -> int:
+        """The port of output `index` of the output argument `output`."""
+        if not index.isdecimal() or len(index) > 6:
+            raise ModelFileError("has no number behind it", where=where, remedy="export the model again")
+        names = OUTPUTS.get(op, ())
+        if op in self._functions:
+            names = tuple(arg.name for arg in self._functions[op].signature.output_arg)
+        return (names.index(output) if output in names else 0) + int(index)
+
+
+def in_order(nodes: Sequence[Node], given: Collection[str] = ()) -> tuple[Node, ...]:
+    """The nodes in the topological order nearest to theirs. Raises ModelFileError or GraphError."""
+    place = {node.name: number for number, node in enumerate(nodes)}
+    if len(place) < len(nodes):
+        raise ModelFileError("two nodes have one name", remedy="give every node its own name")
+    needs = [_needs(node, place, given) for node in nodes]
+    users: list[list[int]] = [[] for _ in nodes]
+    for number, before in enumerate(needs):
+        for other in before:
+            users[other].append(number)
+    missing = [len(before) for before in needs]
+    ready = [number for number, count in enumerate(missing) if not count]
+    ordered: list[Node] = []
+    while ready:
+        number = heapq.heappop(ready)
+        ordered.append(nodes[number])
+        for user in users[number]:
+            missing[user] -= 1
+            if not missing[user]:
+                heapq.heappush(ready, user)
+    if len(ordered) < len(nodes):
+        raise GraphError(f"the graph has a cycle: {_cycle(nodes, needs, missing)}", remedy="export the model again")
+    return tuple(ordered)
+
+
+def _needs(node: Node, place: Mapping[str, int], given: Collection[str]) -> set[int]:
+    found = set()
+    for name in (*(ref.node for ref in node.inputs), *node.controls):
+        if name in place:
+            found.add(place[name])
+        elif name not in given:
+            raise ModelFileError(
+                f"reads {name!r}, which no node makes", where=f"node {node.name!r}", remedy="export the model again"
+            )
+    return found
+
+
+def _cycle(nodes: Sequence[Node], needs: Sequence[set[int]], missing: Sequence[int]) -> str:
+    """A cycle among the nodes that were never ready: walk backwards until one repeats."""
+    path = [next(number for number, count in enumerate(missing) if count)]
+    seen = {path[0]: 0}
+    while True:
+        before = next(other for other in needs[path[-1]] if missing[other])
+        path.append(before)
+        if before in seen:
+            break
+        seen[before] = len(path) - 1
+    cycle = path[seen[path[-1]] :][::-1]
+    return " → ".join(repr(nodes[number].name) for number in cycle[:6]) + (" → …" if len(cycle) > 6 else "")

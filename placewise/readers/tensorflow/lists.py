@@ -1,0 +1,150 @@
+"""Lists of tensors (TensorList, and TensorArray of TF1): values of shape [length, element …] that loops fill and read.
+
+A TensorArray's contents are where its `flow` is; its handle says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from placewise.readers.tensorflow.call import Call, Type, Unknown
+from placewise.readers.tensorflow.types import Shape
+
+HANDLE = Type("unknown", (0,))
+"""A resource: nothing of it is ever sent."""
+
+
+def _told(call: Call, position: int) -> Shape | None:
+    """A shape of elements that is given as a value, None where it says nothing."""
+    data = call.args[position].data
+    return None if data is None or data.ndim != 1 else tuple(max(int(size), -1) for size in data)
+
+
+def _merged(first: Shape | None, second: Shape | None) -> Shape | None:
+    """What two descriptions of one shape say together; the first, where they contradict each other."""
+    if first is None or first == (-1,):
+        return second
+    if second is None or len(first) != len(second):
+        return first
+    return tuple(max(pair) for pair in zip(first, second, strict=True))
+
+
+def _element(call: Call, position: int) -> Shape | None:
+    shape = call.args[position].shape
+    return None if shape is None else shape[1:]
+
+
+def _length(call: Call, position: int) -> int:
+    shape = call.args[position].shape
+    return -1 if shape is None else shape[0]
+
+
+def _listed(length: int, element: Shape | None) -> Shape:
+    """The shape of a list; one open dimension stands for elements of unknown rank."""
+    return (length, *((-1,) if element is None else element))
+
+
+def _dtype(call: Call) -> str:
+    return call.node.dtype("element_dtype", call.node.dtype("dtype"))
+
+
+def _from_tensor(call: Call) -> list[Type]:
+    return [Type(call.args[0].dtype, call.dims(0))]
+
+
+def _reserve(call: Call) -> list[Type]:
+    length = call.number(1) if call.args[1].data is not None else -1
+    return [Type(_dtype(call), _listed(length, _told(call, 0)))]
+
+
+def _empty(call: Call) -> list[Type]:
+    return [Type(_dtype(call), _listed(0, _told(call, 0)))]
+
+
+def _get(call: Call) -> list[Type]:
+    return [Type(_dtype(call), _merged(_element(call, 0), _told(call, 2)))]
+
+
+def _set(call: Call) -> list[Type]:
+    return [Type(_dtype(call), _listed(_length(call, 0), _merged(call.args[2].shape, _element(call, 0))))]
+
+
+def _stack(call: Call) -> list[Type]:
+    length = _length(call, 0)
+    length = call.node.whole("num_elements", -1) if length < 0 else length
+    return [Type(_dtype(call), _listed(length, _merged(_element(call, 0), _told(call, 1))))]
+
+
+def _push(call: Call) -> list[Type]:
+    length = _length(call, 0)
+    return [Type(_dtype(call), _listed(length + 1 if length >= 0 else -1, call.args[1].shape))]
+
+
+def _pop(call: Call) -> list[Type]:
+    length, element = _length(call, 0), _merged(_element(call, 0), _told(call, 1))
+    return [Type(_dtype(call), _listed(max(length - 1, -1), element)), Type(_dtype(call), element)]
+
+
+def _array(call: Call) -> list[Type]:
+    length = call.number(0) if call.args[0].data is not None else -1
+    return [HANDLE, Type(_dtype(call), _listed(length, call.node.shape("element_shape")))]
+
+
+def _array_gradient(call: Call) -> list[Type]:
+    return [HANDLE, Type(call.args[1].dtype, call.args[1].shape)]
+
+
+def _array_write(call: Call) -> list[Type]:
+    return [Type(call.args[2].dtype, _listed(_length(call, 3), call.args[2].shape))]
+
+
+def _array_read(call: Call) -> list[Type]:
+    return [Type(_dtype(call), _element(call, 2))]
+
+
+def _array_gather(call: Call) -> list[Type]:
+    rows = call.dims(1)[0]
+    return [Type(_dtype(call), _listed(rows, _merged(_element(call, 2), call.node.shape("element_shape"))))]
+
+
+def _array_scatter(call: Call) -> list[Type]:
+    return [Type(call.args[2].dtype, call.args[2].shape)]
+
+
+def _number(call: Call) -> list[Type]:
+    return [Type("int32", ())]
+
+
+RULES: Mapping[str, Callable[[Call], list[Type]]] = {
+    "TensorListFromTensor": _from_tensor, "TensorListReserve": _reserve, "EmptyTensorList": _empty,
+    "TensorListGetItem": _get, "TensorListSetItem": _set, "TensorListStack": _stack,
+    "TensorListPushBack": _push, "TensorListPopBack": _pop, "TensorListLength": _number,
+    "TensorArrayV3": _array, "TensorArrayGradV3": _array_gradient, "TensorArrayWriteV3": _array_write,
+    "TensorArrayReadV3": _array_read, "TensorArrayGatherV3": _array_gather,
+    "TensorArrayScatterV3": _array_scatter, "TensorArraySizeV3": _number,
+}  # fmt: skip
+LIST_PORTS: Mapping[str, int] = {
+    "TensorListFromTensor": 0, "TensorListReserve": 0, "EmptyTensorList": 0, "TensorListSetItem": 0,
+    "TensorListPushBack": 0, "TensorListPopBack": 0, "TensorArrayV3": 1, "TensorArrayGradV3": 1,
+    "TensorArrayWriteV3": 0, "TensorArrayScatterV3": 0,
+}  # fmt: skip
+"""Which output is a list."""
+KINDS: Mapping[str, str] = {
+    "TensorListFromTensor": "Identity", "TensorListStack": "Identity", "TensorListGetItem": "Gather",
+    "TensorListSetItem": "TensorScatter", "TensorListLength": "Size", "TensorArraySizeV3": "Size",
+    "TensorArrayReadV3": "Gather", "TensorArrayGatherV3": "Gather", "TensorArrayWriteV3": "TensorScatter",
+}  # fmt: skip
+ORDERS: Mapping[str, tuple[int, ...]] = {
+    "TensorListSetItem": (0, 2, 1), "TensorArrayReadV3": (2, 1, 0), "TensorArrayGatherV3": (2, 1, 0),
+    "TensorArrayWriteV3": (3, 2, 1, 0), "TensorArraySizeV3": (1, 0),
+}  # fmt: skip
+"""Which argument stands first, second, … in ONNX's order."""
+
+
+def length_of(call: Call) -> int:
+    """The number of elements of a list; raises Unknown."""
+    position = 1 if call.node.op == "TensorArraySizeV3" else 0
+    length = _length(call, position)
+    if length < 0:
+        raise Unknown
+    return length

@@ -1,0 +1,123 @@
+"""read_tensorflow: the steps from a file to a reading."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import InputError, ModelFileError
+from placewise.model.graph import Graph, Source
+from placewise.readers.base import Reading
+from placewise.readers.tensorflow.cost_graph import cost_graph_reading
+from placewise.readers.tensorflow.draft import Made
+from placewise.readers.tensorflow.file import file_in, load
+from placewise.readers.tensorflow.frames import without_frames
+from placewise.readers.tensorflow.groups import groups_of
+from placewise.readers.tensorflow.inputs import Dims
+from placewise.readers.tensorflow.kinds import is_backward_kind
+from placewise.readers.tensorflow.library import Library, in_order
+from placewise.readers.tensorflow.nodes import Body, Ref, nodes_of, reference
+from placewise.readers.tensorflow.walk import Walk
+from placewise.readers.tensorflow.wanted import wanted
+
+_NO_DIMS: Mapping[str, int] = MappingProxyType({})
+DEFAULT_SIGNATURE = "serving_default"
+MOST_NODES = 2_000_000
+
+
+def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
+    """Read a GraphDef, MetaGraphDef, SavedModel or CostGraphDef (``.pb``, ``.pbtxt``) as the raw view.
+
+    One op per node that runs with the model, except placeholders, which are the model's inputs, and constants and
+    variables, which are weights. Calls of functions are written out, and loops whose number of rounds follows from
+    constants; other loops and conditions stay one op. What only initializes, saves or restores is left out.
+    `dims` gives open dimensions of inputs their numbers: ``{"batch": 8}`` for the first one, ``{"input:1": 128}``
+    for others. `origin` holds indices into the nodes of the file's graph (none for ops of functions). Ops keep the
+    file's colocation and its devices (attribute ``device``); a training graph's backward ops are marked.
+
+    Raises ModelFileError or GraphError, naming the file.
+    """
+    path = file_in(Path(path))
+    try:
+        message, kind, sha256 = load(path)
+        source = Source(str(path), sha256, "tensorflow", options={"dims": dict(dims)}, view="raw")
+        if kind in ("CostGraphDef", "RunMetadata"):
+            if dims:
+                raise ModelFileError("a CostGraphDef has no open dimensions", remedy="leave out --dim")
+            return cost_graph_reading(message.cost_graph if kind == "RunMetadata" else message, source)
+        graph, outputs, notes = _graph_in(message, kind)
+        return _reading(graph, outputs, Dims(dims), source, notes)
+    except InputError as error:
+        raise error.at(str(path)) from None
+
+
+def _graph_in(message: Any, kind: str) -> tuple[Any, list[Ref] | None, list[str]]:
+    """The graph of a message, the outputs that a signature names, and notes."""
+    if kind == "GraphDef":
+        return message, None, []
+    notes = []
+    if kind == "SavedModel":
+        if not message.meta_graphs:
+            raise ModelFileError("there is no graph in it", remedy="save the model again")
+        if len(message.meta_graphs) > 1:
+            notes.append(f"the first of {len(message.meta_graphs)} graphs is read")
+        message = message.meta_graphs[0]
+    signatures = {
+        name: s for name, s in sorted(message.signature_def.items()) if s.outputs and not name.startswith("__")
+    }
+    if not signatures:
+        return message.graph_def, None, notes
+    name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else next(iter(signatures))
+    if len(signatures) > 1:
+        others = ", ".join(map(repr, [other for other in signatures if other != name][:5]))
+        notes.append(f"the outputs are those of the signature {name!r}, not of {others}")
+    infos = sorted(signatures[name].outputs.items())
+    return message.graph_def, [reference(info.name, f"signature {name}") for _, info in infos if info.name], notes
+
+
+def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, notes: list[str]) -> Reading:
+    if not proto.node:
+        raise ModelFileError("the graph has no nodes", remedy="export the model again")
+    if len(proto.node) > MOST_NODES:
+        raise ModelFileError(f"the graph has more than {MOST_NODES:,} nodes", remedy="export a smaller part of it")
+    collapsed, renamed = without_frames(nodes_of(proto.node))
+    refs = None if outputs is None else [renamed.get(ref, ref) for ref in outputs]
+    nodes, ends = wanted(in_order(collapsed), refs)
+    if not nodes:
+        raise ModelFileError("nothing in it computes a result", remedy="export the model again")
+    training = any(is_backward_kind(node.op) for node in nodes)
+    walk = Walk(Library(proto.library), dims, training=training)
+    results = walk.whole(Body("", (), tuple(nodes), ends), strict=outputs is not None)
+    dims.check()
+    builder = walk.draft.builder
+    for value in results:
+        if value.tensor >= 0 and value.data is None:
+            builder.set_output(value.tensor)
+    if not builder.n_ops:
+        raise ModelFileError("nothing in it computes a result", remedy="export the model again")
+    graph = _grouped(builder.build(source), walk.draft.ops)
+    told = [f"{note} ({times} times)" if times > 1 else note for note, times in walk.notes.items()]
+    return Reading(graph, warnings=(*notes, *told, *_unknown_shapes(graph)))
+
+
+def _grouped(graph: Graph, ops: Sequence[Made]) -> Graph:
+    """The graph with its colocation groups, which are known only when all ops are."""
+    group = dict(zip((made.name for made in ops), groups_of(ops), strict=True))
+    column = np.array([group[name] for name in graph.ops.name], np.int32)
+    return replace(graph, ops=replace(graph.ops, group=column))
+
+
+def _unknown_shapes(graph: Graph) -> list[str]:
+    """Ops stand in topological order, so the first op with an unknown result is where shapes become unknown."""
+    unknown = np.flatnonzero(graph.tensors.bytes < 0)
+    if not len(unknown):
+        return []
+    first, op = graph.tensors.name[unknown[0]], int(graph.tensors.producer[unknown[0]])
+    place = f"{first!r}, made by {graph.ops.kind[op]}" if op >= 0 else repr(first)
+    nouns = "shape of 1" if len(unknown) == 1 else f"shapes of {len(unknown)}"
+    return [f"the {nouns} of {graph.n_tensors} tensors stays unknown (first: {place})"]

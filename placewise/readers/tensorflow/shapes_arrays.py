@@ -1,0 +1,262 @@
+"""Types of the results of ops that rearrange, join, cut and look up."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+from placewise.readers.tensorflow.call import Call, Rule, Type, Unknown, axis_of, broadcast, count_of
+from placewise.readers.tensorflow.types import Shape
+
+MOST_OUTPUTS = 65_536
+"""Of one op."""
+
+
+def reshape(call: Call) -> list[Type]:
+    given = call.args[0].shape
+    wanted = list(call.numbers(1))
+    if -1 in wanted:
+        rest = math.prod(size for size in wanted if size >= 0)
+        whole = count_of(given) if given is not None else -1
+        wanted[wanted.index(-1)] = whole // rest if whole >= 0 and rest > 0 else -1
+    return [Type(call.dtype(), tuple(wanted))]
+
+
+def squeeze(call: Call) -> list[Type]:
+    shape = call.dims(0)
+    axes = {axis_of(axis, len(shape)) for axis in (call.node.ints("squeeze_dims") or call.node.ints("axis"))}
+    kept = [size for axis, size in enumerate(shape) if not (axis in axes if axes else size == 1)]
+    return [Type(call.dtype(), tuple(kept))]
+
+
+def expand_dims(call: Call) -> list[Type]:
+    shape = call.dims(0)
+    axis = axis_of(call.number(1), len(shape) + 1)
+    return [Type(call.dtype(), (*shape[:axis], 1, *shape[axis:]))]
+
+
+def transpose(call: Call) -> list[Type]:
+    shape = call.dims(0)
+    return [Type(call.dtype(), tuple(shape[axis] for axis in call.numbers(1)))]
+
+
+def concat(call: Call) -> list[Type]:
+    """ConcatV2 has its axis last, Concat first."""
+    last = call.node.op == "ConcatV2"
+    axis_at = len(call.args) - 1 if last else 0
+    shapes = [call.dims(place) for place in range(len(call.args)) if place != axis_at]
+    axis = axis_of(call.number(axis_at), len(shapes[0]))
+    sizes = [shape[axis] for shape in shapes]
+    whole = -1 if min(sizes) < 0 else sum(sizes)
+    rest = [max(column) for column in zip(*shapes, strict=True)]
+    rest[axis] = whole
+    return [Type(call.dtype(0 if last else 1), tuple(rest))]
+
+
+def pack(call: Call) -> list[Type]:
+    shape = tuple(max(column) for column in zip(*(call.dims(place) for place in range(len(call.args))), strict=True))
+    axis = axis_of(call.node.whole("axis"), len(shape) + 1)
+    return [Type(call.dtype(), (*shape[:axis], len(call.args), *shape[axis:]))]
+
+
+def unpack(call: Call) -> list[Type]:
+    shape = call.dims(0)
+    axis = axis_of(call.node.whole("axis"), len(shape))
+    return [Type(call.dtype(), shape[:axis] + shape[axis + 1 :])] * _parts(call, "num")
+
+
+def split(call: Call) -> list[Type]:
+    shape, parts = call.dims(1), _parts(call, "num_split")
+    axis = axis_of(call.number(0), len(shape))
+    size = shape[axis] // parts if shape[axis] >= 0 else -1
+    return [Type(call.dtype(1), (*shape[:axis], size, *shape[axis + 1 :]))] * parts
+
+
+def _parts(call: Call, name: str) -> int:
+    """A number of outputs; raises ValueError for one that no graph has."""
+    parts = call.node.whole(name)
+    if not 1 <= parts <= MOST_OUTPUTS:
+        raise ValueError("so many parts cannot be")
+    return parts
+
+
+def split_sizes(call: Call) -> list[Type]:
+    shape, sizes = call.dims(0), list(call.numbers(1))
+    axis = axis_of(call.number(2), len(shape))
+    if -1 in sizes:
+        sizes[sizes.index(-1)] = shape[axis] - sum(size for size in sizes if size >= 0)
+    return [Type(call.dtype(), (*shape[:axis], size, *shape[axis + 1 :])) for size in sizes]
+
+
+def cut(call: Call) -> list[Type]:
+    """Slice: from `begin`, `size` elements, −1 for all that follow."""
+    shape, size = call.dims(0), call.numbers(2)
+    if -1 not in size:
+        return [Type(call.dtype(), size)]
+    begin = call.numbers(1)
+    whole = [
+        n if n >= 0 else (dim - start if dim >= 0 else -1) for dim, start, n in zip(shape, begin, size, strict=True)
+    ]
+    return [Type(call.dtype(), tuple(whole))]
+
+
+def strided_slice(call: Call) -> list[Type]:
+    return [Type(call.dtype(), tuple(_strided(call, call.dims(0))))]
+
+
+def _strided(call: Call, shape: Shape) -> list[int]:
+    """Python's slicing, with masks for ``...``, new axes, open ends and single places."""
+    begin, end, step = call.numbers(1), call.numbers(2), call.numbers(3)
+    mask = {name: call.node.whole(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
+    kept: list[int] = []
+    axis = 0
+    taken = sum(1 for place in range(len(begin)) if not (mask["new_axis"] | mask["ellipsis"]) >> place & 1)
+    for place in range(len(begin)):
+        if mask["ellipsis"] >> place & 1:
+            kept += shape[axis : axis + len(shape) - taken]
+            axis += len(shape) - taken
+        elif mask["new_axis"] >> place & 1:
+            kept.append(1)
+        else:
+            size, axis = shape[axis], axis + 1
+            if mask["shrink_axis"] >> place & 1:
+                continue
+            first = None if mask["begin"] >> place & 1 else begin[place]
+            last = None if mask["end"] >> place & 1 else end[place]
+            kept.append(len(range(*slice(first, last, step[place]).indices(size))) if size >= 0 else -1)
+    return [*kept, *shape[axis:]]
+
+
+def gather(call: Call) -> list[Type]:
+    """Gather, GatherV2 (with an axis) and ResourceGather."""
+    table, indices, batch = call.dims(0), call.dims(1), call.node.whole("batch_dims")
+    axis = axis_of(call.number(2), len(table)) if len(call.args) > 2 else batch
+    dtype = call.node.dtype("dtype") if call.node.op == "ResourceGather" else call.args[0].dtype
+    return [Type(dtype, (*table[:axis], *indices[batch:], *table[axis + 1 :]))]
+
+
+def gather_nd(call: Call) -> list[Type]:
+    table, indices = call.dims(0), call.dims(1)
+    return [Type(call.args[0].dtype, (*indices[:-1], *table[indices[-1] :]))]
+
+
+def scatter_nd(call: Call) -> list[Type]:
+    return [Type(call.args[1].dtype, call.numbers(2))]
+
+
+def tile(call: Call) -> list[Type]:
+    pairs = zip(call.dims(0), call.numbers(1), strict=True)
+    return [Type(call.dtype(), tuple(size * times if size >= 0 else -1 for size, times in pairs))]
+
+
+def pad(call: Call) -> list[Type]:
+    shape, pads = call.dims(0), call.data(1).reshape(-1, 2).tolist()
+    grown = (size + int(low) + int(high) if size >= 0 else -1 for size, (low, high) in zip(shape, pads, strict=True))
+    return [Type(call.dtype(), tuple(grown))]
+
+
+def filled(call: Call) -> list[Type]:
+    return [Type(call.dtype(1), call.numbers(0))]
+
+
+def broadcast_to(call: Call) -> list[Type]:
+    return [Type(call.dtype(), call.numbers(1))]
+
+
+def one_hot(call: Call) -> list[Type]:
+    shape, depth = call.dims(0), call.number(1)
+    axis = axis_of(call.node.whole("axis", -1), len(shape) + 1)
+    return [Type(call.dtype(2), (*shape[:axis], depth, *shape[axis:]))]
+
+
+def counted(call: Call) -> list[Type]:
+    start, limit, delta = (float(call.data(place).reshape(())) for place in range(3))
+    dtype = call.node.dtype("Tidx", call.args[0].dtype)
+    return [Type(dtype, (max(math.ceil((limit - start) / delta), 0),))]
+
+
+def spaced(call: Call) -> list[Type]:
+    return [Type(call.dtype(), (call.number(2),))]
+
+
+def measured(call: Call) -> list[Type]:
+    dtype = call.node.dtype("out_type", "int32")
+    return [Type(dtype, (len(call.dims(place)),)) for place in range(len(call.args))]
+
+
+def one_number(call: Call) -> list[Type]:
+    return [Type(call.node.dtype("out_type", "int32"), ())]
+
+
+def top_k(call: Call) -> list[Type]:
+    k = call.number(1) if call.node.op == "TopKV2" else call.node.whole("k")
+    shape = (*call.dims(0)[:-1], k)
+    return [Type(call.dtype(), shape), Type(call.node.dtype("index_type", "int32"), shape)]
+
+
+def unsorted_segments(call: Call) -> list[Type]:
+    return [Type(call.dtype(), (call.number(2), *call.dims(0)[len(call.dims(1)) :]))]
+
+
+def gradient_axes(call: Call) -> list[Type]:
+    """BroadcastGradientArgs: how long its results are follows from their values only."""
+    dtype = call.args[0].dtype
+    return [Type(dtype, (-1,)), Type(dtype, (-1,))]
+
+
+def concat_offsets(call: Call) -> list[Type]:
+    return [Type("int32", call.dims(place)) for place in range(1, len(call.args))]
+
+
+def stitched(call: Call) -> list[Type]:
+    """DynamicStitch: as many rows as the largest of its indices says."""
+    half = len(call.args) // 2
+    rows = 1 + max(max(call.numbers(place), default=-1) for place in range(half))
+    return [Type(call.dtype(half), (rows, *call.dims(half)[len(call.dims(0)) :]))]
+
+
+def space_to_depth(call: Call) -> list[Type]:
+    batch, height, width, channels = call.dims(0)
+    size = call.node.whole("block_size")
+    if call.node.text("data_format", "NHWC") != "NHWC" or min(height, width, channels) < 0:
+        raise Unknown
+    if call.node.op == "SpaceToDepth":
+        return [Type(call.dtype(), (batch, height // size, width // size, channels * size * size))]
+    return [Type(call.dtype(), (batch, height * size, width * size, channels // (size * size)))]
+
+
+def space_to_batch(call: Call) -> list[Type]:
+    """SpaceToBatchND and its inverse, with which dilated convolutions are written."""
+    shape, block, pads = call.dims(0), call.numbers(1), call.data(2).reshape(-1, 2).tolist()
+    inner = shape[1 : 1 + len(block)]
+    if min(inner, default=0) < 0 or shape[0] < 0:
+        raise Unknown
+    if call.node.op == "SpaceToBatchND":
+        sizes = [(n + int(a) + int(b)) // k for n, k, (a, b) in zip(inner, block, pads, strict=True)]
+        return [Type(call.dtype(), (shape[0] * math.prod(block), *sizes, *shape[1 + len(block) :]))]
+    sizes = [n * k - int(a) - int(b) for n, k, (a, b) in zip(inner, block, pads, strict=True)]
+    return [Type(call.dtype(), (shape[0] // math.prod(block), *sizes, *shape[1 + len(block) :]))]
+
+
+def chosen(call: Call) -> list[Type]:
+    """Select has a condition of its branches' shape or of one dimension; SelectV2 broadcasts."""
+    if call.node.op == "Select":
+        return [Type(call.dtype(1), call.dims(1))]
+    return [Type(call.dtype(1), broadcast(call.dims(0), call.dims(1), call.dims(2)))]
+
+
+RULES: Mapping[str, Rule] = {
+    "Reshape": reshape, "Squeeze": squeeze, "ExpandDims": expand_dims, "Transpose": transpose,
+    "ConjugateTranspose": transpose, "Concat": concat, "ConcatV2": concat, "Pack": pack, "Unpack": unpack,
+    "Split": split, "SplitV": split_sizes, "Slice": cut, "StridedSlice": strided_slice,
+    "Gather": gather, "GatherV2": gather, "ResourceGather": gather, "GatherNd": gather_nd, "ScatterNd": scatter_nd,
+    "Tile": tile, "Pad": pad, "PadV2": pad, "MirrorPad": pad, "Fill": filled, "BroadcastTo": broadcast_to,
+    "OneHot": one_hot, "Range": counted, "LinSpace": spaced, "Shape": measured, "ShapeN": measured,
+    "Size": one_number, "Rank": one_number, "TopKV2": top_k, "TopK": top_k,
+    "UnsortedSegmentSum": unsorted_segments, "UnsortedSegmentMax": unsorted_segments,
+    "BroadcastGradientArgs": gradient_axes, "ConcatOffset": concat_offsets,
+    "DynamicStitch": stitched, "ParallelDynamicStitch": stitched,
+    "SpaceToDepth": space_to_depth, "DepthToSpace": space_to_depth,
+    "SpaceToBatchND": space_to_batch, "BatchToSpaceND": space_to_batch,
+    "Select": chosen, "SelectV2": chosen,
+}  # fmt: skip

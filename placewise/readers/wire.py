@@ -1,0 +1,89 @@
+"""Protobuf's wire format: fields of a message without parsing it, and a message without its longest values.
+
+A message is a row of fields, each a varint key (number · 8 + wire type) and a payload
+(protobuf.dev/programming-guides/encoding).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
+DROP = object()
+Paths = Mapping[int, object]
+"""Field number → the paths inside that message, or `DROP`."""
+
+
+class Field(NamedTuple):
+    """A field: its number and wire type, and where its key, its payload and what follows start."""
+
+    number: int
+    wire: int
+    start: int
+    payload: int
+    stop: int
+
+
+def without(data: memoryview, paths: Paths, *, longest: int) -> bytes | memoryview:
+    """The message in `data` without the fields that `paths` leads to, where they take more than `longest` bytes.
+
+    Data that is no well-formed message comes back as it is: the parser that reads it next has the better words.
+    """
+    try:
+        return b"".join(_kept(data, paths, longest))
+    except (ValueError, IndexError):
+        return data
+
+
+def fields_of(data: memoryview) -> Iterator[Field]:
+    """The fields of a message in turn; raises ValueError or IndexError where it is not well formed."""
+    position, end = 0, len(data)
+    while position < end:
+        start = position
+        key, position = _varint(data, position)
+        wire = key & 7
+        length = 8 if wire == EIGHT_BYTES else 4 if wire == FOUR_BYTES else 0
+        payload = position
+        if wire == LENGTH:
+            length, payload = _varint(data, position)
+        elif wire == VARINT:
+            length = _varint(data, position)[1] - position
+        position = payload + length
+        if position > end or wire not in (VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES):
+            raise ValueError("not a protobuf message")
+        yield Field(key >> 3, wire, start, payload, position)
+
+
+def _kept(data: memoryview, paths: Paths, longest: int) -> Iterator[bytes | memoryview]:
+    """What stays of a message, piece by piece; runs of fields that stay as they are make one piece."""
+    clean = 0
+    for field in fields_of(data):
+        inner = paths.get(field.number)
+        if inner is None or field.wire != LENGTH or field.stop - field.payload <= longest:
+            continue
+        yield data[clean : field.start]
+        clean = field.stop
+        if isinstance(inner, Mapping):
+            message = b"".join(_kept(data[field.payload : field.stop], inner, longest))
+            yield from (_encoded(field.number << 3 | LENGTH), _encoded(len(message)), message)
+    yield data[clean:]
+
+
+def _varint(data: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        byte = data[position + shift // 7]
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position + shift // 7 + 1
+    raise ValueError("not a varint")
+
+
+def _encoded(value: int) -> bytes:
+    parts = bytearray()
+    while value > 0x7F:
+        parts.append(value & 0x7F | 0x80)
+        value >>= 7
+    parts.append(value)
+    return bytes(parts)
