@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from placewise.costing.case import Case, Cost, Rule
-from placewise.costing.rules import attention, linear, recurrent, reduction
+from placewise.costing.rules import aten, attention, linear, llm, openvino, recurrent, reduction
 
 PREFIX = "gradient::"
 
@@ -98,11 +98,13 @@ def assumed(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
 
 
 _POINTWISE = {
-    1: """Abs Clip Dropout Exp Log Max Mean Min Pad ReduceMean ReduceSum Relu Slice ThresholdedRelu TopK Trilu Where""",
+    1: """aten::expm1 aten::square
+       Abs Clip Dropout Exp Log Max Mean Min Pad ReduceMean ReduceSum Relu Slice ThresholdedRelu TopK Trilu Where""",
     2: """HardSigmoid LeakyRelu PRelu ReduceL1 ReduceMax ReduceMin ReduceSumSquare Sin Cos Sqrt Shrink CumSum""",
-    3: """Asin Acos Asinh Acosh Atan Atanh Elu Celu Selu Pow Reciprocal ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd
+    3: """aten::rsqrt aten::glu
+       Asin Acos Asinh Acosh Atan Atanh Elu Celu Selu Pow Reciprocal ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd
        RotaryEmbedding Sigmoid Sinh Cosh Softsign Tanh com.microsoft::RotaryEmbedding""",
-    5: "Erf HardSwish Softplus Tan",
+    5: "aten::log_sigmoid Erf HardSwish Softplus Tan",
     9: "Mish Swish",
     11: "Gelu com.microsoft::Gelu com.microsoft::QuickGelu com.microsoft::BiasGelu",
     16: "com.microsoft::FastGelu",
@@ -118,9 +120,19 @@ _REDUCED = {
 """Means and deviations are computed again from the input: half of a normalization's backward work."""
 _SCATTERED = "Compress Gather GatherElements GatherND MaxUnpool ReverseSequence Tile"
 _ATTENTION = (
+    "aten::scaled_dot_product_attention", "openvino::ScaledDotProductAttention",
     "Attention", "ai.onnx.preview::FlexAttention", "com.microsoft::Attention",
     "com.microsoft::MultiHeadAttention", "com.microsoft::GroupQueryAttention",
 )  # fmt: skip
+_TWICE = """LSTM GRU RNN LRN Experts Expert Dispatch Combine aten::lstm aten::gru aten::rnn_tanh aten::rnn_relu
+    aten::lstm_cell aten::gru_cell aten::rnn_tanh_cell aten::rnn_relu_cell aten::addbmm aten::bilinear
+    openvino::LSTMCell openvino::GRUCell openvino::RNNCell"""
+"""Sums of products, with a gradient for each factor."""
+_FORWARD = {
+    kind: rule
+    for family in (attention, recurrent, reduction, llm, aten, openvino)
+    for kind, rule in family.RULES.items()
+}
 FLASH = 2.5
 """Fused attention keeps no scores: five products backward for two forward (Dao 2023, FlashAttention-2, section 3.1)."""
 
@@ -128,9 +140,8 @@ RULES: Mapping[str, Rule] = {
     **{PREFIX + kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
     **{PREFIX + kind: partial(reduced, per=per) for per, kinds in _REDUCED.items() for kind in kinds.split()},
     **{PREFIX + kind: scattered for kind in _SCATTERED.split()},
-    **{PREFIX + kind: partial(times, rule=attention.RULES[kind], factor=FLASH) for kind in _ATTENTION},
-    **{PREFIX + kind: partial(times, rule=recurrent.RULES[kind], factor=2) for kind in ("LSTM", "GRU", "RNN")},
-    **{PREFIX + kind: partial(times, rule=reduction.RULES[kind], factor=2) for kind in ("LRN",)},
+    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=FLASH) for kind in _ATTENTION},
+    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=2) for kind in _TWICE.split()},
     PREFIX + "Conv": partial(convolved, rule=linear.conv),
     PREFIX + "ConvTranspose": partial(convolved, rule=linear.conv_transpose),
     PREFIX + "MaxPool": partial(windows, per=2),

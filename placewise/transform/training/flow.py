@@ -16,6 +16,15 @@ from placewise.transform.training.values import Value, positions_of
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Clip"))
 """Kinds in which a weight of one element is a constant of the formula: nobody trains it."""
 
+_TABLES = frozenset(("Mul", "Div"))
+"""Kinds in which a weight with several long dimensions is a table (cosines of positions), and not trained."""
+_MASK = {"Attention": 3, "aten::scaled_dot_product_attention": 3}
+"""Where a weight is a mask, and not trained."""
+_BUFFERS = ("inv_freq", "running_mean", "running_var")
+"""How the names of weights end that models keep and do not train."""
+_FIRST_WAIT = 64
+"""From this argument position on, readers put what an op must wait for without computing with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Flow:
@@ -34,14 +43,15 @@ def flow_of(graph: Graph, frozen: Sequence[str] = ()) -> Flow:
     """Where gradients can flow in a forward graph; weights whose name matches a pattern of `frozen` do not train.
 
     A weight trains if it is of floating point (or of unknown type) and an op uses it where a gradient can flow to,
-    not only as a single number in arithmetic. Tied weights train together.
+    but not as a single number in arithmetic, as a table that something is multiplied by, or as the mask of an
+    attention, nor under the name of a buffer. Tied weights train together.
     """
     tensors, weights = _values(graph.tensors, False), _values(graph.weights, True)
     arguments = _arguments(graph, tensors, weights)
     results = [[tensors[t] for t in graph.outputs_of(op)] for op in range(graph.n_ops)]
     kinds = list(graph.ops.kind)
     floating = [
-        _is_floating(value) and not _matches(name, frozen)
+        _is_floating(value) and not name.endswith(_BUFFERS) and not _matches(name, frozen)
         for value, name in zip(weights, graph.weights.name, strict=True)
     ]
     storage = graph.weights.storage.tolist()
@@ -101,12 +111,16 @@ def starts(graph: Graph, flow: Flow) -> list[int]:
 def _open(kind: str, arguments: dict[int, Value]) -> tuple[int, ...]:
     """The arguments that a gradient could flow to."""
     wrt = positions_of(entry_of(kind).wrt, max(arguments, default=-1) + 1)
-    single = kind in _ARITHMETIC
-    return tuple(
-        at
-        for at in wrt
-        if at in arguments and not (single and arguments[at].is_weight and math.prod(arguments[at].shape) == 1)
-    )
+    return tuple(at for at in wrt if at in arguments and not _is_constant(kind, at, arguments[at]))
+
+
+def _is_constant(kind: str, at: int, value: Value) -> bool:
+    """Whether an argument is a weight that stands where models have constants."""
+    if not value.is_weight:
+        return False
+    if kind in _ARITHMETIC and math.prod(value.shape) == 1:
+        return True
+    return _MASK.get(kind) == at or (kind in _TABLES and sum(dim > 1 for dim in value.shape) > 1)
 
 
 def _values(table: Tensors | Weights, is_weight: bool) -> list[Value]:
@@ -121,7 +135,14 @@ def _arguments(graph: Graph, tensors: list[Value], weights: list[Value]) -> list
     for edges, values in ((graph.edges, tensors), (graph.weight_edges, weights)):
         for number, op, at in zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True):
             found[op][at] = values[number]
-    return found
+    return [_computed_with(of) for of in found]
+
+
+def _computed_with(arguments: dict[int, Value]) -> dict[int, Value]:
+    """Without what an op only waits for (positions from 64 on, where those before are empty)."""
+    if max(arguments, default=0) < _FIRST_WAIT or _FIRST_WAIT - 1 in arguments:
+        return arguments
+    return {at: value for at, value in arguments.items() if at < _FIRST_WAIT}
 
 
 def _is_floating(value: Value) -> bool:

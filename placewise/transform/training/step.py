@@ -61,8 +61,11 @@ def _check(graph: Graph) -> None:
     if graph.ops.backward.any():
         name = graph.ops.name[int(graph.ops.backward.argmax())]
         raise GraphError(f"the graph trains already: {name!r} is a backward op", remedy="give the forward graph")
-    if graph.phases:
-        raise GraphError("the graph has phases, and a training step has none", remedy="read the model without them")
+    if len(graph.phases) > 1 or any(phase.repeats > 1 for phase in graph.phases):
+        names = ", ".join(phase.name for phase in graph.phases)
+        raise GraphError(
+            f"the graph generates (phases {names}), and a training step does not", remedy="read it with tokens = 0"
+        )
 
 
 def _nothing_to_train(graph: Graph) -> GraphError:
@@ -71,7 +74,8 @@ def _nothing_to_train(graph: Graph) -> GraphError:
     if not graph.tensors.output.any():
         return GraphError("no tensor is an output, so no gradient can start", remedy="mark the outputs of the model")
     return GraphError(
-        "no floating output depends on a weight that could be trained", remedy="give the graph of a model that learns"
+        "no floating output depends on a weight that could be trained",
+        remedy="give a model whose outputs are scores, not what was chosen by them (ArgMax)",
     )
 
 

@@ -15,6 +15,8 @@ from placewise.transform.training.values import Call, Value
 
 _IN_TRAINING = {"BatchNormalization": {"training_mode": 1}}
 """Attributes that an op takes on when the model trains."""
+_WITHOUT_STATE = frozenset(("CacheUpdate",))
+"""Kinds that keep nothing while the model trains: no tokens are generated, and so none cached."""
 
 
 class Tape:
@@ -154,7 +156,10 @@ class Tape:
 
     def _copy(self, outputs: set[int]) -> None:
         graph, builder = self.graph, self._builder
-        state = graph.ops.state_bytes.tolist()
+        state = [
+            0 if kind in _WITHOUT_STATE else nbytes
+            for kind, nbytes in zip(self._kinds, graph.ops.state_bytes.tolist(), strict=True)
+        ]
         for op, name in enumerate(graph.ops.name):
             attributes = self._attributes[op]
             if self._kinds[op] in _IN_TRAINING:

@@ -43,10 +43,11 @@ _NORMALIZED = Keeps(inputs=(0, 1), wrt=(0, 1, 2))
 _RECURRENT = Keeps(inputs=None, outputs=None, wrt=(0, 1, 2, 3, 5, 6, 7))
 
 _SAME = {
-    _BY_RESULT: "Relu Sigmoid Tanh Exp Sqrt Reciprocal Elu Softmax LogSoftmax",
+    _BY_RESULT: "Relu Sigmoid Tanh Exp Sqrt Reciprocal Elu Softmax LogSoftmax aten::rsqrt aten::expm1",
     _ACTIVATION: """Abs Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Erf Gelu GlobalMaxPool HardSigmoid HardSwish
         LeakyRelu Log MaxPool MeanVarianceNormalization Mish Selu Shrink Sin Sinh Softplus Softsign Swish Tan
-        ThresholdedRelu com.microsoft::Gelu com.microsoft::FastGelu com.microsoft::QuickGelu""",
+        ThresholdedRelu aten::square aten::log_sigmoid aten::glu com.microsoft::Gelu com.microsoft::FastGelu
+        com.microsoft::QuickGelu""",
     Keeps(): "AveragePool GlobalAveragePool Col2Im Upsample",
     _INDEXED: """Slice Gather GatherElements GatherND Pad Tile CumSum Trilu ReverseSequence Compress Resize
         ReduceSum ReduceMean CenterCropPad RotaryEmbedding com.microsoft::RotaryEmbedding MaxUnpool""",
@@ -59,13 +60,13 @@ _SAME = {
     Keeps(inputs=(1,), outputs=(1,)): "Dropout",
     Keeps(outputs=(1,)): "TopK",
     Keeps(inputs=(0, 1), wrt=(0, 1)): "PRelu GridSample com.microsoft::BiasGelu",
-    Keeps(inputs=(1,), wrt=(0, 2)): "ScatterElements ScatterND Scatter",
+    Keeps(inputs=(1,), wrt=None): "ScatterElements ScatterND Scatter",
     _NORMALIZED: """LayerNormalization GroupNormalization InstanceNormalization RMSNormalization BatchNormalization
         SimplifiedLayerNormalization com.microsoft::LayerNormalization com.microsoft::SimplifiedLayerNormalization
         com.microsoft::GroupNorm""",
     Keeps(inputs=None, wrt=(0, 1, 2, 3, 4)): """com.microsoft::SkipLayerNormalization
         com.microsoft::SkipSimplifiedLayerNormalization""",
-    Keeps(inputs=None, outputs=(0,), wrt=(0, 1, 2, 4, 5)): "Attention",
+    Keeps(inputs=None, outputs=(0,), wrt=(0, 1, 2, 3, 4, 5)): "Attention aten::scaled_dot_product_attention",
     Keeps(inputs=None, outputs=(0,), wrt=(0, 1, 2, 3)): "com.microsoft::MultiHeadAttention",
     Keeps(inputs=None, outputs=(0,), wrt=(0, 1, 2)): """com.microsoft::Attention com.microsoft::GroupQueryAttention
         ai.onnx.preview::FlexAttention""",

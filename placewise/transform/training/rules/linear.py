@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from placewise.transform.training.rules.fused import Keeps, gradient_op
 from placewise.transform.training.values import Call, Gradients, Value, sum_to
 
@@ -65,6 +67,8 @@ def _contracted(call: Call, at: int, letters: tuple[str, str, str]) -> Value:
 
 def gemm(call: Call) -> Gradients:
     """Y = α · A' · B' + β · C: Gemm for A and B; C's gradient is summed over what was broadcast."""
+    if max(len(call.inputs[0].shape), len(call.inputs[1].shape)) > 2:
+        return _batched_gemm(call)
     found: dict[int, Value] = {}
     flip, alpha = (int(call.number("transA")), int(call.number("transB"))), call.number("alpha", 1.0)
     a, b, g = call.inputs[0], call.inputs[1], call.gradient
@@ -79,6 +83,14 @@ def gemm(call: Call) -> Gradients:
             found[1] = call.make("Gemm", a, g, like=b, alpha=alpha, transA=1 - flip[0])
         else:
             found[1] = call.make("Gemm", g, a, like=b, alpha=alpha, transA=1, transB=flip[0])
+    return found
+
+
+def _batched_gemm(call: Call) -> Gradients:
+    """As other formats have it: a batch of matrices, as in MatMul."""
+    found = dict(matmul(replace(call, wants=tuple(at for at in call.wants if at < 2))))
+    if 2 in call.wants:
+        found[2] = sum_to(call, _scaled(call, call.gradient, call.number("beta", 1.0)), call.inputs[2])
     return found
 
 

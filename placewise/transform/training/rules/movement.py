@@ -26,9 +26,8 @@ def expanded(call: Call) -> Gradients:
 
 def concatenated(call: Call) -> Gradients:
     """One Split, into the gradients of all arguments."""
-    parts = [call.inputs[at] for at in sorted(call.inputs)]
-    axis = call.number("axis")
-    lengths = tuple(part.shape[axis] if len(part.shape) else -1 for part in parts)
+    parts, axis = [call.inputs[at] for at in sorted(call.inputs)], _axis(call)
+    lengths = tuple(part.shape[axis] if -len(part.shape) <= axis < len(part.shape) else 1 for part in parts)
     made = call.emit("Split", {0: call.gradient}, parts, {"axis": axis, "split": lengths})
     of = dict(zip(sorted(call.inputs), made, strict=True))
     return {at: of[at] for at in call.wants}
@@ -40,8 +39,18 @@ def split(call: Call) -> Gradients:
         place: call.given[place] if place in call.given else call.emit("ConstantOfShape", {}, (value,), {})[0]
         for place, value in enumerate(call.outputs)
     }
-    axis = call.number("axis")
-    return {at: call.emit("Concat", parts, (call.inputs[at],), {"axis": axis})[0] for at in call.wants}
+    return {at: call.emit("Concat", parts, (call.inputs[at],), {"axis": _axis(call)})[0] for at in call.wants}
+
+
+def cached(call: Call) -> Gradients:
+    """Keys and values pass a cache that holds nothing else: a training step keeps none from before."""
+    return {
+        at: call.given[at] for at in call.wants if at in call.given and call.given[at].shape == call.inputs[at].shape
+    }
+
+
+def _axis(call: Call) -> int:
+    return int(call.number("axis", call.number("dim")))
 
 
 def blocks_to_depth(call: Call) -> Gradients:

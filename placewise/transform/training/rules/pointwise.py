@@ -29,15 +29,15 @@ def mul(call: Call) -> Gradients:
 
 
 def div(call: Call) -> Gradients:
-    """Of a / b = y: g / b for a, −(g / b) · y for b."""
-    g, b, y = call.gradient, call.inputs[1], call.outputs[0]
-    quotient = call.make("Div", g, b, like=g)
+    """Of a / b = y: g / b for a, −(g / b) · y for b, which some formats have as a number among the attributes."""
+    g, y = call.gradient, call.outputs[0]
+    quotient = call.make("Div", g, *(call.inputs[at] for at in (1,) if at in call.inputs), like=g)
     found: dict[int, Value] = {}
     for at in call.wants:
         if at == 0:
             found[0] = sum_to(call, quotient, call.inputs[0])
         else:
-            product = sum_to(call, call.make("Mul", quotient, y, like=g), b)
+            product = sum_to(call, call.make("Mul", quotient, y, like=g), call.inputs[1])
             found[1] = call.make("Neg", product, like=product)
     return found
 
