@@ -77,31 +77,41 @@ class CrossLayer(NotedLayer):  # type: ignore[no-untyped-call]
         return operators().cache_read(list((key, value)[which]), dtype)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Caches:
-    """The caches of a model: one for each call, all alike but for how much is in them."""
+    """The caches of a model: one for each call, all alike but for how much is in them.
 
-    config: Any
+    `windows` has, by layer, the positions that a sliding window keeps, or None; `crossed` says that there is an
+    encoder, whose keys and values have `shapes` once the first call was made.
+    """
+
+    windows: tuple[int | None, ...]
     crossed: bool
     shapes: Shapes = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, config: Any, *, crossed: bool) -> Caches:
+        """Caches for a configuration; raises ModelFileError where layers keep anything else than keys and values."""
+        windows = [_window(layer) for layer in DynamicCache(config=config).layers]
+        layers = max(getattr(config, name, None) or 0 for name in ("num_decoder_layers", "decoder_layers"))
+        return cls((*windows, *windows[-1:] * (layers - len(windows))), crossed)
+
     def at(self, past: int, capacity: int) -> Cache:
         """A cache that holds `past` positions and will hold `capacity`."""
-        kept = DynamicCache(config=self.config).layers
-        own = Cache(layers=[_noted(layer, past, capacity) for layer in kept])
+        own = Cache(layers=[NotedLayer(past, capacity, window) for window in self.windows])
         if not self.crossed:
             return own
-        cross = Cache(layers=[CrossLayer(layer, self.shapes) for layer in range(len(kept))])
+        cross = Cache(layers=[CrossLayer(layer, self.shapes) for layer in range(len(self.windows))])
         both = EncoderDecoderCache(own, cross)
-        both.is_updated = dict.fromkeys(range(len(kept)), past > 0)
+        both.is_updated = dict.fromkeys(range(len(self.windows)), past > 0)
         return both
 
 
-def _noted(layer: Any, past: int, capacity: int) -> NotedLayer:
+def _window(layer: Any) -> int | None:
     if not isinstance(layer, DynamicLayer) or hasattr(layer, "update_indexer") or hasattr(layer, "update_conv_state"):
         raise ModelFileError(
             f"its layers keep a state of type {type(layer).__name__}, which has no price here yet",
             remedy="use a model whose layers keep keys and values only",
         )
     window = getattr(layer, "sliding_window", None)
-    return NotedLayer(past, capacity, None if window is None else int(window))
+    return None if window is None else int(window)

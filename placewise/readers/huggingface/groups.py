@@ -11,14 +11,19 @@ from placewise.readers.huggingface.marks import CACHES
 def shared_groups(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
     """Group ids of the ops of both graphs, −1 for none.
 
-    By scope: the ops of a scope are paired one by one where both graphs have ops of the same kinds there, else they
-    are one group; a scope of `second` alone belongs to the nearest one around it. Who reads a cache stays with it.
+    By scope: the ops of a scope are paired one by one where both graphs have ops of the same kinds there and all of
+    them need the input of `first`, else they are one group. What has no such op in `first` belongs to the nearest
+    scope around it that has one. Who reads a cache stays with it.
     """
     sets = _Sets(first.n_ops + second.n_ops)
     here, there = _by_scope(first), _by_scope(second)
+    needs = needs_input(first)
+    homes = {scope: rows for scope, rows in here.items() if any(needs[op] for op in rows)}
     for scope, rows in there.items():
-        others = here[_nearest(scope, here)]
-        if _kinds(first, others) == _kinds(second, rows):
+        home = _nearest(scope, homes)
+        others = here[home]
+        lasting = home == scope and all(needs[op] for op in others)
+        if lasting and _kinds(first, others) == _kinds(second, rows):
             for one, other in zip(others, rows, strict=True):
                 sets.join(one, first.n_ops + other)
         else:
@@ -32,6 +37,15 @@ def shared_groups(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
                         sets.join(offset + op, offset + reader)
     groups = sets.groups()
     return groups[: first.n_ops], groups[first.n_ops :]
+
+
+def needs_input(graph: Graph) -> list[bool]:
+    """Which ops depend on an input of the model [n_ops]: the others may be folded away."""
+    late, producer = [False] * graph.n_ops, graph.tensors.producer.tolist()
+    for op in range(graph.n_ops):
+        makers = [producer[tensor] for tensor in graph.inputs_of(op).tolist()]
+        late[op] = any(maker < 0 or late[maker] for maker in makers)
+    return late
 
 
 def _by_scope(graph: Graph) -> dict[str, list[int]]:

@@ -37,7 +37,7 @@ def runs_of(instance: Instance, dims: Dims) -> list[Run]:
 
 
 def _decoder(instance: Instance, dims: Dims) -> list[Run]:
-    caches = Caches(instance.config, crossed=False)
+    caches = Caches.of(instance.config, crossed=False)
     wanted = _parameters(instance.module)
     last = {name: 1 for name in ("logits_to_keep", "num_logits_to_keep") if name in wanted}
 
@@ -59,7 +59,7 @@ def _decoder(instance: Instance, dims: Dims) -> list[Run]:
 
 def _translator(instance: Instance, dims: Dims) -> list[Run]:
     """The encoder and the decoder's first token; then one token, with the encoder's keys and values in the cache."""
-    caches = Caches(instance.config, crossed=True)
+    caches = Caches.of(instance.config, crossed=True)
     source = str(instance.module.main_input_name)
     read = _main_input(instance, dims)
     first = torch.empty((dims.batch, 1), dtype=torch.int64)
