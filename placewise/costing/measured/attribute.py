@@ -1,0 +1,60 @@
+"""Times of kernels → times of ops: every kernel's time is shared out over its ops, as the estimates say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import numpy as np
+
+from placewise.costing.measured.table import Row
+from placewise.errors import CostError
+from placewise.model.columns import Bools, Floats
+from placewise.model.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Share:
+    """Seconds per run [n_ops] on one device, which ops have any, and what no op was found for."""
+
+    seconds: Floats
+    measured: Bools
+    unmatched: tuple[Row, ...]
+
+    @property
+    def given(self) -> float:
+        return float(self.seconds[self.measured].sum())
+
+    @property
+    def lost(self) -> float:
+        return sum(row.seconds for row in self.unmatched)
+
+
+def one_by_one(rows: Sequence[Row], graph: Graph) -> Share:
+    """The times of rows that are of ops; a name goes before a pattern. Raises CostError for an op that is not there."""
+    ops = {name: op for op, name in enumerate(graph.ops.name)}
+    seconds, measured = np.zeros(graph.n_ops), np.zeros(graph.n_ops, np.bool_)
+    for row in sorted(rows, key=lambda row: row.name in ops):
+        found = [ops[row.name]] if row.name in ops else []
+        if not found and ("*" in row.name or "?" in row.name):
+            found = [op for name, op in ops.items() if fnmatchcase(name, row.name)]
+        if not found:
+            remedy = "use the names that placewise inspect shows"
+            raise CostError(f"the model has no op {row.name!r}", where=row.place, remedy=remedy)
+        seconds[found], measured[found] = row.seconds, True
+    return Share(seconds, measured, ())
+
+
+def shared_out(rows: Sequence[Row], owners: Sequence[Sequence[int]], estimate: Floats) -> Share:
+    """`estimate` [n_ops] are the weights of the shares; given and lost seconds together are those of the rows."""
+    seconds, measured = np.zeros(len(estimate)), np.zeros(len(estimate), np.bool_)
+    weight = np.where(np.isfinite(estimate), estimate, 0.0)
+    for row, found in zip(rows, owners, strict=True):
+        if found:
+            part = weight[list(found)]
+            total = part.sum()
+            seconds[list(found)] += row.seconds * (part / total if total > 0 else np.full(len(found), 1 / len(found)))
+            measured[list(found)] = True
+    lost = tuple(row for row, found in zip(rows, owners, strict=True) if not found)
+    return Share(seconds, measured, lost)

@@ -1,0 +1,119 @@
+"""The bytes of a measurement, unpacked where they are packed, in bounded memory."""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from placewise.errors import CostError
+
+LARGEST = 2 << 30
+"""Bytes, unpacked, of which events are read one after the other."""
+LARGEST_WHOLE = 64 << 20
+"""Bytes, unpacked, of a file that must be held whole."""
+LONGEST_EVENT = 1 << 22
+_CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
+_SPACE = re.compile(r"[\s,]*")
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[IO[bytes]]:
+    """The file, unpacked if it is gzip. Raises CostError for what cannot be read or unpacked."""
+    try:
+        with path.open("rb") as file:
+            start = file.read(2)
+            file.seek(0)
+            if start != _GZIP:
+                yield file
+                return
+            with gzip.GzipFile(fileobj=file) as unpacked:
+                yield unpacked  # type: ignore[misc]
+    except (gzip.BadGzipFile, zlib.error, EOFError):
+        raise CostError("is no whole gzip file", remedy="pack it again") from None
+    except OSError as error:
+        raise CostError(f"cannot be read ({error.strerror})", remedy="check the path") from None
+
+
+def start_of(path: Path) -> bytes:
+    """The first bytes, enough to tell the format."""
+    with opened(path) as file:
+        return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
+
+
+def whole_text(path: Path) -> str:
+    """All of a file as text. Raises CostError if it is too large or not UTF-8."""
+    with opened(path) as file:
+        data = file.read(LARGEST_WHOLE + 1)
+    if len(data) > LARGEST_WHOLE:
+        raise CostError(f"is larger than {LARGEST_WHOLE >> 20} MiB", remedy="keep only what is needed")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise CostError("is no text in UTF-8", remedy="save it as UTF-8") from None
+
+
+def whole_json(path: Path) -> Any:
+    """The value in a JSON file. Raises CostError."""
+    try:
+        return json.loads(whole_text(path))
+    except (ValueError, RecursionError) as error:
+        reason = str(error).partition(":")[0] if isinstance(error, ValueError) else "nested too deeply"
+        raise CostError(f"is no JSON ({reason})", remedy="write it again") from None
+
+
+def events(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of the list that a trace is, or that stands under "traceEvents" in it, one after the other."""
+    decoder = json.JSONDecoder()
+    with opened(path) as file:
+        pieces = _pieces(file)
+        text, at = _list_start(pieces), 0
+        while True:
+            at = _behind_space(text, at)
+            if text[at : at + 1] == "]":
+                return
+            try:
+                value, at = decoder.raw_decode(text, at)
+            except (ValueError, RecursionError):
+                more = next(pieces, "") if len(text) - at < LONGEST_EVENT else ""
+                if not more:
+                    raise CostError("is no whole trace: an event is broken off", remedy="record it again") from None
+                text, at = text[at:] + more, 0
+                continue
+            if isinstance(value, dict):
+                yield value
+
+
+def _behind_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _pieces(file: IO[bytes]) -> Iterator[str]:
+    """Pieces of text, whole characters each."""
+    decoder, size = codecs.getincrementaldecoder("utf-8-sig")("replace"), 0
+    while chunk := file.read(_CHUNK):
+        size += len(chunk)
+        if size > LARGEST:
+            raise CostError(f"is larger than {LARGEST >> 30} GiB", remedy="record fewer steps")
+        yield decoder.decode(chunk)
+
+
+def _list_start(pieces: Iterator[str]) -> str:
+    """The text behind the bracket that opens the list of events."""
+    text = ""
+    for piece in pieces:
+        text += piece
+        found = re.match(r"\s*\[", text) or re.search(r'"traceEvents"\s*:\s*\[', text)
+        if found:
+            return text[found.end() :]
+        if len(text) > LONGEST_EVENT:
+            break
+    raise CostError("has no list of events", remedy="give a trace as the profiler wrote it")

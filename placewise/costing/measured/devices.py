@@ -1,0 +1,37 @@
+"""Which devices of a cluster a file's word for a device means."""
+
+from __future__ import annotations
+
+import re
+
+from placewise.model.cluster import Cluster
+
+
+def columns_of(word: str, cluster: Cluster) -> tuple[int, ...]:
+    """Devices by name, by kind (``cpu``, ``gpu``), by the name before their number (``cuda``), or all (``*``)."""
+    if word == "*":
+        return tuple(range(len(cluster)))
+    if word in cluster.names:
+        return (cluster.index(word),)
+    found = [
+        place for place, device in enumerate(cluster) if word.lower() in (device.kind.lower(), _family(device.name))
+    ]
+    return tuple(found)
+
+
+def only_kind(cluster: Cluster) -> str:
+    """A word for all devices, where they are all of one kind; "" where they are not."""
+    return "*" if len({(device.kind, tuple(device.peak_flops.items())) for device in cluster}) == 1 else ""
+
+
+def are_alike(columns: tuple[int, ...], cluster: Cluster) -> bool:
+    """Whether devices have the same speeds, so that the times of one are those of the others."""
+    speeds = {
+        (device.memory_bandwidth, tuple(sorted(device.peak_flops.items())))
+        for device in (cluster.devices[column] for column in columns)
+    }
+    return len(speeds) <= 1
+
+
+def _family(name: str) -> str:
+    return re.split(r"[:.]", name, maxsplit=1)[0].lower()

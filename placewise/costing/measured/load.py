@@ -1,0 +1,167 @@
+"""load_measured: the steps from a file of times to a cost table."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+
+from placewise.costing.measured.align import aligned
+from placewise.costing.measured.attribute import Share, one_by_one, shared_out
+from placewise.costing.measured.content import start_of
+from placewise.costing.measured.devices import are_alike, columns_of, only_kind
+from placewise.costing.measured.match import Owners, absorb, by_kind, by_name
+from placewise.costing.measured.onnxruntime import read_onnxruntime
+from placewise.costing.measured.openvino import read_counters_csv, read_counters_json, read_execution_graph
+from placewise.costing.measured.operators import Candidates, operator_of
+from placewise.costing.measured.pairs import read_csv, read_json
+from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.torch import read_torch
+from placewise.errors import CostError, InputError
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Bools, Floats
+from placewise.model.costs import CostTable
+from placewise.model.graph import Graph
+from placewise.units import format_seconds
+
+MEASURED = "measured"
+
+
+def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) -> tuple[CostTable, tuple[str, ...]]:
+    """`base` with the times of a file over it, and what to say of them: how much was given to how many ops.
+
+    `path` may say a device in front, ``cpu=profile.json``: all its times are then of that device (a name, a kind, or
+    ``*``). Formats: op, device and seconds in CSV or JSON, ONNX Runtime's profile, OpenVINO's counters and execution
+    graph, torch.profiler's trace; each also packed with gzip. Raises CostError, naming the file.
+    """
+    device, file = _split(path)
+    try:
+        base.validate(graph, cluster)
+        timings = read_timings(Path(file), graph)
+        table, notes = apply_measured(base, graph, cluster, timings, device=device)
+    except InputError as error:
+        raise error.at(file) from None
+    return table, tuple(f"{file}: {note}" for note in (*timings.notes, *notes))
+
+
+def read_timings(path: Path, graph: Graph) -> Timings:
+    """The rows of a file in whichever format it is. Raises CostError."""
+    start = start_of(path)
+    if not start:
+        raise CostError("the file is empty", remedy="record it again")
+    if start[:1] == b"<":
+        return read_execution_graph(path)
+    if start.startswith(b"layerName;"):
+        return read_counters_csv(path)
+    if start[:1] not in (b"{", b"["):
+        return read_csv(path)
+    if b'"op_name"' in start or (b'"cat"' in start and start[:1] == b"["):
+        return read_onnxruntime(path)
+    if b'"schemaVersion"' in start or b'"traceEvents"' in start:
+        candidates = Candidates(graph)
+        return read_torch(path, lambda name: candidates.has(operator_of(name)))
+    if b'"report_type"' in start or b'"detailed_performance"' in start:
+        return read_counters_json(path)
+    return read_json(path)
+
+
+def apply_measured(
+    base: CostTable, graph: Graph, cluster: Cluster, timings: Timings, *, device: str = ""
+) -> tuple[CostTable, tuple[str, ...]]:
+    """`base` with `timings` over it; `device` stands for whatever the rows say. Raises CostError."""
+    seconds, source = base.op_seconds.copy(), base.op_source.copy()
+    sources = base.sources if MEASURED in base.sources else (*base.sources, MEASURED)
+    repeats = np.ones(graph.n_ops) if timings.by_op else graph.op_repeats.astype(np.float64)
+    notes: list[str] = []
+    hits = 0
+    for word, rows in _by_device(timings, device).items():
+        columns = _columns(word, cluster, timings)
+        if not columns:
+            continue
+        hits += len(rows)
+        idle = np.asarray(base.op_seconds[:, columns[0]] == 0)  # views and constants, which no kernel runs
+        share, inside = _share(rows, timings, graph, idle, base.op_seconds[:, columns[0]])
+        for column in columns:
+            seconds[share.measured, column] = (share.seconds * repeats)[share.measured]
+            source[share.measured, column] = sources.index(MEASURED)
+        notes.append(_note(timings, share, inside, ~idle, [cluster.names[column] for column in columns]))
+        if not timings.by_op and not are_alike(columns, cluster):
+            notes.append(f"the devices {word!r} differ, and all are given these times: say one, NAME=FILE")
+    if not hits:
+        remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
+        raise CostError("has no times of a device of this cluster", remedy=remedy)
+    table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source)
+    table.validate(graph, cluster)
+    return table, tuple(notes)
+
+
+def _split(path: str) -> tuple[str, str]:
+    device, sign, file = path.partition("=")
+    return (device, file) if sign and device and not Path(path).exists() else ("", path)
+
+
+def _by_device(timings: Timings, device: str) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = defaultdict(list)
+    for row in timings.rows:
+        found[device or row.device].append(row)
+    return found
+
+
+def _columns(word: str, cluster: Cluster, timings: Timings) -> tuple[int, ...]:
+    columns = columns_of(word or only_kind(cluster), cluster)
+    if not columns and not (timings.by_op and word):
+        named = (
+            f"times are of {word!r}, which is no device of this cluster" if word else "it does not say of which device"
+        )
+        raise CostError(named, remedy=f"say it: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
+    return columns
+
+
+def _share(rows: list[Row], timings: Timings, graph: Graph, idle: Bools, estimate: Floats) -> tuple[Share, int]:
+    """What every op is given, and how many of them have no row of their own. Raises CostError if none is."""
+    if timings.by_op:
+        return one_by_one(rows, graph), 0
+    owners = _in_order(rows, graph) if timings.in_order else by_name(rows, graph)
+    if not timings.in_order:
+        by_kind(rows, owners, graph, idle)
+    inside = absorb(rows, owners, graph, idle)
+    share = shared_out(rows, owners, estimate)
+    if not share.measured.any():
+        raise CostError("none of its times is of an op of this model", remedy="measure this model")
+    return share, inside
+
+
+def _in_order(rows: list[Row], graph: Graph) -> Owners:
+    candidates = Candidates(graph)
+    names = [operator_of(row.name) for row in rows]
+    pairs = aligned(graph.n_ops, len(rows), lambda op, row: candidates.fits(names[row], op))
+    if pairs is None:
+        raise CostError("its operators are not those of this model", remedy="record one step of this model")
+    owners: Owners = [[] for _ in rows]
+    for op, row in pairs:
+        owners[row].append(op)
+    return owners
+
+
+def _note(timings: Timings, share: Share, inside: int, runs: Bools, devices: list[str]) -> str:
+    """How much of the file went where."""
+    shown = devices if len(devices) <= 4 else [*devices[:3], f"{len(devices) - 3} more"]
+    if timings.by_op:
+        return f"{timings.form}, for {int(share.measured.sum())} of {len(runs)} ops on {', '.join(shown)}"
+    total = share.given + share.lost
+    measured, ops = int((share.measured & runs).sum()), int(runs.sum())
+    text = f"{timings.form}, given to {', '.join(shown)}: {_percent(share.given, total)} of {format_seconds(total)} "
+    text += f"to {_percent(measured, ops)} of the ops that compute"
+    text += ", matched by their order" if timings.in_order else ""
+    text += f", {inside} of which have no kernel of their own" if inside else ""
+    if share.unmatched:
+        worst = max(share.unmatched, key=lambda row: row.seconds)
+        count = len(share.unmatched)
+        rows = f"{count} row belongs" if count == 1 else f"{count} rows belong"
+        text += f"; {rows} to no op ({format_seconds(share.lost)}, most in {worst.name[:60]!r})"
+    return text
+
+
+def _percent(part: float, total: float) -> str:
+    return f"{100 * part / total:.3g} %" if total else "100 %"

@@ -1,0 +1,82 @@
+"""ONNX Runtime's profile: the JSON that a session with `enable_profiling` writes.
+
+Events of category "Node" called ``<node>_kernel_time``, microseconds, with the node's type and execution provider
+(onnxruntime.ai, "Profiling"). Nodes are those of the optimized graph: some stand for several ops, and some were added.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from placewise.costing.measured.content import events
+from placewise.costing.measured.medians import over_runs, seconds_of
+from placewise.costing.measured.table import Row, Timings
+from placewise.errors import CostError
+
+_KERNEL = "_kernel_time"
+_MICRO = 1e-6
+_DEVICES: Mapping[str, str] = {
+    "CPUExecutionProvider": "cpu", "DnnlExecutionProvider": "cpu", "XnnpackExecutionProvider": "cpu",
+    "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda", "NvTensorRTRTXExecutionProvider": "cuda",
+}  # fmt: skip
+"""Where an execution provider computes; others must be said."""
+
+_FUSED = re.compile(r"(/[A-Za-z]+/?|_nchwc|_nhwc|_token_\d+|_fused|_gemm_transpose|_quant)$")
+"""What fusions write behind a name: ``matmul/MatMulScaleFusion/``, ``relu_nchwc``."""
+
+Key = tuple[str, str, str, str]
+
+
+def read_onnxruntime(path: Path) -> Timings:
+    """The median over runs of every node's kernel, without the first run. Raises CostError."""
+    starts: list[float] = []
+    found: list[tuple[float, Key, float]] = []
+    for number, event in enumerate(events(path)):
+        name, category = str(event.get("name", "")), event.get("cat")
+        if category == "Session" and name == "model_run":
+            starts.append(_number(event, "ts", number))
+        elif category == "Node" and name.endswith(_KERNEL):
+            args = event.get("args")
+            args = args if isinstance(args, Mapping) else {}
+            node = str(args.get("node_index", ""))
+            key = (name.removesuffix(_KERNEL), str(args.get("op_name", "")), str(args.get("provider", "")), node)
+            seconds = seconds_of(event.get("dur"), f"event {number}", unit=_MICRO)
+            found.append((_number(event, "ts", number), key, seconds))
+    if not found:
+        raise CostError("holds no times of nodes", remedy="run the session before end_profiling()")
+    runs = sorted(starts)
+    rows = [
+        Row(name, over_runs(times), kind=kind, device=_DEVICES.get(provider, provider), aliases=_unfused(name))
+        for (name, kind, provider, _), times in _by_run(found, runs).items()
+    ]
+    count = max(len(runs), 1)
+    return Timings(f"ONNX Runtime profile of {count} {'run' if count == 1 else 'runs'}", tuple(rows))
+
+
+def _by_run(found: Iterable[tuple[float, Key, float]], runs: list[float]) -> dict[Key, list[float]]:
+    """Seconds of every node in every run that it is in; a node in a loop counts all its turns."""
+    sums: dict[Key, dict[int, float]] = {}
+    for start, key, seconds in found:
+        turns = sums.setdefault(key, {})
+        run = bisect_right(runs, start)
+        turns[run] = turns.get(run, 0.0) + seconds
+    return {key: [turns[run] for run in sorted(turns)] for key, turns in sums.items()}
+
+
+def _number(event: Mapping[str, Any], key: str, number: int) -> float:
+    value = event.get(key)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return float(value)
+    raise CostError(f"has no number {key!r}", where=f"event {number}", remedy="give the file as the session wrote it")
+
+
+def _unfused(name: str) -> tuple[str, ...]:
+    """A node's name without what fusions of ONNX Runtime write behind it, most exact first."""
+    found = [name := name.removeprefix("fused ")]
+    while (shorter := _FUSED.sub("", name)) != name:
+        found.append(name := shorter)
+    return tuple(found)

@@ -1,0 +1,92 @@
+"""Times by op and device, written by hand or by a script: CSV or JSON."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping
+from io import StringIO
+from pathlib import Path
+from statistics import median
+
+from placewise.costing.measured.content import whole_json, whole_text
+from placewise.costing.measured.table import Row, Timings
+from placewise.errors import CostError, InputError
+from placewise.units import parse_seconds
+
+COLUMNS = ["op", "device", "seconds"]
+_REMEDY = "give seconds ≥ 0 (or 5us, 1.5ms), or inf where the device cannot run it"
+
+Entry = tuple[str, str, str, object]
+"""Place in the file, op, device, time."""
+
+
+def read_csv(path: Path) -> Timings:
+    """Rows ``op,device,seconds`` under a line that says so. Raises CostError with the line."""
+    return _timings("times in CSV", _csv_entries(whole_text(path)))
+
+
+def read_json(path: Path) -> Timings:
+    """``[{"op": …, "device": …, "seconds": …}, …]`` or ``{op: {device: seconds}}``. Raises CostError."""
+    return _timings("times in JSON", _json_entries(whole_json(path)))
+
+
+def _timings(form: str, entries: Iterator[Entry]) -> Timings:
+    found: dict[tuple[str, str], list[float]] = {}
+    places: dict[tuple[str, str], str] = {}
+    for place, op, device, value in entries:
+        found.setdefault((op, device), []).append(_seconds(value, place))
+        places.setdefault((op, device), place)
+    rows = tuple(
+        Row(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
+        for (op, device), times in found.items()
+    )
+    several = sum(len(times) > 1 for times in found.values())
+    notes = (f"{several} ops have several times on one device: their median counts",) if several else ()
+    return Timings(form, rows, by_op=True, notes=notes)
+
+
+def _csv_entries(text: str) -> Iterator[Entry]:
+    rows = csv.reader(StringIO(text, newline=""), strict=True)
+    try:
+        if [name.strip() for name in next(rows, [])] != COLUMNS:
+            raise CostError("does not begin with the line op,device,seconds", where="line 1", remedy="add it")
+        for row in rows:
+            if row and len(row) != len(COLUMNS):
+                problem = f"has {len(row)} fields instead of 3"
+                raise CostError(problem, where=f"line {rows.line_num}", remedy="quote names with commas")
+            if row:
+                yield f"line {rows.line_num}", row[0], row[1].strip(), row[2]
+    except csv.Error as error:
+        raise CostError(f"is no CSV text ({error})", remedy="save it as UTF-8 with commas") from None
+
+
+def _json_entries(value: object) -> Iterator[Entry]:
+    if isinstance(value, list):
+        for number, entry in enumerate(value):
+            place = f"entry {number}"
+            known = isinstance(entry, Mapping) and isinstance(entry.get("op"), str)
+            if not known or not isinstance(entry.get("device", ""), str) or "seconds" not in entry:
+                remedy = 'write {"op": "conv1", "device": "cuda", "seconds": 0.001}'
+                raise CostError("names no op with its device and seconds", where=place, remedy=remedy)
+            yield place, entry["op"], entry.get("device", ""), entry["seconds"]
+    elif isinstance(value, Mapping):
+        for op, times in value.items():
+            if not isinstance(times, Mapping):
+                remedy = 'write {"conv1": {"cuda": 0.001}}'
+                raise CostError("has no times by device", where=f"op {op!r}", remedy=remedy)
+            for device, seconds in times.items():
+                yield f"op {op!r}", op, device, seconds
+    else:
+        raise CostError("holds neither a list nor a table of times", remedy="write op, device and seconds")
+
+
+def _seconds(value: object, place: str) -> float:
+    try:
+        seconds = parse_seconds(value) if isinstance(value, str) else float(json.dumps(value))
+    except (InputError, ValueError, TypeError):
+        seconds = math.nan
+    if isinstance(value, bool) or not seconds >= 0:
+        raise CostError(f"{str(value)[:40]!r} is not a time", where=place, remedy=_REMEDY)
+    return seconds

@@ -1,0 +1,39 @@
+"""One plain table for all formats: what took how long, and what the file says about which op it was."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One kernel, or one op, that took `seconds` per run.
+
+    `name` is what the file calls it, and `aliases` what the op may be called besides; `ops` are the names of all ops
+    that it stands for, where the file says them; `kind` is the type of kernel in the file's words; `device` a device's
+    name, a kind of device or ``"*"`` ("" where the file does not say); `place` where in the file it stands.
+    """
+
+    name: str
+    seconds: float
+    kind: str = ""
+    ops: tuple[str, ...] = ()
+    device: str = ""
+    place: str = ""
+    aliases: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """All rows of a file. `form` names its format.
+
+    `by_op`: rows are of ops and not of kernels: each has the name of an op, or a pattern for several that take so long
+    each, and holds all that a phase repeats. Otherwise the file is of a whole run, so that an op without a row of its
+    own ran inside another op's kernel. `in_order`: rows have no names of ops, but stand in the order in which they ran.
+    """
+
+    form: str
+    rows: tuple[Row, ...]
+    by_op: bool = False
+    in_order: bool = False
+    notes: tuple[str, ...] = ()

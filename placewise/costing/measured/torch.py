@@ -1,0 +1,163 @@
+"""torch.profiler's trace: the Chrome JSON of `export_chrome_trace`, also of several steps and with CUDA kernels.
+
+Operators that ran stand in it in order, nested in each other (category "cpu_op"); kernels are tied to the call that
+launched them by their correlation. It does not say which module an operator belongs to, so that only the order tells.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from placewise.costing.measured.content import events
+from placewise.costing.measured.medians import over_runs, seconds_of
+from placewise.costing.measured.table import Row, Timings
+from placewise.errors import CostError
+
+MOST_EVENTS = 3_000_000
+_MICRO = 1e-6
+_ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
+_LAUNCHES = frozenset({"cuda_runtime", "cuda_driver"})
+_STEP = "ProfilerStep#"
+
+
+@dataclass(slots=True)
+class Call:
+    """An operator that ran: when (microseconds), how long (seconds), and the operators inside it."""
+
+    name: str
+    start: float
+    end: float
+    seconds: float
+    inner: list[Call] = field(default_factory=list)
+    launched: float = 0.0
+
+
+@dataclass(slots=True)
+class _Trace:
+    calls: dict[object, list[Call]] = field(default_factory=lambda: defaultdict(list))
+    steps: list[float] = field(default_factory=list)
+    ends: list[float] = field(default_factory=list)
+    launches: dict[object, tuple[object, float]] = field(default_factory=dict)
+    kernels: list[tuple[object, str, float]] = field(default_factory=list)
+    count: int = 0
+
+
+def read_torch(path: Path, is_known: Callable[[str], bool]) -> Timings:
+    """Operators in the order in which they ran, at their medians over steps; kernels' times where there are any.
+
+    An operator that `is_known` refuses is looked into. Raises CostError.
+    """
+    trace = _Trace()
+    for number, event in enumerate(events(path)):
+        if event.get("ph") == "X":
+            _note(trace, event, f"event {number}")
+            if trace.count > MOST_EVENTS:
+                raise CostError(f"has more than {MOST_EVENTS:,} events", remedy="record fewer steps, without stacks")
+    calls = sorted((call for calls in trace.calls.values() for call in _nested(calls)), key=lambda call: call.start)
+    if not calls:
+        raise CostError("holds no operators", remedy="record with ProfilerActivity.CPU")
+    stray = _launch(trace)
+    flat = [part for call in calls for part in _flat(call, is_known, bool(trace.kernels))]
+    device = "cuda" if trace.kernels else "cpu"
+    steps, notes = _by_step(flat, trace)
+    rows = [
+        Row(steps[0][place].name, over_runs([step[place].seconds for step in steps]), device=device)
+        for place in range(len(steps[0]))
+    ]
+    rows += [Row(name, seconds / len(steps), device=device) for name, seconds in stray.items()]
+    count = len(steps)
+    form = f"torch.profiler trace of {count} {'step' if count == 1 else 'steps'}"
+    return Timings(form, tuple(rows), in_order=True, notes=notes)
+
+
+def _note(trace: _Trace, event: Mapping[str, Any], place: str) -> None:
+    category, args = event.get("cat"), event.get("args")
+    args = args if isinstance(args, Mapping) else {}
+    name = str(event.get("name", ""))
+    if category not in ("cpu_op", "user_annotation", *_ON_DEVICE, *_LAUNCHES):
+        return
+    start, seconds = event.get("ts"), seconds_of(event.get("dur"), place, unit=_MICRO)
+    if not isinstance(start, (int, float)) or isinstance(start, bool):
+        raise CostError("has no number 'ts'", where=place, remedy="give the trace as the profiler wrote it")
+    trace.count += 1
+    if category == "cpu_op":
+        trace.calls[str(event.get("tid"))].append(Call(name, start, start + seconds / _MICRO, seconds))
+    elif category == "user_annotation" and name.startswith(_STEP):
+        trace.steps.append(start)
+        trace.ends.append(start + seconds / _MICRO)
+    elif category in _LAUNCHES and "correlation" in args:
+        trace.launches[str(args["correlation"])] = str(event.get("tid")), start
+    elif category in _ON_DEVICE:
+        trace.kernels.append((str(args.get("correlation")), name, seconds))
+
+
+def _nested(calls: list[Call]) -> list[Call]:
+    """The outermost calls of one thread, with the others inside them."""
+    outer: list[Call] = []
+    stack: list[Call] = []
+    for call in sorted(calls, key=lambda call: (call.start, -call.end)):
+        while stack and call.start >= stack[-1].end:
+            stack.pop()
+        (stack[-1].inner if stack else outer).append(call)
+        stack.append(call)
+    return outer
+
+
+def _launch(trace: _Trace) -> dict[str, float]:
+    """Give kernels to the calls that launched them; returns the seconds of those that no call did, by name."""
+    stray: dict[str, float] = defaultdict(float)
+    starts: dict[object, list[float]] = {}
+    for thread, calls in trace.calls.items():
+        calls.sort(key=lambda call: call.start)
+        starts[thread] = [call.start for call in calls]
+    for correlation, name, seconds in trace.kernels:
+        thread, moment = trace.launches.get(correlation, ("", 0.0))
+        place = bisect_right(starts.get(thread, []), moment) - 1
+        while place >= 0 and trace.calls[thread][place].end < moment:
+            place -= 1
+        if place >= 0:
+            trace.calls[thread][place].launched += seconds
+        else:
+            stray[name] += seconds
+    return stray
+
+
+def _flat(call: Call, is_known: Callable[[str], bool], on_device: bool) -> list[Call]:
+    """The call itself if its name is known or nothing in it is; else what is in it, and what is left of its time."""
+    total = _launched(call) if on_device else call.seconds
+    if is_known(call.name) or not any(_is_known_within(inner, is_known) for inner in call.inner):
+        return [Call(call.name, call.start, call.end, total)]
+    parts = [part for inner in call.inner for part in _flat(inner, is_known, on_device)]
+    rest = max(total - sum(part.seconds for part in parts), 0.0)
+    return [*parts, Call(call.name, call.start, call.end, rest)]
+
+
+def _is_known_within(call: Call, is_known: Callable[[str], bool]) -> bool:
+    return is_known(call.name) or any(_is_known_within(inner, is_known) for inner in call.inner)
+
+
+def _launched(call: Call) -> float:
+    return call.launched + sum(_launched(inner) for inner in call.inner)
+
+
+def _by_step(calls: list[Call], trace: _Trace) -> tuple[list[list[Call]], tuple[str, ...]]:
+    """The steps that ran the same operators, as most did; all is one step where the trace has none."""
+    order = sorted(zip(trace.steps, trace.ends, strict=True))
+    starts = [start for start, _ in order]
+    steps: dict[int, list[Call]] = defaultdict(list)
+    for call in calls:
+        step = bisect_right(starts, call.start) - 1
+        if not order or (step >= 0 and call.start < order[step][1]):
+            steps[step].append(call)
+    if not steps:
+        raise CostError("holds no operators inside its steps", remedy="call profiler.step() after every step")
+    sequences = {step: tuple(call.name for call in found) for step, found in steps.items()}
+    usual = Counter(sequences.values()).most_common(1)[0][0]
+    alike = [steps[step] for step in sorted(steps) if sequences[step] == usual]
+    others = len(steps) - len(alike)
+    return alike, (f"{others} of its {len(steps)} steps ran other operators and do not count",) if others else ()
