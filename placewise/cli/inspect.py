@@ -53,6 +53,10 @@ def _print(found: Inspection) -> None:
     lines = [
         ("ops", f"{found.ops}{backward}, {found.tensors} tensors, {found.edges} edges"),
         ("work", flops),
+        *(
+            ("phase", f"{phase.name}, {phase.ops} ops, {format_count(phase.flops)}FLOP, ×{phase.repeats}")
+            for phase in found.phases
+        ),
         ("weights", f"{format_bytes(found.weight_bytes)}, {parameters}"),
         ("state", format_bytes(found.state_bytes)),
         ("activations", f"{format_bytes(found.activation_bytes)} in all tensors together"),

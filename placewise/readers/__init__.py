@@ -14,6 +14,7 @@ from placewise.readers.huggingface import read_huggingface
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
+from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
@@ -45,6 +46,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
     {
         "onnx": Format("ONNX model", lambda path, asked: read_onnx(path, dims=asked.dims)),
         "openvino": Format("OpenVINO IR", lambda path, asked: read_openvino(path, dims=asked.dims)),
+        "pt2": Format("torch.export program", lambda path, asked: read_pt2(path, dims=asked.dims)),
         "huggingface": Format(
             "Hugging Face configuration", lambda path, asked: read_huggingface(path, dims=asked.dims, dtype=asked.dtype)
         ),
@@ -79,6 +81,8 @@ def format_of(path: Path) -> str:
         raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None
     if path.suffix == ".onnx":
         return "onnx"
+    if looks_like_pt2(path):
+        return "pt2"
     if path.suffix == ".xml" or looks_like_openvino(start):
         return "openvino"
     if path.suffix == ".json" and _CONFIGURATION.search(start):

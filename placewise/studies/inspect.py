@@ -25,8 +25,20 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseRow:
+    """A phase: how often it runs for one sample, and what one run is."""
+
+    name: str
+    repeats: int
+    ops: int
+    flops: float
+
+
+@dataclass(frozen=True, slots=True)
 class Inspection:
     """Totals and tables. FLOPs (multiply-add = 2) are None where the file brings times instead of shapes.
+
+    FLOPs are per sample: what a phase repeats counts every time.
 
     `known_ops_share` is the share of ops whose FLOPs are known. `weights` counts storages, so tied weights once;
     `parameters` are their elements, buffers included.
@@ -50,13 +62,14 @@ class Inspection:
     by_scope: tuple[Row, ...]
     warnings: tuple[str, ...]
     graph_hash: str
+    phases: tuple[PhaseRow, ...] = ()
 
 
 def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
     """Look at a model; scopes are cut to `depth` parts."""
     graph = reading.graph
     work = work_of(graph) if reading.problem is None and reading.op_seconds is None else None
-    flops = np.zeros(graph.n_ops) if work is None else work.flops
+    flops = np.zeros(graph.n_ops) if work is None else work.flops * graph.op_repeats
     _, first = np.unique(graph.weights.storage, return_index=True)
     shapes = graph.weights.shape.take(first)
     counted = int(sum(int(np.prod(shape)) for shape in shapes)) if len(first) else 0
@@ -73,7 +86,7 @@ def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
         weight_bytes=_total(graph.weights.bytes[first]),
         state_bytes=_total(graph.ops.state_bytes),
         activation_bytes=_total(graph.tensors.bytes),
-        flops=None if work is None else float(work.flops.sum()),
+        flops=None if work is None else float(flops.sum()),
         known_ops_share=None if work is None else _known_share(work.known),
         inputs=_described(graph, np.flatnonzero(graph.tensors.producer < 0)),
         outputs=_described(graph, np.flatnonzero(graph.tensors.output)),
@@ -81,7 +94,14 @@ def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
         by_scope=_rows(graph, flops, scopes, graph.ops.scope.codes),
         warnings=(*reading.warnings, *unknown),
         graph_hash=graph.digest(),
+        phases=tuple(_phases(graph, flops)),
     )
+
+
+def _phases(graph: Graph, flops: Floats) -> Iterable[PhaseRow]:
+    for number, phase in enumerate(graph.phases):
+        ops = graph.ops.phase == number
+        yield PhaseRow(phase.name, phase.repeats, int(ops.sum()), float(flops[ops].sum()) / phase.repeats)
 
 
 def _total(sizes: np.ndarray) -> int:
