@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from placewise.errors import ModelFileError
 
 MOST = 1 << 30
+MOST_POSITIONS = 1 << 40
+"""Of all sequences together."""
 _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
 
 
@@ -57,6 +59,11 @@ def dims_of(given: Mapping[str, int], names: Mapping[str, str], defaults: Dims) 
             )
         values[fields[name]] = size
     dims = replace(defaults, **values)
+    if dims.batch * dims.sequences * dims.capacity > MOST_POSITIONS:
+        raise ModelFileError(
+            f"{dims.batch} × {dims.sequences} sequences of {dims.capacity} are more than any machine holds",
+            remedy="give smaller dimensions",
+        )
     if dims.length and dims.length < dims.prompt + dims.tokens:
         raise ModelFileError(
             f"a cache of length {dims.length} does not hold {dims.prompt} + {dims.tokens} tokens",

@@ -68,16 +68,16 @@ def offline() -> Iterator[None]:
     """Nothing is downloaded and nothing is printed while a model is built and traced."""
     import huggingface_hub.constants as hub
 
-    before, level = hub.HF_HUB_OFFLINE, transformers.logging.get_verbosity()
+    before, silenced = hub.HF_HUB_OFFLINE, logging.root.manager.disable
     hub.HF_HUB_OFFLINE = True
-    transformers.logging.set_verbosity(logging.CRITICAL)
+    logging.disable(logging.CRITICAL)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
         hub.HF_HUB_OFFLINE = before
-        transformers.logging.set_verbosity(level)
+        logging.disable(silenced)
 
 
 def _dtype_name(name: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from placewise.errors import InputError
+from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import Reading
 from placewise.readers.huggingface.dims import Dims, dims_of, in_use
@@ -40,7 +40,12 @@ def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:
     if once:
         repeats.watch(instance.module)
     apart = dims.experts_split > 0
-    graphs = [graph_of_run(instance, run, repeats, apart=apart) for run in runs_of(instance, dims)]
+    try:
+        runs = runs_of(instance, dims)
+    except (RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
+        said = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ModelFileError(f"its inputs cannot be made ({said[:200]})", remedy="check its values") from None
+    graphs = [graph_of_run(instance, run, repeats, apart=apart) for run in runs]
     if instance.task == "encoder":
         return single(graphs[0], source)
     second = graphs[1] if len(graphs) > 1 else None

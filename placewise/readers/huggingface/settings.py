@@ -53,10 +53,10 @@ def read_settings(source: str | Path) -> Settings:
 
 
 def _parsed(content: bytes) -> Mapping[str, Any]:
-    if not content.strip():
-        raise ModelFileError("the file is empty", remedy="give the config.json of a model")
     if len(content) > MOST_BYTES:
         raise ModelFileError("the file is far too long for a configuration", remedy="give the config.json of a model")
+    if not content.strip():
+        raise ModelFileError("the file is empty", remedy="give the config.json of a model")
     try:
         values = json.loads(content)
     except RecursionError:

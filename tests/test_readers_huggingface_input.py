@@ -1,0 +1,160 @@
+"""Hugging Face configurations: wrong files, wrong values and wrong dimensions end in one clear sentence."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+from huggingface_configs import SMALL, write_config
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from placewise.errors import ModelFileError, PlacewiseError
+from placewise.readers.huggingface import read_huggingface
+
+pytest.importorskip("torch", reason="configurations are built with PyTorch")
+pytest.importorskip("transformers", reason="configurations are built with transformers")
+
+TINY = {"prompt": 2, "tokens": 1}
+
+
+def refused(path, match, **options) -> None:
+    with pytest.raises(ModelFileError, match=match) as raised:
+        read_huggingface(path, **options)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_files_that_are_no_configuration(tmp_path):
+    """Missing, empty, no JSON, no object, no model type: each says what it is."""
+    path = tmp_path / "config.json"
+    refused(path, "cannot be read")
+    refused(tmp_path, "cannot be read")
+    for content, match in (
+        (b"", "empty"), (b"{", "no JSON"), (b"\xff\xfe\x00", "no JSON"), (b"[1, 2]", "no configuration"),
+        (b"{}", "no model_type"), (b'{"model_type": 3}', "no model_type"), (b"[" * 100_000, "nested too deeply"),
+    ):  # fmt: skip
+        path.write_bytes(content)
+        refused(path, match)
+    path.write_bytes(b" " * (5 << 20) + b"{}")
+    refused(path, "too long")
+
+
+def test_a_folder_stands_for_its_config(tmp_path):
+    """A folder with a config.json in it may be given instead of the file."""
+    write_config(tmp_path, "llama")
+    assert read_huggingface(tmp_path, dims=TINY).graph.n_ops
+
+
+def test_presets_that_do_not_exist():
+    """A name that is no preset comes with those that are near."""
+    with pytest.raises(ModelFileError, match="llama-3-70b"):
+        read_huggingface("hf:llama3-70b")
+    with pytest.raises(ModelFileError, match="no preset"):
+        read_huggingface("hf:../settings")
+
+
+def test_models_that_transformers_does_not_know(tmp_path):
+    """An unknown model type, code from elsewhere, and a state that has no price are refused."""
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "nonesuch"}')
+    refused(path, "knows no model_type 'nonesuch'")
+    refused(write_config(tmp_path, "llama", auto_map={"AutoModel": "x--y.Z"}), "code from elsewhere")
+    path.write_text('{"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 96}')
+    refused(path, "mamba|state|traced")
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"hidden_size": 10**12}, "hidden_size is 1000000000000"),
+        ({"hidden_size": 1e400}, "hidden_size is inf"),
+        ({"hidden_size": -32}, "refused|built"),
+        ({"hidden_size": "wide"}, "refused|built"),
+        ({"num_attention_heads": 0}, "refused|built"),
+        ({"vocab_size": None}, "refused|built"),
+        ({"hidden_act": "nonesuch"}, "refused|built"),
+        ({"layer_types": ["x"] * 3}, "refused|built|traced"),
+        ({"dtype": "float7"}, "element type is 'float7'"),
+        ({"hidden_size": 2**31, "intermediate_size": 2**31, "vocab_size": 2**31}, "."),
+    ],
+)
+def test_values_that_make_no_model(tmp_path, changes, match):
+    """Absurd sizes, wrong types and unknown words are refused by name, and soon."""
+    start = time.monotonic()
+    refused(write_config(tmp_path, "llama", **changes), match, dims=TINY)
+    assert time.monotonic() - start < 30
+
+
+def test_quantization_is_left_out_and_told(tmp_path):
+    """A configuration of a quantized model is read in its element type, with a note."""
+    path = write_config(tmp_path, "llama", quantization_config={"quant_method": "fp8"})
+    assert any("quantization" in note for note in read_huggingface(path, dims=TINY).warnings)
+
+
+def test_more_positions_than_the_model_has(tmp_path):
+    """Prompts longer than the model was made for are read, with a note."""
+    path = write_config(tmp_path, "gpt2")
+    assert any("positions" in note for note in read_huggingface(path, dims={"prompt": 64, "tokens": 1}).warnings)
+
+
+@pytest.mark.parametrize(
+    ("dims", "match"),
+    [
+        ({"nonesuch": 3}, "no dimension 'nonesuch'.*batch, prompt, tokens"),
+        ({"batch": 0}, "batch is 0"),
+        ({"prompt": 10**12}, "prompt is 1000000000000"),
+        ({"batch": True}, "batch is True"),
+        ({"batch": "two"}, "batch is two"),
+        ({"prompt": 10, "tokens": 5, "length": 12}, r"does not hold 10 \+ 5 tokens"),
+        ({"batch": 2**30, "prompt": 2**30}, "more than any machine holds"),
+    ],
+)
+def test_dimensions_that_do_not_fit(tmp_path, dims, match):
+    """Names that the model does not have, and sizes that make no sense, are refused."""
+    with pytest.raises(PlacewiseError, match=match):
+        read_huggingface(write_config(tmp_path, "llama"), dims=dims)
+
+
+def test_dimensions_of_other_models(tmp_path):
+    """A model that runs once has no tokens, and one that listens no prompt."""
+    refused(write_config(tmp_path, "bert"), "no dimension 'tokens'", dims={"tokens": 3})
+    refused(write_config(tmp_path, "whisper"), "no dimension 'prompt'", dims={"prompt": 3})
+    refused(write_config(tmp_path, "llama"), "element type is 'int8'", dtype="int8")
+
+
+def only_our_errors(path) -> None:
+    try:
+        read_huggingface(path, dims=TINY)
+    except PlacewiseError as error:
+        assert "\n" not in str(error)
+
+
+KEYS = sorted({key for kind in ("llama", "gpt_oss", "gemma2") for key in SMALL[kind]} | {"model_type", "rope_theta"})
+VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 40), st.integers(), st.floats(), st.text(max_size=5),
+    st.lists(st.integers(0, 4), max_size=3), st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
+)  # fmt: skip
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["llama", "gpt_oss", "gemma2"]), st.dictionaries(st.sampled_from(KEYS), VALUES, min_size=1))
+def test_any_values_end_in_a_graph_or_in_our_errors(tmp_path, kind, changes):
+    """Values of any type, in any key: a graph comes out, or an error of ours."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, **SMALL[kind], **changes}))
+    only_our_errors(path)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_bytes_end_in_a_graph_or_in_our_errors(tmp_path, data):
+    """Bytes of a good file changed, cut or added: a graph comes out, or an error of ours."""
+    path = write_config(tmp_path, "gpt2")
+    content = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place : place + data.draw(st.integers(0, 6))] = data.draw(st.binary(max_size=6))
+    path.write_bytes(bytes(content[: data.draw(st.sampled_from([place + 8, len(content)]))]))
+    only_our_errors(path)
