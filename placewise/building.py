@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from placewise.catalog import read_cluster
+from placewise.costing.measured import load_measured
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import InputError
 from placewise.files.cluster_file import cluster_of
-from placewise.files.costs_csv import load_costs_csv
 from placewise.files.costs_file import load_costs
+from placewise.files.format import format_name
 from placewise.files.plan_file import PlanFile, is_plan, load_plan, same_model
 from placewise.files.problem_file import constraints_of
 from placewise.files.records import naming
@@ -106,11 +107,11 @@ def _with_given(base: CostTable, graph: Graph, cluster: Cluster, wishes: Wishes)
     """The cost table with the figures of the files that the user names, and notes that say so."""
     notes: list[str] = []
     for name in wishes.costs:
-        if name.endswith(".csv"):
-            base = load_costs_csv(name, graph, cluster, base=base)
+        if format_name(name) == "placewise-costs":
+            base, said = load_costs(name, graph, cluster), tuple[str, ...]()
         else:
-            base = load_costs(name, graph, cluster)
-        notes.append(f"op times come from {name} where it names them: give it again to price the plan")
+            base, said = load_measured(name, graph, cluster, base)
+        notes += (*said, f"op times come from {name} where it names them: give it again to price the plan")
     return base, tuple(notes)
 
 

@@ -17,6 +17,7 @@ from placewise.model.problem import Problem
 from placewise.readers import Asked, read
 from placewise.readers.base import Reading
 from placewise.readers.huggingface import read_huggingface
+from placewise.readers.torch.live import read_live
 from placewise.transform.fold import fold
 from placewise.transform.training import OPTIMIZERS, to_training
 from placewise.wishes import NO_WISHES, Wishes
@@ -92,8 +93,11 @@ def _opened(model: Model, wishes: Wishes, inputs: Any) -> Reading:
         return Reading(model)
     if isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str):
         return _from_path(os.fspath(model), wishes)
-    remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
-    raise InputError(f"a {type(model).__name__} is no model", remedy=remedy)
+    reading = read_live(model, inputs, dims=wishes.dims)
+    if reading is None:
+        remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
+        raise InputError(f"a {type(model).__name__} is no model", remedy=remedy)
+    return _in_view(reading, wishes)
 
 
 def _from_path(model: str, wishes: Wishes) -> Reading:

@@ -14,6 +14,7 @@ from placewise.readers.huggingface import read_huggingface
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
+from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
 
@@ -47,6 +48,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "onnx": Format("ONNX model", lambda path, asked: read_onnx(path, dims=asked.dims)),
         "openvino": Format("OpenVINO IR", lambda path, asked: read_openvino(path, dims=asked.dims)),
         "pt2": Format("torch.export program", lambda path, asked: read_pt2(path, dims=asked.dims)),
+        "tensorflow": Format("TensorFlow graph", lambda path, asked: read_tensorflow(path, dims=asked.dims)),
         "huggingface": Format(
             "Hugging Face configuration", lambda path, asked: read_huggingface(path, dims=asked.dims, dtype=asked.dtype)
         ),
@@ -74,6 +76,8 @@ def format_of(path: Path) -> str:
     """The key in `FORMATS`, by suffix, else by the first bytes; ONNX if nothing else fits."""
     if (path / "config.json").is_file():
         return "huggingface"
+    if path.is_dir():
+        return "tensorflow"
     try:
         with path.open("rb") as file:
             start = file.read(_START).lstrip(b"\xef\xbb\xbf \t\r\n")
@@ -91,4 +95,6 @@ def format_of(path: Path) -> str:
         return "workload"
     if looks_like_pipedream(start):
         return "profile"
+    if path.suffix in (".pb", ".pbtxt") or looks_like_tensorflow(path):
+        return "tensorflow"
     return "onnx"
