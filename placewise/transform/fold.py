@@ -19,6 +19,8 @@ from placewise.transform.boundary import without_boundary
 from placewise.transform.rows import take_ops
 
 _PURE = frozenset({"openvino::FakeQuantize", "openvino::NotEqual", "openvino::SquaredDifference"})
+_PURE |= {f"aten::{name}" for name in ("ne", "rsqrt", "diff", "clone", "flip", "roll", "square", "exp2", "expm1")}
+_PURE |= {f"aten::{name}" for name in ("bucketize", "complex", "polar", "_weight_norm", "_weight_norm_interface")}
 """Kinds of foreign domains whose results follow from what they read."""
 _UNPACKS = frozenset({"Cast", "Sub", "Mul"})
 _MEASURES = frozenset({"Shape", "Size"})

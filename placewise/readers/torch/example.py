@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -58,36 +58,58 @@ def prepared(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int])
 
     Raises InputError for inputs that forward does not take, or dimensions that they do not have.
     """
-    args = (args,) if isinstance(args, torch.Tensor) else tuple(args) if isinstance(args, Sequence) else None
-    if args is None or not isinstance(kwargs, Mapping):
+    args = (args,) if isinstance(args, torch.Tensor) else args
+    if isinstance(args, (str, Mapping)) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
         raise InputError("example inputs are not a tuple and a mapping", remedy="give args=(x, …) and kwargs={…}")
+    given = Example(module, tuple(args), dict(kwargs))
+    signature = _signature(module)
     try:
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        if signature is not None:
+            signature.bind(*given.args, **given.kwargs)
     except TypeError as error:
         raise InputError(f"forward does not take these inputs ({error})", remedy="give one for each argument") from None
-    given = dict(bound.arguments)
     for name, number in dims.items():
-        _set_size(given, name, number)
-    bound.arguments.update(given)
-    example = Example(module, bound.args, bound.kwargs)
+        given = _with_size(given, name, number)
     if not any(tensor.is_meta for tensor in weights_of(module)):
-        return example
-    moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (bound.args, bound.kwargs))
+        return given
+    moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (given.args, dict(given.kwargs)))
     return Example(module, *moved)
 
 
-def _set_size(given: dict[str, Any], name: str, number: int) -> None:
+def named_inputs(example: Example) -> list[tuple[str, int | str, Any]]:
+    """What is given for each argument of forward: its name, where it stands (a place or a keyword), its value."""
+    signature = _signature(example.module)
+    plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [] if signature is None else [key for key, item in signature.parameters.items() if item.kind in plain]
+    names += [f"args_{place}" for place in range(len(example.args) - len(names))]
+    given = [(name, place, value) for place, (name, value) in enumerate(zip(names, example.args, strict=False))]
+    return [*given, *((name, name, value) for name, value in example.kwargs.items())]
+
+
+def _signature(module: nn.Module) -> inspect.Signature | None:
+    """None for a compiled forward, which has none that Python knows of."""
+    try:
+        return inspect.signature(module.forward)
+    except (ValueError, TypeError):
+        return None
+
+
+def _with_size(example: Example, name: str, number: int) -> Example:
     argument, _, axis = name.rpartition(":")
-    tensor = given.get(argument)
+    inputs = named_inputs(example)
+    place, tensor = next(((place, value) for called, place, value in inputs if called == argument), ("", None))
     if not isinstance(tensor, torch.Tensor) or not axis.isdecimal() or int(axis) >= tensor.dim():
-        places = [f"{key}:{place}" for key, value in given.items() if _is_tensor(value) for place in range(value.dim())]
-        raise InputError(f"no input has the dimension {name!r}", remedy=f"there are {', '.join(places) or 'none'}")
+        known = [f"{key}:{axis}" for key, _, value in inputs if _is_tensor(value) for axis in range(value.dim())]
+        raise InputError(f"no input has the dimension {name!r}", remedy=f"there are {', '.join(known) or 'none'}")
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise InputError(f"dimension {name!r} is {number!r}", remedy="give a whole number from 1")
     if not tensor.shape[int(axis)]:
         raise InputError(f"dimension {name!r} of the example is empty", remedy="give an example with an entry")
     rows = torch.arange(number, device=tensor.device) % tensor.shape[int(axis)]
-    given[argument] = tensor.index_select(int(axis), rows)
+    sized = tensor.index_select(int(axis), rows)
+    if isinstance(place, str):
+        return replace(example, kwargs={**example.kwargs, place: sized})
+    return replace(example, args=(*example.args[:place], sized, *example.args[place + 1 :]))
 
 
 def _is_tensor(value: Any) -> bool:

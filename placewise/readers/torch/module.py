@@ -51,6 +51,8 @@ def trace_module(
         listing, reason = export.exported(case, of_data)
         if listing is None:
             listing = record.recorded(case, reason)
+        if not listing.calls:
+            raise InputError("it calls no operation", remedy="give a module that computes something")
     except InputError as error:
         raise error.at(called) from None
     source = Source(called, "", RECORDED if reason else FORMAT, options={"dims": dims}, view="raw")

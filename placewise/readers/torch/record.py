@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 import weakref
 from collections.abc import Iterator, Mapping
@@ -17,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from placewise.errors import InputError
 from placewise.readers.torch.dtypes import dtype_name
-from placewise.readers.torch.example import Example, faked, tensors_in
+from placewise.readers.torch.example import Example, faked, named_inputs, tensors_in
 from placewise.readers.torch.kinds import written_by
 from placewise.readers.torch.layers import arguments_of_layer
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
@@ -89,9 +88,10 @@ class _Notes:
         self._names: dict[int, str] = {}
         self._by_memory: dict[object, tuple[str, weakref.ref[torch.Tensor]]] = {}
         self._counts: dict[str, int] = {}
+        self._unpacked: dict[str, list[str]] = {}
         for name, tensor in _named_weights(example.module):
             self._add_weight(name, tensor)
-        for name, value in _named_inputs(example):
+        for name, value in _input_tensors(example):
             self.inputs.append(self.add(name, value))
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
@@ -172,7 +172,24 @@ class _Notes:
             return Ref(self.name_of(value))
         if isinstance(value, (list, tuple)):
             return [self._plain(item) for item in value]
+        if isinstance(value, torch.ScriptObject):
+            return [Ref(name) for name in self._packed(value)]
         return value if isinstance(value, (bool, int, float, str)) else None
+
+    def _packed(self, value: torch.ScriptObject) -> list[str]:
+        """The weights inside an object of torch's own, such as the packed matrix of a quantized layer."""
+        scope = self.scopes[-1]
+        if scope not in self._unpacked:
+            self.hidden += 1
+            try:
+                found = tensors_in(value.__getstate__())
+            except (AttributeError, RuntimeError):
+                found = []
+            finally:
+                self.hidden -= 1
+            names = [f"{scope}.packed_{place}".lstrip(".") for place in range(len(found))]
+            self._unpacked[scope] = [self._add_weight(name, item) for name, item in zip(names, found, strict=True)]
+        return self._unpacked[scope]
 
     def listing(self, outputs: list[torch.Tensor]) -> Listing:
         names = tuple(dict.fromkeys(self.name_of(tensor) for tensor in outputs))
@@ -227,6 +244,8 @@ def _hooked(notes: _Notes) -> Iterator[None]:
     """Hooks on every module: the path that calls are made in, and known layers as one call each."""
     handles = []
     for path, module in notes.example.module.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
+            continue
         handles.append(module.register_forward_pre_hook(_entered(notes, path), with_kwargs=True))
         handles.append(module.register_forward_hook(_left(notes), with_kwargs=True, always_call=True))
     try:
@@ -263,13 +282,12 @@ def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from module.named_buffers(remove_duplicate=False)
 
 
-def _named_inputs(example: Example) -> Iterator[tuple[str, torch.Tensor]]:
+def _input_tensors(example: Example) -> Iterator[tuple[str, torch.Tensor]]:
     """Input tensors under the names of forward's arguments."""
-    bound = inspect.signature(example.module.forward).bind(*example.args, **example.kwargs)
-    for name, value in bound.arguments.items():
+    for name, _, value in named_inputs(example):
         found = tensors_in(value)
         for place, tensor in enumerate(found):
-            yield (name if len(found) == 1 and found[0] is value else f"{name}_{place}"), tensor
+            yield (name if found[0] is value else f"{name}_{place}"), tensor
 
 
 def _meta(tensor: torch.Tensor) -> Meta:
