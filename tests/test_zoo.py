@@ -101,8 +101,9 @@ def refused(name, dims=None, dtype="float32"):
 
 def test_bad_names_and_sizes_are_refused():
     """One sentence with the place and the remedy."""
-    assert "did you mean 'gnmt-8'" in refused("gnmt-9")
-    assert "wavenet-2x18" in refused("resnet")
+    assert "did you mean gnmt-2 or gnmt-4 or gnmt-8? it has rnnlm-2, " in refused("gnmt")
+    assert "did you mean resnet-50?" in refused("resnet50")
+    assert refused("").startswith("the zoo has no ''; it has rnnlm-2")
     assert refused("nmt", {"depth": 3}).startswith("zoo:nmt: has no dimension 'depth'; it has layers, batch")
     assert "give a whole number from 1" in refused("nmt", {"layers": 0})
     assert "give a whole number" in refused("nmt", {"layers": 2.5})

@@ -32,10 +32,15 @@ def names() -> tuple[str, ...]:
 def describe(name: str) -> Entry:
     """A workload's summary, paper and hyper-parameters; `str` of it is one line. Raises InputError."""
     if name not in ENTRIES:
-        near = get_close_matches(str(name), ENTRIES, n=1)
-        known = f"did you mean {near[0]!r}? " if near else ""
-        raise InputError(f"the zoo has no {name!r}", remedy=f"{known}It has {', '.join(ENTRIES)}".lstrip())
+        raise InputError(f"the zoo has no {name!r}", remedy=f"{_near(name)}it has {', '.join(ENTRIES)}")
     return ENTRIES[name]
+
+
+def _near(name: str) -> str:
+    """Names that may be meant: those that go on from here, else the most similar one."""
+    longer = [known for known in ENTRIES if name and known.startswith(name)]
+    near = longer or get_close_matches(name, ENTRIES, n=1)
+    return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def generate(name: str, dims: Mapping[str, int] = _NO_DIMS, dtype: str = "float32", *, training: bool = False) -> Graph:
