@@ -82,8 +82,8 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
             try:
                 value, at = decoder.raw_decode(text, at)
             except (ValueError, RecursionError):
-                more = next(pieces, "") if len(text) - at < LONGEST_EVENT else ""
-                if not more:
+                more = next(pieces, None) if len(text) - at < LONGEST_EVENT else None
+                if more is None:
                     raise CostError("is no whole trace: an event is broken off", remedy="record it again") from None
                 text, at = text[at:] + more, 0
                 continue

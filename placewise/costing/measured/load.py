@@ -76,7 +76,7 @@ def apply_measured(
     notes: list[str] = []
     hits = 0
     for word, rows in _by_device(timings, device).items():
-        columns = _columns(word, cluster, timings)
+        columns = _columns(word, cluster, skip=timings.by_op and not device)
         if not columns:
             continue
         hits += len(rows)
@@ -108,13 +108,12 @@ def _by_device(timings: Timings, device: str) -> dict[str, list[Row]]:
     return found
 
 
-def _columns(word: str, cluster: Cluster, timings: Timings) -> tuple[int, ...]:
+def _columns(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
+    """The devices that `word` means; none only where such rows may be passed over. Raises CostError."""
     columns = columns_of(word or only_kind(cluster), cluster)
-    if not columns and not (timings.by_op and word):
-        named = (
-            f"times are of {word!r}, which is no device of this cluster" if word else "it does not say of which device"
-        )
-        raise CostError(named, remedy=f"say it: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
+    if not columns and not (skip and word):
+        problem = f"times are of {word!r}, which is no device of this cluster" if word else "no device is named in it"
+        raise CostError(problem, remedy=f"say it: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
     return columns
 
 
