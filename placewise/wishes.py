@@ -122,7 +122,7 @@ def _whole(name: str, value: object, least: int, other: str = "") -> int:
 def _dims(value: object) -> dict[str, int]:
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InputError(f"dims is {_shown(value)}", remedy="give names and sizes, like {'batch': 8}")
-    return {name: _whole(f"the dimension {name!r}", size, 1) for name, size in value.items()}
+    return {name: _whole(f"the dimension {name!r}", size, 0) for name, size in value.items()}
 
 
 def _several(name: str, value: object) -> tuple[object, ...]:

@@ -231,7 +231,7 @@ def _check_rule(rule: Rule, known: set[str] | None) -> None:
 def _check_source(source: SourceRecord) -> None:
     dims, graph = source.options.get("dims", {}), source.options.get("graph")
     sizes = list(dims.values()) if isinstance(dims, Mapping) else [None]
-    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 < size < 1 << 40 for size in sizes):
+    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 <= size < 1 << 40 for size in sizes):
         raise PlanError("'source.options.dims' maps no names to sizes", remedy='write it like {"batch": 8}')
     if graph is not None and not isinstance(graph, str):
         raise PlanError("'source.options.graph' is not a text", remedy="choose inference or training")
