@@ -111,9 +111,13 @@ def test_weights_are_as_the_file_holds_them(raw):
 
 
 def test_scopes(raw):
-    """Module paths of torch are scopes."""
+    """Module paths of torch are scopes; layers that the converter made itself belong to what reads them."""
     scopes = set(raw("bert_base").ops.scope)
     assert {"encoder.layer.0.attention.self", "encoder.layer.11.output.LayerNorm", "pooler.dense"} <= scopes
+    graph = fold(raw("resnet50"))
+    convolutions = graph.ops.kind.equals("Conv")
+    assert {graph.ops.scope[op] for op in convolutions.nonzero()[0][:3]} == {"bn1", "layer1.0.bn1", "layer1.0.bn2"}
+    assert not any("::" in scope for scope in scopes)
 
 
 def test_packed_weights(raw):

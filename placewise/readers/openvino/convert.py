@@ -11,7 +11,7 @@ from placewise.model.graph import Graph, Source
 from placewise.readers.naming import distinct
 from placewise.readers.openvino.attributes import attributes_of
 from placewise.readers.openvino.kinds import CONSTANT, kind_of, position_of
-from placewise.readers.openvino.names import scope_of
+from placewise.readers.openvino.names import scopes_of
 from placewise.readers.openvino.net import Layer, Net, dtype_of, plain_type
 from placewise.readers.openvino.structure import Sources, constants, location_of
 
@@ -35,12 +35,13 @@ class _Draft:
 def to_graph(net: Net, sources: Sources, source: Source) -> Graph:
     """The raw view of `net`; `origin` holds the ids of layers."""
     draft = _Draft()
-    names, read = _names(net.layers), {made for made, _ in sources.values()}
+    names, scopes = _names(net.layers), scopes_of(net.layers, sources)
+    read = {made for made, _ in sources.values()}
     for row, layer in enumerate(net.layers):
         op = draft.builder.add_op(
             names[row],
             kind_of(layer),
-            scope=scope_of(layer.name),
+            scope=scopes[row],
             attributes=attributes_of(layer) | _decompression(net, sources, row),
             dtype=_compute_dtype(layer),
             origin=(layer.id,),
