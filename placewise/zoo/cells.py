@@ -4,9 +4,9 @@ Zoph et al., Learning Transferable Architectures, CVPR 2018, arXiv 1707.07012: f
 4032), that is 3 × 6 normal cells, 168 filters in the first of them, and a stem of 96, on images of 331 × 331. Real et
 al., Regularized Evolution, AAAI 2019, arXiv 1802.01548: figure 5, AmoebaNet-A with N = 6 and F = 190, the size of
 table 2 that is nearest to NASNet-A. Both stack them as figure 2 of Zoph et al. says: a convolution, two reduction
-cells, three rows of normal cells with a reduction cell between them, twice the filters behind each. A batch of 32 per
-worker (Zoph et al., appendix A). How outputs of earlier cells are fitted to the next one follows the published
-checkpoints. Dropout of paths and auxiliary classifiers are left out.
+cells, three rows of normal cells with a reduction cell between them, twice the filters behind each. How
+outputs of earlier cells are fitted to the next one follows the published checkpoints. Dropout of paths and auxiliary
+classifiers are left out. Assumed here: a batch of 32, and that these sizes are the ones that were placed.
 """
 
 from __future__ import annotations

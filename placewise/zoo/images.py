@@ -1,7 +1,7 @@
 """ResNet-50 and Inception-V3, from the architecture tables of their papers.
 
 He et al., Deep Residual Learning for Image Recognition, CVPR 2016, table 1 (50 layers, projection shortcuts; the
-stride of a stage's first block on its 3×3 convolution); a batch of 256 on 8 GPUs, so 32 each. Szegedy et al.,
+stride of a stage's first block on its 3×3 convolution); of its batch of 256, 32 are assumed. Szegedy et al.,
 Rethinking the Inception Architecture for Computer Vision, CVPR 2016, table 1 and figures 5 to 8, with the widths of
 the published checkpoint; Mirhoseini et al. (ICML 2017) place it with a batch of 32. While it is trained it has an
 auxiliary classifier and drops out half of the last features.

@@ -162,7 +162,7 @@ class Net:
             return value
         keep, shape = 1 - rate, value.shape
         with self.within("dropout"):
-            noise = self.op("RandomUniform", shape=shape, low=keep, high=1 + keep, dims=shape)
+            (noise,) = self.ops_of("RandomUniform", (), [shape], {"low": keep, "high": 1 + keep, "shape": shape})
             mask = self.each("Floor", noise)
             return self.each("Mul", self.each("Div", value, self.constant(keep)), mask)
 

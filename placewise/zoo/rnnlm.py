@@ -2,8 +2,8 @@
 
 Jozefowicz et al., Exploring the Limits of Language Modeling, arXiv 1602.02410: LSTM-2048-512 (2048 units projected to
 512, embeddings of 512), 793,470 words, a softmax sampled with 8192 words, 20 steps, 10 % dropout. Mirhoseini et al.
-(ICML 2017) place it with 2 layers and a batch of 64, Zhou et al. (GDP, 2019) with 2, 4 and 8 layers; neither says the
-other sizes, so those of Jozefowicz et al. are taken.
+(ICML 2017) place it with 2 layers and a batch of 64, Zhou et al. (GDP, 2019) with 2, 4 and 8 layers. That they kept
+the other sizes is assumed.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """BERT and Transformer-XL.
 
 Devlin et al., BERT, NAACL 2019, arXiv 1810.04805, section 3: 12 layers of width 768 with 12 heads (base), 24 of 1024
-with 16 (large), 30,522 word pieces, 10 % dropout; sentences of 128 words, as in nine tenths of pre-training, and a
-batch of 32 (fine-tuning, appendix A.3). The graph ends in the pooler, as the published checkpoint does.
+with 16 (large), 10 % dropout; sentences of 128 words, as in nine tenths of pre-training, and a batch of 32, one of
+those for fine-tuning (appendix A). The graph ends in the pooler and knows 30,522 word pieces, as the published
+checkpoints do.
 
 Dai et al., Transformer-XL, ACL 2019, arXiv 1901.02860, appendix: the model of 12 layers for enwik8 (width 512, 8 heads,
 inner width 2048, segments and memory of 512, 204 symbols, a batch of 22, 10 % dropout), here with 2, 4 or 8 layers as
-Zhou et al. (GDP, 2019) place it; they do not say the other sizes.
+Zhou et al. (GDP, 2019) place it. That they took this model and not another one of the paper is assumed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ GNMT: Wu et al., Google's Neural Machine Translation System, arXiv 1609.08144: 1
 bottom of the encoder, residual connections from the third layer on, additive attention by the lowest decoder layer
 whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. The length of sentences, 75
 pieces, is that of the MLPerf training benchmark (NVIDIA's GNMT, MAX_SEQ_LEN). What neither says is taken from
-TensorFlow's implementation (tensorflow/nmt): 20 % dropout, a decoder that starts from the encoder's last states. The
-placement papers do not say lengths.
+TensorFlow's implementation (tensorflow/nmt): 20 % dropout, a decoder that starts from the encoder's last states. What
+lengths the placement papers unrolled is not known.
 
 NMT: tensorflow/nmt's standard model of two layers (unidirectional, attention of Luong et al. 2015 with input feeding,
 sentences of 50 words, to which the decoder adds one that begins or ends them), with the batch of 64 of Mirhoseini et
