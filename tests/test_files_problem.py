@@ -14,10 +14,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import RootModel
 
+from placewise.costing.measured import load_measured
 from placewise.errors import ClusterError, CostError, InputError, ModelFileError
 from placewise.files.cluster_file import cluster_from_dict, cluster_to_dict
 from placewise.files.columns import read_columns, write_columns
-from placewise.files.costs_csv import load_costs_csv, save_costs_csv
+from placewise.files.costs_csv import save_costs_csv
 from placewise.files.costs_file import CostsHeader, load_costs, save_costs
 from placewise.files.problem_file import ProblemHeader, load_problem, save_problem
 from placewise.model.builder import GraphBuilder
@@ -183,48 +184,9 @@ def test_csv_round_trip(tmp_path: Path) -> None:
     seconds = np.array([[0.1, math.inf], [1e-320, 1 / 3], [0, 1e300], [5, 6]])
     save_costs_csv(CostTable.given(seconds, transfer_seconds_of(graph, cluster)), graph, cluster, path)
     assert path.read_text("utf-8").splitlines()[:2] == ["op,device,seconds", '"a,b",g,0.1']
-    costs = load_costs_csv(path, graph, cluster)
+    base = CostTable.given(np.ones_like(seconds), transfer_seconds_of(graph, cluster))
+    costs, _ = load_measured(str(path), graph, cluster, base)
     assert costs.op_seconds.tobytes() == seconds.tobytes()
-    assert costs.transfer_source == "bytes"
-
-
-def test_csv_over_a_base(tmp_path: Path) -> None:
-    """A partial file replaces only the figures that it gives; devices that the cluster lacks are passed over."""
-    graph, cluster, path = chain(), pair("g", "h"), tmp_path / "c.csv"
-    path.write_text("\ufeffop,device,seconds\nb,h,7.5\n\nb,other,1\n", "utf-8")
-    zero = np.zeros((3, 2), np.int8)
-    base = CostTable(table(graph, cluster).op_seconds, transfer_seconds_of(graph, cluster), zero, ("roofline",))
-    costs = load_costs_csv(path, graph, cluster, base=base)
-    assert costs.op_seconds.tolist() == [[0.0, 0.1], [1.0, 7.5], [2.0, 2.1]]
-    assert [[costs.sources[code] for code in row] for row in costs.op_source] == [
-        ["roofline", "roofline"], ["roofline", "given"], ["roofline", "roofline"],
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "line 1: does not begin"),
-        ("a,g,1\n", "line 1: does not begin"),
-        ("op,device,seconds\na,g\n", "line 2: has 2 fields"),
-        ("op,device,seconds\nz,g,1\n", "line 2: the model has no op 'z'"),
-        ("op,device,seconds\na,g,1\na,g,2\n", "line 3: a second time"),
-        ("op,device,seconds\na,g,nan\n", "line 2: 'nan' is not a time"),
-        ("op,device,seconds\na,g,-1\n", "line 2: '-1' is not a time"),
-        ("op,device,seconds\na,g,fast\n", "line 2: 'fast' is not a time"),
-        ("op,device,seconds\na,g,1\n", "has no time of op 'b' on g"),
-        ('op,device,seconds\n"a,g,1\n', "is not a CSV text"),
-    ],
-)
-def test_bad_csv(tmp_path: Path, text: str, message: str) -> None:
-    """Every fault is named with its line."""
-    (tmp_path / "c.csv").write_text(text)
-    with pytest.raises(CostError, match=message) as caught:
-        load_costs_csv(tmp_path / "c.csv", chain(), pair("g"))
-    assert str(tmp_path / "c.csv") in str(caught.value)
-    (tmp_path / "c.csv").write_bytes(b"\xff\xfe")
-    with pytest.raises(CostError, match="is not a CSV text"):
-        load_costs_csv(tmp_path / "c.csv", chain(), pair("g"))
 
 
 JSON_VALUES = st.recursive(
