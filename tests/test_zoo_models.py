@@ -140,3 +140,28 @@ def test_transformer_xl_layer_by_hand():
     projections = batch * seen * width * 3 * width + seen * width * width + batch * length * width * width
     scores = 3 * batch * length * seen * width
     assert four - two == 2 * 2 * (projections + scores + 2 * batch * length * width * inner)
+
+
+def longest_chain(graph):
+    """LSTM steps on the path that has most of them: each splits its gates once."""
+    depth = [0] * graph.n_ops
+    for op, kind in enumerate(graph.ops.kind):
+        makers = graph.tensors.producer[graph.inputs_of(op)].tolist()
+        gates = kind == "Split" and ".step." in graph.ops.scope[op]
+        depth[op] = max((depth[maker] for maker in makers if maker >= 0), default=0) + gates
+    return max(depth)
+
+
+@pytest.mark.parametrize("layers", [2, 3, 5])
+def test_steps_depend_on_each_other_as_the_models_say(layers):
+    """By hand: a grid of steps and layers; attention that is fed back puts the decoder's cells in line.
+
+    Decoder layers start from the encoder's last states, so the first step does not wait for attention. Above a layer
+    that runs both ways, the first step waits for all steps below.
+    """
+    source, target = 7, 4
+    lengths = {"source_steps": source, "target_steps": target, "layers": layers}
+    assert longest_chain(generate("rnnlm-2", {"steps": 9, "layers": layers})) == 9 + layers - 1
+    assert longest_chain(generate("nmt", lengths)) == source + target * layers
+    encoder = source + (source + layers - 2)
+    assert longest_chain(generate("gnmt-2", lengths)) == encoder + target - 1 + layers - 1
