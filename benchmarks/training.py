@@ -55,8 +55,10 @@ FAMILIES = {
     "lookups": "Gather GatherND gradient::Gather / embedding embedding_dense_backward gather",
 }
 """Families of kinds: ours, and ATen's behind the stroke. Views, copies and what makes masks are in none."""
-VIEWS = """view t transpose permute expand unsqueeze squeeze select slice alias detach split split_with_sizes getitem
-    _unsafe_view reshape""".split()
+VIEWS = frozenset((
+    "view", "_unsafe_view", "reshape", "t", "transpose", "permute", "expand", "unsqueeze", "squeeze", "select", "slice",
+    "alias", "detach", "split", "split_with_sizes", "getitem",
+))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,15 +106,22 @@ MODELS = {
 }
 
 
-class _Summed(nn.Module):
-    """A model whose loss is the sum of an output."""
+class Wrapped(nn.Module):
+    """A model that gives one of its outputs only."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
         self.inside, self.output = model.build(), model.output
 
-    def forward(self, *inputs: Tensor) -> tuple[Tensor]:
-        return (self.output(self.inside(*inputs)).sum(),)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.output(self.inside(*inputs))
+
+
+class _Summed(Wrapped):
+    """A model whose loss is the sum of an output."""
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor]:  # type: ignore[override]
+        return (super().forward(*inputs).sum(),)
 
 
 def ours(name: str, model: Model) -> dict[str, Any]:
@@ -120,11 +129,14 @@ def ours(name: str, model: Model) -> dict[str, Any]:
     graph = fold(read_onnx(ROOT / "examples" / "models" / f"{name}.onnx", dims=model.dims).graph)
     started = time.perf_counter()
     trained = to_training(graph, optimizer="sgd", loss=False)
-    seconds = time.perf_counter() - started
+    return {"seconds": time.perf_counter() - started, **measured(trained)}
+
+
+def measured(trained: Graph) -> dict[str, Any]:
+    """What a training graph holds."""
     work, late = work_of(trained), trained.ops.backward
     counted = sum(work.op_class.equals(name) for name in ("matmul", "conv", "attention")).astype(bool)
     return {
-        "seconds": seconds,
         "forward": _families(kind for kind, back in zip(trained.ops.kind, late, strict=True) if not back),
         "backward": _families(kind for kind, back in zip(trained.ops.kind, late, strict=True) if back),
         "forward_flops": float(work.flops[counted & ~late].sum()),
@@ -154,22 +166,28 @@ def _saved_here(graph: Graph) -> int:
 def theirs(model: Model) -> dict[str, Any]:
     """What PyTorch's joint graph holds, and what its counter counts."""
     with torch.device("meta"):
-        module, inputs = _Summed(model), model.inputs()
-        joint, _ = aot_export_module(module, inputs, trace_joint=True, output_loss_index=0)
-        with FlopCounterMode(display=False) as counter:
-            (loss,) = module(*inputs)
-            forward = counter.get_total_flops()
-            loss.backward()
+        module = _Summed(model)
+        joint, _ = aot_export_module(module, model.inputs(), trace_joint=True, output_loss_index=0)
+    forward_flops, backward_flops = counted(model)
     nodes = [node for node in joint.graph.nodes if node.op == "call_function"]
     late = _behind(next(node for node in nodes if _kind(node) == "ones_like"))
     return {
         "forward": _families(_kind(node) for node in nodes if node not in late),
         "backward": _families(_kind(node) for node in nodes if node in late),
-        "forward_flops": float(forward),
-        "backward_flops": float(counter.get_total_flops() - forward),
+        "forward_flops": forward_flops,
+        "backward_flops": backward_flops,
         "saved_bytes": _saved_there(nodes, late),
         "gradient_bytes": sum(parameter.nbytes for parameter in module.parameters()),
     }
+
+
+def counted(model: Model) -> tuple[float, float]:
+    """FLOPs of a forward pass and of a backward pass, as torch counts them."""
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        (loss,) = _Summed(model)(*model.inputs())
+        forward = counter.get_total_flops()
+        loss.backward()
+    return float(forward), float(counter.get_total_flops() - forward)
 
 
 def _behind(start: Node) -> set[Node]:

@@ -10,18 +10,10 @@ from dataclasses import dataclass
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
+from placewise.transform.training.constants import is_buffer, is_constant, makers_of_scores
 from placewise.transform.training.rules.table import entry_of
 from placewise.transform.training.values import Value, positions_of
 
-_ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Clip"))
-"""Kinds in which a weight of one element is a constant of the formula: nobody trains it."""
-
-_TABLES = frozenset(("Mul", "Div"))
-"""Kinds in which a weight with several long dimensions is a table (cosines of positions), and not trained."""
-_MASK = {"Attention": 3, "aten::scaled_dot_product_attention": 3}
-"""Where a weight is a mask, and not trained."""
-_BUFFERS = ("inv_freq", "running_mean", "running_var")
-"""How the names of weights end that models keep and do not train."""
 _FIRST_WAIT = 64
 """From this argument position on, readers put what an op must wait for without computing with it."""
 
@@ -42,20 +34,20 @@ class Flow:
 def flow_of(graph: Graph, frozen: Sequence[str] = ()) -> Flow:
     """Where gradients can flow in a forward graph; weights whose name matches a pattern of `frozen` do not train.
 
-    A weight trains if it is of floating point (or of unknown type) and an op uses it where a gradient can flow to,
-    but not as a single number in arithmetic, as a table that something is multiplied by, or as the mask of an
-    attention, nor under the name of a buffer. Tied weights train together.
+    A weight trains if it is of floating point (or of unknown type) and an op uses it where a gradient can flow to and
+    models do not have constants (`constants.py`). Tied weights train together.
     """
     tensors, weights = _values(graph.tensors, False), _values(graph.weights, True)
     arguments = _arguments(graph, tensors, weights)
     results = [[tensors[t] for t in graph.outputs_of(op)] for op in range(graph.n_ops)]
     kinds = list(graph.ops.kind)
     floating = [
-        _is_floating(value) and not name.endswith(_BUFFERS) and not _matches(name, frozen)
+        _is_floating(value) and not is_buffer(name) and not _matches(name, frozen)
         for value, name in zip(weights, graph.weights.name, strict=True)
     ]
     storage = graph.weights.storage.tolist()
-    open_at = [_open(kind, of) for kind, of in zip(kinds, arguments, strict=True)]
+    scores = makers_of_scores(graph)
+    open_at = [_open(kinds[op], of, op in scores) for op, of in enumerate(arguments)]
     trains = {
         storage[of[at].number]
         for of, places in zip(arguments, open_at, strict=True)
@@ -108,19 +100,10 @@ def starts(graph: Graph, flow: Flow) -> list[int]:
     return sorted(chosen)
 
 
-def _open(kind: str, arguments: dict[int, Value]) -> tuple[int, ...]:
+def _open(kind: str, arguments: dict[int, Value], scores: bool) -> tuple[int, ...]:
     """The arguments that a gradient could flow to."""
     wrt = positions_of(entry_of(kind).wrt, max(arguments, default=-1) + 1)
-    return tuple(at for at in wrt if at in arguments and not _is_constant(kind, at, arguments[at]))
-
-
-def _is_constant(kind: str, at: int, value: Value) -> bool:
-    """Whether an argument is a weight that stands where models have constants."""
-    if not value.is_weight:
-        return False
-    if kind in _ARITHMETIC and math.prod(value.shape) == 1:
-        return True
-    return _MASK.get(kind) == at or (kind in _TABLES and sum(dim > 1 for dim in value.shape) > 1)
+    return tuple(at for at in wrt if at in arguments and not is_constant(kind, at, arguments[at], scores=scores))
 
 
 def _values(table: Tensors | Weights, is_weight: bool) -> list[Value]:

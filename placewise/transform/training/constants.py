@@ -1,0 +1,38 @@
+"""Which weights are constants. Formats rarely say what is a parameter, so it is told by where a weight stands."""
+
+from __future__ import annotations
+
+import math
+
+from placewise.model.graph import Graph
+from placewise.transform.training.values import Value
+
+_ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Clip"))
+_TABLES = frozenset(("Mul", "Div"))
+_MASK = {"Attention": 3, "aten::scaled_dot_product_attention": 3}
+_BUFFERS = ("inv_freq", "running_mean", "running_var")
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a weight is called like what models keep and do not train: frequencies, running statistics."""
+    return name.endswith(_BUFFERS)
+
+
+def is_constant(kind: str, at: int, value: Value, *, scores: bool) -> bool:
+    """Whether an argument is a weight that stands where models have constants.
+
+    A single number in arithmetic; a table that something is multiplied by, longer than 1 in several dimensions
+    (cosines of positions); the mask of an attention, also where it is added to what a softmax reads (`scores`).
+    """
+    if not value.is_weight:
+        return False
+    if kind in _ARITHMETIC and math.prod(value.shape) == 1:
+        return True
+    long = sum(dim > 1 for dim in value.shape)
+    return _MASK.get(kind) == at or (kind in _TABLES and long > 1) or (kind == "Add" and scores and long > 1)
+
+
+def makers_of_scores(graph: Graph) -> set[int]:
+    """The ops whose results a softmax reads."""
+    readers = graph.ops.kind.equals("Softmax")[graph.edges.consumer]
+    return set(graph.tensors.producer[graph.edges.value[readers]].tolist())
