@@ -48,7 +48,8 @@ def nmt(net: Net, sizes: Sizes) -> None:
                 cells.append(lstm.cell(net, 2 * hidden if not layer else hidden, hidden))
         fed, outputs = net.input("attention.first", batch, hidden), []
         for step, word in enumerate(words):
-            x = net.concat((word, fed), axis=1)
+            with net.within("layer.0.step", step):
+                x = net.concat((word, fed), axis=1)
             for layer, cell in enumerate(cells):
                 with net.within("layer", layer, "step", step):
                     states[layer] = lstm.step(net, cell, net.dropout(x, DROPOUT), states[layer])
