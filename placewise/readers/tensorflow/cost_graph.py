@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from placewise.errors import GraphError, ModelFileError
 from placewise.model.builder import GraphBuilder
-from placewise.model.graph import Source
+from placewise.model.graph import Graph, Source
 from placewise.readers.base import Reading
-from placewise.readers.tensorflow.draft import Names, refuse_size
+from placewise.readers.tensorflow.draft import Names, in_gradients, refuse_size
 from placewise.readers.tensorflow.types import dtype_of, shape_of
 
 _US = 1e-6
 _LARGEST = 2**62
+_TRANSPORT = re.compile(r"(.+)/_(\d{1,9})")
+_Port = tuple[int, int]
 _ENDS = ("_SOURCE", "_SINK")
 MOST_OUTPUTS = 65_536
 
@@ -23,9 +28,12 @@ MOST_OUTPUTS = 65_536
 def cost_graph_reading(proto: Any, source: Source) -> Reading:
     """The graph of a CostGraphDef; `op_seconds` are its compute costs, which are microseconds.
 
-    State is the persistent memory; temporary memory stays an attribute. Raises ModelFileError or GraphError.
+    State is the persistent memory; temporary memory stays an attribute. What was sent to another device is an edge
+    again. Raises ModelFileError or GraphError.
     """
-    nodes = [node for node in proto.node if node.name not in _ENDS]
+    moved = _moved(proto.node)
+    transports = {node for pair in moved.values() for node in pair[:2]}
+    nodes = [node for node in proto.node if node.name not in _ENDS and node.id not in transports]
     if not nodes:
         raise ModelFileError("there is no cost graph in it", remedy="was anything run while it was recorded?")
     builder, names, values = GraphBuilder(), Names(), Names()
@@ -54,12 +62,33 @@ def cost_graph_reading(proto: Any, source: Source) -> Reading:
         seconds[name] = max(node.compute_cost, 0) * _US
         for port, info in enumerate(node.output_info):
             tensor_of[node.id, port] = _add_output(builder, op_of[node.id], info, node.is_final, values, name, port)
-    skipped = {node.id for node in proto.node if node.name in _ENDS}
+    skipped = {node.id for node in proto.node if node.name in _ENDS} | transports
     for node in nodes:
-        _connect(builder, node, op_of, tensor_of, skipped, values)
-    graph = builder.build(source)
+        _connect(builder, node, op_of, tensor_of, skipped, values, {port: pair[2] for port, pair in moved.items()})
+    graph = _with_backward(builder.build(source))
     times = np.array([seconds[name] for name in graph.ops.name])
     return Reading(graph, warnings=_warnings(nodes), op_seconds=times)
+
+
+def _moved(nodes: Sequence[Any]) -> dict[_Port, tuple[int, int, _Port]]:
+    """Transfers between devices: by the output of a receiver, receiver and sender and what was sent.
+
+    TensorFlow writes a transfer as two nodes, ``tensor/_8`` which sends and ``tensor/_9`` which receives.
+    """
+    senders, receivers = {}, {}
+    for node in nodes:
+        match = _TRANSPORT.fullmatch(node.name)
+        if match and len(node.input_info) == 1 and not node.output_info:
+            senders[match[1], int(match[2])] = node
+        elif match and not node.input_info and len(node.output_info) == 1:
+            receivers[match[1], int(match[2])] = node
+    found = {}
+    for (tensor, number), node in receivers.items():
+        sender = senders.get((tensor, number - 1))
+        if sender is not None:
+            sent = sender.input_info[0]
+            found[node.id, 0] = (node.id, sender.id, (sent.preceding_node, sent.preceding_port))
+    return found
 
 
 def _add_output(builder: GraphBuilder, op: int, info: Any, is_final: bool, values: Names, name: str, port: int) -> int:
@@ -74,11 +103,12 @@ def _add_output(builder: GraphBuilder, op: int, info: Any, is_final: bool, value
 
 def _connect(
     builder: GraphBuilder, node: Any, op_of: dict[int, int], tensor_of: dict[tuple[int, int], int],
-    skipped: set[int], values: Names,
+    skipped: set[int], values: Names, moved: dict[_Port, _Port],
 ) -> None:  # fmt: skip
     op = op_of[node.id]
     for position, info in enumerate(node.input_info):
         key = (info.preceding_node, info.preceding_port)
+        key = moved.get(key, key)
         if key[0] in skipped:
             continue
         if key not in tensor_of:
@@ -101,6 +131,15 @@ def _connect(
                 op_of[other], shape=(0,), dtype="bool", name=values.distinct(f"^{other}")
             )
         builder.add_edge(tensor_of[other, -1], op)
+
+
+def _with_backward(graph: Graph) -> Graph:
+    """The graph with the ops of gradients, by their names, and everything after them marked as backward."""
+    backward = [in_gradients(name) for name in graph.ops.name]
+    for op in range(graph.n_ops):
+        producers = graph.tensors.producer[graph.inputs_of(op)].tolist()
+        backward[op] = backward[op] or any(producer >= 0 and backward[producer] for producer in producers)
+    return replace(graph, ops=replace(graph.ops, backward=np.array(backward, np.bool_)))
 
 
 def _warnings(nodes: list[Any]) -> tuple[str, ...]:

@@ -15,7 +15,6 @@ from placewise.readers.tensorflow.lists import HANDLE, LIST_PORTS
 from placewise.readers.tensorflow.nodes import Node
 from placewise.readers.tensorflow.types import Array, Shape
 
-MOST_OPS = 2_000_000
 _MOST_BYTES = 2**62
 _FLOATING = ("float", "bfloat", "complex")
 _GRADIENT_SCOPES = ("gradients", "gradient_tape")
@@ -84,8 +83,6 @@ class Draft:
     ) -> tuple[int, list[Value]]:
         """Add the op of a call and its results; `after` are ops that must come first, `more` weights that it holds."""
         node, builder = call.node, self.builder
-        if builder.n_ops >= MOST_OPS:
-            raise ModelFileError(f"it unfolds to more than {MOST_OPS:,} ops", remedy="export a smaller part of it")
         name = self.names.distinct(f"{path}{node.name}")
         gradient = is_backward_kind(node.op) or in_gradients(name) or any(value.backward for value in call.args)
         backward = gradient and kind != "Constant"

@@ -28,14 +28,18 @@ _GRAPH: Paths = {1: _NODE, 2: {1: {3: _NODE}}}  # GraphDef.node; library, functi
 _PATHS: dict[str, Paths] = {"GraphDef": _GRAPH, "MetaGraphDef": {2: _GRAPH}, "SavedModel": {2: {2: _GRAPH}}}
 
 _OP = re.compile(rb"[A-Za-z_][\w>]*")
-_TEXTS = (
-    ("SavedModel", re.compile(r"^\s*(saved_model_schema_version|meta_graphs)\b", re.MULTILINE)),
-    ("MetaGraphDef", re.compile(r"^(meta_info_def|graph_def|signature_def)\b", re.MULTILINE)),
-    ("RunMetadata", re.compile(r"^(step_stats|cost_graph)\b", re.MULTILINE)),
-    ("GraphDef", re.compile(r"^\s*(op|node_def)\b\s*[:{<]", re.MULTILINE)),
-    ("CostGraphDef", re.compile(r"^\s*(id|output_info|input_info|compute_cost|device)\b\s*[:{<]", re.MULTILINE)),
-    ("GraphDef", re.compile(r"^(node|library|versions)\b\s*[{<:]", re.MULTILINE)),
+_TEXTS = tuple(
+    (kind, re.compile(rf"(?:^|[\s{{<])(?:{fields})\s*[:{{<]"))
+    for kind, fields in (
+        ("SavedModel", "saved_model_schema_version|meta_graphs"),
+        ("MetaGraphDef", "meta_info_def|graph_def|signature_def"),
+        ("RunMetadata", "step_stats|cost_graph"),
+        ("GraphDef", "op|node_def"),
+        ("CostGraphDef", "id|output_info|input_info|compute_cost|control_input"),
+        ("GraphDef", "node|library|versions"),
+    )
 )
+"""Names of fields by which a text is known; the first that is found decides."""
 
 
 class Loaded(NamedTuple):
@@ -140,7 +144,7 @@ def _first_kind(inner: list[tuple[int, int, bytes]]) -> str:
         wire, op = by_number.get(2, (LENGTH, b""))
         if wire == LENGTH and _OP.fullmatch(op):
             return "GraphDef"
-        return "CostGraphDef" if len(by_number) > 1 and set(by_number) <= set(range(1, 18)) else ""
+        return "CostGraphDef" if set(by_number) <= set(range(1, 18)) else ""
     return "MetaGraphDef" if {2, 4, 5, 6} & set(by_number) else ""
 
 

@@ -66,13 +66,18 @@ def _located(node: Node) -> list[str]:
 
 def _learned(ops: Sequence[Made]) -> list[list[int]]:
     """By variable that an update changes, the ops that use it."""
-    changed = {weight for made in ops if made.backward and "Apply" in made.node.op for weight in made.weights[:1]}
+    changed = {weight for made in ops if made.backward and _changes(made.node.op) for weight in made.weights[:1]}
     users: dict[int, list[int]] = {weight: [] for weight in sorted(changed)}
     for op, made in enumerate(ops):
         for weight in made.weights:
             if weight in users:
                 users[weight].append(op)
     return list(users.values())
+
+
+def _changes(op: str) -> bool:
+    """Whether an op changes the variable that it reads first."""
+    return "Apply" in op or op.startswith("Assign")
 
 
 def _numbered(roots: Sequence[int]) -> list[int]:

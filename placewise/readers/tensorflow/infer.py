@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from placewise.errors import ModelFileError
 from placewise.readers.tensorflow import lists, shapes_arrays, shapes_layers
 from placewise.readers.tensorflow.call import Call, Rule, Type, Unknown, broadcast
 from placewise.readers.tensorflow.kinds import BROADCAST, COMPARISONS, POINTWISE
+from placewise.readers.tensorflow.shapes_arrays import MOST_OUTPUTS
 from placewise.readers.tensorflow.types import Shape, dtype_of
 
 _RANDOM = ("RandomUniform", "RandomUniformInt", "RandomStandardNormal", "TruncatedNormal", "StatelessRandomUniform",
@@ -75,13 +77,15 @@ RULES: Mapping[str, Rule] = {
 
 
 def types_of(call: Call, n_outputs: int) -> list[Type]:
-    """The type of each output, at least `n_outputs` of them; what is not known is −1, None or ``"unknown"``."""
+    """The type of each output, `n_outputs` of them where no rule says; −1, None or ``"unknown"`` is not known."""
+    if n_outputs > MOST_OUTPUTS:
+        raise ModelFileError(f"node {call.node.name!r} has {n_outputs} outputs", remedy="export the model again")
     rule = RULES.get(call.node.op)
     try:
         found = rule(call) if rule is not None else []
     except (Unknown, LookupError, ValueError, TypeError, ArithmeticError):
         found = []
-    noted = _noted(call, max(n_outputs, len(found)))
+    noted = _noted(call, len(found) or n_outputs)
     found += noted[len(found) :]
     return [Type(kind.dtype, _completed(kind.shape, note.shape)) for kind, note in zip(found, noted, strict=True)]
 

@@ -52,8 +52,8 @@ class Dims:
                 )
 
 
-def input_types(node: Node, dims: Dims, count: int) -> list[Type]:
-    """The types of what an input node gives; `count` of them, where the node does not say how many."""
+def input_types(node: Node, dims: Dims) -> list[Type]:
+    """The types of what an input node gives."""
     listed = node.types("output_types") or node.types("component_types")
     if listed:
         shapes = node.shapes("output_shapes") or node.shapes("_output_shapes")
@@ -62,7 +62,7 @@ def input_types(node: Node, dims: Dims, count: int) -> list[Type]:
         code = node.attr["dtype"].type if "dtype" in node.attr else node.attr["T"].type if "T" in node.attr else 0
         noted = node.shapes("_output_shapes")
         shape = node.shape("shape")
-        kinds = [(code, shape if shape is not None else noted[0] if noted else None)] * count
+        kinds = [(code, shape if shape is not None else noted[0] if noted else None)]
     found = []
     for port, (code, shape) in enumerate(kinds):
         name = f"{node.name}:{port}" if port else node.name

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import graphlib
 import heapq
-from collections.abc import Collection, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from placewise.errors import GraphError, ModelFileError
 from placewise.readers.tensorflow.nodes import Body, Node, Ref
 
+CALLS = ("PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient")
 OUTPUTS: Mapping[str, tuple[str, ...]] = {
     "Switch": ("output_false", "output_true"),
     "RefSwitch": ("output_false", "output_true"),
@@ -71,6 +74,26 @@ class Library:
         if name not in self._bodies:
             self._bodies[name] = self._made(name)
         return self._bodies[name]
+
+    def refuse_explosion(self, nodes: Iterable[Any], most: int) -> None:
+        """Raise ModelFileError if calls from `nodes`, written out, come to more than `most` nodes, or never end."""
+        called = {name: Counter(self._called(f.node_def)) for name, f in self._functions.items()}
+        try:
+            callees_first = list(graphlib.TopologicalSorter(called).static_order())
+        except graphlib.CycleError as error:
+            raise ModelFileError(f"function {error.args[1][0]!r} calls itself", remedy="export it again") from None
+        size: dict[str, int] = {}
+        for name in callees_first:
+            inner = sum(count * size[other] for other, count in called[name].items())
+            size[name] = len(self._functions[name].node_def) + inner
+        if sum(size[name] for name in self._called(nodes)) > most:
+            raise ModelFileError(f"its functions unfold to more than {most:,} nodes", remedy="export it again")
+
+    def _called(self, nodes: Iterable[Any]) -> Iterator[str]:
+        for node in nodes:
+            name = node.attr["f"].func.name if node.op in CALLS and "f" in node.attr else node.op
+            if name in self._functions:
+                yield name
 
     def _made(self, name: str) -> Body:
         function = self._functions[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,12 +23,11 @@ from placewise.readers.tensorflow.inputs import Dims
 from placewise.readers.tensorflow.kinds import is_backward_kind
 from placewise.readers.tensorflow.library import Library, in_order
 from placewise.readers.tensorflow.nodes import Body, Ref, nodes_of, reference
-from placewise.readers.tensorflow.walk import Walk
+from placewise.readers.tensorflow.walk import MOST_NODES, Walk
 from placewise.readers.tensorflow.wanted import wanted
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 DEFAULT_SIGNATURE = "serving_default"
-MOST_NODES = 2_000_000
 
 
 def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
@@ -85,13 +85,16 @@ def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, 
         raise ModelFileError("the graph has no nodes", remedy="export the model again")
     if len(proto.node) > MOST_NODES:
         raise ModelFileError(f"the graph has more than {MOST_NODES:,} nodes", remedy="export a smaller part of it")
+    library = Library(proto.library)
+    library.refuse_explosion(proto.node, MOST_NODES)
     collapsed, renamed = without_frames(nodes_of(proto.node))
     refs = None if outputs is None else [renamed.get(ref, ref) for ref in outputs]
     nodes, ends = wanted(in_order(collapsed), refs)
     if not nodes:
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
-    training = any(is_backward_kind(node.op) for node in nodes)
-    walk = Walk(Library(proto.library), dims, training=training)
+    inner = (node for function in proto.library.function for node in function.node_def)
+    training = any(is_backward_kind(node.op) for node in itertools.chain(nodes, inner))
+    walk = Walk(library, dims, training=training)
     results = walk.whole(Body("", (), tuple(nodes), ends), strict=outputs is not None)
     dims.check()
     builder = walk.draft.builder

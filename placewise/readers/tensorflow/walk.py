@@ -13,7 +13,7 @@ from placewise.readers.tensorflow.draft import Draft
 from placewise.readers.tensorflow.infer import RULES, types_of
 from placewise.readers.tensorflow.inputs import Dims, input_types
 from placewise.readers.tensorflow.kinds import DOMAIN, kind_of
-from placewise.readers.tensorflow.library import Library
+from placewise.readers.tensorflow.library import CALLS, Library
 from placewise.readers.tensorflow.lists import HANDLE
 from placewise.readers.tensorflow.nodes import Body, Loop, Node
 from placewise.readers.tensorflow.rounds import rounds_of
@@ -23,12 +23,10 @@ from placewise.readers.tensorflow.values import evaluate
 MOST_UNROLLED = 100_000
 """Nodes that all rounds of one loop may come to; longer loops stay one op."""
 DEEPEST_CALL = 64
-MOST_NODES = 2_000_000
-"""Visited, functions written out."""
+MOST_NODES = 1_000_000
+"""Functions and rounds of loops written out."""
 MOST_WAITS = 4
 """Ops that whoever reads an identity waits for; an identity that waits for more is an op that does so itself."""
-MOST_PORTS = 65_536
-CALLS = ("PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "SymbolicGradient")
 INPUTS = ("Placeholder", "PlaceholderV2", "IteratorGetNext", "IteratorGetNextSync", "QueueDequeueV2",
           "QueueDequeueManyV2", "QueueDequeueUpToV2", "OneShotIteratorGetNext", "_Arg")  # fmt: skip
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp", "TemporaryVariable", "_VarHandlesOp")
@@ -121,7 +119,7 @@ class Walk:
             return [self._variable(node)], ()
         if node.op in INPUTS:
             self._refuse_captured(node)
-            types = input_types(node, self.dims, max(step.ports, 1))
+            types = input_types(node, self.dims)
             names = [
                 f"{step.path}{node.name}:{port}" if port else f"{step.path}{node.name}" for port in range(len(types))
             ]
@@ -157,8 +155,6 @@ class Walk:
             types = []
         elif op in RULES or not _MAKES_HANDLE.search(op):
             types = types_of(call, max(step.ports, count, 1))
-        if len(types) > MOST_PORTS:
-            raise ModelFileError(f"node {call.node.name!r} has {len(types)} outputs", remedy="check the file")
         data = evaluate(call, types)
         told = types and all(value is not None for value in data)
         if told and (self.training or step.path or kind_of(op).startswith(DOMAIN)):

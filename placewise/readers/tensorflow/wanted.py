@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from placewise.errors import ModelFileError
 from placewise.readers.tensorflow.draft import in_gradients
 from placewise.readers.tensorflow.kinds import is_backward_kind
+from placewise.readers.tensorflow.library import CALLS
 from placewise.readers.tensorflow.nodes import Node, Ref
-from placewise.readers.tensorflow.walk import CALLS, INPUTS, VARIABLES, has_no_result
+from placewise.readers.tensorflow.walk import INPUTS, VARIABLES, has_no_result
 
 _SAVING = re.compile(
     r"Save|Restore|MergeV2Checkpoints|ShardedFilename|VarIsInitialized|IsVariableInitialized|.*Summary|"
