@@ -45,9 +45,16 @@ def _timings(counters: Iterator[Counter]) -> Timings:
             found.setdefault((name, kind), []).append(seconds_of(value, place, unit=_MILLI))
     if not found:
         raise CostError("holds no layer that ran", remedy="run benchmark_app with -pc")
-    rows = tuple(Row(name, float(median(times)), kind=kind) for (name, kind), times in found.items())
+    rows = tuple(
+        Row(name, float(median(times)), kind=kind, aliases=_shorter(name)) for (name, kind), times in found.items()
+    )
     requests = max(map(len, found.values()))
     return Timings(f"OpenVINO counters of {requests} {'request' if requests == 1 else 'requests'}", rows)
+
+
+def _shorter(*names: str) -> tuple[str, ...]:
+    """The names of ONNX nodes that became several layers: ``node_Gemm_7/WithoutBiases``."""
+    return tuple(name.rpartition("/")[0] for name in names if "/" in name)
 
 
 def _csv_counters(text: str) -> Iterator[Counter]:
@@ -91,7 +98,7 @@ def read_execution_graph(path: Path) -> Timings:
         elif tag == "data" and attributes.get("execTimeMcs", "not_executed") != "not_executed" and layer:
             seconds = seconds_of(attributes["execTimeMcs"], f"line {parser.CurrentLineNumber}", unit=_MICRO)
             ops = tuple(filter(None, attributes.get("originalLayersNames", "").split(",")))
-            rows.append(Row(layer["name"], seconds, kind=layer["type"], ops=ops))
+            rows.append(Row(layer["name"], seconds, kind=layer["type"], ops=ops, aliases=_shorter(layer["name"], *ops)))
 
     def refuse(*_: object) -> None:
         raise CostError("it declares a document type or entities", remedy="give the file as OpenVINO wrote it")
