@@ -20,6 +20,7 @@ MOST_GROWTH = 100
 """How many times its stored size a description may have: texts shrink to a tenth, bombs to a thousandth."""
 _END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16, end of central directory
 _END_64 = struct.Struct("<4sQ2H2L4Q")  # 4.3.14
+_LOCATOR = struct.Struct("<4sLQL")  # 4.3.15
 _SAVE_AGAIN = "save the program again with torch.export.save"
 
 
@@ -39,7 +40,16 @@ def descriptions(path: Path) -> dict[str, bytes]:
             return {_inside(info.filename): _text(archive, info) for info in wanted}
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror or error})", remedy="check the path") from None
-    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error):
+    except (
+        zipfile.BadZipFile,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        ValueError,
+        OverflowError,
+        struct.error,
+    ):
         raise ModelFileError("is no .pt2 archive, or is cut off or damaged", remedy=_SAVE_AGAIN) from None
 
 
@@ -55,15 +65,15 @@ def _check_directory(path: Path) -> None:
     """Raise for a directory of members that is larger than any real one, before Python reads it whole."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
-        file.seek(max(0, size - (1 << 16) - _END.size - 64))
+        file.seek(max(0, size - (1 << 16) - _END.size - _LOCATOR.size))
         tail = file.read()
-    place = tail.rfind(b"PK\5\6")
-    if place < 0:
-        raise zipfile.BadZipFile
-    _, _, _, _, members, length, _, _ = _END.unpack_from(tail, place)
-    wide = tail.rfind(b"PK\6\6", 0, place)
-    if wide >= 0:
-        *_, members, length, _ = _END_64.unpack_from(tail, wide)
+        place = tail.rfind(b"PK\5\6")
+        *_, members, length, _, comment = _END.unpack_from(tail, place) if place >= 0 else (0, 0, 0, 0)
+        if place < 0 or place + _END.size + comment != len(tail):
+            raise zipfile.BadZipFile
+        if tail[place - _LOCATOR.size : place].startswith(b"PK\6\7"):
+            file.seek(_LOCATOR.unpack_from(tail, place - _LOCATOR.size)[2])
+            *_, members, length, _ = _END_64.unpack(file.read(_END_64.size))
     if members > MOST_MEMBERS or length > LARGEST_DIRECTORY:
         raise ModelFileError(f"the archive lists {members} files", remedy=f"give one of up to {MOST_MEMBERS}")
 

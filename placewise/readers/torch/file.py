@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from placewise.errors import InputError, ModelFileError
-from placewise.model.graph import Source
+from placewise.model.graph import Graph, Source
 from placewise.readers.base import Reading
 from placewise.readers.torch.archive import descriptions, parsed
 from placewise.readers.torch.assemble import assemble
@@ -43,14 +43,22 @@ def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
         texts = descriptions(Path(path))
         name = _program_name(texts)
         program = parsed(texts[f"models/{name}.json"], "program")
-        listing = inlined(listing_of_json(program, _weights(texts, name), dims))
-        if not listing.calls:
-            raise ModelFileError("the program has no operations", remedy="export the model again")
         source = Source(str(path), _sha256(texts), "torch-export", options={"dims": dict(dims)}, view="raw")
-        graph = assemble(listing, source)
+        graph = _graph(program, _weights(texts, name), dims, source)
     except InputError as error:
         raise error.at(str(path)) from None
     return Reading(graph, warnings=tuple(_newer(program)))
+
+
+def _graph(program: Any, weights: Mapping[str, Any], dims: Mapping[str, int], source: Source) -> Graph:
+    try:
+        listing = inlined(listing_of_json(program, weights, dims))
+        if not listing.calls:
+            raise ModelFileError("the program has no operations", remedy="export the model again")
+        return assemble(listing, source)
+    except (LookupError, TypeError, ValueError, AttributeError, RecursionError, OverflowError) as error:
+        problem = f"its program is not in the format of torch.export ({type(error).__name__}: {str(error)[:80]})"
+        raise ModelFileError(problem, remedy="save the program again with torch.export.save") from None
 
 
 def _program_name(texts: Mapping[str, bytes]) -> str:
@@ -80,7 +88,8 @@ def _sha256(texts: Mapping[str, bytes]) -> str:
 
 
 def _newer(program: Any) -> list[str]:
-    version = program.get("schema_version", {}).get("major", KNOWN_VERSION)
+    version = program.get("schema_version")
+    version = version.get("major", KNOWN_VERSION) if isinstance(version, dict) else KNOWN_VERSION
     if version == KNOWN_VERSION:
         return []
     return [f"the program is of schema version {version}, and version {KNOWN_VERSION} is known: it is read as that"]
