@@ -32,6 +32,10 @@ SMALL: dict[str, dict[str, Any]] = {
         "vocab_size": 96, "hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
         "word_embed_proj_dim": 32, "dtype": "float32",
     },
+    "falcon": {
+        "vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "alibi": False,
+        "dtype": "float32",
+    },
     "t5": {
         "vocab_size": 96, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 3, "num_decoder_layers": 4,
         "num_heads": 4, "dtype": "float32",
@@ -43,6 +47,9 @@ SMALL: dict[str, dict[str, Any]] = {
         "eos_token_id": 2, "decoder_start_token_id": 1, "dtype": "float32",
     },
     "bert": {**_DECODER, "num_hidden_layers": 3, "max_position_embeddings": 64},
+    "resnet": {
+        "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [3, 2], "layer_type": "basic", "dtype": "float32",
+    },
     "vit": {
         "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4,
         "image_size": 16, "patch_size": 4, "dtype": "float32",

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from placewise.readers.huggingface.marks import AGAIN, ENTER, LEAVE
-from placewise.readers.torch.listing import Call, Listing, Meta, Ref
+from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 
 Renames = tuple[tuple[str, str], ...]
 """Module paths and what stands for them, applied from first to last."""
@@ -22,12 +22,9 @@ def expanded(listing: Listing) -> Listing:
     work = _Work(listing)
     env: MutableMapping[str, str] = ChainMap({})
     work.emit(0, len(listing.calls), env, (), "")
-    return replace(
-        listing,
-        metas=work.metas,
-        calls=tuple(work.calls),
-        outputs=tuple(env.get(name, name) for name in listing.outputs),
-    )
+    outputs = tuple(env.get(name, name) for name in listing.outputs)
+    calls, parameters = tuple(work.calls), tuple(work.parameters)
+    return replace(listing, metas=work.metas, parameters=parameters, calls=calls, outputs=outputs)
 
 
 @dataclass(slots=True)
@@ -45,13 +42,14 @@ class _Work:
     listing: Listing
     calls: list[Call] = field(default_factory=list)
     metas: dict[str, Meta] = field(default_factory=dict)
+    parameters: list[Parameter] = field(default_factory=list)
     copies: int = 0
     bodies: dict[int, _Body] = field(default_factory=dict)
     names: dict[str, str] = field(default_factory=dict)
     values: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.metas = dict(self.listing.metas)
+        self.metas, self.parameters = dict(self.listing.metas), list(self.listing.parameters)
         self.names = {parameter.value: parameter.name for parameter in self.listing.parameters}
         self.values = {parameter.name: parameter.value for parameter in self.listing.parameters}
         opened: dict[int, int] = {}
@@ -108,10 +106,14 @@ class _Work:
 
     def value(self, name: str, env: Mapping[str, str], renames: Renames) -> str:
         """The value that stands for `name` here: a parameter of the copy's own, or what `env` says."""
-        if name in self.names:
-            own = renamed(self.names[name], renames)
-            return self.values.get(own, name)
-        return env.get(name, name)
+        if name not in self.names:
+            return env.get(name, name)
+        own = renamed(self.names[name], renames)
+        if own not in self.values:  # a constant that the trace took from the body's code
+            value = self.values[own] = f"{name} of {own}"
+            self.names[value], self.metas[value] = own, self.metas[name]
+            self.parameters.append(Parameter(value, own, own))
+        return self.values[own]
 
 
 def _alias(env: MutableMapping[str, str], results: Sequence[str], values: Sequence[str]) -> None:

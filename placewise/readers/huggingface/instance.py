@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,6 @@ from torch.nn.modules import module as nn_module
 from transformers.models.auto import modeling_auto
 
 from placewise.errors import ModelFileError
-from placewise.readers.huggingface.interfaces import use_operators
 
 Task = Literal["decoder", "translator", "encoder"]
 """A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
@@ -24,7 +24,8 @@ Task = Literal["decoder", "translator", "encoder"]
 MOST_MODULES = 200_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 _UNASKED = ("quantization_config", "transformers_version", "_name_or_path", "attn_implementation", "device_map")
-_FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", "MODEL_MAPPING")
+_WITH_PICTURES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING"
+_FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", _WITH_PICTURES, "MODEL_MAPPING")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +60,6 @@ def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance
             raise
         except Exception as error:
             raise _refused("cannot be built", error) from None
-    use_operators(module)
     return Instance(module, config, _task(made, config), name)
 
 
@@ -72,7 +72,8 @@ def offline() -> Iterator[None]:
     hub.HF_HUB_OFFLINE = True
     logging.disable(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        quiet = io.StringIO()
+        with warnings.catch_warnings(), contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
             warnings.simplefilter("ignore")
             yield
     finally:
@@ -129,7 +130,7 @@ def _class_of(config: Any, architectures: Any) -> Any:
         found = [made for made in found if made.__name__.endswith("ForConditionalGeneration")] or found
         return found[0] if found else _no_class(config)
     for name in _FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1]:
-        usual = list(_classes(getattr(modeling_auto, name), config))
+        usual = _classes(getattr(modeling_auto, name, {}), config)
         if usual:
             return usual[0]
     return _no_class(config)
@@ -155,8 +156,8 @@ def _no_class(config: Any) -> Any:
 def _task(made: Any, config: Any) -> Task:
     if getattr(config, "is_encoder_decoder", False) and made.__name__.endswith("ForConditionalGeneration"):
         return "translator"
-    is_decoder = made in _classes(modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING, config)
-    return "decoder" if is_decoder else "encoder"
+    tables = [getattr(modeling_auto, name) for name in _FALLBACKS[:-1] if hasattr(modeling_auto, name)]
+    return "decoder" if any(made in _classes(table, config) for table in tables) else "encoder"
 
 
 @contextlib.contextmanager

@@ -16,25 +16,27 @@ _ROOT_MEAN_SQUARE = ("RMSNorm", "T5LayerNorm")
 """Ends of the names of classes that divide by the root of the mean square and scale."""
 
 
-def use_operators(model: nn.Module) -> None:
+def use_operators(model: nn.Module, *, masks: bool = False) -> None:
     """Let every attention, mixture of experts and RMS normalization in `model` be one operator, as runtimes have them.
 
-    Causal masks and windows are a matter of the attention itself: no mask is made.
+    Causal masks and windows are a matter of the attention itself: no mask is made, unless `masks` asks for them, as
+    models do that compute their attention themselves.
     """
     from transformers.integrations.moe import ExpertsInterface
-    from transformers.masking_utils import AttentionMaskInterface
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask
     from transformers.modeling_utils import AttentionInterface
 
-    AttentionInterface.register(NAMESPACE, _attention)
-    AttentionMaskInterface.register(NAMESPACE, _no_mask)
-    ExpertsInterface.register(NAMESPACE, _experts)
+    name = f"{NAMESPACE}_masks" if masks else NAMESPACE
+    AttentionInterface.register(name, _attention)
+    AttentionMaskInterface.register(name, eager_mask if masks else _no_mask)
+    ExpertsInterface.register(name, _experts)
     for module in model.modules():
-        if type(module).__name__.endswith(_ROOT_MEAN_SQUARE) and _is_scale(module):
+        if type(module).__name__.endswith(_ROOT_MEAN_SQUARE) and "forward" not in vars(module) and _is_scale(module):
             _normalize_at_once(module)
         config: Any = getattr(module, "config", None)
         for choice in _CHOICES:
             if hasattr(config, choice):
-                setattr(config, choice, NAMESPACE)
+                setattr(config, choice, name)
 
 
 def _attention(

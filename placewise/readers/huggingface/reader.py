@@ -10,14 +10,18 @@ from placewise.model.graph import Graph, Source
 from placewise.readers.base import Reading
 from placewise.readers.huggingface.dims import Dims, dims_of, in_use
 from placewise.readers.huggingface.instance import Instance, instance_of
+from placewise.readers.huggingface.interfaces import use_operators
 from placewise.readers.huggingface.phases import joined, single
 from placewise.readers.huggingface.repeats import Repeats
-from placewise.readers.huggingface.runs import runs_of
+from placewise.readers.huggingface.runs import Run, runs_of
 from placewise.readers.huggingface.settings import Settings, read_settings
 from placewise.readers.huggingface.tracing import graph_of_run
 
+_LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
+"""What the dimension of a model that runs once is called: tokens, pixels per side, samples of sound."""
 _TEXT = 512
-"""Tokens that an encoder reads unless the user says otherwise."""
+_USUAL = {"input_ids": _TEXT, "pixel_values": 224, "input_values": 160_000}
+"""How much of them is read unless the user or the configuration says otherwise (ten seconds at 16 kHz)."""
 
 
 def read(source: str | Path, dims: Mapping[str, int], dtype: str | None, *, once: bool = True) -> Reading:
@@ -37,6 +41,7 @@ def read(source: str | Path, dims: Mapping[str, int], dtype: str | None, *, once
 
 def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:
     repeats = Repeats()
+    use_operators(instance.module)
     if once:
         repeats.watch(instance.module)
     apart = dims.experts_split > 0
@@ -45,19 +50,33 @@ def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:
     except (RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
         said = (str(error).splitlines() or [type(error).__name__])[0]
         raise ModelFileError(f"its inputs cannot be made ({said[:200]})", remedy="check its values") from None
-    graphs = [graph_of_run(instance, run, repeats, apart=apart) for run in runs]
+    try:
+        graphs = [graph_of_run(instance, run, repeats, apart=apart) for run in runs]
+    except ModelFileError as error:
+        graphs = _masked(instance, runs, repeats, apart, error)
     if instance.task == "encoder":
         return single(graphs[0], source)
     second = graphs[1] if len(graphs) > 1 else None
     return joined(graphs[0], second, repeats=dims.tokens, sequences=dims.sequences, source=source)
 
 
+def _masked(instance: Instance, runs: list[Run], repeats: Repeats, apart: bool, error: ModelFileError) -> list[Graph]:
+    """The graphs of a model that needs masks; where they do not help, the first error is the one to tell."""
+    use_operators(instance.module, masks=True)
+    try:
+        return [graph_of_run(instance, run, repeats, apart=apart) for run in runs]
+    except ModelFileError:
+        raise error from None
+
+
 def _names(instance: Instance) -> dict[str, str]:
     """The fields of `Dims` that matter for a model, and what the user calls them."""
-    reads_text = instance.module.main_input_name == "input_ids"
+    length = _LENGTHS.get(str(instance.module.main_input_name))
     if instance.task == "encoder":
-        return {"batch": "batch", **({"prompt": "length"} if reads_text else {})}
-    names = ["batch", *(["prompt"] if reads_text else []), "tokens", "length", "sequences", "experts_split"]
+        if length == "image" and hasattr(instance.config, "image_size"):
+            length = None
+        return {"batch": "batch", **({"prompt": length} if length else {})}
+    names = ["batch", *(["prompt"] if length == "length" else []), "tokens", "length", "sequences", "experts_split"]
     return {name: name for name in names}
 
 
@@ -65,7 +84,8 @@ def _defaults(instance: Instance) -> Dims:
     if instance.task != "encoder":
         return Dims()
     most = getattr(instance.config, "max_position_embeddings", None)
-    return Dims(prompt=min(_TEXT, most) if isinstance(most, int) and most > 0 else _TEXT, tokens=0)
+    usual = _USUAL.get(str(instance.module.main_input_name), _TEXT)
+    return Dims(prompt=min(usual, most) if isinstance(most, int) and most > 0 else usual, tokens=0)
 
 
 def _warnings(settings: Settings, instance: Instance, dims: Dims, graph: Graph) -> list[str]:
@@ -77,8 +97,30 @@ def _warnings(settings: Settings, instance: Instance, dims: Dims, graph: Graph) 
         )
     if "quantization_config" in settings.values:
         notes.append(f"its quantization is left out: weights count as {instance.dtype}")
+    notes += _unread(instance, graph)
     most = getattr(instance.config, "max_position_embeddings", None)
     needed = dims.prompt + dims.tokens
     if instance.task == "decoder" and isinstance(most, int) and 0 < most < needed:
         notes.append(f"{needed} positions are more than the {most} that the model was made for")
     return notes
+
+
+def _unread(instance: Instance, graph: Graph) -> list[str]:
+    """A note about the parts of a model that take no part in its run, if they are more than a hundredth of it."""
+    used = {graph.weights.name[weight] for weight in set(graph.weight_edges.value.tolist())}
+    named = dict(instance.module.named_parameters(remove_duplicate=False))
+    read = {id(value) for name, value in named.items() if name in used or _of_expert(name) in used}
+    left = {name: value.numel() for name, value in named.items() if id(value) not in read}
+    total = sum(value.numel() for value in instance.module.parameters())
+    if 100 * sum(left.values()) <= total:
+        return []
+    parts = sorted({".".join(name.split(".")[:2]) for name in left})
+    shown = ", ".join(parts[:3]) + (", …" if len(parts) > 3 else "")
+    share = sum(left.values()) / total
+    return [f"{share:.0%} of the parameters ({shown}) take no part in this run and are left out"]
+
+
+def _of_expert(name: str) -> str:
+    """What a parameter of a mixture is called where its first expert is an op of its own."""
+    path, _, last = name.rpartition(".")
+    return f"{path}.0.{last}"

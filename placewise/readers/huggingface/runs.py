@@ -106,6 +106,10 @@ def _main_input(instance: Instance, dims: Dims) -> torch.Tensor:
     if name == "pixel_values" and isinstance(getattr(config, "image_size", None), (int, list, tuple)):
         size = config.image_size if isinstance(config.image_size, (list, tuple)) else (config.image_size,) * 2
         return torch.empty((dims.batch, int(config.num_channels), *size), dtype=read_dtype(instance))
+    if name == "pixel_values" and hasattr(config, "num_channels"):
+        return torch.empty((dims.batch, int(config.num_channels), dims.prompt, dims.prompt), dtype=read_dtype(instance))
+    if name == "input_values":
+        return torch.empty((dims.batch, dims.prompt), dtype=read_dtype(instance))
     if name == "input_features" and hasattr(config, "num_mel_bins") and hasattr(config, "max_source_positions"):
         frames = 2 * config.max_source_positions
         return torch.empty((dims.batch, config.num_mel_bins, frames), dtype=read_dtype(instance))
