@@ -1,7 +1,8 @@
 """Write the TensorFlow files of tests/data/tensorflow: small models defined here, saved in every format that is read.
 
 Needs TensorFlow (2.21 made the committed files): python scripts/make_tensorflow_graphs.py
-Weights are stripped to their shapes. flops.json holds what TensorFlow's own profiler counts for a batch of 2, by kind of op.
+Weights are stripped to their shapes. flops.json holds what TensorFlow's own profiler counts for a batch of 2, by kind
+of op.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from placewise.transform.rows import take_ops
 _PURE = frozenset({"openvino::FakeQuantize", "openvino::NotEqual", "openvino::SquaredDifference"})
 _PURE |= {f"aten::{name}" for name in ("ne", "rsqrt", "diff", "clone", "flip", "roll", "square", "exp2", "expm1")}
 _PURE |= {f"aten::{name}" for name in ("bucketize", "complex", "polar", "_weight_norm", "_weight_norm_interface")}
+_PURE |= {f"tf::{name}" for name in ("Rsqrt", "Square", "SquaredDifference", "Xlogy", "ZerosLike", "DynamicStitch")}
 """Kinds of foreign domains whose results follow from what they read."""
 _UNPACKS = frozenset({"Cast", "Sub", "Mul"})
 _MEASURES = frozenset({"Shape", "Size"})
