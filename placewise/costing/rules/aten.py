@@ -10,7 +10,7 @@ from placewise.costing.case import Case, Cost, Rule
 from placewise.costing.rules.linear import matmul
 from placewise.costing.rules.movement import copied, free, picked
 from placewise.costing.rules.pointwise import pointwise, shrunk_to
-from placewise.costing.rules.reduction import over_input, sort
+from placewise.costing.rules.reduction import over_input
 
 
 def written(case: Case) -> Cost:
@@ -67,6 +67,13 @@ def bags(case: Case) -> Cost:
     rows = indices.size * math.prod(table.shape[1:])
     nbytes = rows * table.nbytes / max(table.size, 1) + indices.nbytes + case.written
     return case.cost(rows, "reduction", nbytes=nbytes)
+
+
+def sorted_rows(case: Case) -> Cost:
+    """N log2(n) comparisons, n being the length of `dim`."""
+    shape = case.shape(0)
+    length = shape[case.number("dim", -1)] if shape else 1
+    return case.cost(case.size(0) * math.log2(max(length, 2)), "reduction")
 
 
 def fourier(case: Case) -> Cost:
@@ -126,9 +133,9 @@ RULES: Mapping[str, Rule] = {
     "aten::embedding_bag": bags,
     "aten::_embedding_bag": bags,
     "aten::_embedding_bag_forward_only": bags,
-    "aten::sort": sort,
-    "aten::median": sort,
-    "aten::kthvalue": sort,
+    "aten::sort": sorted_rows,
+    "aten::median": sorted_rows,
+    "aten::kthvalue": sorted_rows,
     "aten::fft": fourier,
     "aten::pairwise_distance": partial(shrunk_to, per=3),
     "transformers::grouped_mm_fallback": matmul,

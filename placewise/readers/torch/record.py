@@ -278,8 +278,13 @@ def _left(notes: _Notes) -> Any:
 
 
 def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Parameters, buffers, and tensors that are plain attributes."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
+    for path, part in module.named_modules():
+        for name, value in vars(part).items():
+            if isinstance(value, torch.Tensor):
+                yield f"{path}.{name}".lstrip("."), value
 
 
 def _input_tensors(example: Example) -> Iterator[tuple[str, torch.Tensor]]:

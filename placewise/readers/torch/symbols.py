@@ -31,7 +31,7 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
         raise ValueError("an expression of this length is no size")
     try:
         value = _value(ast.parse(text, mode="eval").body, sizes)
-    except (SyntaxError, RecursionError, MemoryError, ArithmeticError) as error:
+    except (SyntaxError, RecursionError, MemoryError, ArithmeticError, LookupError, TypeError) as error:
         raise ValueError(f"no size follows from it ({error or type(error).__name__})") from None
     if value != int(value):
         raise ValueError(f"it is {value}, and a size is a whole number")
