@@ -9,8 +9,11 @@ import pytest
 from ir_files import edge, layer, net, small, unpacked
 
 from placewise.costing.work import work_of
+from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
+from placewise.readers.openvino.parse import parse
+from placewise.readers.openvino.shapes import inferred
 from placewise.transform.fold import fold, project_back
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
@@ -232,3 +235,41 @@ def test_against_openvino(tmp_path):
     graph = read_openvino(tmp_path / "model.xml").graph
     assert (graph.n_ops, graph.n_edges) == (len(ops), sum(len(node.inputs()) for node in ops))
     assert sorted(graph.ops.name) == sorted(node.get_friendly_name() for node in ops)
+
+
+@pytest.mark.parametrize("dims", [{"images:0": 8}, {"batch": 8}, {"images:0": 8, "batch": 1}])
+def test_open_batch(tmp_path, raw, dims):
+    """An open batch takes a number by its own name, or by that of all first dimensions, and costs that often."""
+    path = unpacked(tmp_path, "resnet50_open")
+    graph = read_openvino(path, dims=dims).graph
+    assert graph.tensors.bytes.min() >= 0 and graph.source.options == {"dims": dims}
+    fixed = raw("resnet50")
+    assert (graph.n_ops, graph.n_edges) == (fixed.n_ops, fixed.n_edges)
+    assert work_of(fold(graph)).flops.sum() == 8 * work_of(fold(fixed)).flops.sum()
+    assert Counter(graph.ops.kind) == Counter(fixed.ops.kind)
+
+
+@pytest.mark.parametrize("name", [*PUBLISHED, "operators", "packed_weights", "states"])
+def test_shapes_follow(tmp_path, name):
+    """Every dimension that OpenVINO wrote follows from the shapes before it, or stays open, when it is hidden."""
+    net, _ = parse(unpacked(tmp_path, name))
+    found = hidden = 0
+    for part in net.layers:
+        now = [port.dims for port in part.inputs]
+        assert inferred(part, now, now) == [port.dims for port in part.outputs]
+        for port in part.outputs:
+            dims = port.dims
+            for axis in range(len(dims) if now else 0):
+                port.dims = (*dims[:axis], -1, *dims[axis + 1 :])
+                follows = inferred(part, now, now)[part.outputs.index(port)]
+                assert follows in (dims, port.dims)
+                found, hidden = found + (follows == dims), hidden + 1
+            port.dims = dims
+    assert found > (0.95 if name in PUBLISHED else 0.5) * hidden
+
+
+def test_values_decide_a_shape(tmp_path):
+    """Where a shape follows from the values of shapes, the model must be fixed by OpenVINO, and the error says so."""
+    lengths = {f"{name}:1": 128 for name in ("input_ids", "attention_mask", "token_type_ids")}
+    with pytest.raises(ModelFileError, match=r"Slice.* depends on values.*model\.reshape"):
+        read_openvino(unpacked(tmp_path, "bert_open"), dims=lengths | {"batch": 1})

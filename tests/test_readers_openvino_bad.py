@@ -101,13 +101,21 @@ def test_too_large(tmp_path, monkeypatch):
 
 
 def test_open_dimensions(tmp_path):
-    """Open dimensions are named with what fixes them, and unknown names are refused."""
+    """Open dimensions are named with what fixes them, and unknown names and misfits are refused."""
     layers = [layer(0, "Parameter", name="x", outputs=[(-1, 3)]), layer(1, "Result", name="y", inputs=[(-1, 3)])]
     path = written(tmp_path, net(layers, [LINK]))
-    refused(path, "'x:0'.* open")
-    refused(path, "no dimension 'length'.*'x:0'", dims={"length": 3})
+    refused(path, "'x:0' is open; give a number: --dim x:0=1")
+    refused(path, "no dimension 'length'.*'x:0'.*'batch'", dims={"length": 3})
     refused(path, "'x:0' is 0", dims={"x:0": 0})
+    refused(path, "absurd shape", dims={"x:0": 1 << 60})
     refused(written(tmp_path, small()), "no dimension 'x:0'.*all its shapes are fixed", dims={"x:0": 1})
+    layers = [
+        *(layer(row, "Parameter", name="xz"[row], outputs=[(-1, 3)]) for row in (0, 1)),
+        layer(2, "Add", inputs=[(-1, 3), (-1, 3)], outputs=[(-1, 3)]),
+    ]
+    path = written(tmp_path, net(layers, [edge(0, 0, 2, 0), edge(1, 0, 2, 1)]))
+    refused(path, "layer 'add' .Add. do not fit together.*2×3, 5×3; check", dims={"x:0": 2, "z:0": 5})
+    assert read_openvino(path, dims={"batch": 4}).graph.tensors.shape[2] == (4, 3)
 
 
 def test_every_truncation(tmp_path):
