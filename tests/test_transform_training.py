@@ -268,6 +268,8 @@ def test_refusals(tmp_path):
         to_training(to_training(graph))
     with pytest.raises(InputError, match=r"'newton'.*adam"):
         to_training(graph, optimizer="newton")
+    with pytest.raises(InputError, match="regular expressions"):
+        to_training(graph, frozen=["("])
     with pytest.raises(GraphError, match="no op uses a weight"):
         to_training(graph_of(tmp_path, [node("Relu", ["x"], ["y"])], []))
     with pytest.raises(GraphError, match="no tensor is an output"):

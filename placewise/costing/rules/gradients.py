@@ -37,6 +37,11 @@ def scattered(case: Case) -> Cost:
     return case.cost(case.size(0), "movement")
 
 
+def written_back(case: Case) -> Cost:
+    """Of what was written in place: its gradient is read and written, and the rest passes as it is."""
+    return case.cost(0, "movement", nbytes=2 * min(value.nbytes for value in case.outputs))
+
+
 def convolved(case: Case, *, rule: Rule) -> Cost:
     """Of the input or of the kernel as much as forward; of the bias a sum."""
     if tuple(case.attributes["wrt"]) == (2,):
@@ -100,8 +105,9 @@ def assumed(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
 _POINTWISE = {
     1: """aten::expm1 aten::square
        Abs Clip Dropout Exp Log Max Mean Min Pad ReduceMean ReduceSum Relu Slice ThresholdedRelu TopK Trilu Where""",
-    2: """HardSigmoid LeakyRelu PRelu ReduceL1 ReduceMax ReduceMin ReduceSumSquare Sin Cos Sqrt Shrink CumSum""",
-    3: """aten::rsqrt aten::glu
+    2: """openvino::SquaredDifference tf::SquaredDifference
+       HardSigmoid LeakyRelu PRelu ReduceL1 ReduceMax ReduceMin ReduceSumSquare Sin Cos Sqrt Shrink CumSum""",
+    3: """aten::rsqrt tf::Rsqrt aten::glu
        Asin Acos Asinh Acosh Atan Atanh Elu Celu Selu Pow Reciprocal ReduceL2 ReduceLogSum ReduceLogSumExp ReduceProd
        RotaryEmbedding Sigmoid Sinh Cosh Softsign Tanh com.microsoft::RotaryEmbedding""",
     5: "aten::log_sigmoid Erf HardSwish Softplus Tan",
@@ -142,6 +148,7 @@ RULES: Mapping[str, Rule] = {
     **{PREFIX + kind: scattered for kind in _SCATTERED.split()},
     **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=FLASH) for kind in _ATTENTION},
     **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=2) for kind in _TWICE.split()},
+    PREFIX + "TensorScatter": written_back,
     PREFIX + "Conv": partial(convolved, rule=linear.conv),
     PREFIX + "ConvTranspose": partial(convolved, rule=linear.conv_transpose),
     PREFIX + "MaxPool": partial(windows, per=2),

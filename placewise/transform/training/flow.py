@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from placewise.errors import InputError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
@@ -41,31 +42,47 @@ def flow_of(graph: Graph, frozen: Sequence[str] = ()) -> Flow:
     arguments = _arguments(graph, tensors, weights)
     results = [[tensors[t] for t in graph.outputs_of(op)] for op in range(graph.n_ops)]
     kinds = list(graph.ops.kind)
-    floating = [
-        _is_floating(value) and not is_buffer(name) and not _matches(name, frozen)
-        for value, name in zip(weights, graph.weights.name, strict=True)
-    ]
-    storage = graph.weights.storage.tolist()
-    scores = makers_of_scores(graph)
-    open_at = [_open(kinds[op], of, op in scores) for op, of in enumerate(arguments)]
-    trains = {
-        storage[of[at].number]
-        for of, places in zip(arguments, open_at, strict=True)
-        for at in places
-        if of[at].is_weight and floating[of[at].number]
-    }
+    open_at = [_open(kind, of) for kind, of in zip(kinds, arguments, strict=True)]
+    trains = _trained(graph, arguments, open_at, _patterns(frozen))
     carries, wants = [False] * len(tensors), []
-    for op, of in enumerate(arguments):
-        asked = tuple(
-            at
-            for at in open_at[op]
-            if (of[at].is_weight and floating[of[at].number] and storage[of[at].number] in trains)
-            or (not of[at].is_weight and carries[of[at].number])
-        )
+    for of, places, made in zip(arguments, open_at, results, strict=True):
+        asked = tuple(at for at in places if (trains if of[at].is_weight else carries)[of[at].number])
         wants.append(asked)
-        for value in results[op] if asked else ():
+        for value in made if asked else ():
             carries[value.number] = _is_floating(value)
     return Flow(arguments, results, wants, carries)
+
+
+def _trained(
+    graph: Graph,
+    arguments: list[dict[int, Value]],
+    open_at: list[tuple[int, ...]],
+    frozen: Sequence[re.Pattern[str]],
+) -> list[bool]:
+    """Which weights train [n_weights]."""
+    storage, scores = graph.weights.storage.tolist(), makers_of_scores(graph)
+    names = graph.weights.name
+    used = {
+        storage[value.number]
+        for op, (kind, of, places) in enumerate(zip(graph.ops.kind, arguments, open_at, strict=True))
+        for at, value in ((at, of[at]) for at in places)
+        if value.is_weight and not is_constant(kind, at, value, scores=op in scores)
+    }
+    return [
+        storage[value.number] in used
+        and _is_floating(value)
+        and not is_buffer(names[value.number])
+        and not any(pattern.search(names[value.number]) for pattern in frozen)
+        for value in _values(graph.weights, True)
+    ]
+
+
+def _patterns(frozen: Sequence[str]) -> list[re.Pattern[str]]:
+    try:
+        return [re.compile(pattern) for pattern in ([frozen] if isinstance(frozen, str) else frozen)]
+    except (re.error, TypeError) as error:
+        remedy = "give a list of regular expressions for the names of weights"
+        raise InputError(f"frozen is {frozen!r}, which cannot be read ({error})", remedy=remedy) from None
 
 
 def loss_of(graph: Graph, flow: Flow) -> int | None:
@@ -100,10 +117,9 @@ def starts(graph: Graph, flow: Flow) -> list[int]:
     return sorted(chosen)
 
 
-def _open(kind: str, arguments: dict[int, Value], scores: bool) -> tuple[int, ...]:
+def _open(kind: str, arguments: dict[int, Value]) -> tuple[int, ...]:
     """The arguments that a gradient could flow to."""
-    wrt = positions_of(entry_of(kind).wrt, max(arguments, default=-1) + 1)
-    return tuple(at for at in wrt if at in arguments and not is_constant(kind, at, arguments[at], scores=scores))
+    return tuple(at for at in positions_of(entry_of(kind).wrt, max(arguments, default=-1) + 1) if at in arguments)
 
 
 def _values(table: Tensors | Weights, is_weight: bool) -> list[Value]:
@@ -130,7 +146,3 @@ def _computed_with(arguments: dict[int, Value]) -> dict[int, Value]:
 
 def _is_floating(value: Value) -> bool:
     return "float" in value.dtype or value.dtype in ("unknown", "complex64", "complex128")
-
-
-def _matches(name: str, patterns: Sequence[str]) -> bool:
-    return any(re.search(pattern, name) for pattern in patterns)

@@ -43,7 +43,7 @@ _NORMALIZED = Keeps(inputs=(0, 1), wrt=(0, 1, 2))
 _RECURRENT = Keeps(inputs=None, outputs=None, wrt=(0, 1, 2, 3, 5, 6, 7))
 
 _SAME = {
-    _BY_RESULT: "Relu Sigmoid Tanh Exp Sqrt Reciprocal Elu Softmax LogSoftmax aten::rsqrt aten::expm1",
+    _BY_RESULT: "Relu Sigmoid Tanh Exp Sqrt Reciprocal Elu Softmax LogSoftmax aten::rsqrt aten::expm1 tf::Rsqrt",
     _ACTIVATION: """Abs Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Erf Gelu GlobalMaxPool HardSigmoid HardSwish
         LeakyRelu Log MaxPool MeanVarianceNormalization Mish Selu Shrink Sin Sinh Softplus Softsign Swish Tan
         ThresholdedRelu aten::square aten::log_sigmoid aten::glu com.microsoft::Gelu com.microsoft::FastGelu
@@ -59,7 +59,9 @@ _SAME = {
     Keeps(inputs=(1, 2)): "NegativeLogLikelihoodLoss",
     Keeps(inputs=(1,), outputs=(1,)): "Dropout",
     Keeps(outputs=(1,)): "TopK",
-    Keeps(inputs=(0, 1), wrt=(0, 1)): "PRelu GridSample com.microsoft::BiasGelu",
+    Keeps(inputs=(0, 1), wrt=(0, 1)): """PRelu GridSample com.microsoft::BiasGelu openvino::SquaredDifference
+        tf::SquaredDifference""",
+    Keeps(inputs=(2,), wrt=(0, 1)): "TensorScatter",
     Keeps(inputs=(1,), wrt=None): "ScatterElements ScatterND Scatter",
     _NORMALIZED: """LayerNormalization GroupNormalization InstanceNormalization RMSNormalization BatchNormalization
         SimplifiedLayerNormalization com.microsoft::LayerNormalization com.microsoft::SimplifiedLayerNormalization
