@@ -10,6 +10,7 @@ from placewise.readers.openvino.net import Layer
 from placewise.readers.openvino.structure import Sources
 
 _MODULE, _VALUE = "__module.", "self."
+_PART = "/WithoutBiases"  # one of the layers that an ONNX Gemm becomes
 _MADE_UP = re.compile(r"[A-Za-z]+_\d+(_compressed)?")
 
 
@@ -19,7 +20,7 @@ def scope_of(name: str) -> str:
         return name.removeprefix(_MODULE).split("/", 1)[0]
     if name.startswith(_VALUE):
         return name.removeprefix(_VALUE).rpartition(".")[0]
-    return "" if "::" in name else path_of(name)
+    return "" if "::" in name else path_of(name.removesuffix(_PART))
 
 
 def scopes_of(layers: Sequence[Layer], sources: Sources) -> list[str]:
