@@ -10,7 +10,7 @@ from placewise.model.dtypes import DTYPES, bytes_of
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Edges, Phase
 from placewise.readers.huggingface.groups import shared_groups
-from placewise.readers.huggingface.marks import CACHE_UPDATE, CACHES, KINDS
+from placewise.readers.huggingface.marks import CACHE_UPDATE, CACHES, DISPATCH, EXPERT, KINDS
 
 SAMPLE = "sample"
 SECOND = "decode"
@@ -94,12 +94,11 @@ class _Draft:
                 if len(graph.consumers_of(tensor)):
                     self.tensors[tensor] = next(waiting)
                 continue
-            is_view = maker >= 0 and graph.ops.kind[maker] in CACHES
             self.tensors[tensor] = self.builder.add_tensor(
                 base + maker if maker >= 0 else -1,
                 shape=tensors.shape[tensor],
                 dtype=tensors.dtype_name(tensor),
-                nbytes=0 if is_view else int(tensors.bytes[tensor]),
+                nbytes=_bytes(graph, tensor, maker),
                 name=prefix + tensors.name[tensor],
             )
 
@@ -152,6 +151,19 @@ class _Draft:
                 name = after.tensors.name[tensor]
                 made.append(self.builder.add_tensor(op, shape=shape, dtype=dtype, name=f"next {name}", output=not made))
         return made
+
+
+def _bytes(graph: Graph, tensor: int, maker: int) -> int:
+    """Bytes of a tensor: none of a view of a cache, the expected ones of what one expert of many is given and makes."""
+    kind = graph.ops.kind[maker] if maker >= 0 else ""
+    if kind in CACHES:
+        return 0
+    nbytes = int(graph.tensors.bytes[tensor])
+    if kind in (DISPATCH, EXPERT):
+        known = graph.ops.attributes[maker]
+        rows: float = known["tokens"] * known["chosen"] / known["experts"]
+        return round(nbytes * rows / graph.tensors.shape[tensor][0])
+    return nbytes
 
 
 def _early(graph: Graph) -> Iterator[int]:

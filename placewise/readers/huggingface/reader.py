@@ -95,6 +95,10 @@ def _warnings(settings: Settings, instance: Instance, dims: Dims, graph: Graph) 
             "experts are priced under uniform routing: every expert is as likely as another, and a batch reads the "
             "weights of as many as are expected to be used"
         )
+    if dims.experts_split and "Expert" in graph.ops.kind.values:
+        notes.append(
+            "every expert takes its expected share of a run: latency is underestimated where few tokens run at once"
+        )
     if "quantization_config" in settings.values:
         notes.append(f"its quantization is left out: weights count as {instance.dtype}")
     notes += _unread(instance, graph)
