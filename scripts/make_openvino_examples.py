@@ -2,9 +2,10 @@
 
     python scripts/make_openvino_examples.py [NAME …]        (needs openvino, torch, transformers; about two minutes)
 
-The three architectures are the inputs of HSDAG (arXiv 2405.14185, table 1). Their op counts come out only if nothing
-is folded away: batch and layer normalization have statistics and biases as after training, BERT is traced with open
-shapes and fixed to 128 tokens afterwards, and Inception-V3 transforms its input as the published checkpoint does.
+The three architectures are those of HSDAG (Duan et al., NeurIPS 2024, arXiv 2405.14185). Their op counts come out only
+if nothing is folded away: batch and layer normalization have statistics and biases as after training, BERT is traced
+with open shapes and fixed to 128 tokens afterwards, and Inception-V3 transforms its input as the published checkpoint
+does.
 The .bin files, which the reader never opens, are not kept.
 """
 

@@ -105,6 +105,20 @@ def test_steps_of_torch(tmp_path):
     assert timings.notes == ("1 of its 5 steps ran other operators and do not count",)
 
 
+def test_repetitions_without_steps(tmp_path):
+    """A trace that repeats itself is of several runs, but a model that repeats itself is not."""
+    times = [(50, 60), (4, 10), (6, 20)]
+    events = [
+        call(f"aten::{name}", 1000 * run + 100 * place, duration)
+        for run, durations in enumerate(times)
+        for place, (name, duration) in enumerate(zip(("relu", "tanh"), durations, strict=True))
+    ]
+    path = written(tmp_path, trace_of(*events))
+    assert rows_of(path, "Relu", "Tanh") == pytest.approx({"aten::relu": 5e-6, "aten::tanh": 15e-6})
+    repeated = read_timings(path, graph("Relu", "Tanh", "Relu", "Tanh", "Relu", "Tanh"))
+    assert [round(row.seconds * 1e6) for row in repeated.rows] == [50, 60, 4, 10, 6, 20]
+
+
 def test_unknown_operators_are_looked_into(tmp_path):
     """Where the graph has no such op, what ran inside counts, and what is left belongs to none."""
     events = [call("aten::layer", 0, 10), call("aten::relu", 1, 3), call("aten::tanh", 5, 4), call("aten::neg", 20, 1)]

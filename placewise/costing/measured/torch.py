@@ -47,10 +47,11 @@ class _Trace:
     count: int = 0
 
 
-def read_torch(path: Path, is_known: Callable[[str], bool]) -> Timings:
+def read_torch(path: Path, is_known: Callable[[str], bool], least: int = 1) -> Timings:
     """Operators in the order in which they ran, at their medians over steps; kernels' times where there are any.
 
-    An operator that `is_known` refuses is looked into. Raises CostError.
+    An operator that `is_known` refuses is looked into. A trace without steps that repeats itself has a step per
+    repetition, of `least` operators or more. Raises CostError.
     """
     trace = _Trace()
     for number, event in enumerate(events(path)):
@@ -64,7 +65,7 @@ def read_torch(path: Path, is_known: Callable[[str], bool]) -> Timings:
     stray = _launch(trace)
     flat = [part for call in calls for part in _flat(call, is_known, bool(trace.kernels))]
     device = "cuda" if trace.kernels else "cpu"
-    steps, notes = _by_step(flat, trace)
+    steps, notes = _by_step(flat, trace) if trace.steps else (_repetitions(flat, least), ())
     rows = [
         Row(steps[0][place].name, over_runs([step[place].seconds for step in steps]), device=device)
         for place in range(len(steps[0]))
@@ -146,13 +147,13 @@ def _launched(call: Call) -> float:
 
 
 def _by_step(calls: list[Call], trace: _Trace) -> tuple[list[list[Call]], tuple[str, ...]]:
-    """The steps that ran the same operators, as most did; all is one step where the trace has none."""
+    """The steps that ran the same operators, as most did."""
     order = sorted(zip(trace.steps, trace.ends, strict=True))
     starts = [start for start, _ in order]
     steps: dict[int, list[Call]] = defaultdict(list)
     for call in calls:
         step = bisect_right(starts, call.start) - 1
-        if not order or (step >= 0 and call.start < order[step][1]):
+        if step >= 0 and call.start < order[step][1]:
             steps[step].append(call)
     if not steps:
         raise CostError("holds no operators inside its steps", remedy="call profiler.step() after every step")
@@ -161,3 +162,13 @@ def _by_step(calls: list[Call], trace: _Trace) -> tuple[list[list[Call]], tuple[
     alike = [steps[step] for step in sorted(steps) if sequences[step] == usual]
     others = len(steps) - len(alike)
     return alike, (f"{others} of its {len(steps)} steps ran other operators and do not count",) if others else ()
+
+
+def _repetitions(calls: list[Call], least: int) -> list[list[Call]]:
+    """The calls cut into as many equal parts as there are, each of `least` calls or more."""
+    names = [call.name for call in calls]
+    for count in range(len(calls) // max(least, 1), 1, -1):
+        length, rest = divmod(len(calls), count)
+        if not rest and names[length:] == names[:-length]:
+            return [calls[start : start + length] for start in range(0, len(calls), length)]
+    return [calls]
