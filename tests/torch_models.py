@@ -156,7 +156,7 @@ def products(graph):
     """FLOPs of products, convolutions and attention as torch counts them: without softmax, without LSTM cells."""
     work, total = work_of(graph), 0.0
     for number in range(graph.n_ops):
-        kind, attributes = work.op_class[number], graph.ops.attributes[number]
+        kind = work.op_class[number]
         if kind not in ("matmul", "conv", "attention"):
             continue
         total += work.flops[number]
@@ -165,7 +165,6 @@ def products(graph):
             batch, heads, queries, _ = shapes[0]
             total -= 5 * batch * heads * queries * shapes[1][2]
         if graph.ops.kind[number] == "aten::lstm":
-            gates = sum(graph.weights.shape[weight][0] for weight in graph.weights_of(number).tolist())
-            steps = shapes[0][0] * shapes[0][1]
-            total -= 7.5 * steps * gates / (4 if attributes.get("has_biases", True) else 2)
+            matrices = [shape for w in graph.weights_of(number) if len(shape := graph.weights.shape[int(w)]) == 2]
+            total -= 7.5 * shapes[0][0] * shapes[0][1] * sum(rows for rows, _ in matrices) / 2
     return total

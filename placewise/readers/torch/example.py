@@ -29,8 +29,13 @@ class Example:
 
     @property
     def is_meta(self) -> bool:
-        """Whether the module has no data: on the meta device, or made of fake tensors."""
-        return any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in weights_of(self.module))
+        """Whether the module, or a part of it, is on the meta device."""
+        return any(tensor.is_meta for tensor in weights_of(self.module))
+
+    @property
+    def has_data(self) -> bool:
+        """False on the meta device, and for fake tensors."""
+        return not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in weights_of(self.module))
 
 
 def unwrapped(module: Any) -> nn.Module:

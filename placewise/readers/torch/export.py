@@ -26,8 +26,9 @@ _INSIDE = "module"
 def exported(example: Example, dims: Mapping[str, int]) -> tuple[Listing | None, str]:
     """The listing of the exported module, or None and the reason why torch.export cannot take it.
 
-    Tried are: without Dynamo, with results of unknown types taken apart, with Dynamo; then, for a module without
-    data, the same on a CPU in name only. `dims` are sizes that depend on data (``u0``).
+    Tried are: without Dynamo, with results of unknown types taken apart, with Dynamo. A module on meta is tried on
+    a CPU in name only first, where it is laid out in memory as it would be with data. `dims` are sizes that depend
+    on data (``u0``).
     """
     reasons: list[str] = []
     with _quiet():
@@ -49,7 +50,7 @@ class _Attempt(NamedTuple):
 
 _ATTEMPTS = tuple(
     _Attempt(strict, flat, on_cpu)
-    for on_cpu in (False, True)
+    for on_cpu in (True, False)
     for strict, flat in ((False, False), (False, True), (True, False))
 )
 

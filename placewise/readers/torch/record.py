@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -33,7 +34,7 @@ def recorded(example: Example, reason: str) -> Listing:
     A module without data runs without data. Buffers and the state of random numbers are as before afterwards.
     Raises InputError where the run fails, with `reason`, why torch.export failed.
     """
-    cases = [example, None] if example.is_meta else [example]
+    cases = [None, example] if example.is_meta else [example]
     problem = ""
     for case in cases:
         try:
@@ -42,7 +43,7 @@ def recorded(example: Example, reason: str) -> Listing:
             raise
         except Exception as error:  # whatever a forward pass raises
             problem = problem or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
-    hint = "give it on a real device, with real inputs" if example.is_meta else "check the module and its inputs"
+    hint = "give it on a real device, with real inputs" if not example.has_data else "check the module and its inputs"
     raise InputError(f"torch.export cannot take it ({reason}), and running it fails ({problem})", remedy=hint)
 
 
@@ -63,7 +64,11 @@ def _run(example: Example) -> Listing:
 
 @contextmanager
 def _kept_buffers(module: nn.Module) -> Iterator[None]:
-    before = [(buffer, buffer.clone()) for buffer in module.buffers() if not buffer.is_meta]
+    before = [
+        (buffer, buffer.clone())
+        for buffer in module.buffers()
+        if not buffer.is_meta and not isinstance(buffer, FakeTensor)
+    ]
     try:
         yield
     finally:
