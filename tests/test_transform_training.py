@@ -283,6 +283,30 @@ def test_refusals(tmp_path):
         )
 
 
+def test_ops_that_are_none_of_their_kind_are_refused():
+    """A product of one argument, which no reader lets pass: the op is named."""
+    builder = GraphBuilder()
+    op = builder.add_op("half", "MatMul")
+    builder.use_weight(builder.add_weight("w", shape=(2, 2), dtype="float32"), op)
+    builder.set_output(builder.add_tensor(op, shape=(2, 2), dtype="float32"))
+    with pytest.raises(GraphError, match=r"'half'.*MatMul.*check the model"):
+        to_training(builder.build())
+
+
+def test_unknown_shapes_stay_unknown():
+    """A sum of values of unknown rank and size has gradients of unknown size."""
+    builder = GraphBuilder()
+    x = builder.add_tensor(-1, name="x", shape=(4,), dtype="float32")
+    for number in range(2):
+        op = builder.add_op(f"op{number}", "Add")
+        builder.add_edge(x, op, 0)
+        builder.use_weight(builder.add_weight(f"w{number}", shape=(4,), dtype="float32"), op, 1)
+        x = builder.add_tensor(op, dtype="float32")
+    builder.set_output(x)
+    graph = to_training(builder.build(), loss=False)
+    assert graph.tensors.bytes[1] == -1 and graph.ops.name[-2:] == ("w0/update", "w1/update")
+
+
 def test_graphs_that_generate_are_refused(tmp_path):
     """Phases that run several times are no training step; a single one is."""
     builder = GraphBuilder()

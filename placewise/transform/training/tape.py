@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph, Source
@@ -66,7 +67,14 @@ class Tape:
             wants,
             partial(self.add_for, op),
         )
-        for at, gradient in entry_of(call.kind).rule(call).items():
+        try:
+            gradients = entry_of(call.kind).rule(call)
+        except (LookupError, ValueError, TypeError):
+            raise GraphError(
+                f"the arguments and attributes of op {self.graph.ops.name[op]!r} do not fit its kind ({call.kind})",
+                remedy="check the model",
+            ) from None
+        for at, gradient in gradients.items():
             self.accumulate(op, arguments[at], gradient)
 
     def accumulate(self, op: int, value: Value, gradient: Value) -> None:

@@ -72,8 +72,10 @@ def sum_to(call: Call, gradient: Value, like: Value) -> Value:
     """The gradient of an argument that was broadcast: summed over what was repeated."""
     wide, narrow = gradient.shape, like.shape
     extra = len(wide) - len(narrow)
+    if extra < 0 or (not narrow and like.nbytes < 0):  # of unknown rank
+        return gradient
     stretched = tuple(axis for axis, dim in enumerate(narrow, start=extra) if dim == 1 and wide[axis] != 1)
-    if extra <= 0 and not stretched:
+    if not extra and not stretched:
         return gradient
     axes = (*range(extra), *stretched)
     if not stretched:
