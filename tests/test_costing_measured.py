@@ -109,6 +109,19 @@ def test_fused_kernels_of_onnx_runtime(graphs):
     assert seconds / seconds.sum() == pytest.approx(estimate / estimate.sum())
 
 
+def test_kernels_of_two_devices():
+    """An op whose kernel ran on the CPU is not inside one of the GPU: each device gets what ran there."""
+    graph = chain("MatMul", "Tanh", "MatMul", "Relu")
+    rows = [Row("op0", 1.0, "MatMul", device="cuda"), Row("op1", 8.0, "Tanh", device="cpu")]
+    rows += [Row("op2", 3.0, "MatMul", device="cuda")]
+    devices = cluster(CPU, GPU)
+    base = cost_table(graph, devices)
+    table, notes = apply_measured(base, graph, devices, Timings("a test", tuple(rows)))
+    assert measured_of(table).tolist() == [[False, True], [True, False], [False, True], [False, True]]
+    assert table.op_seconds[2:, 1].sum() == pytest.approx(3.0) and table.op_seconds[1, 0] == 8.0
+    assert len(notes) == 2
+
+
 def test_sum_inside_a_kernel():
     """BiasGelu is the sum before it too, which else would be in the product's kernel."""
     graph = chain("MatMul", "Add", "Gelu")
@@ -219,6 +232,7 @@ def test_times_by_op(tmp_path, text):
     assert table.op_seconds.tolist() == [[0.5, base.op_seconds[0, 1]], [np.inf, 2e-6]]
     assert measured_of(table).tolist() == [[True, False], [True, True]]
     assert all(note.startswith(str(path)) for note in notes)
+    assert any("1 of its 4 times are of devices" in note for note in notes) == ("tpu" in text)
 
 
 def test_device_in_front(tmp_path):

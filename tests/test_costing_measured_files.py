@@ -226,6 +226,16 @@ def test_sizes_are_bounded(tmp_path, monkeypatch):
                 load_measured(str(written(tmp_path, data, packed=packed)), model, CLUSTER, cost_table(model, CLUSTER))
 
 
+def test_too_many_and_too_deep(tmp_path, monkeypatch):
+    """Operators inside each other without end, and more events than any profile needs."""
+    deep = trace_of(*(call("aten::add", place, 2000 - 2 * place) for place in range(1000)))
+    with pytest.raises(CostError, match="nested too deeply"):
+        rows_of(written(tmp_path, deep))
+    monkeypatch.setattr(content, "MOST_EVENTS", 10)
+    with pytest.raises(CostError, match="more than 10 events"):
+        rows_of(written(tmp_path, [node("a", 1, 1)] * 11))
+
+
 @pytest.mark.parametrize("size", [1, 7, 64, 1 << 20])
 def test_events_across_pieces(tmp_path, monkeypatch, size):
     """Events are the same however the file is cut into pieces, also within a character."""

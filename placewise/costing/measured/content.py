@@ -19,6 +19,7 @@ LARGEST = 2 << 30
 LARGEST_WHOLE = 64 << 20
 """Bytes, unpacked, of a file that must be held whole."""
 LONGEST_EVENT = 1 << 22
+MOST_EVENTS = 5_000_000
 _CHUNK = 1 << 20
 _GZIP = b"\x1f\x8b"
 _SPACE = re.compile(r"[\s,]*")
@@ -71,7 +72,7 @@ def whole_json(path: Path) -> Any:
 
 def events(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of the list that a trace is, or that stands under "traceEvents" in it, one after the other."""
-    decoder = json.JSONDecoder()
+    decoder, count = json.JSONDecoder(), 0
     with opened(path) as file:
         pieces = _pieces(file)
         text, at = _list_start(pieces), 0
@@ -87,6 +88,9 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
                     raise CostError("is no whole trace: an event is broken off", remedy="record it again") from None
                 text, at = text[at:] + more, 0
                 continue
+            count += 1
+            if count > MOST_EVENTS:
+                raise CostError(f"has more than {MOST_EVENTS:,} events", remedy="record fewer steps, without stacks")
             if isinstance(value, dict):
                 yield value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ from placewise.costing.measured.table import Row, Timings
 from placewise.costing.measured.torch import read_torch
 from placewise.errors import CostError, InputError
 from placewise.model.cluster import Cluster
-from placewise.model.columns import Bools, Floats
+from placewise.model.columns import Bools
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.units import format_seconds
@@ -73,24 +74,31 @@ def apply_measured(
     seconds, source = base.op_seconds.copy(), base.op_source.copy()
     sources = base.sources if MEASURED in base.sources else (*base.sources, MEASURED)
     repeats = np.ones(graph.n_ops) if timings.by_op else graph.op_repeats.astype(np.float64)
+    groups = _by_device(timings, device)
+    columns = {word: _columns(word, cluster, skip=timings.by_op and not device) for word in groups}
+    runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which no kernel runs
+    owners, inside = ([], set()) if timings.by_op else _owners(timings, graph, ~runs)
     notes: list[str] = []
-    hits = 0
-    for word, rows in _by_device(timings, device).items():
-        columns = _columns(word, cluster, skip=timings.by_op and not device)
-        if not columns:
+    for word, numbers in groups.items():
+        if not columns[word]:
             continue
-        hits += len(rows)
-        idle = np.asarray(base.op_seconds[:, columns[0]] == 0)  # views and constants, which no kernel runs
-        share, inside = _share(rows, timings, graph, idle, base.op_seconds[:, columns[0]])
-        for column in columns:
+        rows = [timings.rows[number] for number in numbers]
+        if timings.by_op:
+            share = one_by_one(rows, graph)
+        else:
+            share = shared_out(rows, [owners[number] for number in numbers], base.op_seconds[:, columns[word][0]])
+        for column in columns[word]:
             seconds[share.measured, column] = (share.seconds * repeats)[share.measured]
             source[share.measured, column] = sources.index(MEASURED)
-        notes.append(_note(timings, share, inside, ~idle, [cluster.names[column] for column in columns]))
-        if not timings.by_op and not are_alike(columns, cluster):
+        notes.append(_note(timings, share, inside, runs, [cluster.names[column] for column in columns[word]]))
+        if not timings.by_op and not are_alike(columns[word], cluster):
             notes.append(f"the devices {word!r} differ, and all are given these times: say one, NAME=FILE")
-    if not hits:
+    if not notes:
         remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
         raise CostError("has no times of a device of this cluster", remedy=remedy)
+    others = sum(len(numbers) for word, numbers in groups.items() if not columns[word])
+    if others:
+        notes.append(f"{others} of its {len(timings.rows)} times are of devices that the cluster does not have")
     table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source)
     table.validate(graph, cluster)
     return table, tuple(notes)
@@ -101,10 +109,11 @@ def _split(path: str) -> tuple[str, str]:
     return (device, file) if sign and device and not Path(path).exists() else ("", path)
 
 
-def _by_device(timings: Timings, device: str) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = defaultdict(list)
-    for row in timings.rows:
-        found[device or row.device].append(row)
+def _by_device(timings: Timings, device: str) -> dict[str, list[int]]:
+    """The numbers of the rows of every device."""
+    found: dict[str, list[int]] = defaultdict(list)
+    for number, row in enumerate(timings.rows):
+        found[device or row.device].append(number)
     return found
 
 
@@ -117,21 +126,18 @@ def _columns(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
     return columns
 
 
-def _share(rows: list[Row], timings: Timings, graph: Graph, idle: Bools, estimate: Floats) -> tuple[Share, int]:
-    """What every op is given, and how many of them have no row of their own. Raises CostError if none is."""
-    if timings.by_op:
-        return one_by_one(rows, graph), 0
+def _owners(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
+    """The ops of every row, and which of them have no row of their own. Raises CostError if no row has any."""
+    rows = timings.rows
     owners = _in_order(rows, graph) if timings.in_order else by_name(rows, graph)
     if not timings.in_order:
         by_kind(rows, owners, graph, idle)
-    inside = absorb(rows, owners, graph, idle)
-    share = shared_out(rows, owners, estimate)
-    if not share.measured.any():
+    if not any(owners):
         raise CostError("none of its times is of an op of this model", remedy="measure this model")
-    return share, inside
+    return owners, absorb(rows, owners, graph, idle)
 
 
-def _in_order(rows: list[Row], graph: Graph) -> Owners:
+def _in_order(rows: Sequence[Row], graph: Graph) -> Owners:
     candidates = Candidates(graph)
     names = [operator_of(row.name) for row in rows]
     pairs = aligned(graph.n_ops, len(rows), lambda op, row: candidates.fits(names[row], op))
@@ -143,7 +149,7 @@ def _in_order(rows: list[Row], graph: Graph) -> Owners:
     return owners
 
 
-def _note(timings: Timings, share: Share, inside: int, runs: Bools, devices: list[str]) -> str:
+def _note(timings: Timings, share: Share, inside: set[int], runs: Bools, devices: list[str]) -> str:
     """How much of the file went where."""
     shown = devices if len(devices) <= 4 else [*devices[:3], f"{len(devices) - 3} more"]
     if timings.by_op:
@@ -153,7 +159,8 @@ def _note(timings: Timings, share: Share, inside: int, runs: Bools, devices: lis
     text = f"{timings.form}, given to {', '.join(shown)}: {_percent(share.given, total)} of {format_seconds(total)} "
     text += f"to {_percent(measured, ops)} of the ops that compute"
     text += ", matched by their order" if timings.in_order else ""
-    text += f", {inside} of which have no kernel of their own" if inside else ""
+    absorbed = int(share.measured[sorted(inside)].sum())
+    text += f", {absorbed} of which have no kernel of their own" if absorbed else ""
     if share.unmatched:
         worst = max(share.unmatched, key=lambda row: row.seconds)
         count = len(share.unmatched)

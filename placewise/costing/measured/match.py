@@ -52,8 +52,8 @@ def by_kind(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> N
                 owners[number].append(op)
 
 
-def absorb(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> int:
-    """Give ops without a row to the kernel that they ran inside of; how many found one.
+def absorb(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> set[int]:
+    """Give ops without a row to the kernel that they ran inside of; returns these ops.
 
     A kernel called after its last op (the activation behind a convolution) takes the ops from its main op, which its
     kind names, down to that one. All others ran inside the kernel before them, or else after them.
@@ -61,7 +61,6 @@ def absorb(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> in
     row_of = np.full(graph.n_ops, -1, np.int64)
     for number, found in enumerate(owners):
         row_of[found] = np.where(row_of[found] < 0, number, row_of[found])
-    before = int((row_of >= 0).sum())
     for number, row in enumerate(rows):
         if owners[number] and not any(is_of_kind(row.kind, graph.ops.kind[op]) for op in owners[number]):
             for op in _path_to(row.kind, owners[number][0], graph, row_of):
@@ -71,11 +70,10 @@ def absorb(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> in
                 if row_of[maker] < 0 and graph.ops.kind[maker] == "Add":
                     row_of[maker] = number
     _carry(graph, row_of, idle)
-    named = {op for found in owners for op in found}
-    for op in np.flatnonzero(row_of >= 0).tolist():
-        if op not in named:
-            owners[int(row_of[op])].append(op)
-    return int((row_of >= 0).sum()) - before
+    inside = set(np.flatnonzero(row_of >= 0).tolist()) - {op for found in owners for op in found}
+    for op in sorted(inside):
+        owners[int(row_of[op])].append(op)
+    return inside
 
 
 def is_of_kind(kernel: str, kind: str) -> bool:

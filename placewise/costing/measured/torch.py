@@ -18,7 +18,7 @@ from placewise.costing.measured.medians import over_runs, seconds_of
 from placewise.costing.measured.table import Row, Timings
 from placewise.errors import CostError
 
-MOST_EVENTS = 3_000_000
+DEEPEST = 200
 _MICRO = 1e-6
 _ON_DEVICE = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _LAUNCHES = frozenset({"cuda_runtime", "cuda_driver"})
@@ -44,7 +44,6 @@ class _Trace:
     ends: list[float] = field(default_factory=list)
     launches: dict[object, tuple[object, float]] = field(default_factory=dict)
     kernels: list[tuple[object, str, float]] = field(default_factory=list)
-    count: int = 0
 
 
 def read_torch(path: Path, is_known: Callable[[str], bool], least: int = 1) -> Timings:
@@ -57,12 +56,11 @@ def read_torch(path: Path, is_known: Callable[[str], bool], least: int = 1) -> T
     for number, event in enumerate(events(path)):
         if event.get("ph") == "X":
             _note(trace, event, f"event {number}")
-            if trace.count > MOST_EVENTS:
-                raise CostError(f"has more than {MOST_EVENTS:,} events", remedy="record fewer steps, without stacks")
-    calls = sorted((call for calls in trace.calls.values() for call in _nested(calls)), key=lambda call: call.start)
+    outer = {thread: _nested(calls) for thread, calls in trace.calls.items()}
+    calls = sorted((call for calls in outer.values() for call in calls), key=lambda call: call.start)
     if not calls:
         raise CostError("holds no operators", remedy="record with ProfilerActivity.CPU")
-    stray = _launch(trace)
+    stray = _launch(trace, outer)
     flat = [part for call in calls for part in _flat(call, is_known, bool(trace.kernels))]
     device = "cuda" if trace.kernels else "cpu"
     steps, notes = _by_step(flat, trace) if trace.steps else (_repetitions(flat, least), ())
@@ -85,7 +83,6 @@ def _note(trace: _Trace, event: Mapping[str, Any], place: str) -> None:
     start, seconds = event.get("ts"), seconds_of(event.get("dur"), place, unit=_MICRO)
     if not isinstance(start, (int, float)) or isinstance(start, bool):
         raise CostError("has no number 'ts'", where=place, remedy="give the trace as the profiler wrote it")
-    trace.count += 1
     if category == "cpu_op":
         trace.calls[str(event.get("tid"))].append(Call(name, start, start + seconds / _MICRO, seconds))
     elif category == "user_annotation" and name.startswith(_STEP):
@@ -104,27 +101,27 @@ def _nested(calls: list[Call]) -> list[Call]:
     for call in sorted(calls, key=lambda call: (call.start, -call.end)):
         while stack and call.start >= stack[-1].end:
             stack.pop()
+        if len(stack) > DEEPEST:
+            raise CostError("its operators are nested too deeply", remedy="give the trace as the profiler wrote it")
         (stack[-1].inner if stack else outer).append(call)
         stack.append(call)
     return outer
 
 
-def _launch(trace: _Trace) -> dict[str, float]:
+def _launch(trace: _Trace, outer: Mapping[object, list[Call]]) -> dict[str, float]:
     """Give kernels to the calls that launched them; returns the seconds of those that no call did, by name."""
     stray: dict[str, float] = defaultdict(float)
-    starts: dict[object, list[float]] = {}
-    for thread, calls in trace.calls.items():
-        calls.sort(key=lambda call: call.start)
-        starts[thread] = [call.start for call in calls]
+    starts = {thread: [call.start for call in calls] for thread, calls in outer.items()}
     for correlation, name, seconds in trace.kernels:
         thread, moment = trace.launches.get(correlation, ("", 0.0))
         place = bisect_right(starts.get(thread, []), moment) - 1
-        while place >= 0 and trace.calls[thread][place].end < moment:
-            place -= 1
-        if place >= 0:
-            trace.calls[thread][place].launched += seconds
-        else:
+        call = outer[thread][place] if place >= 0 and outer[thread][place].end >= moment else None
+        if call is None:
             stray[name] += seconds
+            continue
+        while inner := next((part for part in call.inner if part.start <= moment <= part.end), None):
+            call = inner
+        call.launched += seconds
     return stray
 
 
