@@ -18,6 +18,8 @@ from placewise.transform.fold import fold
 torch = pytest.importorskip("torch", reason="configurations are built with PyTorch")
 transformers = pytest.importorskip("transformers", reason="configurations are built with transformers")
 
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
 from placewise.readers.huggingface.instance import instance_of  # noqa: E402
 from placewise.readers.huggingface.reader import read  # noqa: E402
 from placewise.readers.huggingface.settings import read_settings  # noqa: E402
@@ -194,22 +196,69 @@ def test_a_token_reads_the_cache_at_its_mean_length(tmp_path):
     assert work.bytes[update] == 2 * 2 * 8 * 4 * (2 * 1 + keys)
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "qwen3"])
-def test_products_are_those_that_pytorch_counts(tmp_path, kind):
-    """The products of a prompt of 12 tokens equal what PyTorch's counter finds when the model really runs."""
-    from torch.utils.flop_counter import FlopCounterMode
+def products(graph: Graph, phase: int) -> float:
+    """FLOPs of all products of a phase, those of attention included, its softmax (5 per score) not."""
+    work, total = work_of(graph), 0.0
+    for op in in_phase(graph, phase):
+        if graph.ops.kind[op] == "Attention":
+            query, key = (graph.tensors.shape[tensor] for tensor in graph.inputs_of(op)[:2])
+            total -= 5 * query[0] * query[1] * query[2] * key[2]
+        if work.op_class[op] in ("matmul", "attention", "conv"):
+            total += work.flops[op]
+    return total
 
-    graph = small(tmp_path, kind, {"prompt": 12, "tokens": 0})
-    work = work_of(graph)
-    products = sum(work.flops[op] for op, name in enumerate(work.op_class) if name == "matmul")
-    attention = sum(work.flops[op] - 5 * 4 * 12 * 12 for op, name in enumerate(work.op_class) if name == "attention")
+
+def real(kind, auto) -> torch.nn.Module:
     config = transformers.AutoConfig.for_model(
         kind, **{key: value for key, value in SMALL[kind].items() if key != "dtype"}
     )
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
+    return auto.from_config(config, attn_implementation="eager").eval()
+
+
+def counted(run) -> int:
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        model(input_ids=torch.zeros((1, 12), dtype=torch.long), logits_to_keep=1)
-    assert products + attention == counter.get_total_flops()
+        run()
+    return counter.get_total_flops()
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gpt2", "opt", "gemma2"])
+def test_products_are_those_that_pytorch_counts(tmp_path, kind):
+    """Prompt and token: PyTorch's counter finds the same products when the model really runs, with a real cache."""
+    graph, model = small(tmp_path, kind), real(kind, transformers.AutoModelForCausalLM)
+    cache = transformers.DynamicCache(config=model.config)
+    prompt, more, token = (torch.zeros((1, length), dtype=torch.long) for length in (12, 4, 1))
+    last = {"past_key_values": cache, "use_cache": True, "logits_to_keep": 1}
+    full = counted(lambda: model(input_ids=prompt, **last))
+    model(input_ids=more, **last)
+    assert products(graph, 1) == counted(lambda: model(input_ids=token, **last))
+    if kind != "gemma2":  # its windows save nothing in what the counter sees of the prompt
+        assert products(graph, 0) == full
+
+
+def test_products_of_translators_and_of_models_that_run_once(tmp_path):
+    """T5's encoder with its first token, a later token with the cache, BERT and ViT: as PyTorch's counter finds."""
+    graph, model = small(tmp_path, "t5"), real("t5", transformers.AutoModelForSeq2SeqLM)
+    source, token = torch.zeros((1, 12), dtype=torch.long), torch.zeros((1, 1), dtype=torch.long)
+    own, cross = (transformers.DynamicCache() for _ in range(2))
+    cache = transformers.EncoderDecoderCache(own, cross)
+    made = []
+    first = counted(
+        lambda: made.append(model(input_ids=source, decoder_input_ids=token, past_key_values=cache, use_cache=True))
+    )
+    assert products(graph, 0) == first
+    encoded = (made[0].encoder_last_hidden_state,)
+    for _ in range(3):
+        model(encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache, use_cache=True)
+    assert products(graph, 1) == counted(
+        lambda: model(encoder_outputs=encoded, decoder_input_ids=token, past_key_values=cache, use_cache=True)
+    )
+    bert, vit = real("bert", transformers.AutoModel), real("vit", transformers.AutoModelForImageClassification)
+    text = torch.zeros((1, 16), dtype=torch.long)
+    assert products(small(tmp_path, "bert", {"length": 16}), 0) == counted(lambda: bert(input_ids=text))
+    picture = torch.zeros((1, 3, 16, 16))
+    architecture = {"architectures": ["ViTForImageClassification"]}
+    graph = read_huggingface(write_config(tmp_path, "vit", **architecture)).graph
+    assert products(graph, 0) == counted(lambda: vit(pixel_values=picture))
 
 
 def test_a_large_model_by_the_rule_of_two_flops_per_parameter():
