@@ -86,5 +86,21 @@ def test_backward_ops_are_those_of_the_joint_graph(benchmark, name):
     assert ours["backward_flops"] == theirs["backward_flops"] and ours["gradient_bytes"] == theirs["gradient_bytes"]
 
 
+def test_parameters_train_and_tables_do_not():
+    """Of a small Llama, with tied embeddings: what PyTorch calls a parameter, and not the cosines of positions."""
+    config = transformers.LlamaConfig(
+        hidden_size=32, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1, intermediate_size=48,
+        vocab_size=50, tie_word_embeddings=True,
+    )  # fmt: skip
+    model = transformers.LlamaForCausalLM(config).eval()
+    with torch.no_grad():
+        program = torch.export.export(model, (torch.ones(1, 12, dtype=torch.long),), {"use_cache": False}, strict=False)
+    graph = to_training(fold(graph_of_program(program)))
+    of = dict(zip(graph.weights.name, graph.weights.storage.tolist(), strict=True))
+    updated = [of[name.removesuffix("/update")] for name in graph.ops.name if name.endswith("/update")]
+    assert sorted(updated) == sorted({of[name] for name in of if "weight" in name})
+    assert len(updated) == len(list(model.parameters()))
+
+
 LOOSE = ("other", "lookups", "sums", "multiplications")
 """Families that PyTorch cuts otherwise: a mean's gradient is a division, a first token's a copy into zeros."""

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from functools import partial
 
 from placewise.costing.case import Case, Cost, Rule
-from placewise.costing.rules import aten, attention, linear, llm, openvino, recurrent, reduction
+from placewise.costing.rules import aten, attention, linear, llm, movement, openvino, recurrent, reduction
+from placewise.costing.rules.movement import copied
 
 PREFIX = "gradient::"
 
@@ -116,7 +117,7 @@ _POINTWISE = {
     16: "com.microsoft::FastGelu",
 }
 _REDUCED = {
-    3: "NegativeLogLikelihoodLoss",
+    3: "aten::var aten::std NegativeLogLikelihoodLoss",
     4: "Softmax LogSoftmax",
     8: "SoftmaxCrossEntropyLoss",
     12: "RMSNormalization SimplifiedLayerNormalization com.microsoft::SimplifiedLayerNormalization LpNormalization",
@@ -124,6 +125,7 @@ _REDUCED = {
        com.microsoft::GroupNorm com.microsoft::LayerNormalization com.microsoft::SkipLayerNormalization""",
 }
 """Means and deviations are computed again from the input: half of a normalization's backward work."""
+_COPIED = "aten::flip aten::roll ConcatFromSequence CenterCropPad"
 _SCATTERED = "Compress Gather GatherElements GatherND MaxUnpool ReverseSequence Tile"
 _ATTENTION = (
     "aten::scaled_dot_product_attention", "openvino::ScaledDotProductAttention",
@@ -134,9 +136,11 @@ _TWICE = """LSTM GRU RNN LRN Experts Expert Dispatch Combine aten::lstm aten::gr
     aten::lstm_cell aten::gru_cell aten::rnn_tanh_cell aten::rnn_relu_cell aten::addbmm aten::bilinear
     openvino::LSTMCell openvino::GRUCell openvino::RNNCell"""
 """Sums of products, with a gradient for each factor."""
+_ONCE = "Resize Upsample"
+"""Sums of neighbours, spread over them again."""
 _FORWARD = {
     kind: rule
-    for family in (attention, recurrent, reduction, llm, aten, openvino)
+    for family in (attention, movement, recurrent, reduction, llm, aten, openvino)
     for kind, rule in family.RULES.items()
 }
 FLASH = 2.5
@@ -145,9 +149,11 @@ FLASH = 2.5
 RULES: Mapping[str, Rule] = {
     **{PREFIX + kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
     **{PREFIX + kind: partial(reduced, per=per) for per, kinds in _REDUCED.items() for kind in kinds.split()},
+    **{PREFIX + kind: copied for kind in _COPIED.split()},
     **{PREFIX + kind: scattered for kind in _SCATTERED.split()},
     **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=FLASH) for kind in _ATTENTION},
     **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=2) for kind in _TWICE.split()},
+    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=1) for kind in _ONCE.split()},
     PREFIX + "TensorScatter": written_back,
     PREFIX + "Conv": partial(convolved, rule=linear.conv),
     PREFIX + "ConvTranspose": partial(convolved, rule=linear.conv_transpose),

@@ -47,8 +47,8 @@ _SAME = {
     _ACTIVATION: """Abs Acos Acosh Asin Asinh Atan Atanh Celu Cos Cosh Erf Gelu GlobalMaxPool HardSigmoid HardSwish
         LeakyRelu Log MaxPool MeanVarianceNormalization Mish Selu Shrink Sin Sinh Softplus Softsign Swish Tan
         ThresholdedRelu aten::square aten::log_sigmoid aten::glu com.microsoft::Gelu com.microsoft::FastGelu
-        com.microsoft::QuickGelu""",
-    Keeps(): "AveragePool GlobalAveragePool Col2Im Upsample",
+        com.microsoft::QuickGelu aten::var aten::std""",
+    Keeps(): "AveragePool GlobalAveragePool Col2Im Upsample aten::roll aten::flip",
     _INDEXED: """Slice Gather GatherElements GatherND Pad Tile CumSum Trilu ReverseSequence Compress Resize
         ReduceSum ReduceMean CenterCropPad RotaryEmbedding com.microsoft::RotaryEmbedding MaxUnpool""",
     Keeps(inputs=(0, 1)): "Pow ReduceL1 ReduceSumSquare",
