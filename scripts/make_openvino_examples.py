@@ -151,6 +151,24 @@ def packed_weights() -> openvino.Model:
     return openvino.Model([product.output(0) for product in products], [x], "packed_weights")
 
 
+def quantized() -> openvino.Model:
+    """A convolution with weights of eight bits, a product with quantized ones, and one with floating inputs."""
+    limits = [weight(1) for _ in range(4)]
+
+    def rounded(node: openvino.Node, levels: int = 256) -> openvino.Node:
+        return op.fake_quantize(node, *limits, levels)
+
+    image = given(1, 8, 6, 6, name="image")
+    kernel = op.multiply(op.convert(weight(4, 8, 3, 3, dtype=np.int8), np.float32), weight(4, 1, 1, 1))
+    maps = op.convolution(rounded(image), kernel, [1, 1], [0, 0], [0, 0], [1, 1])
+    flat = op.reshape(rounded(op.relu(maps)), whole(1, 64), False)
+    first = op.matmul(flat, rounded(weight(16, 64)), False, True)
+    last = op.matmul(first, rounded(weight(5, 16), 65536), False, True)
+    for name, node in {"conv": maps, "eight_bits": first, "floating": last}.items():
+        node.set_friendly_name(name)
+    return openvino.Model([last.output(0)], [image], "quantized")
+
+
 def bodies() -> openvino.Model:
     """An If whose branches hold weights, and a TensorIterator over the steps of a sequence."""
     x, flag = given(2, 8), op.parameter([], openvino.Type.boolean, name="flag")
@@ -206,6 +224,7 @@ MODELS: dict[str, Callable[[], openvino.Model]] = {
     "resnet50_open": open_resnet,
     "operators": operators,
     "packed_weights": packed_weights,
+    "quantized": quantized,
     "bodies": bodies,
     "states": states,
 }

@@ -166,6 +166,17 @@ def test_operators(raw):
     assert graph.ops.attributes[op["turned"]]["perm"] == (1, 0)
 
 
+def test_quantized(raw):
+    """Products of two inputs of eight bits compute in int8; one with a floating input, or of more levels, does not."""
+    graph = fold(raw("quantized"))
+    op = ops_by_name(graph)
+    found = {name: graph.ops.dtype_name(op[name]) for name in ("conv", "eight_bits", "floating")}
+    assert found == {"conv": "int8", "eight_bits": "int8", "floating": "float32"}
+    assert Counter(graph.ops.kind)["openvino::FakeQuantize"] == 2  # those of weights are folded
+    kernel = next(row for row in range(len(graph.weights)) if graph.weights.shape[row] == (4, 8, 3, 3))
+    assert graph.weights.dtype_name(kernel) == "int8"
+
+
 def test_bodies(raw):
     """If and TensorIterator are one op each, and use the weights of their bodies."""
     graph = fold(raw("bodies"))
@@ -249,7 +260,7 @@ def test_open_batch(tmp_path, raw, dims):
     assert Counter(graph.ops.kind) == Counter(fixed.ops.kind)
 
 
-@pytest.mark.parametrize("name", [*PUBLISHED, "operators", "packed_weights", "states"])
+@pytest.mark.parametrize("name", [*PUBLISHED, "operators", "packed_weights", "quantized", "states"])
 def test_shapes_follow(tmp_path, name):
     """Every dimension that OpenVINO wrote follows from the shapes before it, or stays open, when it is hidden."""
     net, _ = parse(unpacked(tmp_path, name))

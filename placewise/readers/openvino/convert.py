@@ -14,8 +14,8 @@ from placewise.readers.openvino.kinds import CONSTANT, kind_of, position_of
 from placewise.readers.openvino.names import scopes_of
 from placewise.readers.openvino.net import Layer, Net, dtype_of, plain_type
 from placewise.readers.openvino.structure import Sources, constants, location_of
+from placewise.readers.openvino.types import FLOATING, compute_dtype
 
-_FLOATING = ("float", "bfloat", "complex")
 _PACKED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2", "float8_e4m3", "float8_e5m2", "float4_e2m1"})
 _PACKED_SUFFIX = "_compressed"  # behind the name of a weight that openvino.save_model stored in fewer bits
 _STATES = {"ReadValue", "Assign"}
@@ -43,7 +43,7 @@ def to_graph(net: Net, sources: Sources, source: Source) -> Graph:
             kind_of(layer),
             scope=scopes[row],
             attributes=attributes_of(layer) | _decompression(net, sources, row),
-            dtype=_compute_dtype(layer),
+            dtype=compute_dtype(net, sources, row),
             origin=(layer.id,),
             **_state(draft, layer),
         )
@@ -95,7 +95,7 @@ def _decompression(net: Net, sources: Sources, row: int) -> dict[str, Any]:
         return {}
     before = net.layers[sources[row, 0][0]]
     packed = before.type == CONSTANT and before.outputs[0].dtype in _PACKED
-    unpacks = packed and layer.outputs[0].dtype.startswith(_FLOATING)
+    unpacks = packed and layer.outputs[0].dtype.startswith(FLOATING)
     return {"decompression": 1} if unpacks or "decompression" in layer.notes else {}
 
 
@@ -107,10 +107,3 @@ def _state(draft: _Draft, layer: Layer) -> dict[str, Any]:
     group = draft.states.setdefault(variable, len(draft.states))
     held = layer.outputs[0].nbytes if layer.type == "ReadValue" and layer.outputs else 0
     return {"group": group, "state_bytes": max(held, 0)}
-
-
-def _compute_dtype(layer: Layer) -> str:
-    """The first floating type among inputs and outputs, else the first output's."""
-    found = [port.dtype for port in (*layer.inputs, *layer.outputs)]
-    floating = next((dtype for dtype in found if dtype.startswith(_FLOATING)), None)
-    return floating or next((port.dtype for port in layer.outputs), found[0] if found else "unknown")
