@@ -95,6 +95,7 @@ INDEX = torch.zeros(5, dtype=torch.long)
         (lambda x: x.sort().values, [(3, 4)], [("aten::sort", 24)]),
         (lambda x: x.cumsum(0), [(3, 4)], [("CumSum", 12)]),
         (lambda x: torch.fft.fft(x), [(2, 8)], [("aten::fft", 5 * 16 * 3)]),
+        (lambda x: torch.fft.fftn(x), [(2, 8)], [("aten::fft", 5 * 16 * (1 + 3))]),
         (lambda x: F.dropout(x, 0.5, True), [(3, 4)], [("aten::dropout", 24)]),
         (lambda x: F.dropout(x, 0.5, False), [(3, 4)], []),
         (lambda x: x.to(torch.float16), [(3, 4)], [("Cast", 0)]),

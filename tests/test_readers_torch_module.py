@@ -168,6 +168,14 @@ def test_dims_resize_the_example():
     assert wide.digest() == graph_of(Layered(), (torch.zeros(7, 3, dtype=torch.long),)).digest()
 
 
+def test_the_batch_of_all_inputs():
+    """`batch` is the first axis of every input that is as long there as the first input."""
+    inputs = {"ids": IDS, "mask": torch.zeros(2, 5, dtype=torch.bool)}
+    graph = trace_module(Layered().eval(), (), inputs, dims={"batch": 7}).graph
+    shapes = {graph.tensors.name[t]: graph.tensors.shape[t] for t in range(2)}
+    assert shapes == {"ids": (7, 5), "mask": (7, 5)}
+
+
 def test_dims_of_starred_arguments():
     """Arguments that forward takes as a row are called by their places in it."""
 

@@ -180,6 +180,7 @@ def test_dimensions_by_symbol_and_by_place():
     symbol = next(iter(program.range_constraints)).name
     assert by_place.digest() == fixed.digest()
     assert graph_of_program(program, dims={symbol: 6}).digest() == fixed.digest()
+    assert graph_of_program(program, dims={"batch": 6}).digest() == fixed.digest()
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,7 @@ def _check_directory(path: Path) -> None:
             file.seek(_LOCATOR.unpack_from(tail, place - _LOCATOR.size)[2])
             *_, members, length, _ = _END_64.unpack(file.read(_END_64.size))
     if members > MOST_MEMBERS or length > LARGEST_DIRECTORY:
-        raise ModelFileError(f"the archive lists {members} files", remedy=f"give one of up to {MOST_MEMBERS}")
+        raise ModelFileError(f"the archive lists {members} files in {length} bytes", remedy=_SAVE_AGAIN)
 
 
 def _check_members(members: list[zipfile.ZipInfo], size: int) -> None:

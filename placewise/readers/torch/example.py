@@ -15,6 +15,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils import _pytree as pytree
 
 from placewise.errors import InputError
+from placewise.readers.torch.sizes import BATCH
 
 _DEEPEST = 6
 
@@ -74,7 +75,8 @@ def prepared(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int])
     except TypeError as error:
         raise InputError(f"forward does not take these inputs ({error})", remedy="give one for each argument") from None
     for name, number in dims.items():
-        given = _with_size(given, name, number)
+        for place in _batches(given) if name == BATCH else [name]:
+            given = _with_size(given, place, number)
     if not any(tensor.is_meta for tensor in weights_of(module)):
         return given
     moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (given.args, dict(given.kwargs)))
@@ -97,6 +99,12 @@ def _signature(module: nn.Module) -> inspect.Signature | None:
         return inspect.signature(module.forward)
     except (ValueError, TypeError):
         return None
+
+
+def _batches(example: Example) -> list[str]:
+    """The first axes that are as long as that of the first input; the name itself where there is none."""
+    sizes = {name: value.shape[0] for name, _, value in named_inputs(example) if _is_tensor(value) and value.dim()}
+    return [f"{name}:0" for name, size in sizes.items() if size == next(iter(sizes.values()))] or [BATCH]
 
 
 def _with_size(example: Example, name: str, number: int) -> Example:

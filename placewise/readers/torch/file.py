@@ -34,8 +34,8 @@ def looks_like_pt2(path: Path) -> bool:
 def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
     """The raw view of the program in a ``.pt2`` archive: one op per call, `origin` its number in the archive.
 
-    `dims` gives symbolic dimensions by symbol (``s77``) or by input and axis (``input_ids:0``). Only descriptions
-    are read, so that memory does not grow with the weights; `sha256` is that of the descriptions. Raises
+    `dims` gives symbolic dimensions by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at
+    once (``batch``). Only descriptions are read, so that memory does not grow with the weights; `sha256` is that of the descriptions. Raises
     ModelFileError or GraphError, naming the file.
     """
     dims = _NO_DIMS if dims is None else dims

@@ -28,7 +28,8 @@ def graph_of_program(
 ) -> Graph:
     """The raw view of an exported program, decomposed or not: one op per call, `origin` its number among the calls.
 
-    `dims` gives the symbolic dimensions: by symbol (``s77``), or by input and axis (``input_ids:0``). Assertions
+    `dims` gives the symbolic dimensions: by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at once
+    (``batch``). Assertions
     and the arithmetic of sizes are no ops; bodies that run once (autocast, no_grad) are part of the graph around
     them. Raises ModelFileError for a dimension without a number, MissingExtraError without PyTorch.
     """

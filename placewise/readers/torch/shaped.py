@@ -176,7 +176,11 @@ def _recurrent(site: Site, *, states: int) -> Form:
 
 
 def _fourier(site: Site) -> Form:
-    axes = site.get("dim", -1)
+    """Transforms along the given axes; `fft_fft2` along two, `fft_fftn` along all unless it says otherwise."""
+    before, name = site.meta("self"), site.call.op
+    rank = len(before.shape) if before is not None else 1
+    default = range(rank) if name.endswith("n") else (-2, -1) if name.endswith("2") else (-1,)
+    axes = site.get("dim", tuple(default))
     return form(site, "aten::fft", axes=tuple(axes) if isinstance(axes, (list, tuple)) else (axes,))
 
 
@@ -243,7 +247,11 @@ _FORMERS: tuple[tuple[Former, str], ...] = (
     (partial(_recurrent, states=2), "lstm lstm_cell"),
     (partial(_recurrent, states=1), "gru rnn_tanh rnn_relu gru_cell rnn_tanh_cell rnn_relu_cell"),
     (named("aten::sort"), "sort argsort msort"),
-    (_fourier, "_fft_r2c _fft_c2c _fft_c2r fft_fft fft_ifft fft_rfft fft_irfft"),
+    (
+        _fourier,
+        "_fft_r2c _fft_c2c _fft_c2r fft_fft fft_ifft fft_rfft fft_irfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 "
+        "fft_fftn fft_ifftn fft_rfftn fft_irfftn",
+    ),
 )
 
 SHAPED: Mapping[str, Former] = {

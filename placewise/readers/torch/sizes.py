@@ -9,6 +9,8 @@ from placewise.errors import ModelFileError
 from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
 
 _FROM_DATA = re.compile(r"z?uf?\d+")
+BATCH = "batch"
+"""Stands for the first dimension of every input that has an open one."""
 Size = int | str
 """A number, or an expression of symbols as sympy writes it."""
 
@@ -16,7 +18,7 @@ Size = int | str
 class Sizes:
     """Sizes by symbol, for programs whose inputs have the dimensions `inputs`; `dims` is what the user says.
 
-    `dims` may name a symbol (``s77``) or an input and an axis (``input_ids:0``). Raises ModelFileError for a name
+    `dims` may name a symbol (``s77``), an input and an axis (``input_ids:0``), or all first axes (``batch``). Raises ModelFileError for a name
     that the program does not have, or a number below 1.
     """
 
@@ -25,15 +27,23 @@ class Sizes:
         self._numbers: dict[str, int] = {}
         self._memory: dict[str, int] = {}
         for name, number in dims.items():
-            symbol = self._places.get(name, name)
-            if name not in self._places and name not in self._places.values() and not is_from_data(name):
+            symbols = self._called(name)
+            if not symbols:
                 shown = ", ".join(f"{place} ({symbol})" for place, symbol in self._places.items())
                 remedy = f"its symbolic dimensions are {shown}" if shown else "its shapes are fixed: leave out dims"
                 raise ModelFileError(f"the program has no dimension {name!r}", remedy=remedy)
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ModelFileError(f"dimension {name!r} is {number!r}", remedy="give a whole number from 1")
-            if self._numbers.setdefault(symbol, number) != number:
+            if any(self._numbers.setdefault(symbol, number) != number for symbol in symbols):
                 raise ModelFileError(f"dimension {name!r} is given two numbers", remedy="give it once")
+
+    def _called(self, name: str) -> list[str]:
+        """The symbols that a name stands for."""
+        if name in self._places:
+            return [self._places[name]]
+        if name in self._places.values() or is_from_data(name):
+            return [name]
+        return [symbol for place, symbol in self._places.items() if name == BATCH and place.endswith(":0")]
 
     def known(self, size: Size | None) -> int | None:
         """The number, or None where it is none or open."""
