@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
 from huggingface_configs import SMALL, write_config
 
 from placewise.costing.work import work_of
-from placewise.errors import MissingExtraError
+from placewise.errors import MissingExtraError, ModelFileError
 from placewise.model.graph import Graph
 from placewise.readers.huggingface import preset_names, read_huggingface
 from placewise.transform.fold import fold
@@ -356,10 +357,15 @@ def test_element_types(tmp_path):
     assert weight_bytes(double) == pytest.approx(4 * weight_bytes(half), rel=1e-3)
 
 
+def test_an_old_library_is_refused(monkeypatch):
+    """Versions of transformers before 5 cannot be asked for single operators."""
+    monkeypatch.setattr(sys.modules["transformers"], "__version__", "4.57.1")
+    with pytest.raises(ModelFileError, match="is too old"):
+        read_huggingface("hf:gpt2")
+
+
 def test_a_missing_library_is_named(tmp_path, monkeypatch):
     """Without transformers, the error names the extra that brings it."""
-    import sys
-
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingExtraError, match=r"placewise\[transformers\]"):
         read_huggingface("hf:gpt2")

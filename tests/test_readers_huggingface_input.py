@@ -88,6 +88,19 @@ def test_values_that_make_no_model(tmp_path, changes, match):
     assert time.monotonic() - start < 30
 
 
+def test_wishes_for_kernels_are_left_out(tmp_path):
+    """Names of kernels to be fetched, also inside, are not passed on: the graph is the same without them."""
+    path = write_config(tmp_path, "llama")
+    plain = read_huggingface(path, dims=TINY).graph.digest()
+    wishes = {
+        "_attn_implementation": "someone/kernel",
+        "attn_implementation": "someone/kernel",
+        "kernel_config": {"a": 1},
+    }
+    write_config(tmp_path, "llama", **wishes, _experts_implementation="someone/kernel")
+    assert read_huggingface(path, dims=TINY).graph.digest() == plain
+
+
 def test_quantization_is_left_out_and_told(tmp_path):
     """A configuration of a quantized model is read in its element type, with a note."""
     path = write_config(tmp_path, "llama", quantization_config={"quant_method": "fp8"})

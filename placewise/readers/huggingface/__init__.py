@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from placewise.errors import MissingExtraError
+from placewise.errors import MissingExtraError, ModelFileError
 from placewise.readers.base import Reading
 from placewise.readers.huggingface.presets import preset_names
 
 __all__ = ["preset_names", "read_huggingface"]
 
+OLDEST = 5
+"""The first version of transformers whose attention and experts may be replaced."""
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
@@ -29,9 +31,15 @@ def read_huggingface(source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, 
     """
     try:
         import torch  # noqa: F401
-        import transformers  # noqa: F401
+        import transformers
     except ImportError:
         raise MissingExtraError("reading Hugging Face configurations", "transformers") from None
+    if int(transformers.__version__.partition(".")[0]) < OLDEST:
+        raise ModelFileError(
+            f"transformers {transformers.__version__} is too old for this",
+            where=str(source),
+            remedy=f"pip install 'transformers>={OLDEST}'",
+        )
     from placewise.readers.huggingface.reader import read
 
     return read(source, dims, dtype)

@@ -23,7 +23,8 @@ Task = Literal["decoder", "translator", "encoder"]
 
 MOST_MODULES = 200_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
-_UNASKED = ("quantization_config", "transformers_version", "_name_or_path", "attn_implementation", "device_map")
+_UNASKED = ("quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map")
+"""Keys that say nothing about shapes, or ask for kernels and files; so do those that begin with an underscore."""
 _WITH_PICTURES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING"
 _FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", _WITH_PICTURES, "MODEL_MAPPING")
 
@@ -43,7 +44,7 @@ def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance
 
     Raises ModelFileError where transformers knows no such model or refuses the values.
     """
-    known = {key: value for key, value in values.items() if key not in _UNASKED}
+    known = _asked(values)
     name = _dtype_name(dtype or known.pop("dtype", None) or known.pop("torch_dtype", None) or "float32")
     for key in ("dtype", "torch_dtype"):
         known.pop(key, None)
@@ -79,6 +80,15 @@ def offline() -> Iterator[None]:
     finally:
         hub.HF_HUB_OFFLINE = before
         logging.disable(silenced)
+
+
+def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values, those of inner configurations too, without the keys that are not asked for."""
+    return {
+        key: _asked(value) if isinstance(value, dict) else value
+        for key, value in values.items()
+        if key not in _UNASKED and not key.startswith("_")
+    }
 
 
 def _dtype_name(name: Any) -> str:

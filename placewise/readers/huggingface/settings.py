@@ -16,6 +16,7 @@ MOST_BYTES = 4 << 20
 MOST_LAYERS = 2_000
 """More than any published model has; whatever is counted by a key with one of `_COUNTED` in it."""
 MOST = 1 << 31
+DEEPEST = 30
 _COUNTED = ("layer", "block", "depth", "stage", "expert")
 
 
@@ -85,14 +86,16 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 
 def _parts(values: Any) -> Iterator[Mapping[str, Any]]:
-    stack = [values]
+    stack = [(values, 0)]
     while stack:
-        part = stack.pop()
+        part, depth = stack.pop()
+        if depth > DEEPEST:
+            raise ModelFileError("it is nested too deeply", remedy="give the config.json of a model")
         if isinstance(part, dict):
             yield part
-            stack.extend(part.values())
+            stack.extend((item, depth + 1) for item in part.values())
         elif isinstance(part, list):
-            stack.extend(part)
+            stack.extend((item, depth + 1) for item in part)
 
 
 def _check_size(key: str, value: Any) -> None:
