@@ -8,9 +8,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from placewise.costing.measured.table import Row
+from placewise.costing.rules import attention, linear, recurrent
 from placewise.model.columns import Bools, Longs
 from placewise.model.graph import Graph
 
+_HEAVY = frozenset((*linear.RULES, *attention.RULES, *recurrent.RULES))
 _WITH_SUM = ("Bias", "Skip")
 """Kernels whose type begins like this add something first: BiasGelu, SkipLayerNormalization."""
 MOST_STEPS = 8
@@ -107,13 +109,22 @@ def _makers(graph: Graph, op: int) -> list[int]:
 
 
 def _carry(graph: Graph, row_of: Longs, idle: Bools) -> None:
-    """Rows down from argument to result, through views too; then up, for what stands before the first kernel."""
+    """Rows down from argument to result, through views too; then up, for what stands before the first kernel.
+
+    Not into products, convolutions, attention and recurrent layers, which no kernel runs beside its own work, and not
+    from one phase, or from forward to backward, into the other.
+    """
+    heavy = np.array([kind in _HEAVY for kind in graph.ops.kind], np.bool_)
+    part = (2 * graph.ops.phase.astype(np.int64) + graph.ops.backward).tolist()
     passed = row_of.copy()
+    stays = (heavy & (row_of < 0)).tolist()
     for op in range(graph.n_ops):
-        if passed[op] < 0:
-            passed[op] = next((passed[maker] for maker in _makers(graph, op) if passed[maker] >= 0), -1)
+        if passed[op] < 0 and not stays[op]:
+            near = (maker for maker in _makers(graph, op) if part[maker] == part[op])
+            passed[op] = next((passed[maker] for maker in near if passed[maker] >= 0), -1)
     for op in reversed(range(graph.n_ops)):
-        if passed[op] < 0:
+        if passed[op] < 0 and not stays[op]:
             users = (int(user) for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor))
-            passed[op] = next((passed[user] for user in users if passed[user] >= 0), -1)
+            near = (user for user in users if part[user] == part[op])
+            passed[op] = next((passed[user] for user in near if passed[user] >= 0), -1)
     row_of[:] = np.where((row_of < 0) & ~idle, passed, row_of)
