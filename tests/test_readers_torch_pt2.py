@@ -198,6 +198,16 @@ def test_future_versions_are_told(tmp_path):
     assert "schema version 9" in reading.warnings[0]
 
 
+def test_archives_without_a_list_of_weights(tmp_path):
+    """Sizes of weights stand in the program too; that ties are lost is told."""
+    path = rewritten(tmp_path, lambda name, data: None if name.endswith("weights_config.json") else data)
+    reading = read_pt2(path, dims={"ids:0": 2})
+    full = read_pt2(COMMITTED, dims={"ids:0": 2}).graph
+    assert reading.graph.digest() == full.digest()
+    assert "tied" in reading.warnings[0]
+    assert len(set(reading.graph.weights.storage.tolist())) == len(set(full.weights.storage.tolist())) + 1
+
+
 def _first_shape(size):
     def change(program):
         program["graph_module"]["graph"]["tensor_values"]["linear"]["sizes"][0] = size

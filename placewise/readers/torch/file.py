@@ -35,8 +35,8 @@ def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
     """The raw view of the program in a ``.pt2`` archive: one op per call, `origin` its number in the archive.
 
     `dims` gives symbolic dimensions by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at
-    once (``batch``). Only descriptions are read, so that memory does not grow with the weights; `sha256` is that of the descriptions. Raises
-    ModelFileError or GraphError, naming the file.
+    once (``batch``). Only descriptions are read, so that memory does not grow with the weights; `sha256` is that of
+    the descriptions. Raises ModelFileError or GraphError, naming the file.
     """
     dims = _NO_DIMS if dims is None else dims
     try:
@@ -47,7 +47,7 @@ def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
         graph = _graph(program, _weights(texts, name), dims, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    return Reading(graph, warnings=tuple(_newer(program)))
+    return Reading(graph, warnings=(*_newer(program), *_unlisted(texts, name, graph)))
 
 
 def _graph(program: Any, weights: Mapping[str, Any], dims: Mapping[str, int], source: Source) -> Graph:
@@ -93,3 +93,9 @@ def _newer(program: Any) -> list[str]:
     if version == KNOWN_VERSION:
         return []
     return [f"the program is of schema version {version}, and version {KNOWN_VERSION} is known: it is read as that"]
+
+
+def _unlisted(texts: Mapping[str, bytes], name: str, graph: Graph) -> list[str]:
+    if f"data/weights/{name}_weights_config.json" in texts or not len(graph.weights):
+        return []
+    return ["the archive does not say where its weights lie: two that are tied count as two"]

@@ -32,9 +32,9 @@ def trace_module(
 
     `args` and `kwargs` are example inputs; only their shapes and types count, and a module on the meta device gets
     them there. `dims` lengthens or shortens them: ``{"input_ids:0": 8}`` makes axis 0 of `input_ids` 8, and
-    ``"batch"`` is axis 0 of all inputs. Nothing is
-    computed and no memory is taken, unless torch.export fails: then the module runs once, as it is, every op that it
-    calls is recorded, and the first warning says so (`Source.format` is then `RECORDED`).
+    ``"batch"`` is axis 0 of all inputs. Nothing is computed and no memory is taken, unless torch.export fails: then
+    the module runs once, as it is, every op that it calls is recorded, and the first warning says so
+    (`Source.format` is then `RECORDED`).
 
     Raises InputError for a module or inputs that do not go together, MissingExtraError without PyTorch.
     """

@@ -28,10 +28,10 @@ def graph_of_program(
 ) -> Graph:
     """The raw view of an exported program, decomposed or not: one op per call, `origin` its number among the calls.
 
-    `dims` gives the symbolic dimensions: by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at once
-    (``batch``). Assertions
-    and the arithmetic of sizes are no ops; bodies that run once (autocast, no_grad) are part of the graph around
-    them. Raises ModelFileError for a dimension without a number, MissingExtraError without PyTorch.
+    `dims` gives the symbolic dimensions: by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes
+    at once (``batch``). Assertions and the arithmetic of sizes are no ops; bodies that run once (autocast, no_grad)
+    are part of the graph around them. Raises ModelFileError for a dimension without a number, MissingExtraError
+    without PyTorch.
     """
     try:
         import torch  # noqa: F401

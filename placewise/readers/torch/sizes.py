@@ -18,8 +18,8 @@ Size = int | str
 class Sizes:
     """Sizes by symbol, for programs whose inputs have the dimensions `inputs`; `dims` is what the user says.
 
-    `dims` may name a symbol (``s77``), an input and an axis (``input_ids:0``), or all first axes (``batch``). Raises ModelFileError for a name
-    that the program does not have, or a number below 1.
+    `dims` may name a symbol (``s77``), an input and an axis (``input_ids:0``), or all first axes (``batch``). Raises
+    ModelFileError for a name that the program does not have, or a number below 1.
     """
 
     def __init__(self, inputs: Mapping[str, Sequence[Size | None]], dims: Mapping[str, int]) -> None:
