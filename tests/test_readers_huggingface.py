@@ -198,12 +198,17 @@ def test_a_token_reads_the_cache_at_its_mean_length(tmp_path):
 
 
 def products(graph: Graph, phase: int) -> float:
-    """FLOPs of all products of a phase, those of attention included, its softmax (5 per score) not."""
+    """FLOPs of all products of a phase: those of attention without its softmax (5 per score), those of experts
+    without what they do to single entries (6 behind the gate, 2 for a result and its score)."""
     work, total = work_of(graph), 0.0
     for op in in_phase(graph, phase):
         if graph.ops.kind[op] == "Attention":
             query, key = (graph.tensors.shape[tensor] for tensor in graph.inputs_of(op)[:2])
             total -= 5 * query[0] * query[1] * query[2] * key[2]
+        if graph.ops.kind[op] == "Experts":
+            (tokens, width), (_, chosen) = (graph.tensors.shape[tensor] for tensor in graph.inputs_of(op)[:2])
+            inner = graph.weights.shape[graph.weights_of(op)[0]][1] // 2
+            total -= tokens * chosen * (6 * inner + 2 * width)
         if work.op_class[op] in ("matmul", "attention", "conv"):
             total += work.flops[op]
     return total
@@ -213,6 +218,7 @@ def real(kind, auto) -> torch.nn.Module:
     config = transformers.AutoConfig.for_model(
         kind, **{key: value for key, value in SMALL[kind].items() if key != "dtype"}
     )
+    config._experts_implementation = "eager"
     return auto.from_config(config, attn_implementation="eager").eval()
 
 
@@ -222,7 +228,9 @@ def counted(run) -> int:
     return counter.get_total_flops()
 
 
-@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gpt2", "opt", "gemma2"])
+@pytest.mark.parametrize(
+    "kind", ["llama", "qwen2", "qwen3", "gpt2", "opt", "gemma2", "mixtral", "qwen3_moe", "deepseek_v3"]
+)
 def test_products_are_those_that_pytorch_counts(tmp_path, kind):
     """Prompt and token: PyTorch's counter finds the same products when the model really runs, with a real cache."""
     graph, model = small(tmp_path, kind), real(kind, transformers.AutoModelForCausalLM)
