@@ -106,7 +106,8 @@ def _from_path(model: str, wishes: Wishes) -> Reading:
         graph = generate(model.removeprefix(ZOO), wishes.dims, wishes.dtype or "float32", training=training)
         return _in_view(Reading(graph), wishes)
     if model.startswith(PRESET):
-        return _in_view(read_huggingface(model, dims=wishes.dims, dtype=wishes.dtype), wishes)
+        training = wishes.graph == "training"
+        return _in_view(read_huggingface(model, dims=wishes.dims, dtype=wishes.dtype, training=training), wishes)
     ours = format_name(Path(model))
     if ours == "placewise-problem":
         problem = load_problem(model)

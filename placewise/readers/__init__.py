@@ -50,7 +50,10 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
         "pt2": Format("torch.export program", lambda path, asked: read_pt2(path, dims=asked.dims)),
         "tensorflow": Format("TensorFlow graph", lambda path, asked: read_tensorflow(path, dims=asked.dims)),
         "huggingface": Format(
-            "Hugging Face configuration", lambda path, asked: read_huggingface(path, dims=asked.dims, dtype=asked.dtype)
+            "Hugging Face configuration",
+            lambda path, asked: read_huggingface(
+                path, dims=asked.dims, dtype=asked.dtype, training=asked.graph == "training"
+            ),
         ),
         "workload": Format("workload", lambda path, asked: read_workload(path, objective=asked.objective), False),
         "profile": Format("profile", lambda path, asked: read_pipedream(path, graph=asked.graph), False),

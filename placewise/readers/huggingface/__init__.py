@@ -17,7 +17,9 @@ OLDEST = 5
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
-def read_huggingface(source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, dtype: str | None = None) -> Reading:
+def read_huggingface(
+    source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, dtype: str | None = None, training: bool = False
+) -> Reading:
     """Read the model that a configuration describes: ``hf:preset``, a `config.json`, or a folder that holds one.
 
     The raw view has one op per call of ATen, without a single weight being made or downloaded. A model that generates
@@ -26,6 +28,9 @@ def read_huggingface(source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, 
     the cache; default prompt + tokens), ``sequences`` (batches in flight: 1), ``experts_split`` (1: each expert is an
     op); for models that run once ``batch`` and, where they read text, ``length``. `dtype` (bfloat16, float16,
     float32, float64) defaults to what the configuration says, else float32.
+
+    With `training` the graph is the forward pass of a training step: a text of ``length`` tokens, an answer for every
+    one of them, no cache.
 
     Raises ModelFileError, naming the file, or MissingExtraError without torch and transformers.
     """
@@ -42,4 +47,4 @@ def read_huggingface(source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, 
         )
     from placewise.readers.huggingface.reader import read
 
-    return read(source, dims, dtype)
+    return read(source, dims, dtype, training=training)

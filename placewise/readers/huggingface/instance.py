@@ -17,14 +17,18 @@ from torch.nn.modules import module as nn_module
 from transformers.models.auto import modeling_auto
 
 from placewise.errors import ModelFileError
+from placewise.readers.huggingface.settings import asks_for_code
 
 Task = Literal["decoder", "translator", "encoder"]
 """A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
 
 MOST_MODULES = 200_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
-_UNASKED = ("quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map")
-"""Keys that say nothing about shapes, or ask for kernels and files; so do those that begin with an underscore."""
+_UNASKED = (
+    "quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map", "auto_map",
+    "trust_remote_code",
+)  # fmt: skip
+"""Keys that say nothing about shapes, or ask for kernels, files and code; so do those that begin with an underscore."""
 _WITH_PICTURES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING"
 _FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", _WITH_PICTURES, "MODEL_MAPPING")
 
@@ -49,7 +53,7 @@ def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance
     for key in ("dtype", "torch_dtype"):
         known.pop(key, None)
     with offline():
-        config = _config(known)
+        config = _config(known, asks_for_code(values))
         made = _class_of(config, known.get("architectures"))
         try:
             with torch.device("meta"), _bounded():
@@ -100,11 +104,12 @@ def _dtype_name(name: Any) -> str:
     return plain
 
 
-def _config(values: dict[str, Any]) -> Any:
+def _config(values: dict[str, Any], needs_code: bool) -> Any:
     kind = values["model_type"]
     if kind not in transformers.CONFIG_MAPPING:
+        code = ", and the code that its configuration asks for is never run here" if needs_code else ""
         raise ModelFileError(
-            f"transformers {transformers.__version__} knows no model_type {kind[:60]!r}",
+            f"transformers {transformers.__version__} knows no model_type {kind[:60]!r}{code}",
             remedy="update transformers, or give another model",
         )
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from placewise.errors import InputError, ModelFileError
@@ -14,7 +15,7 @@ from placewise.readers.huggingface.interfaces import use_operators
 from placewise.readers.huggingface.phases import joined, single
 from placewise.readers.huggingface.repeats import Repeats
 from placewise.readers.huggingface.runs import Run, runs_of
-from placewise.readers.huggingface.settings import Settings, read_settings
+from placewise.readers.huggingface.settings import Settings, asks_for_code, read_settings
 from placewise.readers.huggingface.tracing import graph_of_run
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
@@ -24,11 +25,15 @@ _USUAL = {"input_ids": _TEXT, "pixel_values": 224, "input_values": 160_000}
 """How much of them is read unless the user or the configuration says otherwise (ten seconds at 16 kHz)."""
 
 
-def read(source: str | Path, dims: Mapping[str, int], dtype: str | None, *, once: bool = True) -> Reading:
+def read(
+    source: str | Path, dims: Mapping[str, int], dtype: str | None, *, training: bool = False, once: bool = True
+) -> Reading:
     """As `read_huggingface`; without `once` every layer is traced by itself, equal or not."""
     settings = read_settings(source)
     try:
         instance = instance_of(settings.values, dtype)
+        if training:  # no token is generated: whatever the model is, it reads a text once and answers for every token
+            instance = replace(instance, task="encoder")
         names = _names(instance)
         run = dims_of(dims, names, _defaults(instance))
         options = {"dims": in_use(run, names), "dtype": instance.dtype}
@@ -99,6 +104,8 @@ def _warnings(settings: Settings, instance: Instance, dims: Dims, graph: Graph) 
         notes.append(
             "every expert takes its expected share of a run: latency is underestimated where few tokens run at once"
         )
+    if asks_for_code(settings.values):
+        notes.append("the code that it asks for (auto_map) is not run: transformers' own model of this type is read")
     if "quantization_config" in settings.values:
         notes.append(f"its quantization is left out: weights count as {instance.dtype}")
     notes += _unread(instance, graph)

@@ -86,12 +86,22 @@ def _encoder(instance: Instance, dims: Dims) -> Run:
     source = str(instance.module.main_input_name)
     wanted = _parameters(instance.module)
     quiet = {"use_cache": False} if "use_cache" in wanted else {}
+    inputs = {"source": _main_input(instance, dims)}
+    if "decoder_input_ids" in wanted:
+        inputs["tokens"] = torch.empty((dims.batch, _target_length(instance, dims)), dtype=torch.int64)
 
     def call(model: nn.Module, given: Inputs) -> Any:
-        made = model(**{source: given["source"]}, **quiet)
+        answered = {"decoder_input_ids": given["tokens"]} if "tokens" in given else {}
+        made = model(**{source: given["source"]}, **answered, **quiet)
         return [value for value in made.to_tuple() if isinstance(value, torch.Tensor)]
 
-    return Run({"source": _main_input(instance, dims)}, call)
+    return Run(inputs, call)
+
+
+def _target_length(instance: Instance, dims: Dims) -> int:
+    """Tokens that a translator is taught to answer with: as many as it reads, or as it can make of a sound."""
+    most = getattr(instance.config, "max_target_positions", None)
+    return min(dims.prompt, most) if isinstance(most, int) and most > 0 else dims.prompt
 
 
 def read_dtype(instance: Instance) -> torch.dtype:

@@ -71,18 +71,18 @@ def _parsed(content: bytes) -> Mapping[str, Any]:
 
 
 def check_values(values: Mapping[str, Any]) -> None:
-    """Raise ModelFileError for code to be downloaded, a missing model type, or sizes that no model has."""
+    """Raise ModelFileError for a missing model type, or sizes that no model has."""
     for part in _parts(values):
-        if "auto_map" in part or part.get("trust_remote_code"):
-            raise ModelFileError(
-                "it asks for code from elsewhere (auto_map), which is never run here",
-                remedy="use a model that the transformers package knows by itself",
-            )
         for key, value in part.items():
             _check_size(str(key), value)
     kind = values.get("model_type")
     if not isinstance(kind, str) or not kind:
         raise ModelFileError("it has no model_type", remedy="give the config.json of a model of transformers")
+
+
+def asks_for_code(values: Mapping[str, Any]) -> bool:
+    """Whether a configuration names code of its own (``auto_map``), which is never run."""
+    return any("auto_map" in part or bool(part.get("trust_remote_code")) for part in _parts(values))
 
 
 def _parts(values: Any) -> Iterator[Mapping[str, Any]]:
