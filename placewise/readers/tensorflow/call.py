@@ -26,9 +26,11 @@ class Type(NamedTuple):
 class Value:
     """What is known about a value, and where it is: a tensor or a weight of the graph in the making.
 
-    A list of tensors has the shape [length, element …] and `is_list`; `handle` marks a variable, whose value is
-    read elsewhere, and has the shape of that value. `backward`: made in a backward pass. Behind identities, `maker`
-    is the op that made it and `shows` the weight that it is; who reads it waits for the ops `after` too.
+    A list of tensors has the shape [length, element …] and `is_list`; where its `items` are known, it is nowhere
+    itself. `handle` marks a variable, whose value is read elsewhere, and has the shape of that value. `backward`: made
+    in a backward pass; `of_gradient`: a TensorArray of gradients, or what is in one. Behind
+    identities, `maker` is the op that made it and `shows` the weight that it is; who reads it waits for the ops
+    `after` too.
     """
 
     dtype: str
@@ -39,14 +41,20 @@ class Value:
     handle: bool = False
     is_list: bool = False
     backward: bool = False
+    of_gradient: bool = False
     maker: int = -1
     shows: int = -1
+    items: Items | None = None
     after: tuple[int, ...] = ()
 
     @property
     def variable(self) -> int:
         """The weight that this is, −1 for none."""
         return max(self.weight, self.shows)
+
+
+Items = tuple[Value | None, ...]
+"""What is at each place of a list, as far as something was put there."""
 
 
 @dataclass(frozen=True, slots=True)

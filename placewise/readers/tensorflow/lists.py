@@ -111,6 +111,10 @@ def _array_scatter(call: Call) -> list[Type]:
     return [Type(call.args[2].dtype, call.args[2].shape)]
 
 
+def _element_shape(call: Call) -> list[Type]:
+    return [Type(call.node.dtype("shape_type", "int32"), (len(element_of(call)),))]
+
+
 def _number(call: Call) -> list[Type]:
     return [Type("int32", ())]
 
@@ -118,11 +122,14 @@ def _number(call: Call) -> list[Type]:
 RULES: Mapping[str, Callable[[Call], list[Type]]] = {
     "TensorListFromTensor": _from_tensor, "TensorListReserve": _reserve, "EmptyTensorList": _empty,
     "TensorListGetItem": _get, "TensorListSetItem": _set, "TensorListStack": _stack,
-    "TensorListPushBack": _push, "TensorListPopBack": _pop, "TensorListLength": _number,
+    "TensorListElementShape": _element_shape, "TensorListPushBack": _push, "TensorListPopBack": _pop,
+    "TensorListLength": _number,
     "TensorArrayV3": _array, "TensorArrayGradV3": _array_gradient, "TensorArrayWriteV3": _array_write,
     "TensorArrayReadV3": _array_read, "TensorArrayGatherV3": _array_gather,
     "TensorArrayScatterV3": _array_scatter, "TensorArraySizeV3": _number,
 }  # fmt: skip
+MEASURES = frozenset({"TensorListLength", "TensorListElementShape", "TensorArraySizeV3"})
+"""Ops that do not look at what is in a list."""
 LIST_PORTS: Mapping[str, int] = {
     "TensorListFromTensor": 0, "TensorListReserve": 0, "EmptyTensorList": 0, "TensorListSetItem": 0,
     "TensorListPushBack": 0, "TensorListPopBack": 0, "TensorArrayV3": 1, "TensorArrayGradV3": 1,
@@ -139,6 +146,14 @@ ORDERS: Mapping[str, tuple[int, ...]] = {
     "TensorArrayWriteV3": (3, 2, 1, 0), "TensorArraySizeV3": (1, 0),
 }  # fmt: skip
 """Which argument stands first, second, … in ONNX's order."""
+
+
+def element_of(call: Call) -> Shape:
+    """The shape of a list's elements; raises Unknown."""
+    element = _element(call, 0)
+    if element is None or min(element, default=0) < 0:
+        raise Unknown
+    return element
 
 
 def length_of(call: Call) -> int:

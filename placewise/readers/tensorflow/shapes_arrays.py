@@ -215,6 +215,10 @@ def stitched(call: Call) -> list[Type]:
     return [Type(call.dtype(half), (rows, *call.dims(half)[len(call.dims(0)) :]))]
 
 
+def inverted(call: Call) -> list[Type]:
+    return [Type(call.dtype(), call.dims(0))]
+
+
 def space_to_depth(call: Call) -> list[Type]:
     batch, height, width, channels = call.dims(0)
     size = call.node.whole("block_size")
@@ -252,9 +256,10 @@ RULES: Mapping[str, Rule] = {
     "Gather": gather, "GatherV2": gather, "ResourceGather": gather, "GatherNd": gather_nd, "ScatterNd": scatter_nd,
     "Tile": tile, "Pad": pad, "PadV2": pad, "MirrorPad": pad, "Fill": filled, "BroadcastTo": broadcast_to,
     "OneHot": one_hot, "Range": counted, "LinSpace": spaced, "Shape": measured, "ShapeN": measured,
+    "VariableShape": measured,
     "Size": one_number, "Rank": one_number, "TopKV2": top_k, "TopK": top_k,
     "UnsortedSegmentSum": unsorted_segments, "UnsortedSegmentMax": unsorted_segments,
-    "BroadcastGradientArgs": gradient_axes, "ConcatOffset": concat_offsets,
+    "InvertPermutation": inverted, "BroadcastGradientArgs": gradient_axes, "ConcatOffset": concat_offsets,
     "DynamicStitch": stitched, "ParallelDynamicStitch": stitched,
     "SpaceToDepth": space_to_depth, "DepthToSpace": space_to_depth,
     "SpaceToBatchND": space_to_batch, "BatchToSpaceND": space_to_batch,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from placewise.readers.tensorflow.call import Call, Type, Unknown, axis_of, count_of
-from placewise.readers.tensorflow.lists import length_of
+from placewise.readers.tensorflow.lists import element_of, length_of
 from placewise.readers.tensorflow.types import KEPT_ELEMENTS, Array, Shape
 
 Evaluator = Callable[[Call], Sequence[Array]]
@@ -176,6 +176,7 @@ _PASSING = "Cast EnsureShape Identity PlaceholderWithDefault PreventGradient Sna
 _RULES: Mapping[str, Evaluator] = {
     **dict.fromkeys(_PASSING.split(), _unary(np.array)),
     "Shape": lambda call: [np.array(_dims(call, 0), np.int64)],
+    "VariableShape": lambda call: [np.array(_dims(call, 0), np.int64)],
     "ShapeN": lambda call: [np.array(_dims(call, place), np.int64) for place in range(len(call.args))],
     "Size": lambda call: [np.array(math.prod(_dims(call, 0)))],
     "Rank": lambda call: [np.array(len(call.dims(0)))],
@@ -191,6 +192,7 @@ _RULES: Mapping[str, Evaluator] = {
     "Neg": _unary(np.negative), "Abs": _unary(np.abs), "Floor": _unary(np.floor), "Ceil": _unary(np.ceil),
     "Sqrt": _unary(np.sqrt), "ZerosLike": _unary(np.zeros_like), "OnesLike": _unary(np.ones_like),
     "TensorListLength": lambda call: [np.array(length_of(call))],
+    "TensorListElementShape": lambda call: [np.array(element_of(call))],
     "TensorArraySizeV3": lambda call: [np.array(length_of(call))],
     "Reshape": lambda call: [call.data(0).reshape(call.numbers(1))],
     "Squeeze": lambda call: [call.data(0).squeeze(call.node.ints("squeeze_dims") or None)],
@@ -207,6 +209,6 @@ _RULES: Mapping[str, Evaluator] = {
     "SelectV2": lambda call: [np.where(call.data(0), call.data(1), call.data(2))],
     "Sum": _reduced(np.sum), "Prod": _reduced(np.prod), "Max": _reduced(np.max), "Min": _reduced(np.min),
     "All": _reduced(np.all), "Any": _reduced(np.any),
-    "BroadcastGradientArgs": _gradient_axes, "ConcatOffset": _offsets,
+    "InvertPermutation": _unary(np.argsort), "BroadcastGradientArgs": _gradient_axes, "ConcatOffset": _offsets,
     "DynamicStitch": _stitched, "ParallelDynamicStitch": _stitched,
 }  # fmt: skip

@@ -12,9 +12,10 @@ from placewise.readers.tensorflow.call import Call, Type, Value
 from placewise.readers.tensorflow.draft import Draft
 from placewise.readers.tensorflow.infer import RULES, types_of
 from placewise.readers.tensorflow.inputs import Dims, input_types
+from placewise.readers.tensorflow.items import WRITES, elements_of, is_filled_tensor, results_without_op
 from placewise.readers.tensorflow.kinds import DOMAIN, kind_of
 from placewise.readers.tensorflow.library import CALLS, Library
-from placewise.readers.tensorflow.lists import HANDLE
+from placewise.readers.tensorflow.lists import HANDLE, MEASURES
 from placewise.readers.tensorflow.nodes import Body, Loop, Node
 from placewise.readers.tensorflow.rounds import rounds_of
 from placewise.readers.tensorflow.types import array_of, dtype_of, shape_of
@@ -138,6 +139,14 @@ class Walk:
             return [], step.after
         if node.op in _STACK:
             return self._stack(step)
+        step = self._opened(step)
+        found = results_without_op(step.call)
+        if found is not None:
+            return [value if value.is_list else replace(value, after=step.after) for value in found], step.after
+        if node.op in ("TensorListStack", "TensorArrayGatherV3"):
+            return self._stacked(step)
+        if _only_passes(step.call, step.ports):
+            return self._plain(replace(step, call=Call(replace(node, op="Identity"), step.call.args[:1])))
         return self._plain(step)
 
     def _refuse_captured(self, node: Node) -> None:
@@ -147,8 +156,48 @@ class Walk:
                 remedy="save the model (tf.saved_model.save), or freeze it (convert_variables_to_constants_v2)",
             )
 
+    def _stacked(self, step: _Step) -> _Made:
+        """The elements of a list as one tensor."""
+        call, flow = step.call, 0 if step.call.node.op == "TensorListStack" else 2
+        items = elements_of(call.args[flow]) if flow < len(call.args) else []
+        if not items:
+            return self._plain(step)
+        number, values = self._packed(step, call.node, call.args[flow], types_of(call, 1))
+        return values, (number,)
+
+    def _opened(self, step: _Step) -> _Step:
+        """The step with the rows of a tensor as the contents of a list, where one of them will be replaced."""
+        args, place = step.call.args, WRITES.get(step.call.node.op, len(step.call.args))
+        if place >= len(args) or not is_filled_tensor(args[place]):
+            return step
+        if args[0].of_gradient and not args[place].of_gradient:
+            return step
+        value, node = args[place], step.call.node
+        rows = [Type(value.dtype, (value.shape or ())[1:])] * (value.shape or (0,))[0]
+        unpack = replace(node, name=f"{node.name}/list", op="Unpack", attr={})
+        _, items = self.draft.op(Call(unpack, (value,)), rows, path=step.path)
+        opened = replace(value, tensor=-1, items=tuple(items))
+        return replace(step, call=replace(step.call, args=(*args[:place], opened, *args[place + 1 :])))
+
+    def _packed(self, step: _Step, node: Node, value: Value, types: Sequence[Type]) -> tuple[int, list[Value]]:
+        items = tuple(elements_of(value))
+        pack = Call(replace(node, op="Pack" if items else "TensorListReserve", attr={}), items)
+        return self.draft.op(pack, types, path=step.path, after=step.after)
+
+    def _solid(self, step: _Step) -> _Step:
+        """The step with tensors in place of lists that are nowhere."""
+        args = list(step.call.args)
+        for place, value in enumerate(args):
+            if value.items is not None:
+                node = replace(step.call.node, name=f"{step.call.node.name}/list")
+                kind = Type(value.dtype, value.shape)
+                args[place] = replace(self._packed(step, node, value, [kind])[1][0], is_list=True)
+        return replace(step, call=replace(step.call, args=tuple(args)))
+
     def _plain(self, step: _Step, *, more: Sequence[int] = (), count: int = 0) -> _Made:
         """An ordinary op."""
+        if step.call.node.op not in MEASURES:
+            step = self._solid(step)
         call, op = step.call, step.call.node.op
         kind, types = "", [HANDLE]
         if has_no_result(op) or op in IN_PLACE:
@@ -173,6 +222,7 @@ class Walk:
             shown = call.args[0]
             ends = step.after if shown.maker < 0 else (*step.after, shown.maker)
             last = replace(values[0], after=step.after, maker=shown.maker, shows=shown.variable)
+            last = replace(last, of_gradient=shown.of_gradient)
             return [last, *values[1:]], ends
         return values, (number,)
 
@@ -231,6 +281,8 @@ class Walk:
         self.notes["loops whose rounds are not known stay one op each, without the arithmetic inside"] += 1
         more = self._held([loop.cond, loop.body], step.depth)
         types = [Type(value.dtype, value.shape) for value in args[: loop.n_state]]
+        step = self._solid(step)
+        args = step.call.args
         whole = Call(replace(node, op="While"), args)
         number, values = self.draft.op(whole, types, path=step.path, after=step.after, more=more)
         kept = [
@@ -291,6 +343,14 @@ class Walk:
             self._ports[id(body)] = ports
             self._bodies.append(body)  # keeps its id its own
         return self._ports[id(body)]
+
+
+def _only_passes(call: Call, ports: int) -> bool:
+    """Whether an op gives on its first argument: one of several identities, or a sum along no axis."""
+    if call.node.op == "IdentityN":
+        return ports <= 1 and len(call.args) > 0
+    axes = call.args[1].data if call.node.op in ("Sum", "Mean", "Max", "Min", "Prod") and len(call.args) > 1 else None
+    return axes is not None and axes.size == 0
 
 
 def has_no_result(op: str) -> bool:
