@@ -60,7 +60,8 @@ def test_models_that_transformers_does_not_know(tmp_path):
     path = tmp_path / "config.json"
     path.write_text('{"model_type": "nonesuch"}')
     refused(path, "knows no model_type 'nonesuch'")
-    refused(write_config(tmp_path, "llama", auto_map={"AutoModel": "x--y.Z"}), "code from elsewhere")
+    path.write_text('{"model_type": "nonesuch", "auto_map": {"AutoModel": "x--y.Z"}}')
+    refused(path, "the code that its configuration asks for is never run")
     path.write_text('{"model_type": "mamba", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 96}')
     refused(path, "mamba|state|traced")
 
@@ -86,6 +87,12 @@ def test_values_that_make_no_model(tmp_path, changes, match):
     start = time.monotonic()
     refused(write_config(tmp_path, "llama", **changes), match, dims=TINY)
     assert time.monotonic() - start < 30
+
+
+def test_code_of_a_known_model_is_not_run(tmp_path):
+    """A model that transformers knows is read from there, whatever code its configuration names."""
+    path = write_config(tmp_path, "llama", auto_map={"AutoModel": "x--y.Z"}, trust_remote_code=True)
+    assert any("is not run" in note for note in read_huggingface(path, dims=TINY).warnings)
 
 
 def test_wishes_for_kernels_are_left_out(tmp_path):
