@@ -168,6 +168,12 @@ def test_dims_resize_the_example():
     assert wide.digest() == graph_of(Layered(), (torch.zeros(7, 3, dtype=torch.long),)).digest()
 
 
+def test_numpy_inputs():
+    """Arrays stand for tensors."""
+    graph = trace_module(Layered().eval(), (IDS.numpy(),)).graph
+    assert graph.digest() == graph_of(Layered(), (IDS,)).digest()
+
+
 def test_the_batch_of_all_inputs():
     """`batch` is the first axis of every input that is as long there as the first input."""
     inputs = {"ids": IDS, "mask": torch.zeros(2, 5, dtype=torch.bool)}

@@ -84,11 +84,12 @@ def fourier(case: Case) -> Cost:
 
 
 _FREE = "aten::empty aten::set_ aten::resize_ aten::sym_size aten::is_nonzero aten::_nested_view_from_buffer"
-_COPIED = """aten::clone aten::flip aten::roll aten::rot90 aten::scatter_ aten::im2col aten::item
+_COPIED = """"aten::clone aten::flip aten::roll aten::rot90 aten::scatter_ aten::im2col aten::item
     aten::_local_scalar_dense aten::block_diag aten::cartesian_prod aten::channel_shuffle aten::tril_indices
-    aten::triu_indices aten::view_copy aten::permute_copy aten::expand_copy aten::slice_copy aten::select_copy
-    aten::transpose_copy aten::unsqueeze_copy aten::squeeze_copy aten::split_copy aten::split_with_sizes_copy
-    aten::unbind_copy aten::t_copy aten::alias_copy aten::detach_copy aten::diagonal_copy aten::masked_scatter"""
+    aten::triu_indices aten::view_copy aten::permute_copy aten::expand_copy aten::slice_copy
+    aten::select_copy aten::transpose_copy aten::unsqueeze_copy aten::squeeze_copy aten::split_copy
+    aten::split_with_sizes_copy aten::unbind_copy aten::t_copy aten::alias_copy aten::detach_copy
+    aten::diagonal_copy aten::masked_scatter aten::_pack_padded_sequence aten::_pad_packed_sequence"""
 _WRITTEN = "aten::fill aten::fill_ aten::zero aten::zero_"
 _POINTWISE = {
     1: """aten::ne aten::not_equal aten::exp2 aten::expm1 aten::trunc aten::fix aten::square aten::floor_divide_

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -67,7 +68,8 @@ def prepared(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int])
     args = (args,) if isinstance(args, torch.Tensor) else args
     if isinstance(args, (str, Mapping)) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
         raise InputError("example inputs are not a tuple and a mapping", remedy="give args=(x, …) and kwargs={…}")
-    given = Example(module, tuple(args), dict(kwargs))
+    args, kwargs = pytree.tree_map_only(np.ndarray, torch.as_tensor, (tuple(args), dict(kwargs)))
+    given = Example(module, args, kwargs)
     signature = _signature(module)
     try:
         if signature is not None:
