@@ -91,6 +91,24 @@ class Learner(tf.Module):
         return {"loss": loss}
 
 
+class RecurrentLearner(tf.Module):
+    """An LSTM that learns: its gradients go back through a While, over values that the forward one has piled up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = keras.layers.LSTM(16)
+        self.lstm.build([None, 6, 8])
+
+    @tf.function(input_signature=[tf.TensorSpec([None, 6, 8], name="x")])
+    def step(self, x: tf.Tensor) -> dict[str, tf.Tensor]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(self.lstm(x) ** 2)
+        learned = [variable.value for variable in self.lstm.trainable_variables]
+        for variable, gradient in zip(learned, tape.gradient(loss, learned), strict=True):
+            variable.assign_sub(0.1 * gradient)
+        return {"loss": loss}
+
+
 def recurrent() -> keras.Model:
     layers = [keras.layers.Embedding(1000, 32), keras.layers.LSTM(48, return_sequences=True), keras.layers.Dense(100)]
     return keras.Sequential([keras.Input([20], dtype="int32"), *layers])
@@ -217,6 +235,8 @@ def main() -> None:
     save_model(module, "lstm", call)
     learner = Learner()
     save_model(learner, "learner", {"train": learner.step})
+    recurrent_learner = RecurrentLearner()
+    save_model(recurrent_learner, "recurrent_learner", {"train": recurrent_learner.step})
     graph = training(None)
     save(graph.as_graph_def(), "training.pb")
     tf.io.write_graph(graph, str(HERE), "training.pbtxt")

@@ -259,6 +259,68 @@ def test_frames_are_loops(tmp_path):
     assert list(found.ops.kind) == ["Loop", "Relu"] and shape(found, "y") == (2, 4)
 
 
+LIST = {"element_dtype": F}
+
+
+def _filled(*more):
+    """A list of three, filled at 2, 0 and 1 with relu, neg and exp of x, and `more` nodes."""
+    nodes = [placeholder("x", [4]), constant("shape", [-1]), constant("n", 3)]
+    nodes += [node("l0", "TensorListReserve", "shape", "n", **LIST)]
+    for number, (op, place) in enumerate((("Relu", 2), ("Neg", 0), ("Exp", 1))):
+        nodes += [constant(f"p{number}", place), node(f"v{number}", op, "x", T=F)]
+        nodes += [node(f"l{number + 1}", "TensorListSetItem", f"l{number}", f"p{number}", f"v{number}", **LIST)]
+    return [*nodes, *more]
+
+
+def test_lists_are_edges(tmp_path):
+    """Who takes an element reads what was put there; all elements together are joined in their order."""
+    get = node("got", "TensorListGetItem", "l3", "p0", "shape", **LIST)
+    stack = node("all", "TensorListStack", "l3", "shape", **LIST)
+    ends = [node("y", "Abs", "got", T=F), node("z", "Abs", "all", T=F)]
+    found = read(tmp_path, *_filled(get, stack, *ends)).graph
+    assert set(found.ops.name) == {"v0", "v1", "v2", "all", "y", "z"}
+    assert arguments(found, "y") == [("v0", 0)]
+    assert arguments(found, "all") == [("v1", 0), ("v2", 1), ("v0", 2)] and shape(found, "z") == (3, 4)
+
+
+def test_elements_of_a_tensor_can_be_replaced(tmp_path):
+    """A list made of a tensor is cut into its rows where one of them is replaced."""
+    nodes = [placeholder("x", [2, 4]), placeholder("v", [4]), constant("shape", [4])]
+    nodes += [
+        constant("one", 1),
+        constant("zero", 0),
+        node("l", "TensorListFromTensor", "x", "shape", **LIST),
+        node("m", "TensorListSetItem", "l", "one", "v", **LIST),
+        node("kept", "TensorListGetItem", "m", "zero", "shape", **LIST),
+        node("new", "TensorListGetItem", "m", "one", "shape", **LIST),
+        node("y", "AddV2", "kept", "new", T=F),
+    ]
+    found = fold(read(tmp_path, *nodes).graph)
+    assert found.ops.name == ("m/list", "y") and arguments(found, "y") == [("m/list", 0), ("v", 1)]
+
+
+def test_lists_at_unknown_places_are_tensors(tmp_path):
+    """Where the place is not known, the list becomes a tensor, and what is taken a part of it."""
+    place = placeholder("where", [], "INT32")
+    get = node("got", "TensorListGetItem", "l3", "where", "shape", **LIST)
+    found = read(tmp_path, *_filled(place, get, node("y", "Abs", "got", T=F))).graph
+    assert arguments(found, "got")[:2] == [("got/list", 0), ("where", 1)] and shape(found, "got/list") == (3, 4)
+    assert arguments(found, "got/list") == [("v1", 0), ("v2", 1), ("v0", 2)] and shape(found, "y") == (4,)
+
+
+def test_piles(tmp_path):
+    """What was pushed last is popped first."""
+    nodes = [placeholder("x", [4]), constant("shape", [4]), constant("n", -1)]
+    nodes += [node("l0", "EmptyTensorList", "shape", "n", **LIST)]
+    for number, op in enumerate(("Relu", "Neg")):
+        nodes += [node(f"v{number}", op, "x", T=F)]
+        nodes += [node(f"l{number + 1}", "TensorListPushBack", f"l{number}", f"v{number}", **LIST)]
+    nodes += [node("p1", "TensorListPopBack", "l2", "shape", **LIST)]
+    nodes += [node("p0", "TensorListPopBack", "p1", "shape", **LIST)]
+    found = read(tmp_path, *nodes, node("y", "Sub", "p1:1", "p0:1", T=F)).graph
+    assert found.ops.name == ("v0", "v1", "y") and arguments(found, "y") == [("v1", 0), ("v0", 1)]
+
+
 def test_conditions(tmp_path):
     """A known condition picks its branch; an unknown one stays one op with the constants of both."""
     yes = function("yes", ["a"], [node("r", "Relu", "a", T=F)], {"r": "r:activations:0"})

@@ -87,6 +87,9 @@ def test_recurrent_layers_are_written_out(name):
     assert work.known.all()
     known_start = 2 * BATCH * 48 * 4 * 48  # the first step's product with zeros is known before the model runs
     assert work.flops[work.op_class.equals("matmul")].sum() in (cells + dense, cells + dense - known_start)
+    assert not any("List" in kind or kind == "TensorScatter" for kind in kinds(graph))
+    (joined,) = (op for op, kind in enumerate(graph.ops.kind) if kind == "Concat" and len(graph.inputs_of(op)) == 20)
+    assert graph.tensors.shape[graph.outputs_of(joined)[0]] == (20, BATCH, 48)
     large = [shape for shape in graph.weights.shape if math.prod(shape) > 1000]
     assert sorted(large) == [(32, 192), (48, 100), (48, 192), (1000, 32)]
 
@@ -129,6 +132,17 @@ def test_gradients_of_a_loop():
     assert {graph.weights.shape[weight] for op in np.flatnonzero(products) for weight in graph.weights_of(int(op))} == {
         (48, 128)
     }
+
+
+def test_gradients_of_a_while():
+    """What the forward rounds pile up, the backward rounds take: edges between them, and no list is ever made."""
+    graph = folded("recurrent_learner", dims={"batch": BATCH})
+    assert kinds(graph)["MatMul"] == 6 * (2 + 4) and not kinds(graph)["Loop"]
+    assert not any("List" in kind or kind == "TensorScatter" for kind in kinds(graph))
+    work = work_of(graph)
+    assert work.known.all()
+    assert work.flops[work.op_class.equals("matmul")].sum() == 3 * 6 * 2 * BATCH * (8 + 16) * 4 * 16
+    assert kinds(graph)["tf::AssignSubVariableOp"] == 3
 
 
 def test_training_step_of_a_saved_model():

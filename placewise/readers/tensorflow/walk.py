@@ -24,7 +24,7 @@ from placewise.readers.tensorflow.values import evaluate
 MOST_UNROLLED = 100_000
 """Nodes that all rounds of one loop may come to; longer loops stay one op."""
 DEEPEST_CALL = 64
-MOST_NODES = 1_000_000
+MOST_NODES = 500_000
 """Functions and rounds of loops written out."""
 MOST_WAITS = 4
 """Ops that whoever reads an identity waits for; an identity that waits for more is an op that does so itself."""
