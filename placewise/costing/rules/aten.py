@@ -84,7 +84,7 @@ def fourier(case: Case) -> Cost:
 
 
 _FREE = "aten::empty aten::set_ aten::resize_ aten::sym_size aten::is_nonzero aten::_nested_view_from_buffer"
-_COPIED = """"aten::clone aten::flip aten::roll aten::rot90 aten::scatter_ aten::im2col aten::item
+_COPIED = """aten::clone aten::flip aten::roll aten::rot90 aten::scatter_ aten::im2col aten::item
     aten::_local_scalar_dense aten::block_diag aten::cartesian_prod aten::channel_shuffle aten::tril_indices
     aten::triu_indices aten::view_copy aten::permute_copy aten::expand_copy aten::slice_copy
     aten::select_copy aten::transpose_copy aten::unsqueeze_copy aten::squeeze_copy aten::split_copy
