@@ -19,6 +19,7 @@ from placewise.readers.torch.sizes import Size, Sizes
 KNOWN_VERSION = 8
 _ARITHMETIC = ("_operator", "math", "torch", "builtins")
 _NUMBERS = {"as_sym_int": "int64", "as_sym_bool": "bool", "as_sym_float": "float64"}
+_VALUES = ("as_tensor", "as_tensors", "as_optional_tensor", "as_optional_tensors", "as_nested_tensors", *_NUMBERS)
 _WEIGHTS = {"parameter": "parameter_name", "buffer": "buffer_name", "tensor_constant": "tensor_constant_name"}
 _WRITTEN = ("buffer_mutation", "parameter_mutation", "user_input_mutation")
 _SAVE_AGAIN = "save the program again with torch.export.save"
@@ -157,21 +158,16 @@ def _argument(argument: Any, numbers: Mapping[str, int | None], sizes: Sizes) ->
 
 
 def _names(argument: Any) -> Iterator[str]:
-    """The values in an argument or result."""
-    ((kind, content),) = argument.items()
-    if kind in ("as_tensor", "as_tensors"):
-        yield from (item["name"] for item in (content if isinstance(content, list) else [content]))
-    elif kind in _NUMBERS:
-        yield from _names(content) if "as_name" not in content else (content["as_name"],)
-    elif kind in ("as_optional_tensor", "as_optional_tensors", "as_nested_tensors"):
-        for item in content if isinstance(content, list) else [content]:
-            yield from (
-                (inner["name"] for inner in item)
-                if isinstance(item, list)
-                else _names(item)
-                if "name" not in item
-                else (item["name"],)
-            )
+    """The values in an argument or result, lists of them included."""
+    if isinstance(argument, list):
+        for item in argument:
+            yield from _names(item)
+    elif "name" in argument or "as_name" in argument:
+        yield argument.get("name", argument.get("as_name"))
+    else:
+        ((kind, content),) = argument.items()
+        if kind in _VALUES:
+            yield from _names(content)
 
 
 def _scope(metadata: Mapping[str, str]) -> str:
