@@ -101,6 +101,16 @@ def test_many_waits_make_an_identity_an_op(tmp_path):
     assert all(arguments(found, f"end{i}") == [("same", 0)] for i in range(9))
 
 
+def test_wide_gates_are_ops(tmp_path):
+    """Many that wait for many: one op in between, which costs nothing, instead of a product of edges."""
+    first, last = ([f"{word}{i}" for i in range(40)] for word in ("a", "b"))
+    nodes = [*(node(name, "Relu", "x", T=F) for name in first), node("gate", "NoOp", *(f"^{name}" for name in first))]
+    nodes += [node(name, "Neg", "x", "^gate", T=F) for name in last]
+    found = read(tmp_path, placeholder("x", [2]), *nodes, node("end", "NoOp", *(f"^{name}" for name in last))).graph
+    assert found.n_ops == 81 and arguments(found, "b7") == [("x", 0), ("^gate", 1)]
+    assert len(arguments(found, "gate")) == 40 and len(found.edges) == 40 + 40 + 80
+
+
 def test_variables_are_weights(tmp_path):
     """Both kinds of variable, read through identities, tied by their shared name."""
     variable = {"dtype": F, "shape": (3, 3)}

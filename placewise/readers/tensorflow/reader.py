@@ -25,6 +25,7 @@ from placewise.readers.tensorflow.library import Library, in_order
 from placewise.readers.tensorflow.nodes import Body, Ref, nodes_of, reference
 from placewise.readers.tensorflow.walk import MOST_NODES, Walk
 from placewise.readers.tensorflow.wanted import wanted
+from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 DEFAULT_SIGNATURE = "serving_default"
@@ -105,7 +106,7 @@ def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, 
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
     graph = _grouped(builder.build(source), walk.draft.ops)
     told = [f"{note} ({times} times)" if times > 1 else note for note, times in walk.notes.items()]
-    return Reading(graph, warnings=(*notes, *told, *_unknown_shapes(graph)))
+    return Reading(graph, warnings=(*notes, *told, *unknown_shapes(graph)))
 
 
 def _grouped(graph: Graph, ops: Sequence[Made]) -> Graph:
@@ -113,14 +114,3 @@ def _grouped(graph: Graph, ops: Sequence[Made]) -> Graph:
     group = dict(zip((made.name for made in ops), groups_of(ops), strict=True))
     column = np.array([group[name] for name in graph.ops.name], np.int32)
     return replace(graph, ops=replace(graph.ops, group=column))
-
-
-def _unknown_shapes(graph: Graph) -> list[str]:
-    """Ops stand in topological order, so the first op with an unknown result is where shapes become unknown."""
-    unknown = np.flatnonzero(graph.tensors.bytes < 0)
-    if not len(unknown):
-        return []
-    first, op = graph.tensors.name[unknown[0]], int(graph.tensors.producer[unknown[0]])
-    place = f"{first!r}, made by {graph.ops.kind[op]}" if op >= 0 else repr(first)
-    nouns = "shape of 1" if len(unknown) == 1 else f"shapes of {len(unknown)}"
-    return [f"the {nouns} of {graph.n_tensors} tensors stays unknown (first: {place})"]

@@ -11,23 +11,28 @@ from placewise.readers.tensorflow.types import Array, array_of
 from placewise.readers.tensorflow.values import evaluate_freely
 
 MOST_ROUNDS = 4_096
+MOST_STEPS = 200_000
 
 
-def rounds_of(loop: Loop, state: Sequence[Value]) -> int | None:
-    """The number of rounds from this state; None where it depends on data or exceeds `MOST_ROUNDS`."""
+def rounds_of(loop: Loop, state: Sequence[Value]) -> tuple[int | None, int]:
+    """The number of rounds from this state, and how many nodes were evaluated to find it.
+
+    None where it depends on data, exceeds `MOST_ROUNDS` or takes more than `MOST_STEPS` evaluations.
+    """
     needed, body = _needed(loop)
     cond = _slice(loop.cond, loop.cond.returns[:1])
-    current = list(state)
+    wanted = [loop.body.returns[place] for place in needed]
+    current, steps = list(state), 0
     for count in range(MOST_ROUNDS + 1):
+        steps += len(cond) + len(body)
         verdict = _values(loop.cond, cond, current, loop.cond.returns[:1])[0]
-        if verdict is None or verdict.size != 1:
-            return None
+        if verdict is None or verdict.size != 1 or steps > MOST_STEPS:
+            break
         if not verdict.reshape(-1)[0]:
-            return count
-        wanted = [loop.body.returns[place] for place in needed]
+            return count, steps
         for place, data in zip(needed, _values(loop.body, body, current, wanted), strict=True):
             current[place] = replace(current[place], data=data)
-    return None
+    return None, steps
 
 
 def _needed(loop: Loop) -> tuple[list[int], list[Node]]:

@@ -26,6 +26,8 @@ MOST_UNROLLED = 100_000
 DEEPEST_CALL = 64
 MOST_NODES = 500_000
 """Functions and rounds of loops written out."""
+WIDEST_GATE = 16
+"""Ops that stand for a node which only gathers them; one that gathers more is an op, so that edges do not multiply."""
 MOST_WAITS = 4
 """Ops that whoever reads an identity waits for; an identity that waits for more is an op that does so itself."""
 INPUTS = ("Placeholder", "PlaceholderV2", "IteratorGetNext", "IteratorGetNextSync", "QueueDequeueV2",
@@ -44,7 +46,10 @@ _NO_RESULT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A node on the way: its body, what stands before its name, the ops to wait for, and how many outputs are read."""
+    """A node on the way: its body, what stands before its name, the ops to wait for, and how many outputs are read.
+
+    `ports` is −1 where nobody reads it nor waits for it.
+    """
 
     call: Call
     body: Body
@@ -108,7 +113,7 @@ class Walk:
             before = [op for name in node.controls for op in ends.get(name, ())]
             before += [op for value in given for op in value.after]
             waits = tuple(dict.fromkeys((*after, *before)))
-            step = _Step(Call(node, given), body, path, waits, ports.get(node.name, 0), depth)
+            step = _Step(Call(node, given), body, path, waits, ports.get(node.name, -1), depth)
             env[node.name], ends[node.name] = self._visit(step)
         return env, ends
 
@@ -136,7 +141,9 @@ class Walk:
             cond, body = (self.library.body(node.function(name)) for name in ("cond", "body"))
             return self._loop(step, Loop(cond, body, len(body.returns)))
         if node.op in ("NoOp", "ControlTrigger"):
-            return [], step.after
+            if len(step.after) <= WIDEST_GATE or step.ports < 0:
+                return [], step.after
+            return [], (self.draft.op(step.call, (), path=step.path, after=step.after)[0],)
         if node.op in _STACK:
             return self._stack(step)
         step = self._opened(step)
@@ -268,7 +275,8 @@ class Walk:
         args, node = step.call.args, step.call.node
         if len(args) != len(loop.body.args) or len(args) != len(loop.cond.args):
             raise ModelFileError(f"loop {node.name!r} and its body disagree on arguments", remedy="export it again")
-        rounds = rounds_of(loop, args)
+        rounds, steps = rounds_of(loop, args)
+        self._visited += steps // 4
         if rounds is not None and rounds * self._nodes_in([loop.body], step.depth) <= MOST_UNROLLED:
             state, fixed = list(args[: loop.n_state]), args[loop.n_state :]
             ends = step.after
@@ -335,9 +343,9 @@ class Walk:
         return list(found.values())
 
     def _ports_of(self, body: Body) -> Mapping[str, int]:
-        """By node, how many of its outputs somebody reads: the last one's number and one."""
+        """By node that is read or waited for, the number of its outputs that are read: the last one's and one."""
         if id(body) not in self._ports:
-            ports: dict[str, int] = {}
+            ports: dict[str, int] = {name: 0 for node in body.nodes for name in node.controls}
             for ref in (*(ref for node in body.nodes for ref in node.inputs), *body.returns):
                 ports[ref.node] = max(ports.get(ref.node, 0), ref.port + 1)
             self._ports[id(body)] = ports
