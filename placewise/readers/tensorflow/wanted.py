@@ -40,7 +40,7 @@ def wanted(nodes: Sequence[Node], outputs: Sequence[Ref] | None) -> tuple[list[N
     learns = any("Apply" in node.op for node in nodes)
     real = [node for node in ends if not (learns and _is_unused_gradient(node)) and not _is_bare(by_name, node)]
     kept = _reached(by_name, [node.name for node in real])
-    return [node for node in nodes if node.name in kept], tuple(Ref(node.name, 0) for node in real)
+    return [node for node in nodes if node.name in kept], tuple(Ref(node.name, 0) for node in real if node.op != "NoOp")
 
 
 def _is_unused_gradient(node: Node) -> bool:
