@@ -18,9 +18,9 @@ class Dims:
     """The dimensions of a run.
 
     `batch` sequences are read together; of each, `prompt` tokens are given, which give the first answer, and `tokens`
-    are generated after it. The KV cache
-    holds `length` positions (0: as many as are given and generated) of `sequences` such batches, which are in flight
-    at the same time. With `experts_split` = 1 every expert of a mixture is an op of its own.
+    are generated after it. The KV cache holds `length` positions (0: as many as are given and generated) of
+    `sequences` such batches, which are in flight at the same time. With `experts_split` = 1 every expert of a mixture
+    is an op of its own.
     """
 
     batch: int = 1
