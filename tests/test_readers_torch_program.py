@@ -23,6 +23,7 @@ from torch_models import (  # noqa: E402
 
 from placewise.costing.work import work_of  # noqa: E402
 from placewise.errors import ModelFileError  # noqa: E402
+from placewise.readers.torch import read_pt2  # noqa: E402
 from placewise.readers.torch.program import graph_of_program  # noqa: E402
 from placewise.transform.fold import fold  # noqa: E402
 
@@ -198,6 +199,24 @@ def test_open_dimensions_are_refused(dims, words):
     with pytest.raises(ModelFileError) as error:
         graph_of_program(program, dims={name.replace("x:", "input:"): number for name, number in dims.items()})
     assert all(word in str(error.value) for word in words)
+
+
+class _Repeated(nn.Module):
+    def forward(self, x, times):
+        return x.expand(times, 3) * 2
+
+
+def test_open_numbers(tmp_path):
+    """An input that is an open number is given by its name, or by its symbol; so it is in an archive."""
+    open_number = {"x": None, "times": torch.export.Dim.DYNAMIC}
+    program = exported(_Repeated(), (torch.zeros(1, 3), 4), dynamic_shapes=open_number)
+    symbol = next(iter(program.range_constraints)).name
+    graphs = [graph_of_program(program, dims={name: 5}) for name in ("times", symbol)]
+    torch.export.save(program, tmp_path / "program.pt2")
+    graphs.append(read_pt2(tmp_path / "program.pt2", dims={"times": 5}).graph)
+    assert [graph.tensors.shape[graph.tensors.name.index("mul")] for graph in graphs] == [(5, 3)] * 3
+    with pytest.raises(ModelFileError, match=f"'{symbol}' \\(times\\) is symbolic.*--dim times=1"):
+        graph_of_program(program)
 
 
 class _Found(nn.Module):

@@ -14,8 +14,8 @@ from placewise.errors import ModelFileError
 
 MOST_MEMBERS = 200_000
 LARGEST_DIRECTORY = 64 << 20
-LARGEST_TEXT = 512 << 20
-"""Bytes of one description. That of a model of 126 layers has some 20 MB."""
+LARGEST_TEXT = 256 << 20
+"""Bytes of one description. That of a model of 32 layers has 4 MB."""
 MOST_GROWTH = 100
 """How many times its stored size a description may have: texts shrink to a tenth, bombs to a thousandth."""
 _END = struct.Struct("<4s4H2LH")  # APPNOTE.TXT 4.3.16, end of central directory

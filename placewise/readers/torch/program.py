@@ -14,7 +14,7 @@ from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.kinds import written_by
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 from placewise.readers.torch.scopes import clean_scope
-from placewise.readers.torch.sizes import Sizes
+from placewise.readers.torch.sizes import Size, Sizes
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -53,7 +53,12 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
             inputs.append(name)
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
             weights.append((name, spec.target or name))
-    sizes = Sizes({name: [_text(size) for size in placeholders[name].shape] for name in inputs}, dims)
+    shapes = {
+        spec.arg.name: _sizes_of(placeholders.get(spec.arg.name))
+        for spec in signature.input_specs
+        if spec.kind == InputKind.USER_INPUT
+    }
+    sizes = Sizes(shapes, dims, others={str(symbol) for symbol in program.range_constraints})
     written = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
     body = _body(program.graph_module, sizes)
     data = {**program.constants, **program.state_dict}
@@ -65,6 +70,10 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
         outputs=tuple(_names(signature.output_specs, OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)),
         written=tuple(_names(signature.output_specs, *written)),
     )
+
+
+def _sizes_of(value: Any) -> list[Size | None] | Size | None:
+    return [_text(size) for size in value.shape] if _is_tensor(value) else _text(value)
 
 
 def _names(specs: list[Any], *kinds: Any) -> Iterator[str]:
@@ -228,7 +237,7 @@ def _is_tensor(value: Any) -> bool:
     return hasattr(value, "dtype") and hasattr(value, "shape")
 
 
-def _text(size: Any) -> int | str | None:
+def _text(size: Any) -> Size | None:
     """A size as a number, or as sympy writes the expression that it is; None for anything else."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size

@@ -41,7 +41,9 @@ def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str,
         elif kind == "user_input" and "as_tensor" in content["arg"]:
             inputs.append(content["arg"]["as_tensor"]["name"])
     shapes = {name: [_size(size) for size in graph["tensor_values"][name]["sizes"]] for name in inputs}
-    body = _body(graph, Sizes(shapes, dims))
+    body = _body(
+        graph, Sizes({**_numbers_given(graph, signature), **shapes}, dims, others=program["range_constraints"])
+    )
     outputs, written = list[str](), list[str]()
     for spec in signature["output_specs"]:
         ((kind, content),) = spec.items()
@@ -50,6 +52,14 @@ def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str,
         elif kind in ("user_output", "loss_output"):
             outputs.extend(_names(content["arg"]))
     return Listing(body.metas, tuple(parameters), tuple(inputs), body.calls, tuple(outputs), tuple(written))
+
+
+def _numbers_given(graph: Any, signature: Any) -> dict[str, Size | None]:
+    """Inputs that are numbers left open, by name."""
+    named = [
+        name for spec in signature["input_specs"] if "user_input" in spec for name in _names(spec["user_input"]["arg"])
+    ]
+    return {name: _size(graph["sym_int_values"][name]) for name in named if name in graph["sym_int_values"]}
 
 
 def _storage(name: str, entry: Any) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from placewise.errors import ModelFileError
 from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
@@ -16,14 +16,21 @@ Size = int | str
 
 
 class Sizes:
-    """Sizes by symbol, for programs whose inputs have the dimensions `inputs`; `dims` is what the user says.
+    """Sizes by symbol, for programs whose inputs have the shapes, or are the numbers, `inputs`.
 
-    `dims` may name a symbol (``s77``), an input and an axis (``input_ids:0``), or all first axes (``batch``). Raises
-    ModelFileError for a name that the program does not have, or a number below 1.
+    `dims` may name a symbol (``s77``), an input and an axis (``input_ids:0``), an input that is a number (``n``), or
+    all first axes (``batch``); `others` are symbols that no input is. Raises ModelFileError for a name that the program
+    does not have, or a number below 1.
     """
 
-    def __init__(self, inputs: Mapping[str, Sequence[Size | None]], dims: Mapping[str, int]) -> None:
-        self._places = _places(inputs)
+    def __init__(
+        self,
+        inputs: Mapping[str, Sequence[Size | None] | Size | None],
+        dims: Mapping[str, int],
+        *,
+        others: Container[str] = (),
+    ) -> None:
+        self._places, self._others = _places(inputs), others
         self._numbers: dict[str, int] = {}
         self._memory: dict[str, int] = {}
         for name, number in dims.items():
@@ -41,7 +48,7 @@ class Sizes:
         """The symbols that a name stands for."""
         if name in self._places:
             return [self._places[name]]
-        if name in self._places.values() or is_from_data(name):
+        if name in self._places.values() or name in self._others or is_from_data(name):
             return [name]
         return [symbol for place, symbol in self._places.items() if name == BATCH and place.endswith(":0")]
 
@@ -86,12 +93,17 @@ def is_from_data(name: str) -> bool:
     return _FROM_DATA.fullmatch(name) is not None
 
 
-def _places(inputs: Mapping[str, Sequence[Size | None]]) -> dict[str, str]:
-    """``input:axis`` → symbol, for every dimension of an input that is nothing but a symbol."""
+def _places(inputs: Mapping[str, Sequence[Size | None] | Size | None]) -> dict[str, str]:
+    """``input:axis``, or ``input`` if that is a number, → symbol: for every one that is nothing but a symbol."""
     places = {}
-    for name, shape in inputs.items():
-        for axis, size in enumerate(shape):
+    for name, value in inputs.items():
+        sizes = {name: value} if value is None or isinstance(value, (int, str)) else _axes(name, value)
+        for place, size in sizes.items():
             symbols = symbols_in(size) if isinstance(size, str) and size.startswith("Symbol(") else []
             if len(symbols) == 1:
-                places[f"{name}:{axis}"] = symbols[0]
+                places[place] = symbols[0]
     return places
+
+
+def _axes(name: str, shape: Sequence[Size | None]) -> dict[str, Size | None]:
+    return {f"{name}:{axis}": size for axis, size in enumerate(shape)}
