@@ -74,6 +74,8 @@ def shapes_of(op, shapes, *values, **attrs):
         ("LSTMBlockCell", [(8, 16), (8, 32), (8, 32)], [], {"T": F}, (8, 32)),
         ("BlockLSTM", [(), (5, 8, 16), (8, 32)], [], {"T": F}, (5, 8, 32)),
         ("ResizeBilinear", [(1, 8, 8, 3)], [[16, 20]], {"T": F}, (1, 16, 20, 3)),
+        ("CropAndResize", [(2, 32, 32, 8), (7, 4), (7,)], [[5, 6]], {}, (7, 5, 6, 8)),
+        ("BatchNormWithGlobalNormalization", [(2, 4, 4, 8), (8,), (8,), (8,), (8,)], [], {"T": F}, (2, 4, 4, 8)),
         ("TensorListReserve", [], [[-1, 8], 5], {"element_dtype": F}, (5, -1, 8)),
     ],
 )  # fmt: skip

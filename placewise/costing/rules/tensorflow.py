@@ -86,10 +86,11 @@ def cudnn_rnn(case: Case) -> Cost:
 
 
 _POINTWISE = {
-    1: "Square ReluGrad Relu6Grad StopGradient",
+    1: "Square ReluGrad Relu6Grad Lgamma Digamma Erfinv",
     2: "Rsqrt SquaredDifference LeakyReluGrad EluGrad SeluGrad SqrtGrad Xlogy",
     3: "SigmoidGrad TanhGrad InvGrad ReciprocalGrad SoftplusGrad SoftsignGrad",
-    4: "RsqrtGrad",
+    4: "RsqrtGrad FakeQuant",
+    8: "CropAndResize",
     11: "GeluGrad",
 }
 _OPTIMIZERS = {
@@ -102,7 +103,7 @@ _FREE = """NoOp Assert IdentityN Switch RefSwitch Merge RefMerge LoopCond VarHan
     TensorArrayV3 TensorArrayGradV3 TensorArrayCloseV3 TensorListElementShape StackV2 BroadcastArgs ConcatOffset
     BroadcastGradientArgs InvertPermutation StatelessRandomGetKeyCounter StatelessRandomGetKeyCounterAlg
     StatelessRandomGetAlg ShardingNoOp IteratorV2 Placeholder"""
-_MOVED = "DynamicStitch ParallelDynamicStitch SpaceToBatchND BatchToSpaceND TensorArrayScatterV3 SparseToDense"
+_MOVED = "DynamicStitch ParallelDynamicStitch SpaceToBatchND BatchToSpaceND TensorArrayScatterV3 SparseToDense Roll"
 _ADDED = "AssignAdd AssignSub AssignAddVariableOp AssignSubVariableOp"
 _NORM_GRADIENTS = "FusedBatchNormGrad FusedBatchNormGradV2 FusedBatchNormGradV3"
 

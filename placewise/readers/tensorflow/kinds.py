@@ -29,6 +29,9 @@ _SAME = {
     "Cumsum": "CumSum", "Cumprod": "CumProd", "LRN": "LRN", "Reverse": "ReverseSequence",
     "ReverseV2": "ReverseSequence", "ReverseSequence": "ReverseSequence", "MatrixBandPart": "Trilu",
     "BitCast": "Identity", "Gelu": "Gelu",
+    "FakeQuantWithMinMaxVars": "tf::FakeQuant", "FakeQuantWithMinMaxArgs": "tf::FakeQuant",
+    "FakeQuantWithMinMaxVarsPerChannel": "tf::FakeQuant", "BatchNormWithGlobalNormalization": "BatchNormalization",
+    "Lgamma": "tf::Lgamma", "Digamma": "tf::Digamma", "Erfinv": "tf::Erfinv", "Ndtri": "tf::Erfinv", "Roll": "tf::Roll",
     "TensorScatterUpdate": "ScatterND", "TensorScatterAdd": "ScatterND",
 }  # fmt: skip
 """Ops whose result is as long as their first argument."""
@@ -77,14 +80,16 @@ _OTHERS = {
     "RandomStandardNormal": "RandomNormal", "TruncatedNormal": "RandomNormal", "StatelessRandomNormal": "RandomNormal",
     "StatelessRandomNormalV2": "RandomNormal", "StatelessTruncatedNormalV2": "RandomNormal",
     "ResizeBilinear": "Resize", "ResizeNearestNeighbor": "Resize", "ResizeBicubic": "Resize",
-    "ReadVariableOp": "Identity", "If": "If", "StatelessIf": "If", "Case": "If", "StatelessCase": "If",
+    "Multinomial": "Multinomial", "ReadVariableOp": "Identity", "If": "If", "StatelessIf": "If", "Case": "If", "StatelessCase": "If",
     "While": "Loop", "StatelessWhile": "Loop",
 }  # fmt: skip
 
 KINDS: Mapping[str, str] = {**POINTWISE, **BROADCAST, **COMPARISONS, **_OTHERS, **lists.KINDS}
 """TensorFlow op → kind; ops that are not here are ``tf::Op``."""
 
-_ORDERS = {"Split": (1, 0), "Fill": (1, 0), **lists.ORDERS}
+_ORDERS = {
+    "Split": (1, 0), "Fill": (1, 0), "BatchNormWithGlobalNormalization": (0, 4, 3, 1, 2), **lists.ORDERS,
+}  # fmt: skip
 """Where ONNX has another order: which argument stands first, second, …"""
 _CONV_KERNELS = {"Conv3D": "DHWIO", "DepthwiseConv2dNative": "HWGO", "_FusedDepthwiseConv2dNative": "HWGO"}
 
@@ -125,7 +130,8 @@ def _onnx_attributes(call: Call, kind: str) -> dict[str, Any]:
         axes = spatial_axes(node.text("data_format", "NHWC"), len(window))
         return {"kernel_shape": tuple(window[axis] for axis in axes)}
     if kind == "BatchNormalization":
-        return {"training_mode": int("is_training" not in node.attr or node.flag("is_training"))}
+        always = "is_training" not in node.attr and node.op.startswith("Fused")
+        return {"training_mode": int(always or node.flag("is_training"))}
     if kind == "Transpose" and len(call.args) > 1 and call.args[1].data is not None:
         return {"perm": call.numbers(1)}
     if kind == "LRN":

@@ -152,6 +152,15 @@ def cudnn_rnn(call: Call) -> list[Type]:
     return [*(Type(call.dtype(), shape) for shape in results), Type("int8", (0,))]
 
 
+def cropped(call: Call) -> list[Type]:
+    """CropAndResize: one piece per box."""
+    return [Type("float32", (call.dims(1)[0], *call.numbers(3), call.dims(0)[3]))]
+
+
+def sampled(call: Call) -> list[Type]:
+    return [Type(call.node.dtype("output_dtype", "int64"), (call.dims(0)[0], call.number(1)))]
+
+
 def resized(call: Call) -> list[Type]:
     batch, _, _, channels = call.dims(0)
     dtype = call.dtype() if call.node.op == "ResizeNearestNeighbor" else "float32"
@@ -181,6 +190,8 @@ RULES: Mapping[str, Rule] = {
     **dict.fromkeys(("FusedBatchNorm", "FusedBatchNormV2", "FusedBatchNormV3", "_FusedBatchNormEx"), batch_norm),
     **dict.fromkeys(("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), batch_norm_gradient),
     "BiasAddGrad": bias_gradient,
+    "CropAndResize": cropped,
+    "Multinomial": sampled,
     **dict.fromkeys(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), cross_entropy),
     "L2Loss": total,
     "LSTMBlockCell": lstm_cell,
