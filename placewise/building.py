@@ -41,7 +41,7 @@ def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISH
     that the wishes give. Raises InputError and its kin.
     """
     reading = open_model(model, wishes, inputs)
-    return _noting_idle_wishes(_problem(reading, name_of(model), devices, wishes))
+    return _with_notes(_problem(reading, name_of(model), devices, wishes))
 
 
 def build_for_plan(
@@ -203,8 +203,8 @@ def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
     return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex, most)
 
 
-def _noting_idle_wishes(problem: Problem) -> Problem:
-    """The problem with a warning for each wish that changes nothing here."""
+def _with_notes(problem: Problem) -> Problem:
+    """The problem with a warning for each wish that changes nothing here, and for what a wish leaves out."""
     graph, objective, notes = problem.graph, problem.objective, []
     trains = bool(graph.ops.backward.any())
     if problem.most_replicas > 1 and trains and not len(graph.weight_edges):
@@ -213,6 +213,13 @@ def _noting_idle_wishes(problem: Problem) -> Problem:
         )
     if objective.step_samples and problem.most_replicas == 1:
         notes.append("no stage is replicated: step samples change nothing; allow replicas to use them")
+    options = {} if graph.source is None else graph.source.options.get("dims", {})
+    stages, in_flight = int(problem.allowed.any(axis=0).sum()), options.get("sequences", 1)
+    if objective.kind == "throughput" and graph.phases and graph.ops.state_bytes.any() and in_flight < stages:
+        notes.append(
+            f"memory counts the caches of {in_flight} of the samples in flight, and a full pipeline has one in every "
+            f"stage: --dim sequences={stages} counts those of {stages}"
+        )
     if objective.schedule == "gpipe" and not trains:
         notes.append("the graph has no backward ops: the schedule gpipe changes nothing")
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from placewise.building import build
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.errors import GraphError
@@ -20,11 +21,12 @@ from placewise.model.tables import Phase
 from placewise.placing import place
 from placewise.report.words import phase_line
 from placewise.simulate import evaluate, judge
+from placewise.wishes import Wishes
 
 LAYERS = 4
 
 
-def generator(tokens: int, *, only: int | None = None, joined: bool = True) -> Graph:
+def generator(tokens: int, *, only: int | None = None, joined: bool = True, cache: int = 0) -> Graph:
     """Four layers that run over a prompt of 64 and then over one token at a time; `only` keeps one phase."""
     builder = GraphBuilder()
     weights = [builder.add_weight(f"w{layer}", shape=(512, 512), dtype="float32") for layer in range(LAYERS)]
@@ -38,7 +40,8 @@ def generator(tokens: int, *, only: int | None = None, joined: bool = True) -> G
                 builder.add_edge(last, start)
             last = builder.add_tensor(start, shape=(1, 512), dtype="float32")
         for layer in range(LAYERS):
-            op = builder.add_op(f"{name}.{layer}", "MatMul", group=layer, phase=0 if only is not None else phase)
+            state, number = cache if phase else 0, 0 if only is not None else phase
+            op = builder.add_op(f"{name}.{layer}", "MatMul", group=layer, phase=number, state_bytes=state)
             builder.add_edge(last, op)
             builder.use_weight(weights[layer], op)
             last = builder.add_tensor(op, shape=(length, 512), dtype="float32")
@@ -151,3 +154,12 @@ def test_the_judge_tells_what_a_run_takes(execution: str) -> None:
     throughput = problem_of(generator(10), Objective("throughput"))
     judged = judge(throughput, Placement(device))
     assert phase_line(throughput, judged) == f"in a full pipeline ({10 / judged.value:.4g} tokens per second)"
+
+
+def test_caches_of_samples_in_flight_are_told() -> None:
+    """A pipeline of tokens says whose caches its memory counts; latency has one sample only, and no cache needs none."""
+    graph = generator(10, cache=64)
+    (note,) = (text for text in build(graph, "2xL4,cpu", Wishes("throughput")).warnings if "caches" in text)
+    assert "sequences=3" in note
+    assert not any("caches" in text for text in build(graph, "2xL4,cpu", Wishes("latency")).warnings)
+    assert not any("caches" in text for text in build(generator(10), "2xL4,cpu", Wishes("throughput")).warnings)
