@@ -341,6 +341,15 @@ def test_conditions(tmp_path):
         assert list(found.ops.kind) == kinds and found.tensors.bytes[-1] == 8 and "w" in found.weights.name
 
 
+def test_conditions_of_tf1(tmp_path):
+    """Switch and Merge: both sides are there, of one shape, and a warning says that both count."""
+    nodes = [placeholder("x", [2]), placeholder("if", [], "BOOL"), node("s", "Switch", "x", "if", T=F)]
+    nodes += [node("no", "Neg", "s", T=F), node("yes", "Relu", "s:1", T=F), node("m", "Merge", "no", "yes", T=F)]
+    reading = read(tmp_path, *nodes, node("y", "Abs", "m", T=F))
+    assert shape(reading.graph, "y") == (2,) and reading.graph.n_ops == 5
+    assert "both their sides" in reading.warnings[0]
+
+
 def test_open_dimensions(tmp_path):
     """The first dimension is the batch, others are named after input and axis; both come from the user."""
     nodes = [placeholder("x", [-1, -1, 8]), node("y", "Relu", "x", T=F)]

@@ -80,8 +80,8 @@ _OTHERS = {
     "RandomStandardNormal": "RandomNormal", "TruncatedNormal": "RandomNormal", "StatelessRandomNormal": "RandomNormal",
     "StatelessRandomNormalV2": "RandomNormal", "StatelessTruncatedNormalV2": "RandomNormal",
     "ResizeBilinear": "Resize", "ResizeNearestNeighbor": "Resize", "ResizeBicubic": "Resize",
-    "Multinomial": "Multinomial", "ReadVariableOp": "Identity", "If": "If", "StatelessIf": "If", "Case": "If", "StatelessCase": "If",
-    "While": "Loop", "StatelessWhile": "Loop",
+    "Multinomial": "Multinomial", "ReadVariableOp": "Identity", "If": "If", "StatelessIf": "If", "Case": "If",
+    "StatelessCase": "If", "While": "Loop", "StatelessWhile": "Loop",
 }  # fmt: skip
 
 KINDS: Mapping[str, str] = {**POINTWISE, **BROADCAST, **COMPARISONS, **_OTHERS, **lists.KINDS}

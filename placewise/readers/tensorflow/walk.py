@@ -206,6 +206,8 @@ class Walk:
         if step.call.node.op not in MEASURES:
             step = self._solid(step)
         call, op = step.call, step.call.node.op
+        if op in ("Merge", "RefMerge"):
+            self.notes["conditions in the style of TF1 count with both their sides"] += 1
         kind, types = "", [HANDLE]
         if has_no_result(op) or op in IN_PLACE:
             types = []
