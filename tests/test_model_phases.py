@@ -157,7 +157,7 @@ def test_the_judge_tells_what_a_run_takes(execution: str) -> None:
 
 
 def test_caches_of_samples_in_flight_are_told() -> None:
-    """A pipeline of tokens says whose caches its memory counts; latency has one sample only, and no cache needs none."""
+    """A pipeline of tokens says whose caches its memory counts; latency has one sample, and no cache needs none."""
     graph = generator(10, cache=64)
     (note,) = (text for text in build(graph, "2xL4,cpu", Wishes("throughput")).warnings if "caches" in text)
     assert "sequences=3" in note
