@@ -195,6 +195,14 @@ def test_calls_are_written_out(tmp_path):
     assert arguments(found, "p#2") == [("p", 0), ("w", 1)] and list(found.ops.origin) == [(), (), (3,)]
 
 
+def test_own_names_come_first(tmp_path):
+    """A node of the file's graph keeps its name, also where a function that is called earlier has one of that name."""
+    inner = function("f", ["a"], [node("y", "Neg", "a", T=F)], {"r": "y:y:0"})
+    call = node("call", "PartitionedCall", "x", f="@f")
+    found = read(tmp_path, placeholder("x", [2]), call, node("y", "Relu", "call", T=F), functions=[inner]).graph
+    assert found.ops.name == ("y#2", "y") and list(found.ops.kind) == ["Neg", "Relu"]
+
+
 def test_results_of_functions_by_name(tmp_path):
     """Functions call outputs by name: the mean of a normalization is its second output."""
     nodes = [node("n", "FusedBatchNormV3", *"abcde", T=F, U=F), node("m", "Neg", "n:batch_mean:0", T=F)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -34,6 +34,10 @@ class Names:
         self._last[free] = 1
         return free
 
+    def reserve(self, names: Iterable[str]) -> None:
+        """Keep these names for those whose own they are."""
+        self._last.update(dict.fromkeys(names, 1))
+
 
 class Made(NamedTuple):
     """What is remembered of an op: its name, its node, its direction and the weights that it uses."""
@@ -50,11 +54,17 @@ class Draft:
 
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     names: Names = field(default_factory=Names)
+    reserved: set[str] = field(default_factory=set)
     tensor_names: Names = field(default_factory=Names)
     weight_names: Names = field(default_factory=Names)
     ops: list[Made] = field(default_factory=list)
     producer: list[int] = field(default_factory=list)
     controls: dict[int, int] = field(default_factory=dict)
+
+    def reserve(self, names: Sequence[str]) -> None:
+        """Give these names to the nodes of the file's own graph, whatever is written out before them."""
+        self.reserved.update(names)
+        self.names.reserve(names)
 
     def weight(self, name: str, dtype: str, shape: Shape | None) -> int:
         """A new weight, under this name or one like it."""
@@ -83,7 +93,8 @@ class Draft:
     ) -> tuple[int, list[Value]]:
         """Add the op of a call and its results; `after` are ops that must come first, `more` weights that it holds."""
         node, builder = call.node, self.builder
-        name = self.names.distinct(f"{path}{node.name}")
+        is_own = node.origin >= 0 and not path and node.name in self.reserved
+        name = node.name if is_own else self.names.distinct(f"{path}{node.name}")
         gradient = is_backward_kind(node.op) or in_gradients(name) or any(value.backward for value in call.args)
         backward = gradient and kind != "Constant"
         number = builder.add_op(

@@ -82,6 +82,7 @@ class Walk:
 
     def whole(self, body: Body, *, strict: bool) -> list[Value]:
         """The results of a file's graph; unless `strict`, those that do not exist are left out."""
+        self.draft.reserve([node.name for node in body.nodes])
         env, _ = self._walked(body, (), "", (), 0)
         returns = (ref for ref in body.returns if strict or ref.port < len(env.get(ref.node, ())))
         return [_looked_up(env, body.name, ref.node, ref.port) for ref in returns]
