@@ -2,7 +2,7 @@
 
 Needs TensorFlow (2.21 made the committed files): python scripts/make_tensorflow_graphs.py
 Weights are stripped to their shapes. flops.json holds what TensorFlow's own profiler counts for a batch of 2, by kind
-of op.
+of op, and shapes.json what it infers.
 """
 
 from __future__ import annotations
@@ -188,6 +188,18 @@ def flops(graph: tf.Graph) -> dict[str, int]:
     return found
 
 
+def shapes(proto) -> dict[str, list[int]]:  # type: ignore[no-untyped-def]
+    """What TensorFlow infers for the values of a GraphDef, for a batch of 2; only whole shapes of tensors."""
+    for node in proto.node:
+        if node.op == "Placeholder" and node.attr["shape"].shape.dim[0].size < 0:
+            node.attr["shape"].shape.dim[0].size = BATCH
+    with tf.Graph().as_default() as clean:
+        tf.import_graph_def(proto, name="")
+    values = [value for op in clean.get_operations() for value in op.outputs]
+    plain = [value for value in values if value.dtype not in (tf.variant, tf.resource)]
+    return {value.name.removesuffix(":0"): value.shape.as_list() for value in plain if value.shape.is_fully_defined()}
+
+
 def stripped(proto):  # type: ignore[no-untyped-def]
     """A GraphDef without the values of large constants."""
     for nodes in (proto.node, *(function.node_def for function in proto.library.function)):
@@ -248,6 +260,9 @@ def main() -> None:
     metadata = measured(graph)
     save(metadata.cost_graph, "costs.pb")
     (HERE / "costs.pbtxt").write_text(str(metadata.cost_graph))
+    names = ("classifier", "attention", "lstm", "training")
+    inferred = {name: shapes(v1.GraphDef.FromString((HERE / f"{name}.pb").read_bytes())) for name in names}
+    (HERE / "shapes.json").write_text(json.dumps(inferred, sort_keys=True) + "\n")
     (HERE / "flops.json").write_text(json.dumps(counted, indent=1, sort_keys=True) + "\n")
 
 

@@ -54,6 +54,18 @@ def test_flops_are_those_of_tensorflows_profiler(name, apart):
     assert {op: count[op] for op in shared} == {op: FLOPS[name.removesuffix(".pb")][op] for op in shared}
 
 
+@pytest.mark.parametrize("name", ["classifier", "attention", "lstm", "training"])
+def test_shapes_are_those_that_tensorflow_infers(name):
+    """Every value that both know has one shape."""
+    inferred = json.loads((DATA / "shapes.json").read_text())[name]
+    tensors = read_tensorflow(DATA / f"{name}.pb", dims={"batch": BATCH}).graph.tensors
+    shared = {value: number for number, value in enumerate(tensors.name) if value in inferred}
+    assert len(shared) > 20
+    assert {value: list(tensors.shape[number]) for value, number in shared.items()} == {
+        value: inferred[value] for value in shared
+    }
+
+
 def test_attention():
     """Two products by einsum, two batched ones and two plain ones, in FLOPs counted by hand."""
     graph = folded("attention.pb", dims={"batch": BATCH})
