@@ -111,7 +111,7 @@ def test_formats_agree():
     digests = {read_tensorflow(DATA / name, dims={"batch": 4}).graph.digest()
                for name in ("training.pb", "training.pbtxt", "training.meta")}  # fmt: skip
     assert len(digests) == 1
-    assert all(looks_like_tensorflow(path) for path in DATA.glob("[a-e,g-z]*"))
+    assert all(looks_like_tensorflow(path) for path in DATA.iterdir() if path.suffix != ".json")
 
 
 def test_training_graph():
