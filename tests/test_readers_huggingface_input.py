@@ -108,6 +108,12 @@ def test_wishes_for_kernels_are_left_out(tmp_path):
     assert read_huggingface(path, dims=TINY).graph.digest() == plain
 
 
+def test_sizes_are_no_counts(tmp_path):
+    """A width may be large though its name speaks of layers or experts (Qwen's shared expert, say)."""
+    wide = {"shared_expert_intermediate_size": 20_480, "block_ff_dim": 20_480, "max_window_layers": 28}
+    assert read_huggingface(write_config(tmp_path, "llama", **wide), dims=TINY).graph.n_ops
+
+
 def test_quantization_is_left_out_and_told(tmp_path):
     """A configuration of a quantized model is read in its element type, with a note."""
     path = write_config(tmp_path, "llama", quantization_config={"quant_method": "fp8"})

@@ -22,7 +22,7 @@ from placewise.readers.huggingface.settings import asks_for_code
 Task = Literal["decoder", "translator", "encoder"]
 """A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
 
-MOST_MODULES = 200_000
+MOST_MODULES = 100_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
 _UNASKED = (
     "quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map", "auto_map",

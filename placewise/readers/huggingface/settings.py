@@ -13,11 +13,12 @@ from placewise.errors import ModelFileError
 from placewise.readers.huggingface.presets import PREFIX, preset_path
 
 MOST_BYTES = 4 << 20
-MOST_LAYERS = 2_000
-"""More than any published model has; whatever is counted by a key with one of `_COUNTED` in it."""
+MOST_LAYERS, MOST_EXPERTS = 1_000, 10_000
+"""More than any published model has, of what keys with one of `_COUNTED` in them count, and none of `_MEASURED`."""
 MOST = 1 << 31
 DEEPEST = 30
 _COUNTED = ("layer", "block", "depth", "stage", "expert")
+_MEASURED = ("size", "dim", "width", "len", "capacity", "freq")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,8 @@ def _parts(values: Any) -> Iterator[Mapping[str, Any]]:
 
 def _check_size(key: str, value: Any) -> None:
     numbers = [value] if isinstance(value, (int, float)) else value if isinstance(value, list) else []
-    most = MOST_LAYERS if any(word in key.lower() for word in _COUNTED) else MOST
+    counts = any(word in key.lower() for word in _COUNTED) and not any(word in key.lower() for word in _MEASURED)
+    most = MOST if not counts else MOST_EXPERTS if "expert" in key.lower() else MOST_LAYERS
     for number in numbers:
         if isinstance(number, (int, float)) and not isinstance(number, bool) and not -MOST <= number <= MOST:
             raise ModelFileError(f"{key} is {str(number)[:20]}, which no model has", remedy="check the configuration")
