@@ -231,6 +231,17 @@ def test_training_keeps_what_changes():
     assert graph.ops.backward.sum() == 1 and graph.ops.state_bytes.sum() == 7 and graph.source is None
 
 
+def test_backward_identities_go():
+    """A gradient that is only passed on is read where it was made; other backward ops stay."""
+    builder = GraphBuilder()
+    ops = [builder.add_op(kind.lower(), kind, backward=kind != "Relu") for kind in ("Relu", "Neg", "Identity", "Exp")]
+    made = [builder.add_tensor(op, shape=(4,), dtype="float32", output=op == 3) for op in ops]
+    for tensor, consumer in zip(made, ops[1:], strict=False):
+        builder.add_edge(tensor, consumer)
+    folded = fold(builder.build())
+    assert folded.ops.name == ("relu", "neg", "exp") and folded.inputs_of(2).tolist() == [1]
+
+
 def test_source_says_folded(tmp_path):
     """The view and the transform are recorded, once."""
     graph = fold(raw_of(tmp_path, [make_node("Relu", ["x"], ["y"])]))

@@ -45,7 +45,8 @@ def fold(graph: Graph) -> Graph:
     `decompression` unpacks counts as it is held. A known value that a kept op still reads becomes a weight of its own,
     under the tensor's name; if it is one weight in another shape or order, it keeps that weight's storage, so that
     ties stay ties, and its name where that is free. Ops that make an output of the model, have state, or are backward
-    stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer it is.
+    (and no identities) stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer
+    it is.
     """
     before, folded = graph, _fold_once(without_boundary(graph))
     while folded.n_ops < before.n_ops:
