@@ -23,6 +23,8 @@ _START = 1 << 16
 """Bytes at the start of a file that tell its format."""
 
 
+_IR_VERSION = b"\x08"
+"""How an ONNX file begins, whatever it is called: its first field is a number."""
 _CONFIGURATION = re.compile(rb'"(model_type|architectures)"\s*:')
 
 
@@ -98,6 +100,7 @@ def format_of(path: Path) -> str:
         return "workload"
     if looks_like_pipedream(start):
         return "profile"
-    if path.suffix in (".pb", ".pbtxt") or looks_like_tensorflow(path):
+    is_onnx = path.suffix == ".pb" and start[:1] == _IR_VERSION
+    if looks_like_tensorflow(path) or (path.suffix in (".pb", ".pbtxt", ".meta") and not is_onnx):
         return "tensorflow"
     return "onnx"
