@@ -9,6 +9,7 @@ from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
+from placewise.readers.naming import distinct
 from placewise.readers.torch.forms import Form
 from placewise.readers.torch.kinds import SKIPPED, form_of
 from placewise.readers.torch.listing import Call, Listing, Meta
@@ -82,7 +83,7 @@ def _add_call(draft: _Draft, call: Call) -> None:
         return
     made = form_of(call, draft.listing.metas)
     op = draft.builder.add_op(
-        _distinct(call.name, draft.names),
+        distinct(call.name, draft.names),
         made.kind,
         scope=call.scope,
         attributes=made.attributes,
@@ -166,12 +167,3 @@ def _compute_dtype(draft: _Draft, call: Call, made: Form) -> str:
     names = [*call.results, *(name for name in made.arguments if name is not None)]
     found = [draft.listing.metas[name].dtype for name in names if name in draft.listing.metas]
     return next((dtype for dtype in found if dtype.startswith(_FLOATING)), found[0] if found else "unknown")
-
-
-def _distinct(name: str, taken: set[str]) -> str:
-    free, number = name, 1
-    while free in taken:
-        number += 1
-        free = f"{name}#{number}"
-    taken.add(free)
-    return free
