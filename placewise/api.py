@@ -97,6 +97,7 @@ def place(
     step_samples: int | None = None,
     dtype: str | None = None,
     optimizer: str | None = None,
+    frozen: str | Sequence[str] = (),
     inputs: Any = None,
     budget: Budget | float | str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -116,6 +117,7 @@ def place(
         "contiguous": contiguous, "headroom": headroom, "pins": pins, "forbidden": forbidden,
         "dims": {} if dims is None else dims, "costs": costs, "graph": graph, "convex": convex, "schedule": schedule,
         "replicas": replicas, "step_samples": step_samples, "dtype": dtype, "optimizer": optimizer,
+        "frozen": frozen,
     }  # fmt: skip
     problem = build(model, devices, Wishes(**wished), inputs=inputs)
     return Plan(place_problem(problem, placer, _budget(budget), options=options, on_progress=on_progress))

@@ -50,8 +50,8 @@ def open_model(model: Model, wishes: Wishes = NO_WISHES, inputs: Any = None) -> 
         where = "" if isinstance(model, (Graph, Problem)) else str(model)
         remedy = f"leave out --graph {wishes.graph}"
         raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
-    if wishes.optimizer is not None:
-        raise InputError("the optimizer is in the training graph already", remedy="leave out --optimizer")
+    if wishes.optimizer is not None or wishes.frozen:
+        raise InputError("this training graph is made already", remedy="leave out --optimizer and --freeze")
     return reading
 
 
@@ -66,6 +66,7 @@ def replayed(wishes: Wishes, source: Any) -> Wishes:
         graph=wishes.graph or ("training" if made else options.get("graph")),
         dtype=wishes.dtype or options.get("dtype"),
         optimizer=wishes.optimizer or made.removeprefix(_TRAINING) or None,
+        frozen=wishes.frozen or options.get("frozen", ()),
     )
 
 
@@ -80,8 +81,9 @@ def _check(wishes: Wishes) -> None:
     ):  # fmt: skip
         if value not in (None, *known):
             raise InputError(f"there is no {what} {value!r}", remedy=f"choose {' or '.join(known)}")
-    if wishes.optimizer is not None and wishes.graph != "training":
-        raise InputError("an optimizer belongs to a training graph", remedy="add --graph training")
+    if (wishes.optimizer is not None or wishes.frozen) and wishes.graph != "training":
+        what = "what is frozen" if wishes.optimizer is None else "an optimizer"
+        raise InputError(f"{what} belongs to a training graph", remedy="add --graph training")
 
 
 def _opened(model: Model, wishes: Wishes, inputs: Any) -> Reading:
@@ -126,4 +128,7 @@ def _in_view(reading: Reading, wishes: Wishes) -> Reading:
 def _trained(reading: Reading, wishes: Wishes) -> Reading:
     if wishes.view == "raw":
         raise InputError("a training graph is made of the folded view", remedy="leave out --view raw")
-    return replace(reading, graph=to_training(reading.graph, optimizer=wishes.optimizer or "adam"))
+    graph = to_training(reading.graph, optimizer=wishes.optimizer or "adam", frozen=wishes.frozen)
+    if graph.source is not None and wishes.frozen:
+        graph = graph.with_source(replace(graph.source, options={**graph.source.options, "frozen": wishes.frozen}))
+    return replace(reading, graph=graph)

@@ -7,6 +7,7 @@ types of the fields are what they hold afterwards: a headroom may be given as "1
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -38,7 +39,8 @@ class Wishes:
     share, also as "10%"; `dims` gives symbolic dimensions; `view` is "folded" (constants folded away) or "raw";
     `costs` are files of measured or given op times, one after the other over the estimates (docs/measured.md); `graph`
     is "inference" or "training": a PipeDream profile holds both (default: inference), a model is given a backward pass
-    and an `optimizer` (docs/training.md), of anything else it must be the one that is there; `dtype` is the element
+    and an `optimizer`, and what `frozen` (regular expressions, searched in names) finds of its weights is not trained
+    (docs/training.md), of anything else it must be the one that is there; `dtype` is the element
     type of a model that is built from its configuration or by the zoo; `replicas` (1 by default; 0, also as "any",
     for any number) is the most devices per stage, `step_samples` as in `Objective`. Raises InputError.
     """
@@ -61,6 +63,7 @@ class Wishes:
     step_samples: int | None = None
     dtype: str | None = None
     optimizer: str | None = None
+    frozen: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for name in (
@@ -81,6 +84,7 @@ class Wishes:
         clean["dims"] = _dims(self.dims)
         several = (self.costs,) if isinstance(self.costs, (str, os.PathLike)) else _several("costs", self.costs)
         clean["costs"] = tuple(_path("costs", path) for path in several if path != "")
+        clean["frozen"] = _patterns("frozen", self.frozen)
         clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
         if self.replicas is not None:
             clean["replicas"] = _whole("replicas", {"any": 0}.get(str(self.replicas), self.replicas), 0, ", or 'any'")
@@ -127,8 +131,18 @@ def _dims(value: object) -> dict[str, int]:
 
 def _several(name: str, value: object) -> tuple[object, ...]:
     if not isinstance(value, (list, tuple)):
-        raise InputError(f"{name} is {_shown(value)}", remedy="give the path of a file, or a list of them")
+        raise InputError(f"{name} is {_shown(value)}", remedy="give a text, or a list of them")
     return tuple(value)
+
+
+def _patterns(name: str, value: object) -> tuple[str, ...]:
+    texts = _several(name, (value,) if isinstance(value, str) else value)
+    for text in texts:
+        try:
+            re.compile(text if isinstance(text, str) else "(")
+        except re.error:
+            raise InputError(f"{name} holds {_shown(text)}", remedy="give regular expressions") from None
+    return tuple(map(str, texts))
 
 
 def _path(name: str, value: object) -> str:

@@ -346,6 +346,13 @@ def test_a_model_is_trained(tmp_path: Path) -> None:
     )
     assert adam["state_bytes"] == 2 * momentum["state_bytes"] > forward["state_bytes"] == 0
     assert 2.9 * forward["flops"] < adam["flops"] < 3.2 * forward["flops"]
+    head = ("--freeze", "^(?!fc)", "--graph", "training")
+    last = json.loads(run("inspect", RESNET, "--dim", "batch=2", "--json", *head).stdout)
+    assert 0 < last["state_bytes"] < adam["state_bytes"] / 10 and last["flops"] < 1.1 * forward["flops"]
+    run("place", RESNET, "-d", "2xL4,cpu", "--dim", "batch=2", *head, "-o", plan, "--time-limit", "2s")
+    assert run("simulate", RESNET, plan).stdout.startswith("latency")
+    assert "regular expressions" in run("inspect", RESNET, "--graph", "training", "--freeze", "(", code=2).stderr
+    assert "add --graph training" in run("inspect", RESNET, "--freeze", "fc", code=2).stderr
     assert "choose adam or" in run("inspect", RESNET, "--graph", "training", "--optimizer", "x", code=2).stderr
     assert "add --graph training" in run("inspect", RESNET, "--optimizer", "adam", code=2).stderr
     raw = run("inspect", RESNET, "--dim", "batch=2", "--graph", "training", "--view", "raw", code=2)

@@ -36,6 +36,7 @@ def compare(
     costs: opt.Costs = None,
     graph: opt.GraphName = None,
     optimizer: opt.Optimizer = None,
+    freeze: opt.Freeze = None,
     dtype: opt.Dtype = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
@@ -52,6 +53,7 @@ def compare(
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
         replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
+        freeze=freeze,
     )  # fmt: skip
     names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
     with progress(quiet) as on_progress:

@@ -24,6 +24,7 @@ def inspect(
     view: opt.View = None,
     graph: opt.GraphName = None,
     optimizer: opt.Optimizer = None,
+    freeze: opt.Freeze = None,
     dtype: opt.Dtype = None,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -34,7 +35,8 @@ def inspect(
     from placewise.wishes import Wishes
 
     listen(quiet)
-    wishes = Wishes(dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype)
+    frozen = tuple(freeze or ())
+    wishes = Wishes(dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype, frozen=frozen)
     inspection = look(open_model(model, wishes), depth=depth)
     if as_json:
         show_json(asdict(inspection))

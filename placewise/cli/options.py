@@ -67,6 +67,10 @@ GraphName = Annotated[
 Optimizer = Annotated[
     str | None, typer.Option(help="Of a training graph: sgd, momentum or adam.", rich_help_panel="Meaning")
 ]
+Freeze = Annotated[
+    list[str] | None,
+    typer.Option(help="REGEX: weights whose name matches are not trained; may be repeated.", rich_help_panel="Meaning"),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(help="Element type of zoo: and hf: models, as bfloat16.", rich_help_panel="Meaning"),
@@ -118,6 +122,7 @@ def wishes_of(
     schedule: str | None,
     dtype: str | None,
     optimizer: str | None,
+    freeze: list[str] | None,
 ) -> Wishes:
     """The shared options as `Wishes`. Raises InputError."""
     from placewise.units import parse_fraction
@@ -128,6 +133,7 @@ def wishes_of(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
         _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, tuple(costs or ()), graph,
         convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
+        frozen=tuple(freeze or ()),
     )  # fmt: skip
 
 

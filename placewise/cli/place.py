@@ -39,6 +39,7 @@ def place(
     costs: opt.Costs = None,
     graph: opt.GraphName = None,
     optimizer: opt.Optimizer = None,
+    freeze: opt.Freeze = None,
     dtype: opt.Dtype = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
@@ -60,6 +61,7 @@ def place(
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
         replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
+        freeze=freeze,
     )  # fmt: skip
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:

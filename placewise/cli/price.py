@@ -35,6 +35,7 @@ def simulate(
     costs: opt.Costs = None,
     graph: opt.GraphName = None,
     optimizer: opt.Optimizer = None,
+    freeze: opt.Freeze = None,
     dtype: opt.Dtype = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
@@ -46,6 +47,7 @@ def simulate(
     wishes = opt.wishes_of(
         objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
         replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
+        freeze=freeze,
     )  # fmt: skip
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
@@ -74,6 +76,7 @@ def check(
     costs: opt.Costs = None,
     graph: opt.GraphName = None,
     optimizer: opt.Optimizer = None,
+    freeze: opt.Freeze = None,
     dtype: opt.Dtype = None,
     pin: opt.Pins = None,
     forbid: opt.Forbidden = None,
@@ -85,6 +88,7 @@ def check(
     wishes = opt.wishes_of(
         objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
         replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
+        freeze=freeze,
     )  # fmt: skip
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
