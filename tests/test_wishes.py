@@ -75,7 +75,7 @@ def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:
         ({"dims": {"batch": "many"}}, "the dimension 'batch' is 'many'; give a whole number, 0 or more"),
         ({"dims": {"batch": -1}}, "the dimension 'batch' is -1"),
         ({"dims": [("batch", 1)]}, "dims is .*; give names and sizes"),
-        ({"costs": 5}, "costs is 5; give the path of a file"),
+        ({"costs": 5}, "costs is 5; give a text, or a list of them"),
         ({"costs": b"a.csv"}, "costs is b'a.csv'"),
         ({"replicas": 1.5}, "replicas is 1.5; give a whole number, 0 or more, or 'any'"),
         ({"step_samples": -1}, "step_samples is -1"),
