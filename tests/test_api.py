@@ -26,7 +26,9 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 
 def test_the_lines_of_the_readme(tmp_path: Path) -> None:
     """A model file and a line of devices give a plan with a summary, which saves itself."""
-    plan = pw.place(EXAMPLES / "resnet50.onnx", devices="2xA100-80GB,cpu", objective="latency", dims={"batch": 1})
+    plan = pw.place(
+        EXAMPLES / "resnet50.onnx", devices="2xA100-80GB,cpu", objective="latency", dims={"batch": 1}, budget="5s"
+    )
     assert plan.status in ("optimal", "feasible") and 0 < plan.lower_bound <= plan.value
     assert "latency" in plan.summary() and "cuda:0" in plan.summary()
     plan.save(tmp_path / "plan.json")
