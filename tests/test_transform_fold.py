@@ -10,6 +10,7 @@ from hypothesis import given
 from onnx.helper import make_node
 from onnx_files import integers, model, saved, weight
 
+from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
 from placewise.readers.onnx import read_onnx
 from placewise.transform.fold import fold, project_back
@@ -247,6 +248,25 @@ def test_source_says_folded(tmp_path):
     graph = fold(raw_of(tmp_path, [make_node("Relu", ["x"], ["y"])]))
     assert graph.source.view == "folded" and graph.source.transforms == ("fold",)
     assert fold(graph).source == graph.source and graph.source.format == "onnx"
+
+
+def boundary(*kinds):
+    """A graph of ops that read one another in a row, each making a tensor but for an Output."""
+    builder, tensor = GraphBuilder(), None
+    for kind in kinds:
+        op = builder.add_op(kind.lower(), kind)
+        if tensor is not None:
+            builder.add_edge(tensor, op)
+        tensor = None if kind == "Output" else builder.add_tensor(op, shape=(1,), dtype="float32", name=f"of_{kind}")
+    return builder.build()
+
+
+@pytest.mark.parametrize("kinds", [("Input",), ("Input", "Output"), ("Input", "Identity"), ("Constant",)])
+def test_nothing_left(kinds):
+    """A graph of which nothing is left to run is refused, and one of no ops stays as it is."""
+    with pytest.raises(GraphError, match="nothing in it computes a result; export"):
+        fold(boundary(*kinds))
+    assert fold(GraphBuilder().build()).n_ops == 0
 
 
 def test_project_back(tmp_path):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from placewise.errors import GraphError
 from placewise.model.columns import Bytes8, Ints, Longs, Ragged
 from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
@@ -46,12 +47,15 @@ def fold(graph: Graph) -> Graph:
     under the tensor's name; if it is one weight in another shape or order, it keeps that weight's storage, so that
     ties stay ties, and its name where that is free. Ops that make an output of the model, have state, or are backward
     (and no identities) stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer
-    it is.
+    it is. Raises GraphError, naming the file, if no op is left.
     """
-    before, folded = graph, _fold_once(without_boundary(graph))
-    while folded.n_ops < before.n_ops:
-        before, folded = folded, _fold_once(folded)
+    folded, before = without_boundary(graph), -1
+    while folded.n_ops not in (0, before):
+        before, folded = folded.n_ops, _fold_once(folded)
     source = graph.source
+    if graph.n_ops and not folded.n_ops:
+        where = "" if source is None else source.path
+        raise GraphError("nothing in it computes a result", where=where, remedy="export the model again")
     if source is None:
         return folded
     transforms = source.transforms if source.transforms[-1:] == ("fold",) else (*source.transforms, "fold")
