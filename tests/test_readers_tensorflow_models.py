@@ -182,3 +182,23 @@ def test_measured_costs(name):
     forward = [name for name, op in where.items() if not graph.ops.backward[op]]
     assert {"Relu", "matmul"} <= set(forward) and not any("grad/MatMul" in name or "update" in name for name in forward)
     assert "no time in the file" in reading.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "dims"),
+    [
+        ("loop_training.pb", {}),
+        ("recurrent_learner", {"batch": BATCH}),
+        ("learner", {"batch": BATCH}),
+        ("training.pb", {"batch": BATCH}),
+        ("training.meta", {"batch": BATCH}),
+    ],
+)
+def test_no_forward_op_follows_a_backward_one(name, dims):
+    """Through tensors and through control edges, in the raw view and in the folded one."""
+    raw = read_tensorflow(DATA / name, dims=dims).graph
+    for graph in (raw, fold(raw)):
+        ops, producer = graph.ops, graph.tensors.producer[graph.edges.value]
+        late = (producer >= 0) & ops.backward[producer] & ~ops.backward[graph.edges.consumer]
+        assert [ops.name[op] for op in graph.edges.consumer[late].tolist()] == []
+        assert 0 < ops.backward.sum() < ops.backward.size

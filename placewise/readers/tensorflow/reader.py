@@ -104,7 +104,7 @@ def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, 
             builder.set_output(value.tensor)
     if not builder.n_ops:
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
-    graph = _grouped(builder.build(source), walk.draft.ops)
+    graph = _closed(_grouped(builder.build(source), walk.draft.ops))
     told = [f"{note} ({times} times)" if times > 1 else note for note, times in walk.notes.items()]
     return Reading(graph, warnings=(*notes, *told, *unknown_shapes(graph)))
 
@@ -114,3 +114,17 @@ def _grouped(graph: Graph, ops: Sequence[Made]) -> Graph:
     group = dict(zip((made.name for made in ops), groups_of(ops), strict=True))
     column = np.array([group[name] for name in graph.ops.name], np.int32)
     return replace(graph, ops=replace(graph.ops, group=column))
+
+
+def _closed(graph: Graph) -> Graph:
+    """The graph with every op that reads what a backward op makes, or waits for one, as a backward op too.
+
+    Groups do not follow: the counters that an optimizer changes at the end would join all updates in one.
+    """
+    if not graph.ops.backward.any():
+        return graph
+    backward = graph.ops.backward.tolist()
+    producers = graph.tensors.producer[graph.edges.value].tolist()
+    for consumer, producer in zip(graph.edges.consumer.tolist(), producers, strict=True):
+        backward[consumer] = backward[consumer] or (producer >= 0 and backward[producer])
+    return replace(graph, ops=replace(graph.ops, backward=np.array(backward, np.bool_)))
