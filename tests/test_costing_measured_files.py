@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from placewise.costing.measured import content, load_measured
 from placewise.costing.measured.align import aligned
 from placewise.costing.measured.load import read_timings
+from placewise.costing.measured.torch import _period
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
 from placewise.model.builder import GraphBuilder
@@ -117,6 +118,89 @@ def test_repetitions_without_steps(tmp_path):
     assert rows_of(path, "Relu", "Tanh") == pytest.approx({"aten::relu": 5e-6, "aten::tanh": 15e-6})
     repeated = read_timings(path, graph("Relu", "Tanh", "Relu", "Tanh", "Relu", "Tanh"))
     assert [round(row.seconds * 1e6) for row in repeated.rows] == [50, 60, 4, 10, 6, 20]
+
+
+def repeated_trace(runs, *names):
+    """Runs without steps, an operator every 10 µs; the first run takes twice as long."""
+    return trace_of(
+        *(
+            call(f"aten::{name}", 1000 * run + 10 * place, 8 if run == 0 else 4)
+            for run in range(runs)
+            for place, name in enumerate(names)
+        )
+    )
+
+
+@pytest.mark.parametrize("runs", [1, 2, 6, 7, 12])
+def test_repetitions_are_runs_whatever_the_model(tmp_path, runs):
+    """Runs of a small model are never put together to look like one run of a large one."""
+    path = written(tmp_path, repeated_trace(runs, "matmul", "relu", "matmul"))
+    large = graph(*("MatMul", "Relu", "MatMul", "Softmax", "MatMul", "MatMul") * 4)
+    timings = read_timings(path, large)
+    assert len(timings.rows) == 3
+    assert timings.form == f"torch.profiler trace of {runs} {'step' if runs == 1 else 'steps'}"
+    assert sum(row.seconds for row in timings.rows) == pytest.approx(24e-6 if runs == 1 else 12e-6)
+    with pytest.raises(
+        CostError, match=r"another model: 100 % of its time, and [\d.]+ % of the ops.*; measure this one"
+    ):
+        load_measured(str(path), large, CLUSTER, cost_table(large, CLUSTER))
+
+
+def test_a_model_that_repeats_itself_is_whole(tmp_path):
+    """All its blocks are one run, in a trace of several runs too."""
+    model = graph(*("Relu", "Tanh") * 12)
+    for runs in (1, 2, 3):
+        timings = read_timings(written(tmp_path, repeated_trace(runs, *("relu", "tanh") * 12)), model)
+        assert len(timings.rows) == 24 and f"of {runs} step" in timings.form
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=30))
+def test_periods(names):
+    """The shortest part that makes up the whole, as trying every length finds it."""
+    lengths = (length for length in range(1, len(names) + 1) if names[:length] * (len(names) // length) == names)
+    assert _period(names) == next(lengths)
+
+
+def onnxruntime_profile(**seconds):
+    return [run(5), *(node(name, 10 + place, value) for place, (name, value) in enumerate(seconds.items()))]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "fits"),
+    [
+        ({"relu_0": 40, "alien": 60}, "40 % of its time, and 100 % of the ops that compute, match"),
+        ({"matmul_0": 90, "alien": 10}, "90 % of its time, and 20 % of the ops that compute, match"),
+    ],
+)
+def test_a_profile_that_hardly_fits(tmp_path, seconds, fits):
+    """Less than half of the time, or less than a quarter of the ops: another model."""
+    path = written(tmp_path, onnxruntime_profile(**seconds))
+    model = graph("Relu") if "relu_0" in seconds else graph(*["MatMul"] * 5)
+    with pytest.raises(CostError, match=f"this profile is of another model: {fits}; measure this one$"):
+        load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
+
+
+def test_a_profile_that_fits_badly(tmp_path):
+    """In between, the times are taken and the user is asked."""
+    model = graph(*["MatMul"] * 4)
+    for known, asked in ((1, True), (2, False)):
+        names = {f"matmul_{place}": 10 for place in range(known)}
+        path = written(tmp_path, onnxruntime_profile(**names))
+        _, notes = load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
+        assert any("is this a profile of this model? Only" in note for note in notes) == asked
+    path = written(tmp_path, onnxruntime_profile(**names, alien=15))
+    _, notes = load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
+    assert "Only 57.1 % of its time, and 50 % of the ops that compute, match: costs may be wrong" in notes[-1]
+
+
+def test_openvino_of_another_model(tmp_path):
+    """Counters are judged by the same shares."""
+    path = tmp_path / "report.csv"
+    head = "layerName;execStatus;layerType;execType;realTime (ms);cpuTime (ms)\n"
+    path.write_text(f"{head}relu_0;EXECUTED;Relu;jit;1;1\nalien;EXECUTED;Convolution;jit;4;4\n")
+    model = graph("Relu", "Tanh")
+    with pytest.raises(CostError, match="another model: 20 % of its time"):
+        load_measured(f"cpu={path}", model, CLUSTER, cost_table(model, CLUSTER))
 
 
 def test_unknown_operators_are_looked_into(tmp_path):

@@ -27,6 +27,12 @@ from placewise.model.graph import Graph
 from placewise.units import format_seconds
 
 MEASURED = "measured"
+LEAST_TIME, LEAST_OPS = 0.5, 0.25
+"""Shares of a profile's time and of the ops that compute; a profile that matches less is of another model."""
+FEW_TIME, FEW_OPS = 0.6, 0.5
+"""A profile that matches less is told to be doubtful."""
+RUN_CALLS, RUN_OPS = 0.9, 0.75
+"""Shares of a trace's calls and of all ops that match where repetitions together are one run of the model."""
 
 
 def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) -> tuple[CostTable, tuple[str, ...]]:
@@ -60,8 +66,8 @@ def read_timings(path: Path, graph: Graph) -> Timings:
     if b'"op_name"' in start or (b'"cat"' in start and start[:1] == b"["):
         return read_onnxruntime(path)
     if b'"schemaVersion"' in start or b'"traceEvents"' in start:
-        candidates = Candidates(graph)
-        return read_torch(path, lambda name: candidates.has(operator_of(name)), least=(graph.n_ops + 1) // 2)
+        known = Candidates(graph)
+        return read_torch(path, lambda name: known.has(operator_of(name)), lambda names: _is_run(names, known))
     if b'"report_type"' in start or b'"detailed_performance"' in start:
         return read_counters_json(path)
     return read_json(path)
@@ -79,6 +85,7 @@ def apply_measured(
     runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which no kernel runs
     owners, inside = ([], set()) if timings.by_op else _owners(timings, graph, ~runs)
     notes: list[str] = []
+    shares: list[Share] = []
     for word, numbers in groups.items():
         if not columns[word]:
             continue
@@ -87,6 +94,7 @@ def apply_measured(
             share = one_by_one(rows, graph)
         else:
             share = shared_out(rows, [owners[number] for number in numbers], base.op_seconds[:, columns[word][0]])
+        shares.append(share)
         for column in columns[word]:
             seconds[share.measured, column] = (share.seconds * repeats)[share.measured]
             source[share.measured, column] = sources.index(MEASURED)
@@ -96,6 +104,8 @@ def apply_measured(
     if not notes:
         remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
         raise CostError("has no times of a device of this cluster", remedy=remedy)
+    if not timings.by_op:
+        notes += _doubts(timings, shares, graph, runs)
     others = sum(len(numbers) for word, numbers in groups.items() if not columns[word])
     if others:
         notes.append(f"{others} of its {len(timings.rows)} times are of devices that the cluster does not have")
@@ -138,15 +148,47 @@ def _owners(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[in
 
 
 def _in_order(rows: Sequence[Row], graph: Graph) -> Owners:
-    candidates = Candidates(graph)
-    names = [operator_of(row.name) for row in rows]
-    pairs = aligned(graph.n_ops, len(rows), lambda op, row: candidates.fits(names[row], op))
+    pairs = _pairs([row.name for row in rows], Candidates(graph))
     if pairs is None:
         raise CostError("its operators are not those of this model", remedy="record one step of this model")
     owners: Owners = [[] for _ in rows]
     for op, row in pairs:
         owners[row].append(op)
     return owners
+
+
+def _pairs(calls: Sequence[str], candidates: Candidates) -> list[tuple[int, int]] | None:
+    """Ops and the calls that they were, both in their orders; None if these have little in common."""
+    names = [operator_of(call) for call in calls]
+    return aligned(len(candidates.names), len(names), lambda op, call: candidates.fits(names[call], op))
+
+
+def _is_run(calls: Sequence[str], candidates: Candidates) -> bool:
+    """Whether nearly all of these calls are of the model, and most of the model is in them."""
+    n_ops = len(candidates.names)
+    least = max(RUN_CALLS * len(calls), RUN_OPS * n_ops)
+    if least > min(n_ops, len(calls)):
+        return False
+    pairs = _pairs(calls, candidates)
+    return pairs is not None and len(pairs) >= least
+
+
+def _doubts(timings: Timings, shares: Sequence[Share], graph: Graph, runs: Bools) -> list[str]:
+    """What to say of a profile that fits the model badly. Raises CostError where it fits hardly at all.
+
+    One that holds nothing backward is of inference, and has the forward ops to cover.
+    """
+    given, total = sum(share.given for share in shares), sum(share.given + share.lost for share in shares)
+    measured = np.logical_or.reduce([share.measured for share in shares]) & runs
+    wanted = runs if (measured & graph.ops.backward).any() else runs & ~graph.ops.backward
+    covered, ops = int(measured.sum()), int(wanted.sum())
+    fits = f"{_percent(given, total)} of its time, and {_percent(covered, ops)} of the ops that compute, match"
+    if given < LEAST_TIME * total or covered < LEAST_OPS * ops:
+        steps = ", with profiler.step() after every step" if timings.in_order else ""
+        raise CostError(f"this profile is of another model: {fits}", remedy=f"measure this one{steps}")
+    if given < FEW_TIME * total or covered < FEW_OPS * ops:
+        return [f"is this a profile of this model? Only {fits}: costs may be wrong"]
+    return []
 
 
 def _note(timings: Timings, share: Share, inside: set[int], runs: Bools, devices: list[str]) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,11 +46,11 @@ class _Trace:
     kernels: list[tuple[object, str, float]] = field(default_factory=list)
 
 
-def read_torch(path: Path, is_known: Callable[[str], bool], least: int = 1) -> Timings:
+def read_torch(path: Path, is_known: Callable[[str], bool], is_run: Callable[[Sequence[str]], bool]) -> Timings:
     """Operators in the order in which they ran, at their medians over steps; kernels' times where there are any.
 
     An operator that `is_known` refuses is looked into. A trace without steps that repeats itself has a step per
-    repetition, of `least` operators or more. Raises CostError.
+    repetition, or per several where `is_run` says that these names are one run of the model. Raises CostError.
     """
     trace = _Trace()
     for number, event in enumerate(events(path)):
@@ -63,7 +63,7 @@ def read_torch(path: Path, is_known: Callable[[str], bool], least: int = 1) -> T
     stray = _launch(trace, outer)
     flat = [part for call in calls for part in _flat(call, is_known, bool(trace.kernels))]
     device = "cuda" if trace.kernels else "cpu"
-    steps, notes = _by_step(flat, trace) if trace.steps else (_repetitions(flat, least), ())
+    steps, notes = _by_step(flat, trace) if trace.steps else (_repetitions(flat, is_run), ())
     rows = [
         Row(steps[0][place].name, over_runs([step[place].seconds for step in steps]), device=device)
         for place in range(len(steps[0]))
@@ -161,11 +161,26 @@ def _by_step(calls: list[Call], trace: _Trace) -> tuple[list[list[Call]], tuple[
     return alike, (f"{others} of its {len(steps)} steps ran other operators and do not count",) if others else ()
 
 
-def _repetitions(calls: list[Call], least: int) -> list[list[Call]]:
-    """The calls cut into as many equal parts as there are, each of `least` calls or more."""
+def _repetitions(calls: list[Call], is_run: Callable[[Sequence[str]], bool]) -> list[list[Call]]:
+    """The calls cut where they begin anew; a model that repeats itself stays whole if `is_run` knows it."""
     names = [call.name for call in calls]
-    for count in range(len(calls) // max(least, 1), 1, -1):
-        length, rest = divmod(len(calls), count)
-        if not rest and names[length:] == names[:-length]:
-            return [calls[start : start + length] for start in range(0, len(calls), length)]
-    return [calls]
+    period = _period(names)
+    counts = [count for count in range(1, len(names) // period + 1) if len(names) // period % count == 0]
+    lengths = (len(names) // count for count in counts)
+    length = next((length for length in lengths if is_run(names[:length])), period)
+    return [calls[start : start + length] for start in range(0, len(calls), length)]
+
+
+def _period(names: Sequence[str]) -> int:
+    """The length of the shortest part that, repeated, is all of `names`.
+
+    By the failure function: D. E. Knuth, J. H. Morris and V. R. Pratt, Fast Pattern Matching in Strings, 1977.
+    """
+    borders = [0] * len(names)
+    for place in range(1, len(names)):
+        border = borders[place - 1]
+        while border and names[border] != names[place]:
+            border = borders[border - 1]
+        borders[place] = border + (names[border] == names[place])
+    period = len(names) - borders[-1]
+    return period if len(names) % period == 0 else len(names)
