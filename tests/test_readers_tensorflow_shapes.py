@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tensorflow_files import INT, F, constant, graph, node, placeholder, saved
 
+from placewise.errors import ModelFileError
 from placewise.readers.tensorflow import read_tensorflow
 from placewise.readers.tensorflow.call import Call, Value
 from placewise.readers.tensorflow.infer import types_of
@@ -103,19 +104,68 @@ def test_open_dimensions_stay_open():
     assert types_of(Call(nodes_of([node("a", "Relu", "x", T=F)])[0], (Value("float32", None),)), 1)[0].shape is None
 
 
-def test_arguments_that_do_not_fit_are_unknown():
-    """Rules that fail say nothing instead of something wrong, and never fail loudly."""
-    for op, shapes, values in (
-        ("AddV2", [(3,), (4,)], []),
-        ("MatMul", [(3,), (4,)], []),
-        ("Transpose", [(3, 4)], [[0, 5]]),
-        ("Mean", [(3, 4)], [7]),
-        ("Reshape", [(3, 4)], []),
-        ("ConcatV2", [(3, 4)], []),
-        ("Unpack", [(3, 4)], []),
-        ("Conv2D", [(3, 4)], []),
-    ):
-        assert shapes_of(op, shapes, *values, T=F)[0] is None
+def test_what_rules_miss_is_unknown():
+    """Rules that lack an argument or a number say nothing."""
+    for op, shapes in (("Reshape", [(3, 4)]), ("ConcatV2", [(3, 4)]), ("Conv2D", [(3, 4)]), ("Mean", [(3, 4)])):
+        assert shapes_of(op, shapes, T=F)[0] is None
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "values", "attrs", "match"),
+    [
+        ("AddV2", [(4, 5), (6, 7)], [], {}, "sizes 4 and 6 stand at one place"),
+        ("Less", [(3,), (4,)], [], {}, "sizes 3 and 4"),
+        ("Equal", [(3,), (4,)], [], {}, "sizes 3 and 4"),
+        ("AddN", [(3, 4), (3, 5)], [], {}, "sizes 4 and 5"),
+        ("MatMul", [(4, 5), (6, 7)], [], {}, "rows of 5 meet columns of 6"),
+        ("MatMul", [(4, 5), (6, 7)], [], {"transpose_a": True}, "rows of 4 meet columns of 6"),
+        ("MatMul", [(4, 5), (6, 7)], [], {"transpose_b": True}, "rows of 5 meet columns of 7"),
+        ("MatMul", [(3,), (4,)], [], {}, "two dimensions"),
+        ("BatchMatMulV2", [(2, 4, 5), (2, 6, 7)], [], {}, "rows of 5 meet columns of 6"),
+        ("BatchMatMulV2", [(2, 4, 5), (3, 5, 7)], [], {}, "sizes 2 and 3"),
+        ("Einsum", [(2, 5), (6, 7)], [], {"equation": "ab,bc->ac"}, "'b' is 5 and 6"),
+        ("Conv2D", [(2, 9, 9, 3), (3, 3, 5, 8)], [], {**ONE, **SAME}, "a kernel for 5 channels meets 3"),
+        ("Conv2D", [(2, 3, 9, 9), (3, 3, 5, 8)], [], {**ONE, "padding": "SAME", **NCHW}, "5 channels meets 3"),
+        ("DepthwiseConv2dNative", [(1, 9, 9, 8), (3, 3, 4, 2)], [], {**ONE, **SAME}, "4 channels meets 8"),
+        ("Conv2D", [(2, 2, 2, 3), (5, 5, 3, 8)], [], {**ONE, **VALID}, "a window of 5 does not fit into 2"),
+        ("Conv2D", [(2, 9, 9, 3), (3, 3, 3, 8)], [], {"strides": [0, 0], **VALID}, "'strides' is 0, 0, not 4"),
+        ("MaxPool", [(1, 9, 9, 3)], [], {"ksize": [1, 3, 3, 1], "strides": [1, 0, 2, 1], **SAME}, "'strides' is"),
+        ("ConcatV2", [(4, 5), (6, 7)], [0], {}, "sizes 5 and 7"),
+        ("ConcatV2", [(4, 5), (4,)], [1], {}, "their ranks differ"),
+        ("Pack", [(4, 5), (4, 6)], [], {}, "sizes 5 and 6"),
+        ("Reshape", [(4, 5)], [[3, 7]], {}, "20 elements cannot be 3×7"),
+        ("Reshape", [(4, 5)], [[3, -1]], {}, "20 elements cannot be 3×-1"),
+        ("Transpose", [(4, 5)], [[0, 0]], {}, "0, 0 is no order of 2 axes"),
+        ("Transpose", [(4, 5)], [[0, 5]], {}, "2 dimensions have no axis 5"),
+        ("Sum", [(4, 8)], [77], {}, "2 dimensions have no axis 77"),
+        ("Unpack", [(4, 8)], [], {"num": -3}, "'num' is -3"),
+    ],
+)
+def test_contradictions_are_refused(op, shapes, values, attrs, match):
+    """Where all that a rule needs is known and does not fit, the op, its shapes and the clash are named."""
+    with pytest.raises(ModelFileError, match=match) as caught:
+        shapes_of(op, shapes, *values, **{"T": F, **attrs})
+    text = str(caught.value)
+    assert text.startswith(f"op 'op' ({op})") and "×".join(map(str, shapes[0])) in text and caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("op", "shapes", "values", "attrs", "expected"),
+    [
+        ("MatMul", [(4, -1), (6, 7)], [], {}, (4, 7)),
+        ("Conv2D", [(2, 9, 9, -1), (3, 3, 5, 8)], [], {**ONE, **SAME}, (2, 9, 9, 8)),
+        ("Conv2D", [(1, 9, 9, 4), (3, 3, 2, 8)], [], {**ONE, **SAME}, (1, 9, 9, 8)),
+        ("ConcatV2", [(4, -1), (6, 7)], [0], {}, (10, 7)),
+        ("Reshape", [(-1, 5)], [[3, 7]], {}, (3, 7)),
+        ("Reshape", [(0, 5)], [[0, -1]], {}, (0, -1)),
+        ("AddV2", [(-1, 5), (6, 1)], [], {}, (6, 5)),
+        ("NotEqual", [(3,), (4,)], [], {"incompatible_shape_error": False}, ()),
+        ("Merge", [(3, 4), (5, 4)], [], {}, (5, 4)),
+    ],
+)
+def test_unknown_sizes_contradict_nothing(op, shapes, values, attrs, expected):
+    """What is open may fit; groups of channels, and what is allowed to differ, do."""
+    assert shapes_of(op, shapes, *values, **{"T": F, **attrs})[0] == expected
 
 
 slices = st.tuples(st.integers(-6, 6), st.integers(-6, 6), st.sampled_from([-3, -2, -1, 1, 2, 3]), st.integers(0, 31))

@@ -15,6 +15,10 @@ class Unknown(Exception):
     """Something that a rule needs is not known."""
 
 
+class Misfit(ValueError):
+    """Arguments or attributes of an op contradict each other; the text says how."""
+
+
 class Type(NamedTuple):
     """Element type and shape of an output: −1 for unknown dimensions, None for an unknown rank."""
 
@@ -92,7 +96,7 @@ class Call:
 
 
 Rule = Callable[[Call], list[Type]]
-"""The types of an op's outputs; raises Unknown, or LookupError and ValueError where arguments do not fit."""
+"""The types of an op's outputs; raises Unknown, Misfit, or LookupError and ValueError where something is missing."""
 
 
 def count_of(shape: Shape) -> int:
@@ -101,7 +105,7 @@ def count_of(shape: Shape) -> int:
 
 
 def broadcast(*shapes: Shape) -> Shape:
-    """The shape of an elementwise op's result; raises ValueError where they do not fit."""
+    """The shape of an elementwise op's result; raises Misfit."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     return tuple(map(_joined, zip(*padded, strict=True)))
@@ -110,14 +114,28 @@ def broadcast(*shapes: Shape) -> Shape:
 def _joined(dims: tuple[int, ...]) -> int:
     long = {dim for dim in dims if dim > 1 or dim == 0}
     if len(long) > 1:
-        raise ValueError("dimensions differ")
+        raise Misfit(f"sizes {' and '.join(map(str, sorted(long)))} stand at one place")
     if long:
         return long.pop()
     return -1 if -1 in dims else 1
 
 
+def agreed(*shapes: Shape) -> Shape:
+    """The one shape that these are, of which each may know a part; raises Misfit."""
+    if len(set(map(len, shapes))) > 1:
+        raise Misfit("their ranks differ")
+    return tuple(map(_agreed, zip(*shapes, strict=True)))
+
+
+def _agreed(dims: tuple[int, ...]) -> int:
+    known = sorted({dim for dim in dims if dim >= 0})
+    if len(known) > 1:
+        raise Misfit(f"sizes {known[0]} and {known[1]} stand at one place")
+    return known[0] if known else -1
+
+
 def axis_of(axis: int, rank: int) -> int:
-    """An axis counted from the front; raises IndexError."""
+    """An axis counted from the front; raises Misfit."""
     if not -rank <= axis < rank:
-        raise IndexError("no such axis")
+        raise Misfit(f"{rank} dimensions have no axis {axis}")
     return axis % rank

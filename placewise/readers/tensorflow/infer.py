@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from placewise.errors import ModelFileError
 from placewise.readers.tensorflow import lists, shapes_arrays, shapes_layers
-from placewise.readers.tensorflow.call import Call, Rule, Type, Unknown, broadcast
+from placewise.readers.tensorflow.call import Call, Misfit, Rule, Type, Unknown, Value, agreed, broadcast
 from placewise.readers.tensorflow.kinds import BROADCAST, COMPARISONS, POINTWISE
 from placewise.readers.tensorflow.shapes_arrays import MOST_OUTPUTS
 from placewise.readers.tensorflow.types import Shape, dtype_of
@@ -28,6 +28,12 @@ def _broadcast(call: Call) -> list[Type]:
 
 
 def _compared(call: Call) -> list[Type]:
+    """Equal and NotEqual may be told that arguments which do not fit are simply unequal."""
+    if "incompatible_shape_error" in call.node.attr and not call.node.flag("incompatible_shape_error"):
+        try:
+            return [Type("bool", broadcast(call.dims(0), call.dims(1)))]
+        except Misfit:
+            return [Type("bool", ())]
     return [Type("bool", broadcast(call.dims(0), call.dims(1)))]
 
 
@@ -36,11 +42,15 @@ def _truth(call: Call) -> list[Type]:
 
 
 def _summed(call: Call) -> list[Type]:
-    """All arguments have one shape, of which each may know a part."""
+    return [Type(call.dtype(), agreed(*_known(call)))]
+
+
+def _known(call: Call) -> list[Shape]:
+    """The shapes of arguments that have one shape, of which each may know a part."""
     shapes = [value.shape for value in call.args if value.shape is not None]
     if not shapes:
         raise Unknown
-    return [Type(call.dtype(), tuple(max(column) for column in zip(*shapes, strict=True)))]
+    return shapes
 
 
 def _drawn(call: Call) -> list[Type]:
@@ -57,7 +67,9 @@ def _switched(call: Call) -> list[Type]:
 
 
 def _merged(call: Call) -> list[Type]:
-    return [*_summed(call), Type("int32", ())]
+    """Either side may come; the larger one counts."""
+    larger = tuple(max(column) for column in zip(*_known(call), strict=True))
+    return [Type(call.dtype(), larger), Type("int32", ())]
 
 
 RULES: Mapping[str, Rule] = {
@@ -77,17 +89,37 @@ RULES: Mapping[str, Rule] = {
 
 
 def types_of(call: Call, n_outputs: int) -> list[Type]:
-    """The type of each output, `n_outputs` of them where no rule says; −1, None or ``"unknown"`` is not known."""
+    """The type of each output, `n_outputs` of them where no rule says; −1, None or ``"unknown"`` is not known.
+
+    Raises ModelFileError where what is known contradicts itself.
+    """
     if n_outputs > MOST_OUTPUTS:
         raise ModelFileError(f"node {call.node.name!r} has {n_outputs} outputs", remedy="export the model again")
     rule = RULES.get(call.node.op)
     try:
         found = rule(call) if rule is not None else []
+    except Misfit as error:
+        raise _contradiction(call, error) from None
     except (Unknown, LookupError, ValueError, TypeError, ArithmeticError):
         found = []
     noted = _noted(call, len(found) or n_outputs)
     found += noted[len(found) :]
     return [Type(kind.dtype, _completed(kind.shape, note.shape)) for kind, note in zip(found, noted, strict=True)]
+
+
+def _contradiction(call: Call, error: Misfit) -> ModelFileError:
+    shown = ", ".join(map(_shown, call.args[:8])) + (", …" if len(call.args) > 8 else "")
+    return ModelFileError(
+        f"its arguments ({shown}) and attributes contradict each other: {error}",
+        where=f"op {call.node.name!r} ({call.node.op})",
+        remedy="check the model",
+    )
+
+
+def _shown(value: Value) -> str:
+    if value.shape is None:
+        return "of unknown rank"
+    return "×".join("?" if size < 0 else str(size) for size in value.shape[:8]) or "scalar"
 
 
 def _noted(call: Call, count: int) -> list[Type]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from placewise.readers.tensorflow.call import Call, Rule, Type, Unknown, axis_of, broadcast, count_of
+from placewise.readers.tensorflow.call import Call, Misfit, Rule, Type, Unknown, agreed, axis_of, broadcast, count_of
 from placewise.readers.tensorflow.types import Shape
 
 MOST_OUTPUTS = 65_536
@@ -15,9 +15,11 @@ MOST_OUTPUTS = 65_536
 def reshape(call: Call) -> list[Type]:
     given = call.args[0].shape
     wanted = list(call.numbers(1))
+    whole = count_of(given) if given is not None else -1
+    rest = math.prod(size for size in wanted if size >= 0)
+    if whole >= 0 and (whole != rest if min(wanted, default=0) >= 0 else rest > 0 and whole % rest):
+        raise Misfit(f"{whole} elements cannot be {'×'.join(map(str, wanted[:8])) or 'one'}")
     if -1 in wanted:
-        rest = math.prod(size for size in wanted if size >= 0)
-        whole = count_of(given) if given is not None else -1
         wanted[wanted.index(-1)] = whole // rest if whole >= 0 and rest > 0 else -1
     return [Type(call.dtype(), tuple(wanted))]
 
@@ -36,8 +38,11 @@ def expand_dims(call: Call) -> list[Type]:
 
 
 def transpose(call: Call) -> list[Type]:
-    shape = call.dims(0)
-    return [Type(call.dtype(), tuple(shape[axis] for axis in call.numbers(1)))]
+    shape, order = call.dims(0), call.numbers(1)
+    axes = [axis_of(axis, len(shape)) for axis in order]
+    if sorted(axes) != list(range(len(shape))):
+        raise Misfit(f"{', '.join(map(str, order[:8]))} is no order of {len(shape)} axes")
+    return [Type(call.dtype(), tuple(shape[axis] for axis in axes))]
 
 
 def concat(call: Call) -> list[Type]:
@@ -46,15 +51,14 @@ def concat(call: Call) -> list[Type]:
     axis_at = len(call.args) - 1 if last else 0
     shapes = [call.dims(place) for place in range(len(call.args)) if place != axis_at]
     axis = axis_of(call.number(axis_at), len(shapes[0]))
+    rest = agreed(*(tuple(-1 if place == axis else size for place, size in enumerate(shape)) for shape in shapes))
     sizes = [shape[axis] for shape in shapes]
     whole = -1 if min(sizes) < 0 else sum(sizes)
-    rest = [max(column) for column in zip(*shapes, strict=True)]
-    rest[axis] = whole
-    return [Type(call.dtype(0 if last else 1), tuple(rest))]
+    return [Type(call.dtype(0 if last else 1), (*rest[:axis], whole, *rest[axis + 1 :]))]
 
 
 def pack(call: Call) -> list[Type]:
-    shape = tuple(max(column) for column in zip(*(call.dims(place) for place in range(len(call.args))), strict=True))
+    shape = agreed(*(call.dims(place) for place in range(len(call.args))))
     axis = axis_of(call.node.whole("axis"), len(shape) + 1)
     return [Type(call.dtype(), (*shape[:axis], len(call.args), *shape[axis:]))]
 
@@ -68,15 +72,17 @@ def unpack(call: Call) -> list[Type]:
 def split(call: Call) -> list[Type]:
     shape, parts = call.dims(1), _parts(call, "num_split")
     axis = axis_of(call.number(0), len(shape))
+    if shape[axis] >= 0 and shape[axis] % parts:
+        raise Misfit(f"{shape[axis]} cannot be split in {parts}")
     size = shape[axis] // parts if shape[axis] >= 0 else -1
     return [Type(call.dtype(1), (*shape[:axis], size, *shape[axis + 1 :]))] * parts
 
 
 def _parts(call: Call, name: str) -> int:
-    """A number of outputs; raises ValueError for one that no graph has."""
+    """A number of outputs; raises Misfit for one that no graph has."""
     parts = call.node.whole(name)
     if not 1 <= parts <= MOST_OUTPUTS:
-        raise ValueError("so many parts cannot be")
+        raise Misfit(f"{name!r} is {parts}, not from 1 to {MOST_OUTPUTS}")
     return parts
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from placewise.readers.tensorflow.call import Call, Rule, Type, Unknown, axis_of, broadcast
+from placewise.readers.tensorflow.call import Call, Misfit, Rule, Type, Unknown, axis_of, broadcast
 from placewise.readers.tensorflow.types import Shape
 
 
@@ -12,8 +12,12 @@ def matmul(call: Call) -> list[Type]:
     """MatMul and the batched ones, each side perhaps transposed."""
     left, right = call.dims(0), call.dims(1)
     turned = [any(call.node.flag(f"{word}_{side}") for word in ("transpose", "adj")) for side in ("a", "b", "x", "y")]
-    rows = left[-1] if turned[0] or turned[2] else left[-2]
-    columns = right[-2] if turned[1] or turned[3] else right[-1]
+    if min(len(left), len(right)) < 2:
+        raise Misfit("a matrix has two dimensions or more")
+    rows, inner = left[:-3:-1] if turned[0] or turned[2] else left[-2:]
+    meets, columns = right[:-3:-1] if turned[1] or turned[3] else right[-2:]
+    if inner != meets and min(inner, meets) >= 0:
+        raise Misfit(f"rows of {inner} meet columns of {meets}")
     dtype = call.node.dtype("Tout", call.node.dtype("T", call.node.dtype("Ta", call.args[0].dtype)))
     return [Type(dtype, (*broadcast(left[:-2], right[:-2]), rows, columns))]
 
@@ -32,6 +36,8 @@ def einsum(call: Call) -> list[Type]:
         dots = broadcast(dots, hidden)
         known = (*shape[: len(before)], *shape[len(shape) - len(after) :]) if ellipsis else shape
         for label, size in zip(before + after, known, strict=True):
+            if min(size, sizes.get(label, -1)) > 1 and size != sizes[label]:
+                raise Misfit(f"{label!r} is {sizes[label]} and {size}")
             sizes[label] = max(sizes.get(label, 1), size) if size >= 0 else sizes.get(label, -1)
     before, ellipsis, after = right.partition("...")
     return [Type(call.dtype(), (*(sizes[x] for x in before), *(dots if ellipsis else ()), *(sizes[x] for x in after)))]
@@ -49,6 +55,8 @@ def _slid(call: Call, shape: Shape, window: Shape, name: str = "padding") -> dic
     strides = call.node.ints("strides", (1,) * len(shape))
     dilations = call.node.ints("dilations") or (1,) * len(shape)
     padding, pads = call.node.text(name, "VALID"), call.node.ints("explicit_paddings")
+    _check_steps("strides", strides, len(shape))
+    _check_steps("dilations", dilations, len(shape))
     sizes = {}
     for axis, extent in zip(axes, window, strict=True):
         covered = (extent - 1) * dilations[axis] + 1
@@ -57,19 +65,31 @@ def _slid(call: Call, shape: Shape, window: Shape, name: str = "padding") -> dic
             sizes[axis] = -1
         elif padding == "SAME":
             sizes[axis] = -(-shape[axis] // strides[axis])
+        elif covered > shape[axis] + around:
+            raise Misfit(f"a window of {covered} does not fit into {shape[axis] + around}")
         else:
             sizes[axis] = (shape[axis] + around - covered) // strides[axis] + 1
     return sizes
+
+
+def _check_steps(name: str, steps: Sequence[int], rank: int) -> None:
+    if len(steps) != rank or min(steps, default=1) < 1:
+        raise Misfit(f"{name!r} is {', '.join(map(str, steps[:8])) or 'empty'}, not {rank} numbers from 1")
 
 
 def convolution(call: Call) -> list[Type]:
     """Conv2D, Conv3D and depthwise: kernels are [spatial …, in, out], depthwise [spatial …, in, multiplier]."""
     shape, kernel = list(call.dims(0)), call.dims(1)
     layout = call.node.text("data_format", "NHWC")
-    channels = kernel[-2] * kernel[-1] if call.node.op.startswith("Depthwise") else kernel[-1]
+    depthwise = "Depthwise" in call.node.op
+    channels = kernel[-2] * kernel[-1] if depthwise else kernel[-1]
     for axis, size in _slid(call, tuple(shape), kernel[:-2]).items():
         shape[axis] = size
-    shape[1 if layout.startswith("NC") else -1] = channels
+    at = 1 if layout.startswith("NC") else -1
+    given, taken = shape[at], kernel[-2]
+    if min(given, taken) >= 0 and (given != taken if depthwise else taken == 0 or given % taken):
+        raise Misfit(f"a kernel for {taken} channels meets {given}")
+    shape[at] = channels
     return [Type(call.dtype(), tuple(shape))]
 
 
