@@ -320,6 +320,20 @@ def test_routing_is_said_to_be_assumed(tmp_path):
     assert not read_huggingface(write_config(tmp_path, "llama"), dims=DIMS).warnings
 
 
+@pytest.mark.parametrize("named", [{}, {"architectures": ["MarianMTModel"]}])
+def test_translators_are_known_whatever_their_class_is_called(tmp_path, named):
+    """Marian, with its class named or not: an encoder, and a decoder that keeps its own and the encoder's keys."""
+    size = {"vocab_size": 96, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
+            "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "pad_token_id": 0}  # fmt: skip
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "marian", **size, **named}))
+    graph = read_huggingface(path, dims=DIMS).graph
+    assert [phase.name for phase in graph.phases] == ["prefill", "decode"]
+    assert any(name.startswith("model.encoder.layers.1.") for name in graph.weights.name)
+    kept = [op for op in in_phase(graph, 0) if graph.ops.kind[op] == "CacheUpdate"]
+    assert len(kept) == 2 * 2
+
+
 def test_models_that_run_once_have_no_phases(tmp_path):
     """BERT and ViT are one phase, and their dimensions are batch and, for text, length."""
     graph = small(tmp_path, "bert", {"batch": 2, "length": 16})

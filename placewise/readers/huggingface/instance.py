@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -31,6 +31,12 @@ _UNASKED = (
 """Keys that say nothing about shapes, or ask for kernels, files and code; so do those that begin with an underscore."""
 _WITH_PICTURES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING"
 _FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", _WITH_PICTURES, "MODEL_MAPPING")
+_DECODERS = _FALLBACKS[:-1]
+_TRANSLATORS = (
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING", _WITH_PICTURES,
+    "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING",
+)  # fmt: skip
+"""The tables of transformers whose models generate: of these, with an encoder of their own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -142,13 +148,15 @@ def _class_of(config: Any, architectures: Any) -> Any:
         if made.__name__ == wished:
             return made
     if wished is None and getattr(config, "is_encoder_decoder", False):
-        found = [made for made in found if made.__name__.endswith("ForConditionalGeneration")] or found
+        found = _listed(_TRANSLATORS, config) or found
         return found[0] if found else _no_class(config)
-    for name in _FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1]:
-        usual = _classes(getattr(modeling_auto, name, {}), config)
-        if usual:
-            return usual[0]
-    return _no_class(config)
+    usual = _listed(_FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1], config)
+    return usual[0] if usual else _no_class(config)
+
+
+def _listed(names: Sequence[str], config: Any) -> list[Any]:
+    """The classes that the tables of these names have for a configuration."""
+    return [made for name in names for made in _classes(getattr(modeling_auto, name, {}), config)]
 
 
 def _classes(table: Any, config: Any) -> list[Any]:
@@ -169,10 +177,9 @@ def _no_class(config: Any) -> Any:
 
 
 def _task(made: Any, config: Any) -> Task:
-    if getattr(config, "is_encoder_decoder", False) and made.__name__.endswith("ForConditionalGeneration"):
+    if getattr(config, "is_encoder_decoder", False) and made in _listed(_TRANSLATORS, config):
         return "translator"
-    tables = [getattr(modeling_auto, name) for name in _FALLBACKS[:-1] if hasattr(modeling_auto, name)]
-    return "decoder" if any(made in _classes(table, config) for table in tables) else "encoder"
+    return "decoder" if made in _listed(_DECODERS, config) else "encoder"
 
 
 @contextlib.contextmanager
