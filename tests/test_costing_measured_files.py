@@ -254,13 +254,23 @@ def test_requests_of_openvino(tmp_path):
         (b"op,device,seconds\nrelu_0,cpu,fast\n", "line 2: 'fast' is not a time"),
         (b"op,device,seconds\nrelu_9,cpu,1\n", "line 2: the model has no op 'relu_9'"),
         (b"op,device,seconds\nrelu_0,tpu,1\n", "no times of a device of this cluster"),
-        (b"op,device,seconds\n", "no times of a device of this cluster"),
+        (b"op,device,seconds\n", "holds no times; write op, device and seconds"),
+        (b"op,device,seconds\nrelu_0,cpu,1e400\n", "line 2: '1e400' is not a time"),
+        (b"op,device,seconds\nrelu_0,cpu,1e308h\n", "line 2: '1e308h' is not a time"),
+        (b"op,device,seconds\nrelu_0,cpu,-inf\n", "line 2: '-inf' is not a time"),
+        (b'{"relu_0": {"cpu": 1e400}}', "op 'relu_0': 'inf' is not a time"),
+        (b'{"relu_0": {"cpu": -Infinity}}', "op 'relu_0': '-Infinity' is not a time"),
+        (b"[]", "holds no times; write op, device and seconds"),
+        (b"{}", "holds no times; write op, device and seconds"),
+        (b"null\n", "holds neither a list nor a table of times"),
+        (b"17", "holds neither a list nor a table of times"),
+        (b'"times"', "holds neither a list nor a table of times"),
         (b"op,device,seconds\n\xff\xfe,cpu,1\n", "no text in UTF-8"),
         (b'op,device,seconds\n"relu,cpu,1\n', "no CSV text"),
         (b"{", "no JSON"),
         (b"[" * 100_000, "no JSON|broken off"),
         (b'{"relu_0": 3}', "op 'relu_0': has no times by device"),
-        (b'{"relu_0": {"cpu": NaN}}', "op 'relu_0': 'nan' is not a time"),
+        (b'{"relu_0": {"cpu": NaN}}', "op 'relu_0': 'NaN' is not a time"),
         (b'{"relu_0": {"cpu": true}}', "'True' is not a time"),
         (b'{"relu_0": {"cpu": [1]}}', "is not a time"),
         (b'[{"op": "relu_0"}]', "entry 0: names no op with its device and seconds"),
@@ -289,6 +299,31 @@ def test_refused(tmp_path, content, match):
     with pytest.raises(CostError, match=match) as caught:
         load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
     assert str(caught.value).startswith(str(path)) and caught.value.remedy and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("form", ["op,device,seconds\n{},cpu,1\n", '{{"{}": 5}}', '{{"{}": {{"cpu": "x"}}}}'])
+def test_long_names_are_clipped(tmp_path, form):
+    """A name of forty thousand letters is shown by its first ones."""
+    path, model = tmp_path / "file", graph("Relu")
+    path.write_text(form.format("a" * 40_000))
+    with pytest.raises(CostError, match=r"'a{79}…'") as caught:
+        load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("word", ["Infinity", '"inf"', '" inf "'])
+def test_what_cannot_run_in_json(tmp_path, word):
+    """Infinity as programs write it is the word inf."""
+    path, model = written(tmp_path, f'{{"relu_0": {{"cpu": {word}}}}}'.encode()), graph("Relu")
+    table, _ = load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
+    assert table.op_seconds[0, 0] == float("inf")
+
+
+def test_no_file_after_the_device():
+    """DEVICE= without a file says so, and names the option's words."""
+    model = graph("Relu")
+    with pytest.raises(CostError, match=r"^cpu=: the file is missing after '='; write cpu=FILE$"):
+        load_measured("cpu=", model, CLUSTER, cost_table(model, CLUSTER))
 
 
 def test_missing_file(tmp_path):

@@ -8,7 +8,7 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from placewise.costing.measured.table import Row
+from placewise.costing.measured.table import Row, clipped
 from placewise.errors import CostError
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
@@ -41,7 +41,7 @@ def one_by_one(rows: Sequence[Row], graph: Graph) -> Share:
             found = [op for name, op in ops.items() if fnmatchcase(name, row.name)]
         if not found:
             remedy = "use the names that placewise inspect shows"
-            raise CostError(f"the model has no op {row.name!r}", where=row.place, remedy=remedy)
+            raise CostError(f"the model has no op {clipped(row.name)!r}", where=row.place, remedy=remedy)
         seconds[found], measured[found] = row.seconds, True
     return Share(seconds, measured, ())
 

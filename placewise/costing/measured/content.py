@@ -62,9 +62,9 @@ def whole_text(path: Path) -> str:
 
 
 def whole_json(path: Path) -> Any:
-    """The value in a JSON file. Raises CostError."""
+    """The value in a JSON file; NaN and Infinity are words. Raises CostError."""
     try:
-        return json.loads(whole_text(path))
+        return json.loads(whole_text(path), parse_constant=str)
     except (ValueError, RecursionError) as error:
         reason = str(error).partition(":")[0] if isinstance(error, ValueError) else "nested too deeply"
         raise CostError(f"is no JSON ({reason})", remedy="write it again") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.costing.measured.openvino import read_counters_csv, read_counters_json, read_execution_graph
 from placewise.costing.measured.operators import Candidates, operator_of
 from placewise.costing.measured.pairs import read_csv, read_json
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.table import Row, Timings, clipped
 from placewise.costing.measured.torch import read_torch
 from placewise.errors import CostError, InputError
 from placewise.model.cluster import Cluster
@@ -27,6 +28,7 @@ from placewise.model.graph import Graph
 from placewise.units import format_seconds
 
 MEASURED = "measured"
+_PLAIN_JSON = re.compile(rb'(null|true|false|-?\d[\d.eE+-]*|"[^"]*")\s*')
 LEAST_TIME, LEAST_OPS = 0.5, 0.25
 """Shares of a profile's time and of the ops that compute; a profile that matches less is of another model."""
 FEW_TIME, FEW_OPS = 0.6, 0.5
@@ -61,7 +63,7 @@ def read_timings(path: Path, graph: Graph) -> Timings:
         return read_execution_graph(path)
     if start.startswith(b"layerName;"):
         return read_counters_csv(path)
-    if start[:1] not in (b"{", b"["):
+    if start[:1] not in (b"{", b"[") and not _PLAIN_JSON.fullmatch(start):
         return read_csv(path)
     if b'"op_name"' in start or (b'"cat"' in start and start[:1] == b"["):
         return read_onnxruntime(path)
@@ -100,7 +102,7 @@ def apply_measured(
             source[share.measured, column] = sources.index(MEASURED)
         notes.append(_note(timings, share, inside, runs, [cluster.names[column] for column in columns[word]]))
         if not timings.by_op and not are_alike(columns[word], cluster):
-            notes.append(f"the devices {word!r} differ, and all are given these times: say one, NAME=FILE")
+            notes.append(f"the devices {clipped(word)!r} differ, and all are given these times: say one, NAME=FILE")
     if not notes:
         remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
         raise CostError("has no times of a device of this cluster", remedy=remedy)
@@ -115,8 +117,13 @@ def apply_measured(
 
 
 def _split(path: str) -> tuple[str, str]:
+    """The device in front and the file. Raises CostError where no file is named."""
     device, sign, file = path.partition("=")
-    return (device, file) if sign and device and not Path(path).exists() else ("", path)
+    if not device or not sign or Path(path).exists():
+        return "", path
+    if not file:
+        raise CostError("the file is missing after '='", where=path, remedy=f"write {device}=FILE")
+    return device, file
 
 
 def _by_device(timings: Timings, device: str) -> dict[str, list[int]]:
@@ -131,7 +138,11 @@ def _columns(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
     """The devices that `word` means; none only where such rows may be passed over. Raises CostError."""
     columns = columns_of(word or only_kind(cluster), cluster)
     if not columns and not (skip and word):
-        problem = f"times are of {word!r}, which is no device of this cluster" if word else "no device is named in it"
+        problem = (
+            f"times are of {clipped(word)!r}, which is no device of this cluster"
+            if word
+            else "no device is named in it"
+        )
         raise CostError(problem, remedy=f"say it: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
     return columns
 
@@ -207,7 +218,7 @@ def _note(timings: Timings, share: Share, inside: set[int], runs: Bools, devices
         worst = max(share.unmatched, key=lambda row: row.seconds)
         count = len(share.unmatched)
         rows = f"{count} row belongs" if count == 1 else f"{count} rows belong"
-        text += f"; {rows} to no op ({format_seconds(share.lost)}, most in {worst.name[:60]!r})"
+        text += f"; {rows} to no op ({format_seconds(share.lost)}, most in {clipped(worst.name)!r})"
     return text
 
 

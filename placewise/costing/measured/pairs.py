@@ -11,11 +11,13 @@ from pathlib import Path
 from statistics import median
 
 from placewise.costing.measured.content import whole_json, whole_text
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.table import Row, Timings, clipped
 from placewise.errors import CostError, InputError
 from placewise.units import parse_seconds
 
 COLUMNS = ["op", "device", "seconds"]
+_CANNOT = ("inf", "Infinity")
+"""The words for a device that cannot run an op: ours, and that of programs that write JSON."""
 _REMEDY = "give seconds ≥ 0 (or 5us, 1.5ms), or inf where the device cannot run it"
 
 Entry = tuple[str, str, str, object]
@@ -38,6 +40,8 @@ def _timings(form: str, entries: Iterator[Entry]) -> Timings:
     for place, op, device, value in entries:
         found.setdefault((op, device), []).append(_seconds(value, place))
         places.setdefault((op, device), place)
+    if not found:
+        raise CostError("holds no times", remedy="write op, device and seconds")
     rows = tuple(
         Row(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
         for (op, device), times in found.items()
@@ -75,18 +79,20 @@ def _json_entries(value: object) -> Iterator[Entry]:
         for op, times in value.items():
             if not isinstance(times, Mapping):
                 remedy = 'write {"conv1": {"cuda": 0.001}}'
-                raise CostError("has no times by device", where=f"op {op!r}", remedy=remedy)
+                raise CostError("has no times by device", where=f"op {clipped(op)!r}", remedy=remedy)
             for device, seconds in times.items():
-                yield f"op {op!r}", op, device, seconds
+                yield f"op {clipped(op)!r}", op, device, seconds
     else:
         raise CostError("holds neither a list nor a table of times", remedy="write op, device and seconds")
 
 
 def _seconds(value: object, place: str) -> float:
+    if isinstance(value, str) and value.strip() in _CANNOT:
+        return math.inf
     try:
         seconds = parse_seconds(value) if isinstance(value, str) else float(json.dumps(value))
     except (InputError, ValueError, TypeError):
         seconds = math.nan
-    if isinstance(value, bool) or not seconds >= 0:
+    if isinstance(value, bool) or not 0 <= seconds < math.inf:
         raise CostError(f"{str(value)[:40]!r} is not a time", where=place, remedy=_REMEDY)
     return seconds

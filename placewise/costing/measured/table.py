@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LONGEST_NAME = 80
+"""Letters of a name that messages show."""
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -37,3 +40,8 @@ class Timings:
     by_op: bool = False
     in_order: bool = False
     notes: tuple[str, ...] = ()
+
+
+def clipped(name: str) -> str:
+    """A name as messages show it, however long it is in the file."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
