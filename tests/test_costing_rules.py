@@ -52,6 +52,51 @@ def test_convolutions_by_hand():
     assert cost("ConvTranspose", [(1, 8, 5, 5), (8, 4, 2, 2)], [(1, 4, 10, 10)])[0] == 2 * 8 * 25 * 4 * 4
 
 
+@pytest.mark.parametrize(
+    ("kind", "shapes", "out", "attributes"),
+    [
+        ("MatMul", [(4, 5), (6, 7)], (4, 7), {}),
+        ("MatMul", [(4, 5), (7, 5)], (4, 7), {}),
+        ("MatMul", [(5,), (6,)], (), {}),
+        ("MatMul", [(4, 5), (6,)], (4,), {}),
+        ("MatMul", [(2, 4, 5), (3, 5, 7)], (2, 4, 7), {}),
+        ("MatMul", [(4, 5), (5, 7)], (4, 7), {"transB": 1}),
+        ("Gemm", [(4, 5), (5, 7)], (5, 7), {"transA": 1}),
+        ("com.microsoft::FusedMatMul", [(4, 5), (5, 7)], (4, 7), {"transB": 1}),
+        ("QLinearMatMul", {0: (4, 5), 1: (), 2: (), 3: (6, 7)}, (4, 7), {}),
+        ("Conv", [(1, 3, 8, 8), (4, 8, 3, 3)], (1, 4, 6, 6), {}),
+        ("Conv", [(1, 4, 8, 8), (4, 4, 3, 3)], (1, 4, 6, 6), {"group": 2}),
+        ("Conv", [(1, 4, 8, 8), (3, 2, 1, 3, 3)], (1, 6, 6, 6), {"kernel_layout": "GOI"}),
+        ("Conv", [(1, 8, 8, 5), (3, 3, 2, 4)], (1, 6, 6, 4), {"kernel_layout": "HWIO"}),
+        ("Conv", [(1, 3, 8, 6), (3, 3, 2, 4)], (1, 4, 6, 6), {"kernel_layout": "HWIO", "data_format": "NCHW"}),
+        ("Conv", [(1, 8, 8, 4), (3, 3, 2, 1)], (1, 6, 6, 2), {"kernel_layout": "HWGO"}),
+        ("QLinearConv", {0: (1, 3, 8, 8), 3: (4, 2, 3, 3)}, (1, 4, 6, 6), {}),
+        ("ConvTranspose", [(1, 8, 5, 5), (4, 8, 2, 2)], (1, 8, 10, 10), {}),
+        ("CausalConvWithState", [(1, 8, 5), (4, 1, 3)], (1, 8, 5), {}),
+    ],
+)
+def test_factors_that_do_not_fit(kind, shapes, out, attributes):
+    """Inner lengths, batches and channels that contradict each other are refused."""
+    with pytest.raises(ModelFileError, match="do not fit its kind; check the model"):
+        cost(kind, shapes, [out], **attributes)
+
+
+def test_factors_that_fit():
+    """Other layouts, groups, a missing batch, broadcast batches, and weights packed in their own shape."""
+    assert cost("MatMul", [(2, 1, 4, 5), (3, 5, 7)], [(2, 3, 4, 7)])[0] == 2 * 5 * 6 * 28
+    assert cost("Gemm", [(5, 4), (5,)], [(4,)], transA=1, transB=1)[0] == 2 * 20
+    assert cost("MatMul", [(4, 16), (1, 1, 32, 4)], [(4, 8)], dtypes={1: "int32"})[0] == 2 * 16 * 32
+    assert cost("Conv", [(8, 5), (4, 8, 3)], [(4, 3)])[0] == 2 * 12 * 24
+    for shapes, attributes in (
+        (((1, 8, 8, 6), (3, 3, 2, 4)), {"kernel_layout": "HWIO"}),
+        (((1, 6, 8, 8), (3, 3, 2, 4)), {"kernel_layout": "HWIO", "data_format": "NCHW"}),
+        (((1, 6, 8, 8), (3, 2, 2, 3, 3)), {"kernel_layout": "GOI"}),
+    ):
+        assert cost("Conv", list(shapes), [(1, 6, 6, 4)], **attributes)[0] == 2 * 144 * 18
+    assert cost("com.microsoft::NhwcFusedConv", [(1, 8, 8, 6), (4, 6, 3, 3)], [(1, 6, 6, 4)])[0] == 144 * 109
+    assert cost("CausalConvWithState", [(1, 8, 5), (8, 1, 3)], [(1, 8, 5)])[0] == 2 * 40 * 3
+
+
 def test_integer_products_count_as_int8():
     """QLinear and Integer kinds take their kernel from the right argument and compute in int8."""
     scale = {1: (), 2: (), 4: (), 5: (), 6: (), 7: ()}

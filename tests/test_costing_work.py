@@ -54,7 +54,7 @@ def random_graph(draw):
             builder.add_edge(draw(st.sampled_from(tensors)), op, draw(st.integers(1, 2)))
         if kind == "MatMul":
             builder.use_weight(draw(st.sampled_from(weights)), op, 1)
-        tensors.append(builder.add_tensor(op, shape=draw(st.sampled_from([(4, 4), (4, 8)])), dtype=dtype))
+        tensors.append(builder.add_tensor(op, shape=draw(st.sampled_from([(4, 4), (8, 4)])), dtype=dtype))
         if draw(st.booleans()):
             builder.add_tensor(op, dtype=dtype)  # of unknown shape, never read
     return builder.build()
@@ -190,7 +190,24 @@ def test_unknown_sizes_are_traced_to_where_they_begin(views):
         work_of(chain(ops))
 
 
-def chain(ops):
+@pytest.mark.parametrize(
+    ("form", "remedy"),
+    [
+        ("onnx", "add value_info for its outputs"),
+        ("tensorflow", r"_output_shapes for its outputs, or give its inputs fixed shapes \(--dim\)"),
+        ("openvino", "model.reshape"),
+        ("torch-export", "export the model again with fixed shapes"),
+        ("other", "give the shapes of its outputs, or export"),
+    ],
+)
+def test_unknown_sizes_have_a_remedy_of_their_format(form, remedy):
+    """Only ONNX has value_info."""
+    with pytest.raises(ModelFileError, match=rf"depends on its data; .*{remedy}") as caught:
+        work_of(chain([("odd", "NonZero"), ("last", "Relu")], form))
+    assert ("value_info" in str(caught.value)) == (form == "onnx")
+
+
+def chain(ops, form="onnx"):
     """x [4, 4] → ops in a row, of which only "fine" has a result of known shape."""
     builder = GraphBuilder()
     value = builder.add_tensor(-1, shape=(4, 4), dtype="float32", name="x")
@@ -198,7 +215,7 @@ def chain(ops):
         op = builder.add_op(name, what, dtype="float32")
         builder.add_edge(value, op)
         value = builder.add_tensor(op, shape=(4, 4) if name == "fine" else (-1,), dtype="float32", name=f"of {name}")
-    return builder.build(Source("a/model.onnx", "", "onnx"))
+    return builder.build(Source("a/model.onnx", "", form))
 
 
 def test_open_inputs_are_to_be_given():

@@ -14,6 +14,15 @@ _BY_DATA = frozenset((
 """Kinds whose results are as large as values say that may be known only when the model runs."""
 
 
+_REMEDIES = {
+    "onnx": "add value_info for {what} to the model, or export it with fixed sizes",
+    "tensorflow": "save the model with _output_shapes for {what}, or give its inputs fixed shapes (--dim)",
+    "openvino": "fix the shapes with model.reshape and save the model again",
+    "torch": "export the model again with fixed shapes",
+}
+"""By format, up to the first dash, what tells the shapes of an op's outputs."""
+
+
 def origin_of_unknown(graph: Graph, op: int) -> int:
     """The op, `op` itself or one before it, that makes a result of unknown size from inputs of known size.
 
@@ -40,10 +49,12 @@ def cause_and_remedy(graph: Graph, op: int, known_kinds: Container[str]) -> tupl
     name, kind = graph.ops.name[origin], graph.ops.kind[origin]
     place = "this op" if origin == op else f"op {name!r} ({kind})"
     if "::" in kind or kind not in known_kinds:
-        return f"what {place} makes of its inputs is not known", "add value_info for its outputs to the model"
+        return f"what {place} makes of its inputs is not known", _remedy(graph, "its outputs")
     if kind in _BY_DATA:
-        return (
-            f"how much {place} makes depends on its data",
-            "add value_info for its outputs to the model, or export it with fixed sizes",
-        )
-    return f"no shape can be inferred for the outputs of {place}", "add value_info for them to the model"
+        return f"how much {place} makes depends on its data", _remedy(graph, "its outputs")
+    return f"no shape can be inferred for the outputs of {place}", _remedy(graph, "them")
+
+
+def _remedy(graph: Graph, what: str) -> str:
+    form = "" if graph.source is None else graph.source.format.partition("-")[0]
+    return _REMEDIES.get(form, "give the shapes of {what}, or export the model with fixed sizes").format(what=what)

@@ -141,6 +141,6 @@ RULES: Mapping[str, Rule] = {
     "aten::pairwise_distance": partial(shrunk_to, per=3),
     "transformers::grouped_mm_fallback": matmul,
     "python::from_python": copied,
-    "quantized::linear": partial(matmul, dtype="int8"),
-    "quantized::linear_dynamic": partial(matmul, dtype="int8"),
+    "quantized::linear": partial(matmul, right=-1, dtype="int8"),
+    "quantized::linear_dynamic": partial(matmul, right=-1, dtype="int8"),
 }

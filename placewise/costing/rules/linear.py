@@ -4,16 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.case import Case, Cost, Rule, Value
 
 
-def matmul(case: Case, *, dtype: str = "", after: int = 0) -> Cost:
-    """[…, M, K] · […, K, N], the first perhaps transposed; `after` FLOPs follow on every element."""
+def matmul(case: Case, *, right: int = 1, dtype: str = "", after: int = 0) -> Cost:
+    """[…, M, K] · […, K, N], each perhaps transposed; `after` FLOPs follow on every element.
+
+    Raises ValueError if argument `right` does not fit the first; −1 says that it is packed in a shape of its own.
+    """
     left, result = case.shape(0), case.outputs[0].size
     inner = left[-2] if case.number("transA", 0) else left[-1]
+    if right in case.inputs and not (case.number("transBatchA", 0) or case.number("transBatchB", 0)):
+        _check_factors(case, inner, case.inputs[right])
     return case.cost((2 * inner + after) * result, "matmul", dtype=dtype)
+
+
+def _check_factors(case: Case, inner: int, other: Value) -> None:
+    """The lengths that are summed are one, and the batches broadcast; unknown ones fit, and so do packed factors."""
+    is_packed = "float" in case.inputs[0].dtype and "int" in other.dtype
+    if is_packed or not other.dims:
+        return
+    summed = other.dims[-1 if case.number("transB", 0) or len(other.dims) == 1 else -2]
+    batches = zip(reversed(case.shape(0)[:-2]), reversed(other.dims[:-2]), strict=False)
+    if summed not in (inner, -1) or any(a != b and 1 not in (a, b) and b != -1 for a, b in batches):
+        raise ValueError("the factors do not fit")
 
 
 def packed_matmul(case: Case) -> Cost:
@@ -23,12 +40,20 @@ def packed_matmul(case: Case) -> Cost:
 
 def conv(case: Case, *, kernel: int = 1, dtype: str = "", after: int = 0) -> Cost:
     """Every output element sums over the kernel [out, in / groups, …], argument `kernel`."""
+    _check_channels(case, kernel, "OI")
     products = _products(case, kernel, "OI", without="GO")
     return case.cost((2 * products + after) * case.outputs[0].size, "conv", dtype=dtype)
 
 
+def depthwise_conv(case: Case) -> Cost:
+    """A kernel [channels, 1, length] of its own for every channel."""
+    channels = case.shape(1)[0]
+    return conv(replace(case, attributes={**case.attributes, "group": channels}))
+
+
 def conv_transpose(case: Case) -> Cost:
     """Every input element is spread over the kernel [in, out / groups, …]."""
+    _check_channels(case, 1, "IO")
     return case.cost(2 * case.size(0) * _products(case, 1, "IO", without="GI"), "conv")
 
 
@@ -38,8 +63,32 @@ def _products(case: Case, kernel: int, layout: str, *, without: str) -> int:
     The attribute `kernel_layout` names the dimensions (G groups, O out, I in, H, W, …); those behind are space.
     """
     shape = case.shape(kernel)
-    names = str(case.attributes.get("kernel_layout", layout)).ljust(len(shape))
-    return math.prod(length for name, length in zip(names, shape, strict=True) if name not in without)
+    return math.prod(
+        length for name, length in zip(_names(case, kernel, layout), shape, strict=True) if name not in without
+    )
+
+
+def _names(case: Case, kernel: int, layout: str) -> str:
+    return str(case.attributes.get("kernel_layout", layout)).ljust(len(case.shape(kernel)))
+
+
+def _check_channels(case: Case, kernel: int, layout: str) -> None:
+    """Raise ValueError unless the data, [batch, channels, …] or [batch, …, channels], have the channels that are read.
+
+    Data may lack the batch. Kernels whose layout begins with space, TensorFlow's, do not say how many groups there are.
+    """
+    names, dims = _names(case, kernel, layout), case.inputs[0].dims
+    sizes = dict(zip(names, case.shape(kernel), strict=True))
+    space = sum(name not in "GOI" for name in names)
+    if len(dims) - space not in (1, 2):
+        return
+    space_first = names[0] not in "GOI"
+    last = space_first and not str(case.attributes.get("data_format", "NHWC")).startswith("NC")
+    last = last or "Nhwc" in case.kind or bool(case.number("channels_last", 0))
+    channels = dims[-1 if last else -1 - space]
+    reads = sizes.get("I", 1) * sizes.get("G", 1) * (case.number("group", 1) if layout == "OI" else 1)
+    if channels != -1 and (channels % reads if space_first and "I" in sizes else channels != reads):
+        raise ValueError("the kernel does not fit")
 
 
 def deform_conv(case: Case) -> Cost:
@@ -101,7 +150,7 @@ RULES: Mapping[str, Rule] = {
     "MatMul": matmul,
     "Gemm": matmul,
     "MatMulInteger": int8_matmul,
-    "QLinearMatMul": partial(matmul, dtype="int8", after=4),
+    "QLinearMatMul": partial(matmul, right=3, dtype="int8", after=4),
     "Einsum": einsum,
     "Det": determinant,
     "Conv": conv,
@@ -109,7 +158,7 @@ RULES: Mapping[str, Rule] = {
     "ConvInteger": int8_conv,
     "QLinearConv": partial(conv, kernel=3, dtype="int8", after=4),
     "DeformConv": deform_conv,
-    "CausalConvWithState": conv,
+    "CausalConvWithState": depthwise_conv,
     "com.microsoft::FusedMatMul": matmul,
     "com.microsoft::TransposeMatMul": matmul,
     "com.microsoft::FusedMatMulActivation": partial(matmul, after=1),
@@ -118,7 +167,7 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft::MatMulInteger16": matmul,
     "com.microsoft::MatMulIntegerToFloat": partial(matmul, dtype="int8", after=2),
     "com.microsoft::DynamicQuantizeMatMul": partial(matmul, dtype="int8", after=2),
-    "com.microsoft::QGemm": partial(matmul, dtype="int8", after=4),
+    "com.microsoft::QGemm": partial(matmul, right=3, dtype="int8", after=4),
     "com.microsoft::MatMulNBits": packed_matmul,
     "com.microsoft::MatMulBnb4": packed_matmul,
     "com.microsoft::FusedConv": partial(conv, after=1),

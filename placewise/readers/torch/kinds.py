@@ -36,7 +36,7 @@ _PLAIN = {
     "ReduceL2": "linalg_vector_norm norm linalg_norm", "LpNormalization": "normalize",
     "ArgMax": "argmax", "ArgMin": "argmin", "CumSum": "cumsum", "CumProd": "cumprod", "NonZero": "nonzero",
     "Unique": "unique _unique2 unique_dim unique_consecutive", "Det": "linalg_det det",
-    "MatMul": "matmul mm bmm mv dot vdot inner linalg_matmul _grouped_mm _scaled_mm _weight_int4pack_mm "
+    "MatMul": "matmul mm bmm mv dot vdot linalg_matmul _grouped_mm _scaled_mm _weight_int4pack_mm "
               "_weight_int8pack_mm",
     "MatMulInteger": "_int_mm",
     "Tile": "repeat tile repeat_interleave", "Trilu": "tril triu", "OneHot": "one_hot", "EyeLike": "eye",
@@ -59,6 +59,7 @@ _IN_ORDER: Mapping[str, Former] = {
     "addbmm": named("aten::addbmm", "batch1", "batch2", "self"),
     "baddbmm": named("Gemm", "batch1", "batch2", "self"),
     "linear": named("Gemm", "input", "weight", "bias", transB=1),
+    "inner": named("MatMul", "self", "other", transB=1),
     "einsum": named("Einsum"),
     "embedding": named("Gather", "weight", "indices"),
     "index_select": named("Gather", "self", "index"),
