@@ -114,7 +114,7 @@ def test_looks():
     ("content", "words"),
     [
         (None, ["cannot be read"]),
-        (b"", ["is no .pt2 archive"]),
+        (b"", ["the file is empty"]),
         (b"PK\3\4" + bytes(100), ["is no .pt2 archive"]),
         (b"hello world" * 100, ["is no .pt2 archive"]),
         (COMMITTED.read_bytes()[:-300], ["is no .pt2 archive"]),

@@ -123,7 +123,7 @@ def test_what_is_no_workload_is_refused(tmp_path: Path, text: str) -> None:
 def test_suffix_and_content_decide(tmp_path: Path) -> None:
     """JSON content is a workload whatever the suffix, unless the suffix says ONNX; the rest is ONNX."""
     for name, content, expected in (
-        ("a.json", b"", "workload"), ("b", b' \n{"nodes"', "workload"), ("c.onnx", b"{", "onnx"),
+        ("a.json", b"nodes", "workload"), ("b", b' \n{"nodes"', "workload"), ("c.onnx", b"{", "onnx"),
         ("d", b"\x08\x07", "onnx"),
     ):  # fmt: skip
         (tmp_path / name).write_bytes(content)

@@ -15,6 +15,7 @@ from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
 from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
+from placewise.readers.tensorflow.file import file_in
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
 
@@ -78,16 +79,28 @@ def read(path: Path, asked: Asked = Asked()) -> Reading:  # noqa: B008
 
 
 def format_of(path: Path) -> str:
-    """The key in `FORMATS`, by suffix, else by the first bytes; ONNX if nothing else fits."""
+    """The key in `FORMATS`, by the suffixes .onnx, .pt2 and .xml, else by the first bytes; ONNX if nothing else fits.
+
+    Raises ModelFileError for what cannot be read, is empty, or is a folder of no model.
+    """
     if (path / "config.json").is_file():
         return "huggingface"
-    if path.is_dir():
-        return "tensorflow"
     try:
+        if path.is_dir():
+            if file_in(path) != path:
+                return "tensorflow"
+            raise ModelFileError(
+                "the folder holds neither config.json nor saved_model.pb",
+                where=str(path),
+                remedy="give the model's file, or the folder of a SavedModel or of a Hugging Face model",
+            )
         with path.open("rb") as file:
-            start = file.read(_START).lstrip(b"\xef\xbb\xbf \t\r\n")
+            head = file.read(_START)
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None
+    start = head.lstrip(b"\xef\xbb\xbf \t\r\n")
+    if not start and len(head) < _START:
+        raise ModelFileError("the file is empty", where=str(path), remedy="export or download the model again")
     if path.suffix == ".onnx":
         return "onnx"
     if looks_like_pt2(path):
@@ -96,11 +109,11 @@ def format_of(path: Path) -> str:
         return "openvino"
     if path.suffix == ".json" and _CONFIGURATION.search(start):
         return "huggingface"
-    if path.suffix == ".json" or start[:1] in (b"{", b"["):
+    if start[:1] in (b"{", b"["):
         return "workload"
     if looks_like_pipedream(start):
         return "profile"
     is_onnx = path.suffix == ".pb" and start[:1] == _IR_VERSION
     if looks_like_tensorflow(path) or (path.suffix in (".pb", ".pbtxt", ".meta") and not is_onnx):
         return "tensorflow"
-    return "onnx"
+    return "workload" if path.suffix == ".json" else "onnx"

@@ -65,6 +65,8 @@ def _check_directory(path: Path) -> None:
     """Raise for a directory of members that is larger than any real one, before Python reads it whole."""
     with path.open("rb") as file:
         size = file.seek(0, 2)
+        if not size:
+            raise ModelFileError("the file is empty", remedy=_SAVE_AGAIN)
         file.seek(max(0, size - (1 << 16) - _END.size - _LOCATOR.size))
         tail = file.read()
         place = tail.rfind(b"PK\5\6")
