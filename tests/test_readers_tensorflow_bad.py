@@ -1,5 +1,8 @@
 """The TensorFlow reader on bad input: one sentence with the file, the place and the remedy, and never a traceback."""
 
+import contextlib
+import warnings
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -42,7 +45,7 @@ def test_not_a_tensorflow_file(tmp_path, content, match):
 def test_missing_file_and_folder(tmp_path):
     """A path that is no file, and a folder without a SavedModel."""
     refused(tmp_path / "absent.pb", "cannot be read")
-    refused(tmp_path, "cannot be read")
+    refused(tmp_path, "the folder holds no saved_model.pb")
     assert not looks_like_tensorflow(tmp_path) and not looks_like_tensorflow(tmp_path / "absent.pb")
 
 
@@ -112,6 +115,27 @@ def test_absurd_numbers_of_outputs(tmp_path):
         refused(path, rf"op 's' \(Split\): .*'num_split' is {parts}")
     far = node("y", "Relu", "z:900000", T=F)
     refused(saved(tmp_path, graph(placeholder("x", [2]), node("z", "Own", "x"), far)), "900001 outputs")
+
+
+def test_weights_that_no_machine_holds(tmp_path):
+    """A constant and a variable of millions of tebibytes."""
+    side = 10**9
+    variable = node("w", "VariableV2", dtype=F, shape=(side, side))
+    for huge in (weight("w", side, side), variable):
+        nodes = [placeholder("x", [side]), huge, node("y", "Add", "x", "w", T=F)]
+        refused(saved(tmp_path, graph(*nodes)), "'w' has the absurd shape 1000000000×1000000000")
+
+
+def test_odd_escapes_raise_no_warning(tmp_path):
+    """What protobuf says to itself about a text's escapes stays inside."""
+    path = tmp_path / "model.pbtxt"
+    path.write_text("node { name: 'x' op: 'Placeholder' attr { key: 'dtype' value { type: DT_FLOAT } } }\n"
+                    "node { name: 'a\\ms' op: 'Relu' input: 'x' }")  # fmt: skip
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with contextlib.suppress(ModelFileError):
+            read_tensorflow(path)
+    assert told == []
 
 
 def test_every_truncation(tmp_path):

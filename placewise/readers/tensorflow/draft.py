@@ -16,6 +16,8 @@ from placewise.readers.tensorflow.nodes import Node
 from placewise.readers.tensorflow.types import Array, Shape
 
 _MOST_BYTES = 2**62
+_MOST_WEIGHT_BYTES = 2**50
+"""Of one weight: a pebibyte is far more than any machine stores of a model."""
 _FLOATING = ("float", "bfloat", "complex")
 _GRADIENT_SCOPES = ("gradients", "gradient_tape")
 
@@ -68,7 +70,7 @@ class Draft:
 
     def weight(self, name: str, dtype: str, shape: Shape | None) -> int:
         """A new weight, under this name or one like it."""
-        refuse_size(name, shape or (), dtype)
+        refuse_size(name, shape or (), dtype, most=_MOST_WEIGHT_BYTES)
         known = shape is not None and min(shape, default=0) >= 0
         nbytes = max(bytes_of(shape, dtype), 0) if known and shape is not None else 0
         return self.builder.add_weight(
@@ -155,9 +157,9 @@ class Draft:
         return self.controls[op]
 
 
-def refuse_size(name: str, shape: Shape, dtype: str) -> None:
-    """Raise ModelFileError for a shape that no machine could hold."""
-    if bytes_of(shape, dtype) > _MOST_BYTES or max(shape, default=0) > _MOST_BYTES:
+def refuse_size(name: str, shape: Shape, dtype: str, *, most: int = _MOST_BYTES) -> None:
+    """Raise ModelFileError for a shape of more than `most` bytes, which no machine could hold."""
+    if bytes_of(shape, dtype) > most or max(shape, default=0) > _MOST_BYTES:
         shown = "×".join(map(str, shape[:8]))
         raise ModelFileError(f"the value of {name!r} has the absurd shape {shown}", remedy="check its dimensions")
 

@@ -6,6 +6,7 @@ import hashlib
 import mmap
 import os
 import re
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -71,8 +72,11 @@ def looks_like_tensorflow(path: Path) -> bool:
 
 def load(path: Path) -> Loaded:
     """The message in `path`; raises ModelFileError, without the path, for anything that is none of TensorFlow's."""
+    path = file_in(path)
+    if path.is_dir():
+        raise ModelFileError(f"the folder holds no {SAVED_MODEL}", remedy="give a SavedModel, or a .pb or .pbtxt file")
     try:
-        with file_in(path).open("rb") as file:
+        with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 raise ModelFileError("the file is empty", remedy="export or download the model again")
@@ -107,7 +111,9 @@ def _parsed(data: memoryview) -> tuple[Any, str]:
         raise ModelFileError(f"the text is longer than {LARGEST_TEXT >> 20} MiB", remedy="save it as binary .pb")
     message = MESSAGES[kind]()
     try:
-        text_format.Parse(bytes(data).decode(), message, allow_unknown_field=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of protobuf about escapes that it takes as they stand
+            text_format.Parse(bytes(data).decode(), message, allow_unknown_field=True)
     except (text_format.ParseError, ValueError, RecursionError) as error:
         first = (str(error).splitlines() or [""])[0][:120]
         raise ModelFileError(f"the text is no {kind} ({first})", remedy="save the model again") from None
