@@ -12,11 +12,12 @@ from placewise.readers.tensorflow.call import Call, Type, Value
 from placewise.readers.tensorflow.draft import Draft
 from placewise.readers.tensorflow.infer import RULES, types_of
 from placewise.readers.tensorflow.inputs import Dims, input_types
-from placewise.readers.tensorflow.items import WRITES, elements_of, is_filled_tensor, results_without_op
+from placewise.readers.tensorflow.items import elements_of, results_without_op
 from placewise.readers.tensorflow.kinds import DOMAIN, kind_of
 from placewise.readers.tensorflow.library import CALLS, Library
 from placewise.readers.tensorflow.lists import HANDLE, MEASURES
 from placewise.readers.tensorflow.nodes import Body, Loop, Node
+from placewise.readers.tensorflow.packing import opened, packed, solid
 from placewise.readers.tensorflow.rounds import rounds_of
 from placewise.readers.tensorflow.types import array_of, dtype_of, shape_of
 from placewise.readers.tensorflow.values import evaluate
@@ -147,7 +148,7 @@ class Walk:
             return [], (self.draft.op(step.call, (), path=step.path, after=step.after)[0],)
         if node.op in _STACK:
             return self._stack(step)
-        step = self._opened(step)
+        step = replace(step, call=opened(self.draft, step.call, path=step.path))
         found = results_without_op(step.call)
         if found is not None:
             return [value if value.is_list else replace(value, after=step.after) for value in found], step.after
@@ -170,42 +171,14 @@ class Walk:
         items = elements_of(call.args[flow]) if flow < len(call.args) else []
         if not items:
             return self._plain(step)
-        number, values = self._packed(step, call.node, call.args[flow], types_of(call, 1))
+        types = types_of(call, 1)
+        number, values = packed(self.draft, call.node, call.args[flow], types, path=step.path, after=step.after)
         return values, (number,)
-
-    def _opened(self, step: _Step) -> _Step:
-        """The step with the rows of a tensor as the contents of a list, where one of them will be replaced."""
-        args, place = step.call.args, WRITES.get(step.call.node.op, len(step.call.args))
-        if place >= len(args) or not is_filled_tensor(args[place]):
-            return step
-        if args[0].of_gradient and not args[place].of_gradient:
-            return step
-        value, node = args[place], step.call.node
-        rows = [Type(value.dtype, (value.shape or ())[1:])] * (value.shape or (0,))[0]
-        unpack = replace(node, name=f"{node.name}/list", op="Unpack", attr={})
-        _, items = self.draft.op(Call(unpack, (value,)), rows, path=step.path)
-        opened = replace(value, tensor=-1, items=tuple(items))
-        return replace(step, call=replace(step.call, args=(*args[:place], opened, *args[place + 1 :])))
-
-    def _packed(self, step: _Step, node: Node, value: Value, types: Sequence[Type]) -> tuple[int, list[Value]]:
-        items = tuple(elements_of(value))
-        pack = Call(replace(node, op="Pack" if items else "TensorListReserve", attr={}), items)
-        return self.draft.op(pack, types, path=step.path, after=step.after)
-
-    def _solid(self, step: _Step) -> _Step:
-        """The step with tensors in place of lists that are nowhere."""
-        args = list(step.call.args)
-        for place, value in enumerate(args):
-            if value.items is not None:
-                node = replace(step.call.node, name=f"{step.call.node.name}/list")
-                kind = Type(value.dtype, value.shape)
-                args[place] = replace(self._packed(step, node, value, [kind])[1][0], is_list=True)
-        return replace(step, call=replace(step.call, args=tuple(args)))
 
     def _plain(self, step: _Step, *, more: Sequence[int] = (), count: int = 0) -> _Made:
         """An ordinary op."""
         if step.call.node.op not in MEASURES:
-            step = self._solid(step)
+            step = replace(step, call=solid(self.draft, step.call, path=step.path, after=step.after))
         call, op = step.call, step.call.node.op
         if op in ("Merge", "RefMerge"):
             self.notes["conditions in the style of TF1 count with both their sides"] += 1
@@ -292,8 +265,7 @@ class Walk:
         self.notes["loops whose rounds are not known stay one op each, without the arithmetic inside"] += 1
         more = self._held([loop.cond, loop.body], step.depth)
         types = [Type(value.dtype, value.shape) for value in args[: loop.n_state]]
-        step = self._solid(step)
-        args = step.call.args
+        args = solid(self.draft, step.call, path=step.path, after=step.after).args
         whole = Call(replace(node, op="While"), args)
         number, values = self.draft.op(whole, types, path=step.path, after=step.after, more=more)
         kept = [
