@@ -1,5 +1,7 @@
 """The OpenVINO reader on bad input: one sentence with the file, the place and the remedy, and never a traceback."""
 
+import gzip
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -57,7 +59,14 @@ def written(folder, content):
         (net([X, Y], [edge("a", 0, 1, 0)]), "from-layer is 'a'"),
         (net([X, Y], ["<edge/>"]), "an edge has no 'from-layer'"),
         (net([layer(0, "Result", name="y")], []), "layer 'y' .Result. has no ports"),
-        (net([layer(0, "Const", name="c")], []), "must have one output port"),
+        (net([layer(0, "Const", name="c", outputs=[(1,), (1,)])], []), "must have one output port"),
+        (net([X, layer(1, "Result", name="y", inputs=[(7, 9)])], [LINK]),
+         r"layer 'y' .Result. reads 7×9 where layer 'x' .Parameter. makes 2×3"),
+        (net([X, layer(1, "Result", name="y", inputs=[(2, 3, 1)])], [LINK]), "reads 2×3×1 where layer 'x'"),
+        (small().replace(b'size="48"', b'size="4611686018427387904"'),
+         "layer 'w' .Const. takes 4611686018427387904 bytes, and its shape and element type make 48"),
+        (small().replace(b'size="48"', b'size="47"'), "takes 47 bytes"),
+        (gzip.compress(small()), "packed with gzip; unpack it"),
         (net([layer(0, "Parameter", name="x", outputs=[("two",)])], []), "a dimension is 'two'"),
         (net([layer(0, "Parameter", name="x", outputs=[(-2,)])], []), "a dimension is '-2'"),
         (net([layer(0, "Parameter", name="x", outputs=[(10**18,) * 3])], []), "absurd shape"),
@@ -98,6 +107,28 @@ def test_too_large(tmp_path, monkeypatch):
     refused(written(tmp_path, small()), "too many")
     monkeypatch.setattr(parser, "LARGEST_FILE", 100)
     refused(written(tmp_path, small()), "larger than")
+
+
+def test_too_many_layers(tmp_path, monkeypatch):
+    """Layers are counted, and one without ports is refused where it ends, not after all the others."""
+    monkeypatch.setattr(parser, "MOST_LAYERS", 4)
+    refused(written(tmp_path, small()), "line 1: it has more than 4 layers")
+    bare = b'<net version="11"><layers>\n' + b'<layer id="1" type="A"/>\n' * 9
+    refused(written(tmp_path, bare), "line 2: layer '' .A. has no ports")
+
+
+@pytest.mark.parametrize("before", ["", '<layer id="0" type="A"><rt_info>'])
+def test_endless_attribute(tmp_path, monkeypatch, before):
+    """An attribute that does not end is refused before it is held as a whole."""
+    monkeypatch.setattr(parser, "LONGEST_TAG", 1 << 20)
+    content = f'<net version="11"><layers>{before}<layer name="'.encode() + b"a" * (1 << 22)
+    refused(written(tmp_path, content), "one element takes more than 1 MiB")
+
+
+def test_open_ends_fit(tmp_path):
+    """An open dimension at one end of an edge fits any number at the other."""
+    layers = [X, layer(1, "Result", name="y", inputs=[(-1, 3)])]
+    assert read_openvino(written(tmp_path, net(layers, [LINK]))).graph.n_ops == 2
 
 
 def test_open_dimensions(tmp_path):

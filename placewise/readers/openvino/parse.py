@@ -11,12 +11,15 @@ from xml.parsers import expat
 from placewise.errors import ModelFileError
 from placewise.readers.openvino.net import Layer, Net, Port, plain_type
 
-LARGEST_FILE = 1 << 30  # bytes
-MOST_PARTS = 1 << 24
+LARGEST_FILE = 1 << 28  # bytes
+LONGEST_TAG = 1 << 23  # bytes
+MOST_LAYERS = 500_000
+MOST_PARTS = 1 << 23
 """More layers, ports, dimensions and edges than any model has."""
 DEEPEST = 200
 LARGEST_NUMBER = 1 << 62
 _CHUNK = 1 << 20
+_GZIP = b"\x1f\x8b"
 MOST_DIMS = 64
 _BODIES = frozenset({"body", "then_body", "else_body"})
 _CHILDREN: Mapping[str, frozenset[str]] = {
@@ -50,9 +53,13 @@ def parse(path: Path) -> tuple[Net, str]:
             while chunk := file.read(_CHUNK):
                 size += len(chunk)
                 if size > LARGEST_FILE:
-                    raise ModelFileError(f"is larger than {LARGEST_FILE >> 30} GiB", remedy="give the .xml file")
+                    raise ModelFileError(f"is larger than {LARGEST_FILE >> 20} MiB", remedy="give the .xml file")
+                if size == len(chunk) and chunk.startswith(_GZIP):
+                    raise ModelFileError("is packed with gzip", remedy="unpack it")
                 state.update(chunk)
                 parser.Parse(chunk, False)
+                if size - parser.CurrentByteIndex > LONGEST_TAG:
+                    raise ModelFileError(f"one element takes more than {LONGEST_TAG >> 20} MiB", remedy=_REMEDY)
             if not size:
                 raise ModelFileError("the file is empty", remedy=_REMEDY)
             parser.Parse(b"", True)
@@ -85,6 +92,7 @@ class _Draft:
     digits: list[str] | None = None
     skipped: int = 0
     parts: int = 0
+    n_layers: int = 0
 
     def start(self, tag: str, attributes: Mapping[str, str]) -> None:
         inside = self.path[-1] if self.path else ""
@@ -120,7 +128,9 @@ class _Draft:
             if len(port.dims) > MOST_DIMS:
                 raise ModelFileError(f"{self.layers[-1].place} has too many dimensions", remedy=_REMEDY)
         elif tag == "layer":
-            self.layers.pop()
+            layer = self.layers.pop()
+            if not layer.inputs and not layer.outputs:
+                raise ModelFileError(f"{layer.place} has no ports", remedy=_REMEDY)
         elif not self.path or tag in _BODIES:
             self.nets.pop()
 
@@ -143,6 +153,9 @@ class _Draft:
         self.nets.append(net)
 
     def _open_layer(self, attributes: Mapping[str, str]) -> None:
+        self.n_layers += 1
+        if self.n_layers > MOST_LAYERS:
+            raise ModelFileError(f"it has more than {MOST_LAYERS:,} layers", remedy=_REMEDY)
         name = attributes.get("name", "")
         number, kind = (_given(attributes, key, f"layer {name!r}") for key in ("id", "type"))
         layer = Layer(number_of(number, "id"), name, kind, attributes.get("version", ""))

@@ -7,11 +7,14 @@ from collections.abc import Iterator
 from placewise.errors import ModelFileError
 from placewise.model.dtypes import bytes_of
 from placewise.readers.openvino.kinds import CONSTANT, INPUT
-from placewise.readers.openvino.net import Layer, Net, Port
+from placewise.readers.openvino.net import Layer, Net, Port, nbytes_of, plain_type
 from placewise.readers.openvino.parse import LARGEST_NUMBER, number_of
 
 _REMEDY = "convert the model again, with ovc or openvino.save_model"
 OLDEST, NEWEST = 10, 11
+_OF_FEW_BITS = frozenset({"u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1"})
+_PADDING = 3
+"""Bytes: eight numbers of three bits, or four of six, fill three."""
 
 Sources = dict[tuple[int, int], tuple[int, int]]
 """(layer, place of its input) → (layer, place of its output), layers and ports by their place in lists."""
@@ -65,12 +68,37 @@ def _check_complete(net: Net, sources: Sources) -> None:
         for place, port in enumerate(layer.inputs):
             if (row, place) not in sources:
                 raise ModelFileError(f"nothing reaches input port {port.id} of {layer.place}", remedy=_REMEDY)
+            made, output = sources[row, place]
+            _check_fit(net.layers[made], net.layers[made].outputs[output], layer, port)
         for port in (*layer.inputs, *layer.outputs):
             refuse_size(layer, port)
         if layer.type in (CONSTANT, INPUT) and (layer.inputs or len(layer.outputs) != 1):
             raise ModelFileError(f"{layer.place} must have one output port and nothing else", remedy=_REMEDY)
-        if not layer.inputs and not layer.outputs:
-            raise ModelFileError(f"{layer.place} has no ports", remedy=_REMEDY)
+        for constant in [layer] if layer.type == CONSTANT else constants(layer):
+            _check_bytes(constant)
+
+
+def _check_fit(maker: Layer, made: Port, reader: Layer, read: Port) -> None:
+    """Both ends of an edge state one shape; open dimensions fit anything, and so does a port without dimensions."""
+    if made.dims and read.dims:
+        alike = len(made.dims) == len(read.dims)
+        if not alike or any(a != b and -1 not in (a, b) for a, b in zip(made.dims, read.dims, strict=True)):
+            shapes = ("×".join(map(str, port.dims)) for port in (read, made))
+            problem = "{0} reads {2} where {1} makes {3}".format(reader.place, maker.place, *shapes)
+            raise ModelFileError(problem, remedy=_REMEDY)
+
+
+def _check_bytes(constant: Layer) -> None:
+    """A constant takes as many bytes as its shape and element type say; types of a few bits may be padded."""
+    location = location_of(constant)
+    if location is None:
+        return
+    for port in constant.outputs:
+        stored = plain_type(constant.data.get("element_type", port.element_type))
+        nbytes, size = nbytes_of(port.dims, stored), location[1]
+        if nbytes >= 0 and not nbytes <= size <= nbytes + (_PADDING if stored in _OF_FEW_BITS else 0):
+            problem = f"{constant.place} takes {size} bytes, and its shape and element type make {nbytes}"
+            raise ModelFileError(problem, remedy=_REMEDY)
 
 
 def refuse_size(layer: Layer, port: Port) -> None:
