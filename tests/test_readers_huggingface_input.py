@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from placewise.errors import ModelFileError, PlacewiseError
 from placewise.readers.huggingface import read_huggingface
+from placewise.readers.huggingface.wording import told
 
 pytest.importorskip("torch", reason="configurations are built with PyTorch")
 pytest.importorskip("transformers", reason="configurations are built with transformers")
@@ -79,6 +81,12 @@ def test_models_that_transformers_does_not_know(tmp_path):
         ({"hidden_act": "nonesuch"}, "refused|built"),
         ({"layer_types": ["x"] * 3}, "refused|built|traced"),
         ({"dtype": "float7"}, "element type is 'float7'"),
+        ({"num_hidden_layers": -3}, "num_hidden_layers is -3: there cannot be fewer than none"),
+        ({"num_key_value_heads": 3}, "4 attention heads cannot share the keys and values of 3"),
+        ({"num_labels": 10**9}, "num_labels is 1000000000"),
+        ({"sliding_window": -4}, "sliding_window is -4"),
+        ({"hidden_act": "__import__"}, r"transformers does not know '__import__'\)"),
+        ({"rope_scaling": {"rope_type": "nonesuch", "factor": 2.0}}, r"transformers does not know 'nonesuch'\)"),
         ({"hidden_size": 2**31, "intermediate_size": 2**31, "vocab_size": 2**31}, "."),
     ],
 )
@@ -87,6 +95,77 @@ def test_values_that_make_no_model(tmp_path, changes, match):
     start = time.monotonic()
     refused(write_config(tmp_path, "llama", **changes), match, dims=TINY)
     assert time.monotonic() - start < 30
+
+
+def test_windows_that_show_nothing(tmp_path):
+    """A window of no positions is refused where layers slide; where the model knows of none, 0 is none."""
+    size = {key: value for key, value in SMALL["gemma2"].items() if key not in ("sliding_window", "head_dim")}
+    path = tmp_path / "config.json"
+    for kind in ("mistral", "gemma2"):
+        path.write_text(json.dumps({"model_type": kind, **size, "sliding_window": 0}))
+        refused(path, "sliding_window is 0, in which no token sees itself", dims=TINY)
+    path.write_text(json.dumps({"model_type": "qwen2", **size, "use_sliding_window": False, "sliding_window": 0}))
+    assert read_huggingface(path, dims=TINY).graph.n_ops
+    assert read_huggingface(write_config(tmp_path, "llama", sliding_window=0), dims=TINY).graph.n_ops
+
+
+def test_mixtures_that_choose_no_expert(tmp_path):
+    """Where no expert is chosen for a token, there is nothing to price."""
+    refused(write_config(tmp_path, "mixtral", num_experts_per_tok=0), "no expert is chosen", dims=TINY)
+
+
+def test_kinds_of_layers_are_counted_too(tmp_path):
+    """Lists that transformers would make as long as a number in them says are bounded."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "gpt_neo", "attention_types": [[["global", "local"], 10**9]]}))
+    refused(path, "attention_types is 1000000000")
+
+
+def test_no_cache_no_decode(tmp_path):
+    """A decoder that keeps no keys and values is not priced as if it did; its prompt is."""
+    path = tmp_path / "config.json"
+    small = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "vocab_size": 96}
+    path.write_text(json.dumps({"model_type": "openai-gpt", **small}))
+    refused(path, "keeps no keys and values between tokens.*tokens=0", dims=TINY)
+    assert read_huggingface(path, dims={"prompt": 2, "tokens": 0}).graph.n_ops
+
+
+@pytest.mark.parametrize("options", [{}, {"training": True}])
+@pytest.mark.parametrize("kind", ["mamba", "qwen3_next", "rwkv"])
+def test_recurrent_models_are_refused(tmp_path, kind, options):
+    """Their scans over a text are not traced token by token, for training neither."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind, "num_hidden_layers": 2}))
+    refused(path, "keep a state of.*keep keys and values only", **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        ("clip", r"gives up on these values or inputs\); export it yourself"),
+        ("reformer", "depends on the data; export it yourself"),
+        ("moonshine", "reads input_values, and its configuration does not say how many.*export it yourself"),
+    ],
+)
+def test_models_that_need_an_export_say_so(tmp_path, kind, match):
+    """No words of Python, and a remedy that a configuration can follow."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": kind}))
+    refused(path, match)
+
+
+def test_what_libraries_raise_is_told_in_our_words():
+    """By type: a package that is missing, memory that ends, data that decide, and errors that speak of code."""
+    for error, match in (
+        (ImportError("\nX requires the timm library but it was not found.\n"), "needs the package timm; install"),
+        (ModuleNotFoundError("No module named 'timm'", name="timm"), "needs the package timm; install"),
+        (MemoryError(), "more memory is needed than there is; check its sizes"),
+        (KeyError("x"), "transformers does not know 'x'"),
+        (ValueError("`__len__()` should return >= 0"), "gives up on these values"),
+        (TypeError("forward() missing 1 required positional argument"), "gives up on these values"),
+        (ValueError("head_dim is odd"), r"\(head_dim is odd\); check its values"),
+    ):
+        assert re.search(match, str(told("it cannot be built", error)))
 
 
 def test_code_of_a_known_model_is_not_run(tmp_path):

@@ -107,11 +107,21 @@ class Caches:
         return both
 
 
+def no_price(state: str) -> ModelFileError:
+    """The error for layers that keep anything else than keys and values."""
+    return ModelFileError(
+        f"its layers keep a state of type {state}, which has no price here yet",
+        remedy="use a model whose layers keep keys and values only",
+    )
+
+
+def is_recurrent(layer: Any) -> bool:
+    """Whether a layer of a cache of transformers is one for scans and linear attention."""
+    return hasattr(layer, "update_conv_state")
+
+
 def _window(layer: Any) -> int | None:
-    if not isinstance(layer, DynamicLayer) or hasattr(layer, "update_indexer") or hasattr(layer, "update_conv_state"):
-        raise ModelFileError(
-            f"its layers keep a state of type {type(layer).__name__}, which has no price here yet",
-            remedy="use a model whose layers keep keys and values only",
-        )
+    if not isinstance(layer, DynamicLayer) or hasattr(layer, "update_indexer") or is_recurrent(layer):
+        raise no_price(type(layer).__name__)
     window = getattr(layer, "sliding_window", None)
     return None if window is None else int(window)

@@ -18,6 +18,7 @@ from transformers.models.auto import modeling_auto
 
 from placewise.errors import ModelFileError
 from placewise.readers.huggingface.settings import asks_for_code
+from placewise.readers.huggingface.wording import told
 
 Task = Literal["decoder", "translator", "encoder"]
 """A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
@@ -70,7 +71,7 @@ def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance
         except ModelFileError:
             raise
         except Exception as error:
-            raise _refused("cannot be built", error) from None
+            raise told("the configuration cannot be built by transformers", error) from None
     return Instance(module, config, _task(made, config), name)
 
 
@@ -121,7 +122,7 @@ def _config(values: dict[str, Any], needs_code: bool) -> Any:
     try:
         config = transformers.AutoConfig.for_model(**values)
     except Exception as error:
-        raise _refused("is refused", error) from None
+        raise told("the configuration is refused by transformers", error) from None
     return config
 
 
@@ -131,11 +132,6 @@ def _untie(module: nn.Module) -> None:
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and table is not None and head.weight is table.weight:
         head.weight = nn.Parameter(torch.empty_like(head.weight))
-
-
-def _refused(what: str, error: Exception) -> ModelFileError:
-    said = next((line.strip() for line in reversed(str(error).split("\n")) if line.strip()), type(error).__name__)
-    return ModelFileError(f"the configuration {what} by transformers ({said[:200]})", remedy="check its values")
 
 
 def _class_of(config: Any, architectures: Any) -> Any:

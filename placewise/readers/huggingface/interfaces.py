@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from placewise.errors import ModelFileError
 from placewise.readers.huggingface.operators import NAMESPACE, operators
 
 _CHOICES = ("_attn_implementation_internal", "_experts_implementation_internal")
@@ -49,6 +50,12 @@ def _attention(
 ) -> tuple[Any, None]:
     """A mask, a bias on positions and learned sinks are further arguments; a window bounds the keys of a query."""
     del module
+    heads, shared = query.shape[1], key.shape[1]
+    if shared < 1 or heads % shared:
+        raise ModelFileError(
+            f"{heads} attention heads cannot share the keys and values of {shared}",
+            remedy="check num_attention_heads and num_key_value_heads",
+        )
     more = [attention_mask, *(kwargs.get(name) for name in ("position_bias", "s_aux"))]
     window = kwargs.get("sliding_window")
     tensors = [tensor for tensor in more if isinstance(tensor, torch.Tensor)]
@@ -74,5 +81,7 @@ def _no_mask(*args: Any, **kwargs: Any) -> None:
 
 def _experts(module: nn.Module, hidden: torch.Tensor, index: torch.Tensor, scores: torch.Tensor) -> Any:
     """All parameters of the module belong to its experts, one slice of their first dimension each."""
+    if index.shape[-1] < 1:
+        raise ModelFileError("no expert is chosen for a token", remedy="check num_experts_per_tok")
     weights = list(module.parameters())
     return operators().experts(hidden, index, scores, weights, int(weights[0].shape[0]))

@@ -9,14 +9,17 @@ from pathlib import Path
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import Reading
+from placewise.readers.huggingface.checks import check_states, check_windows
 from placewise.readers.huggingface.dims import Dims, dims_of, in_use
 from placewise.readers.huggingface.instance import Instance, instance_of
 from placewise.readers.huggingface.interfaces import use_operators
+from placewise.readers.huggingface.marks import CACHE_UPDATE
 from placewise.readers.huggingface.phases import joined, single
 from placewise.readers.huggingface.repeats import Repeats
 from placewise.readers.huggingface.runs import Run, runs_of
 from placewise.readers.huggingface.settings import Settings, asks_for_code, read_settings
 from placewise.readers.huggingface.tracing import graph_of_run
+from placewise.readers.huggingface.wording import EXPORT, told
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
 """What the dimension of a model that runs once is called: tokens, pixels per side, samples of sound."""
@@ -32,6 +35,8 @@ def read(
     settings = read_settings(source)
     try:
         instance = instance_of(settings.values, dtype)
+        check_windows(instance.config)
+        check_states(instance)
         if training:  # no token is generated: whatever the model is, it reads a text once and answers for every token
             instance = replace(instance, task="encoder")
         names = _names(instance)
@@ -53,8 +58,7 @@ def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:
     try:
         runs = runs_of(instance, dims)
     except (RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        said = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ModelFileError(f"its inputs cannot be made ({said[:200]})", remedy="check its values") from None
+        raise told("its inputs cannot be made", error, EXPORT) from None
     try:
         graphs = [graph_of_run(instance, run, repeats, apart=apart) for run in runs]
     except ModelFileError as error:
@@ -62,6 +66,11 @@ def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:
     if instance.task == "encoder":
         return single(graphs[0], source)
     second = graphs[1] if len(graphs) > 1 else None
+    if second is not None and CACHE_UPDATE not in second.ops.kind.values:
+        raise ModelFileError(
+            "it keeps no keys and values between tokens, so what a generated token costs is not known",
+            remedy="price the prompt alone with tokens=0",
+        )
     return joined(graphs[0], second, repeats=dims.tokens, sequences=dims.sequences, source=source)
 
 
@@ -88,8 +97,9 @@ def _names(instance: Instance) -> dict[str, str]:
 def _defaults(instance: Instance) -> Dims:
     if instance.task != "encoder":
         return Dims()
-    most = getattr(instance.config, "max_position_embeddings", None)
-    usual = _USUAL.get(str(instance.module.main_input_name), _TEXT)
+    name = str(instance.module.main_input_name)
+    most = getattr(instance.config, "max_position_embeddings", None) if name == "input_ids" else None
+    usual = _USUAL.get(name, _TEXT)
     return Dims(prompt=min(usual, most) if isinstance(most, int) and most > 0 else usual, tokens=0)
 
 

@@ -14,6 +14,7 @@ from placewise.errors import ModelFileError
 from placewise.readers.huggingface.cache import Caches
 from placewise.readers.huggingface.dims import Dims
 from placewise.readers.huggingface.instance import Instance
+from placewise.readers.huggingface.wording import EXPORT
 
 Inputs = dict[str, torch.Tensor]
 
@@ -62,6 +63,11 @@ def _translator(instance: Instance, dims: Dims) -> list[Run]:
     caches = Caches.of(instance.config, crossed=True)
     source = str(instance.module.main_input_name)
     read = _main_input(instance, dims)
+    if source not in ("input_ids", "input_features"):
+        raise ModelFileError(
+            f"it reads {source}, and its configuration does not say how many positions its encoder makes of them",
+            remedy=EXPORT,
+        )
     first = torch.empty((dims.batch, 1), dtype=torch.int64)
     width = int(getattr(instance.config, "d_model", None) or instance.config.hidden_size)
     hidden = torch.empty((dims.batch, _positions(instance, dims), width), dtype=read_dtype(instance))
@@ -125,7 +131,7 @@ def _main_input(instance: Instance, dims: Dims) -> torch.Tensor:
         return torch.empty((dims.batch, config.num_mel_bins, frames), dtype=read_dtype(instance))
     raise ModelFileError(
         f"it reads {name}, whose size does not follow from its configuration",
-        remedy="trace the model yourself and give the .pt2 file",
+        remedy=EXPORT,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,15 @@ from placewise.readers.huggingface.presets import PREFIX, preset_path
 MOST_BYTES = 4 << 20
 MOST_LAYERS, MOST_EXPERTS = 1_000, 10_000
 """More than any published model has, of what keys with one of `_COUNTED` in them count, and none of `_MEASURED`."""
+MOST_LABELS = 100_000
+"""Of `num_labels`, for each of which transformers makes a name."""
 MOST = 1 << 31
 DEEPEST = 30
 _COUNTED = ("layer", "block", "depth", "stage", "expert")
+_NUMBERS = re.compile(r"(num|n)_\w*(layer|block|stage|head|expert)|\w*_layers$")
+"""Keys that say how many of something there are: never fewer than none (other keys count layers from the end)."""
+_REPEATED = "attention_types"
+"""Where GPT-Neo has lists of kinds of layers and of how often they come."""
 _MEASURED = ("size", "dim", "width", "len", "capacity", "freq")
 
 
@@ -73,7 +80,7 @@ def _parsed(content: bytes) -> Mapping[str, Any]:
 
 def check_values(values: Mapping[str, Any]) -> None:
     """Raise ModelFileError for a missing model type, or sizes that no model has."""
-    for part in _parts(values):
+    for part in list(_parts(values)):
         for key, value in part.items():
             _check_size(str(key), value)
     kind = values.get("model_type")
@@ -99,10 +106,24 @@ def _parts(values: Any) -> Iterator[Mapping[str, Any]]:
             stack.extend((item, depth + 1) for item in part)
 
 
+def _flat(value: Any) -> Iterator[Any]:
+    """The values in lists of lists, which `_parts` found to be no deeper than allowed."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _flat(item)
+    else:
+        yield value
+
+
 def _check_size(key: str, value: Any) -> None:
     numbers = [value] if isinstance(value, (int, float)) else value if isinstance(value, list) else []
     counts = any(word in key.lower() for word in _COUNTED) and not any(word in key.lower() for word in _MEASURED)
+    if key == _REPEATED:
+        numbers, counts = list(_flat(value)), True
     most = MOST if not counts else MOST_EXPERTS if "expert" in key.lower() else MOST_LAYERS
+    most = MOST_LABELS if key == "num_labels" else most
+    if isinstance(value, int) and value < 0 and _NUMBERS.match(key):
+        raise ModelFileError(f"{key} is {value}: there cannot be fewer than none", remedy="check the configuration")
     for number in numbers:
         if isinstance(number, (int, float)) and not isinstance(number, bool) and not -MOST <= number <= MOST:
             raise ModelFileError(f"{key} is {str(number)[:20]}, which no model has", remedy="check the configuration")

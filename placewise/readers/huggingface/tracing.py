@@ -15,6 +15,7 @@ from placewise.readers.huggingface.experts import split_experts
 from placewise.readers.huggingface.instance import Instance, offline
 from placewise.readers.huggingface.repeats import Repeats
 from placewise.readers.huggingface.runs import Run
+from placewise.readers.huggingface.wording import EXPORT, told
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.listing import Listing, Ref
@@ -35,11 +36,11 @@ def graph_of_run(instance: Instance, run: Run, repeats: Repeats, *, apart: bool 
     except InputError:
         raise
     except Exception as error:
-        said = next((line.strip() for line in str(error).split("\n") if line.strip()), type(error).__name__)
-        raise ModelFileError(
-            f"the model cannot be traced ({said[:200]})", remedy="export it yourself and give the .pt2 file"
-        ) from None
-    listing = expanded(_plain(inlined(listing_of(program)), list(run.inputs)))
+        raise told("the model cannot be traced", error, EXPORT) from None
+    try:
+        listing = expanded(_plain(inlined(listing_of(program)), list(run.inputs)))
+    except ModelFileError as error:  # all sizes were given: what is open depends on the data
+        raise ModelFileError(error.problem, where=error.where, remedy=EXPORT) from None
     return assemble(split_experts(listing) if apart else listing, None)
 
 

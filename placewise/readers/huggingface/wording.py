@@ -1,0 +1,35 @@
+"""What other libraries raise while a model is built and traced, in words of our own."""
+
+from __future__ import annotations
+
+import re
+
+from placewise.errors import ModelFileError
+
+EXPORT = "export it yourself and give the .pt2 file"
+_NEEDS = re.compile(r"requires the (\S+) library|No module named '([^']+)'")
+_PLAIN = (ValueError, RuntimeError)
+"""Errors whose messages are written for who gave the values; those of other types speak of code."""
+_DATA = "GuardOnDataDependentSymNode"
+
+
+def told(what: str, error: Exception, remedy: str = "check its values") -> ModelFileError:
+    """The error that says `what` failed and why, as far as the user can follow."""
+    if isinstance(error, ImportError):
+        found = _NEEDS.search(str(error))
+        package = next(filter(None, found.groups())) if found else error.name or "of an optional part"
+        return ModelFileError(f"{what}: it needs the package {package}", remedy="install that package")
+    if isinstance(error, MemoryError) or "allocate memory" in str(error):
+        return ModelFileError(f"{what}: more memory is needed than there is", remedy="check its sizes")
+    return ModelFileError(f"{what} ({_reason(error)})", remedy=remedy)
+
+
+def _reason(error: Exception) -> str:
+    if type(error).__name__ == _DATA:
+        return "its steps depend on the data"
+    if isinstance(error, KeyError):
+        return f"transformers does not know {str(error)[:60]}"
+    if isinstance(error, _PLAIN) and "__" not in str(error):
+        lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+        return lines[-1][:200] if lines else "for no reason that is given"
+    return "transformers gives up on these values or inputs"
