@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from placewise.catalog import read_cluster
-from placewise.cli.run import ProgressLine
+from placewise.cli.run import ProgressLine, listen
 from placewise.files.cluster_file import cluster_to_dict
 from placewise.placers.base import Progress
 
@@ -178,6 +179,32 @@ def test_words_of_the_user_are_printed_as_they_are(tmp_path: Path) -> None:
     assert text.endswith("x[bold].json\n") and plan.exists()
     assert not any(line.endswith(" ") for line in text.splitlines())
     assert run("inspect", RESNET, "--dim", "batch=1").stdout.startswith("ops ")
+
+
+def test_control_characters_of_names(tmp_path: Path) -> None:
+    """They are written out in results, notes and errors; JSON has its own escapes."""
+    name = "a\x1b[31m\nb"
+    path = tmp_path / "c.toml"
+    path.write_text('[[devices]]\nname = "a\\u001b[31m\\nb"\n[default_link]\nbandwidth = "1GB/s"\n')
+    assert r"a\x1b[31m\x0ab" in run("devices", path).stdout
+    done = run("devices", path, "--json")
+    assert r"a\u001b[31m\nb" in done.stdout and json.loads(done.stdout)["devices"][0]["name"] == name
+    done = run("place", f"{tmp_path}/{name}.onnx", "-d", "cpu", code=2)
+    assert r"a\x1b[31m\x0ab.onnx" in done.stderr and done.stderr.count("\n") == 1 and "\x1b" not in done.stderr
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_control_characters_of_log_lines(quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Placewise's own log lines are one line each; --quiet has none."""
+    log = logging.getLogger("placewise")
+    before = log.handlers, log.level, log.propagate
+    try:
+        listen(quiet)
+        log.info("took %s", "a\x1b[31m\nb")
+    finally:
+        log.handlers, log.propagate = before[0], before[2]
+        log.setLevel(before[1])
+    assert capsys.readouterr().err == ("" if quiet else "took a\\x1b[31m\\x0ab\n")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")

@@ -16,6 +16,7 @@ from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, DeviceUse, Jud
 from placewise.placing import place
 from placewise.report.console import lines, plain, result_view, rows_table
 from placewise.report.devices import DeviceView
+from placewise.report.visible import visible
 from placewise.report.words import baseline_lines, host_remark, replica_lines, verdict
 from placewise.simulate import judge
 
@@ -90,6 +91,17 @@ def test_words_of_the_user_are_no_markup() -> None:
     name = "a[/b][bold]:smile:"
     assert name in plain(rows_table(("x[/y]",), [(name,)])) and name in plain(name)
     assert name in plain(DeviceView(Judgement(1.0, (use(name),), (), wires={name: 0.5})), width=200)
+
+
+def test_control_characters_are_shown() -> None:
+    """A name cannot colour, clear or break lines; letters beyond ASCII stay."""
+    assert "".join(map(visible, ("\x1b[31m", "a\nb\r\t", "\x00\x7f\x9b", "\u2028é↔😀"))) == (
+        r"\x1b[31ma\x0ab\x0d\x09\x00\x7f\x9b\u2028é↔😀"
+    )
+    name, shown = "a\x1b[31m\nb\x85c", r"a\x1b[31m\x0ab\x85c"
+    table = DeviceView(Judgement(1.0, (use(name),), (), wires={name: 0.5}))
+    for text in (plain(name), plain(rows_table((name,), [(name,)])), plain(table, width=200)):
+        assert shown in text and "\x1b" not in text and not any(line.startswith("b") for line in text.splitlines())
 
 
 def test_sentences_stay_on_one_line_and_lines_end_without_spaces() -> None:

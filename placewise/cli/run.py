@@ -17,6 +17,7 @@ import typer
 
 from placewise.cli import BAD_INPUT, INTERRUPTED, NOBODY_READS
 from placewise.errors import InternalError, OutputError, PlacewiseError
+from placewise.report.visible import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -51,27 +52,33 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 def listen(quiet: bool) -> None:
     """Send Placewise's own log lines to standard error."""
     log = logging.getLogger("placewise")
-    log.handlers = [logging.NullHandler() if quiet else logging.StreamHandler(sys.stderr)]
+    handler = logging.NullHandler() if quiet else logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Visible())
+    log.handlers = [handler]
     log.setLevel(logging.ERROR if quiet else logging.INFO)
     log.propagate = False
+
+
+class _Visible(logging.Formatter):
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return visible(super().formatMessage(record))
 
 
 def show(*parts: RenderableType) -> None:
     """Print on standard output: as wide as the terminal on one, without line breaks of its own into a pipe.
 
-    Text is printed as it is, never read as markup. Raises OutputError.
+    Text is printed as it is, never read as markup, but control characters are written out. Raises OutputError.
     """
     from rich.console import Console
-    from rich.text import Text
 
-    from placewise.report.console import lines
+    from placewise.report.console import lines, printable
 
     console = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 10_000)
     if not console.is_terminal:
         emit(lines(*parts, width=console.width))
         return
     for part in parts:
-        console.print(Text(part) if isinstance(part, str) else part)
+        console.print(printable(part))
 
 
 def show_json(document: Any) -> None:
@@ -94,9 +101,9 @@ def emit(text: str) -> None:
 
 
 def say(text: str) -> None:
-    """Write a line on standard error, if it can be written."""
+    """Write a line on standard error, if it can be written; control characters are written out."""
     with suppress(OSError):
-        typer.echo(text, err=True)
+        typer.echo(visible(text), err=True)
 
 
 def warn(warnings: tuple[str, ...], quiet: bool) -> None:
@@ -122,11 +129,12 @@ def progress(quiet: bool, limit: float = math.inf) -> Iterator[OnProgress]:
         yield ignore
         return
     from rich.console import Console
-    from rich.text import Text
+
+    from placewise.report.console import printable
 
     line = ProgressLine(limit)
     with Console(stderr=True).status("reading") as status:
-        yield lambda state: status.update(Text(line.of(state)))
+        yield lambda state: status.update(printable(line.of(state)))
 
 
 class ProgressLine:

@@ -1,4 +1,4 @@
-"""The terminal's view of a result: headline, verdict, and a line per device. No word of the user's is ever markup."""
+"""The terminal's view of a result: headline, verdict, a line per device. No word of the user's is markup or control."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.report.devices import DeviceView
+from placewise.report.visible import visible
 from placewise.report.words import baseline_lines, headline, host_remark, phase_line, replica_lines, value_name, verdict
 from placewise.units import format_seconds
 
@@ -22,8 +23,13 @@ def lines(*parts: RenderableType, width: int = 120) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, highlight=False)
     for part in parts:
-        console.print(Text(part) if isinstance(part, str) else part, soft_wrap=True)
+        console.print(printable(part), soft_wrap=True)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
+
+
+def printable(part: RenderableType) -> RenderableType:
+    """A sentence as text that is no markup and has no control characters; anything else as it is."""
+    return _text(part) if isinstance(part, str) else part
 
 
 def plain(*parts: RenderableType, width: int = 120) -> str:
@@ -36,12 +42,12 @@ def result_view(result: Result) -> RenderableType:
     parts: list[RenderableType] = [_bold(headline(result))]
     if result.judgement is not None:
         phases = phase_line(result.problem, result.judgement)
-        parts += [Text(phases)] if phases else []
-        parts += [Text(verdict(result)), Text(), *_devices(result.problem, result.judgement), Text()]
+        parts += [_text(phases)] if phases else []
+        parts += [_text(verdict(result)), Text(), *_devices(result.problem, result.judgement), Text()]
         parts += [baseline_table(result), Text()]
-    parts += [Text(f"note: {note}", style="dim") for note in result.notes]
+    parts += [_text(f"note: {note}", style="dim") for note in result.notes]
     how = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
-    return Group(*parts, Text(how, style="dim"))
+    return Group(*parts, _text(how, style="dim"))
 
 
 def judgement_view(problem: Problem, judgement: Judgement) -> RenderableType:
@@ -50,7 +56,7 @@ def judgement_view(problem: Problem, judgement: Judgement) -> RenderableType:
     value = format_seconds(judgement.value) if runs else "none: it cannot run"
     headline = _bold(f"{value_name(problem.objective)} {value}")
     phases = phase_line(problem, judgement)
-    said = [Text(phases)] if phases else []
+    said = [_text(phases)] if phases else []
     return Group(headline, *said, *_devices(problem, judgement), violation_view(judgement))
 
 
@@ -58,7 +64,7 @@ def violation_view(judgement: Judgement) -> RenderableType:
     """The broken rules, or that there are none."""
     if not judgement.violations:
         return Text("keeps every rule", style="green")
-    return Group(*(Text(f"✗ {broken.kind}: {broken.message}", style="red") for broken in judgement.violations))
+    return Group(*(_text(f"✗ {broken.kind}: {broken.message}", style="red") for broken in judgement.violations))
 
 
 def baseline_table(result: Result) -> Table:
@@ -70,17 +76,21 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     """A plain table; columns whose heading ends in a space are numbers and stand to the right."""
     table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(column.strip() for column in columns))
     for column in columns:
-        table.add_column(Text(column.strip()), justify="right" if column.endswith(" ") else "left", overflow="fold")
+        table.add_column(_text(column.strip()), justify="right" if column.endswith(" ") else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(_text(cell) for cell in row))
     return table
 
 
 def _devices(problem: Problem, judgement: Judgement) -> list[RenderableType]:
     remark = host_remark(problem, judgement)
     remarks = [*replica_lines(judgement), *([remark] if remark else [])]
-    return [DeviceView(judgement), *(Text(line, style="dim") for line in remarks)]
+    return [DeviceView(judgement), *(_text(line, style="dim") for line in remarks)]
 
 
 def _bold(text: str) -> Text:
-    return Text(text, style="bold")
+    return _text(text, style="bold")
+
+
+def _text(words: str, *, style: str = "") -> Text:
+    return Text(visible(words), style=style)

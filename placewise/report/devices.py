@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from placewise.model.result import DeviceUse, Judgement
+from placewise.report.visible import visible
 from placewise.units import format_bytes, format_seconds
 
 _BAR, _BETWEEN = 12, 2
@@ -33,6 +34,7 @@ class DeviceView:
         judgement = self.judgement
         rows = [_device_row(judgement, use) for use in judgement.devices]
         rows += [_wire_row(judgement, wire, load) for wire, load in judgement.wires.items()]
+        rows = [{name: visible(cell) for name, cell in row.items()} for row in rows]
         widths = {name: max(cell_len(text) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
         flushes = any(use.forward is not None for use in judgement.devices)
         shown = _shown(widths, options.max_width, () if flushes else _PHASES)
@@ -43,7 +45,7 @@ class DeviceView:
             table.add_column(name, justify="right" if right else "left", width=widths[name], overflow="fold")
         slowest = _bottleneck(judgement)
         for row in rows:
-            bold = row["device"] == slowest
+            bold = row["device"] == visible(slowest)
             table.add_row(*(Text(row[name], style="bold" if bold and name == "device" else "") for name in shown))
         yield table
 

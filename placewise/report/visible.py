@@ -1,0 +1,12 @@
+"""Words of others on a terminal: control characters are shown, and never obeyed."""
+
+from __future__ import annotations
+
+_BREAKS = (0x2028, 0x2029)
+_SHOWN = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))}
+_SHOWN |= {code: f"\\u{code:04x}" for code in _BREAKS}
+
+
+def visible(text: str) -> str:
+    r"""One line: control characters (C0, C1) and breaks of lines are written out, ``\x1b``."""
+    return text.translate(_SHOWN)
