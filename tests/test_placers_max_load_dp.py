@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from published import ROOT, needs_workloads
 from strategies import problems
 
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import HOST, Cluster, Device, Link
+from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.base import Budget
 from placewise.placers.exact.dp import DpPlacer
@@ -36,6 +40,28 @@ def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
     assert simulate(problem, proposal.placement).valid
     assert best is not None
     assert evaluate(pipeline, proposal.placement.device[None])[0] == evaluate(pipeline, best.device[None])[0]
+
+
+def test_a_pipeline_whose_calls_wait_in_a_circle() -> None:
+    """A backward op far from the stage of its reader closes a circle of calls: it says so and proposes nothing."""
+    builder = GraphBuilder()
+    for name, group, backward in (("f0", 10, False), ("f1", 11, False), ("b1", 11, True), ("b0", -1, True)):
+        builder.add_op(name, "A", group=group, backward=backward)
+    made = [
+        builder.add_tensor(op, nbytes=0, output=asked) for op, asked in ((0, 1), (0, 0), (1, 1), (2, 1), (2, 0), (3, 1))
+    ]
+    builder.add_edge(made[0], 1)
+    builder.add_edge(made[3], 3)
+    bus = {name: "bus" for name in ("d0", "d1")}
+    links = [Link(name, HOST, 1.0) for name in bus] + [Link(HOST, name, 1.0, shared=bus[name]) for name in bus]
+    cluster = Cluster((Device("d0", "gpu"), Device("d1", "gpu")), tuple(links), "staged")
+    seconds = np.array([[0.0, 0.0], [0.0, 0.0], [0.125, 0.125], [0.0, 0.0]])
+    graph, transfers = builder.build(), np.zeros((6, len(cluster.class_bandwidth)))
+    transfers[5, 1] = 0.125
+    costs = CostTable.given(seconds, transfers)
+    problem = Problem(graph, cluster, costs, Objective("latency", execution="subgraph", memory="sum"))
+    proposal = MaxLoadDpPlacer().propose(problem, Budget())
+    assert proposal.placement is None and "in a circle" in proposal.notes[-1]
 
 
 @needs_workloads

@@ -11,12 +11,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import ClassVar
 
+import numpy as np
+
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
+from placewise.simulate import Evaluator
 
 SPLITTERS = ("dp", "dpl")
 """The first that can take the problem splits it."""
@@ -56,10 +59,13 @@ class MaxLoadDpPlacer:
             infeasible = found.infeasible if problem.constraints.contiguous else ""
             notes = (*found.notes, *((found.infeasible,) if found.infeasible and not infeasible else ()))
             return Proposal(None, None, Reason.PROVED if infeasible else found.reason, notes, infeasible)
-        why_not = broken(problem, found.placement.device)
+        device = found.placement.device
+        why_not = broken(problem, device)
+        if not why_not and not np.isfinite(Evaluator(problem)(device[None])[0]):
+            why_not = "its calls wait for each other in a circle"
         if why_not:
             return Proposal(None, None, found.reason, (*found.notes, f"the split will not do for latency: {why_not}"))
-        return Proposal(Placement(found.placement.device), None, found.reason, found.notes)
+        return Proposal(Placement(device), None, found.reason, found.notes)
 
 
 def _pipeline(problem: Problem) -> Problem:
