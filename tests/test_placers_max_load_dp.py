@@ -52,8 +52,8 @@ def test_a_pipeline_whose_calls_wait_in_a_circle() -> None:
     ]
     builder.add_edge(made[0], 1)
     builder.add_edge(made[3], 3)
-    bus = {name: "bus" for name in ("d0", "d1")}
-    links = [Link(name, HOST, 1.0) for name in bus] + [Link(HOST, name, 1.0, shared=bus[name]) for name in bus]
+    names = ("d0", "d1")
+    links = [Link(name, HOST, 1.0) for name in names] + [Link(HOST, name, 1.0, shared="bus") for name in names]
     cluster = Cluster((Device("d0", "gpu"), Device("d1", "gpu")), tuple(links), "staged")
     seconds = np.array([[0.0, 0.0], [0.0, 0.0], [0.125, 0.125], [0.0, 0.0]])
     graph, transfers = builder.build(), np.zeros((6, len(cluster.class_bandwidth)))
