@@ -72,6 +72,8 @@ def test_expressions_are_those_of_sympy(data):
     ("text", "value"),
     [
         ("FloorDiv(Symbol('s0', integer=True), Integer(3))", 3),
+        ("floor(Add(Mul(Rational(1, 3), Integer(2)), Mul(Rational(1, 3), Integer(31))))", 11),
+        ("Mul(Integer(49), Pow(Integer(49), Integer(-1)))", 1),
         ("Mod(Symbol('s0', integer=True), Integer(3))", 1),
         ("CeilToInt(IntTrueDiv(Symbol('s0'), Integer(4)))", 3),
         ("Add(Mul(Integer(-1), Symbol('s0')), Integer(15))", 5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import reduce
 from typing import Any
 
@@ -77,25 +78,21 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
 
 
 def _bounded(value: Any) -> Any:
-    if not -MOST < value < MOST:
+    if not -MOST < value < MOST or (isinstance(value, Fraction) and value.denominator > MOST):
         raise ValueError("it is too large")
-    return value
+    return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
 
 
 def _power(values: Sequence[Any]) -> Any:
     base, exponent = values
     if abs(exponent) > 62:
         raise ValueError("it is too large")
-    return base**exponent
-
-
-def _rational(values: Sequence[Any]) -> Any:
-    return values[0] // values[1] if values[0] % values[1] == 0 else values[0] / values[1]
+    return Fraction(base) ** exponent if isinstance(exponent, int) and exponent < 0 else base**exponent
 
 
 _FUNCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     "Integer": lambda v: v[0],
-    "Rational": _rational,
+    "Rational": lambda v: Fraction(v[0], v[1]),
     "Add": sum,
     "Mul": math.prod,
     "Pow": _power,
