@@ -19,7 +19,7 @@ from placewise.readers.base import Reading
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.torch.live import read_live
 from placewise.transform.fold import fold
-from placewise.transform.training import OPTIMIZERS, to_training
+from placewise.transform.training import OPTIMIZERS, STEP, to_training
 from placewise.wishes import NO_WISHES, Wishes
 from placewise.zoo.registry import generate
 
@@ -29,8 +29,6 @@ Model = Any
 VIEWS = ("folded", "raw")
 GRAPHS = ("inference", "training")
 ZOO, PRESET = "zoo:", "hf:"
-_TRAINING = "training:"
-"""What begins the name of the step that made a training graph, before its optimizer."""
 
 
 def open_model(model: Model, wishes: Wishes = NO_WISHES, inputs: Any = None) -> Reading:
@@ -58,14 +56,14 @@ def open_model(model: Model, wishes: Wishes = NO_WISHES, inputs: Any = None) -> 
 def replayed(wishes: Wishes, source: Any) -> Wishes:
     """The wishes, with what a plan's source says of how its model was opened where the user says nothing."""
     options: Mapping[str, Any] = source.options
-    made = next((step for step in source.transforms if step.startswith(_TRAINING)), "")
+    made = next((step for step in source.transforms if step.startswith(STEP)), "")
     return replace(
         wishes,
         dims={**options.get("dims", {}), **wishes.dims},
         view=wishes.view or source.view,
         graph=wishes.graph or ("training" if made else options.get("graph")),
         dtype=wishes.dtype or options.get("dtype"),
-        optimizer=wishes.optimizer or made.removeprefix(_TRAINING) or None,
+        optimizer=wishes.optimizer or made.removeprefix(STEP) or None,
         frozen=wishes.frozen or options.get("frozen", ()),
     )
 
@@ -103,12 +101,11 @@ def _opened(model: Model, wishes: Wishes, inputs: Any) -> Reading:
 
 
 def _from_path(model: str, wishes: Wishes) -> Reading:
+    training = wishes.graph == "training"
     if model.startswith(ZOO):
-        training = wishes.graph == "training"
         graph = generate(model.removeprefix(ZOO), wishes.dims, wishes.dtype or "float32", training=training)
         return _in_view(Reading(graph), wishes)
     if model.startswith(PRESET):
-        training = wishes.graph == "training"
         return _in_view(read_huggingface(model, dims=wishes.dims, dtype=wishes.dtype, training=training), wishes)
     ours = format_name(Path(model))
     if ours == "placewise-problem":
@@ -129,6 +126,4 @@ def _trained(reading: Reading, wishes: Wishes) -> Reading:
     if wishes.view == "raw":
         raise InputError("a training graph is made of the folded view", remedy="leave out --view raw")
     graph = to_training(reading.graph, optimizer=wishes.optimizer or "adam", frozen=wishes.frozen)
-    if graph.source is not None and wishes.frozen:
-        graph = graph.with_source(replace(graph.source, options={**graph.source.options, "frozen": wishes.frozen}))
     return replace(reading, graph=graph)

@@ -30,7 +30,6 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Source
 from placewise.readers.base import Reading
 
-GRAPHS = ("inference", "training")
 BACKWARD = ".backward"
 """What the name of a twin adds to that of its op."""
 TRAINING_STATE = 2

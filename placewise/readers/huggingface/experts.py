@@ -10,10 +10,6 @@ from placewise.readers.huggingface.marks import COMBINE, DISPATCH, EXPERT, EXPER
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 
 
-def has_experts(listing: Listing) -> bool:
-    return any(call.op == EXPERTS for call in listing.calls)
-
-
 def split_experts(listing: Listing) -> Listing:
     """Every mixture of experts as a dispatch of tokens, one op per expert with its own weights, and a sum."""
     metas, parameters, calls = dict(listing.metas), {p.value: p for p in listing.parameters}, list[Call]()

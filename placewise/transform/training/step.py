@@ -14,6 +14,9 @@ from placewise.transform.training.optimizers import OPTIMIZERS, Optimizer, eleme
 from placewise.transform.training.tape import Tape
 from placewise.transform.training.values import Value
 
+STEP = "training:"
+"""What begins the name of this transform in a source, before its optimizer."""
+
 
 def to_training(
     graph: Graph, *, optimizer: str = "adam", loss: bool = True, master_weights: bool = True, frozen: Sequence[str] = ()
@@ -53,7 +56,9 @@ def to_training(
     _update(tape, users, OPTIMIZERS[optimizer], master_weights)
     source = graph.source
     if source is not None:
-        source = replace(source, transforms=(*source.transforms, f"training:{optimizer}"))
+        patterns = (frozen,) if isinstance(frozen, str) else tuple(frozen)
+        options = {**source.options, "frozen": patterns} if patterns else source.options
+        source = replace(source, options=options, transforms=(*source.transforms, f"{STEP}{optimizer}"))
     return tape.build(source)
 
 
