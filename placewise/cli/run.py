@@ -156,7 +156,7 @@ class ProgressLine:
             parts.append(f"{max(self._limit - passed, 0.0):.0f} s left")
         parts.append(state.message)
         if state.value is not None:
-            parts.append(f"best {format_seconds(state.value)}")
+            parts.append(f"best {format_seconds(state.value)}{f' by {state.by}' if state.by else ''}")
         if state.bound is not None:
             parts.append(f"bound {format_seconds(state.bound)}")
         return " · ".join(part for part in parts if part)

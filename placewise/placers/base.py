@@ -95,13 +95,17 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """A sign of life: who works, since when, on what; with the best value and bound so far if known."""
+    """A sign of life: who works, since when, on what; with the best value and bound so far if known.
+
+    `by` is who found that value, where it may be another placer.
+    """
 
     placer: str
     seconds: float
     message: str = ""
     value: float | None = None
     bound: float | None = None
+    by: str = ""
 
 
 OnProgress = Callable[[Progress], None]

@@ -11,7 +11,7 @@ from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
 
 _PLACERS = {
-    "auto": "placewise.placers.portfolio:AutoPlacer",
+    "auto": "placewise.placers.portfolio.auto:AutoPlacer",
     "balanced": "placewise.placers.heuristic.balanced:BalancedPlacer",
     "cover": "placewise.placers.exact.cover:CoverPlacer",
     "cpsat": "placewise.placers.exact.cpsat:CpsatPlacer",

@@ -1,0 +1,1 @@
+"""auto: what it runs, in which order, for how long, and what it remembers."""

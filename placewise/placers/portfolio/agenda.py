@@ -1,0 +1,82 @@
+"""Which placers `auto` asks for a problem, in order: quick ones, the main method, others, searches, proofs.
+
+A placer that does not take the problem, or whose extra is not installed, is passed over when its turn comes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from placewise.model.problem import Problem
+
+FEW_OPS = 10
+"""So few ops are placed by one program with its proof, if `LITTLE_WORK` is enough, about as many seconds."""
+LITTLE_WORK = 4
+LAST_RESORT = "pack"
+MANY_OPS = 3000
+"""From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
+TRIED_COUNTS = 6
+"""How many numbers of devices are tried, the powers of two first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A placer and its options; the share of the time that is left for it, and the most work of a solver in it."""
+
+    placer: str
+    options: dict[str, Any] = field(default_factory=dict)
+    share: float = 1.0
+    work: int | None = None
+
+
+def quick(problem: Problem) -> tuple[Turn, ...]:
+    """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
+    turns = [Turn("single"), Turn("balanced"), Turn("topo"), Turn("expert")]
+    if problem.objective.kind == "latency":
+        turns += [Turn("greedy"), Turn("etf"), Turn("etf", {"by": "start"}), Turn("heft"), Turn("critical_path")]
+        turns += [Turn("etf", {"devices": count}) for count in _counts(problem.n_devices)]
+    else:
+        turns += [Turn("etf"), Turn("etf", {"by": "start"}), Turn("heft")]
+    return tuple(turns)
+
+
+def main(problem: Problem) -> tuple[Turn, ...]:
+    """The exact or nearly exact method of the objective, and whoever finds anything at all where memory is tight."""
+    if problem.objective.kind == "latency":
+        in_calls = problem.objective.execution == "subgraph"
+        return (*((Turn("paths", share=0.25),) if in_calls else ()), Turn(LAST_RESORT))
+    return Turn("dp", share=0.5 if problem.constraints.contiguous else 0.15), Turn(LAST_RESORT)
+
+
+def others(problem: Problem) -> tuple[Turn, ...]:
+    """What the literature has besides, which takes longer: seldom better, but a start from elsewhere."""
+    own = Turn("max_load_dp", share=0.1) if problem.objective.kind == "latency" else Turn("pipedream", share=0.1)
+    return own, Turn("sct", share=0.1), Turn("metis", share=0.1), Turn("mincut", share=0.1)
+
+
+def searches(problem: Problem) -> tuple[Turn, ...]:
+    """Those that go on from the best placements so far, as often as there is time."""
+    many = (Turn("multilevel"),) if problem.n_ops > MANY_OPS else ()
+    if problem.objective.kind == "latency":
+        return (*many, Turn("local"), Turn("windows", {"search": 0.0}), Turn("temper"))
+    return (*many, Turn("local"), Turn("windows"))
+
+
+def proofs(problem: Problem) -> tuple[Turn, ...]:
+    """Those that may prove an answer optimal, or say how good it is."""
+    few, rules = problem.n_ops <= FEW_OPS, problem.constraints
+    if problem.objective.kind == "latency":
+        return (Turn("cpsat", {"search": 0.0}, work=LITTLE_WORK),) if few else ()
+    if rules.convex and not rules.contiguous:
+        return (Turn("cpsat"),)
+    if few and not rules.contiguous:
+        return Turn("cpsat", work=LITTLE_WORK), Turn("cover")
+    return (Turn("cover"),)
+
+
+def _counts(n_devices: int) -> list[int]:
+    """Numbers of devices, fewer than all: all that there are or, of many, the powers of two."""
+    if n_devices <= TRIED_COUNTS + 1:
+        return list(range(2, n_devices))
+    return [1 << power for power in range(1, n_devices.bit_length()) if 1 << power < n_devices]

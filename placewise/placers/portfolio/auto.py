@@ -1,0 +1,185 @@
+"""auto: an anytime portfolio. Naive answers and heuristics at once, then the exact method, searches, and proofs.
+
+With a time limit, searches take turns in slices that grow while they pay: each goes on from the best placements that
+anybody found. Where none of them finds anything any more, what is left of the time goes into a proof; without a time
+limit everybody has one turn with its own amount of work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.errors import MissingExtraError, PlacerError
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    PlacerInfo,
+    Progress,
+    Stopwatch,
+    ignore,
+    sound,
+)
+from placewise.placers.portfolio import agenda
+from placewise.placers.portfolio.agenda import Turn
+from placewise.placers.portfolio.ledger import Ledger
+from placewise.placers.registry import create, names
+from placewise.simulate import Evaluator
+
+QUICK_SHARE = 0.2
+"""Of the time, for quick placers, which may not be quick on large graphs."""
+SEARCH_SHARE = 0.5
+"""Of the time, for searches before a proof is tried."""
+FIRST_SLICE, SLICES = 0.5, 24
+"""Seconds of a search's first slice, and the most equal parts into which slices cut a long time."""
+PATIENCE = 2
+"""So many slices of every search without a find are enough."""
+
+
+class _Over(Exception):
+    """Nothing is left to do: proved, infeasible or interrupted."""
+
+
+@dataclass(slots=True)
+class _Searcher:
+    """A search, the seconds of its next slice, and how many slices in a row found nothing."""
+
+    turn: Turn
+    seconds: float
+    idle: int = 0
+
+
+class AutoPlacer:
+    """Everything that people do by hand, then every method here that suits, and the best of it all."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="auto",
+        summary="the best of the placers that suit the problem",
+        source="a portfolio of the placers here",
+        replicates=True,
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The best valid proposal or hint with its notes, under the tightest bound that any placer proved."""
+        return _Run(problem, budget, hints, evaluate or Evaluator(problem), on_progress).answer()
+
+
+class _Run:
+    """One call."""
+
+    def __init__(
+        self, problem: Problem, budget: Budget, hints: Hints, price: Evaluate, on_progress: OnProgress
+    ) -> None:
+        self.problem, self.given, self.watch = problem, hints, Stopwatch(budget)
+        self.timed = bool(np.isfinite(budget.seconds))
+        self.ledger = Ledger(problem, price, self.watch, on_progress, self.timed)
+        self._infeasible: Proposal | None = None
+
+    def answer(self) -> Proposal:
+        try:
+            for placement in self.given.placements:
+                self.ledger.hear("a hint", Proposal(placement))
+            self._quick()
+            for turn in (*agenda.main(self.problem), *agenda.others(self.problem)):
+                if turn.placer != agenda.LAST_RESORT or self.ledger.best is None:
+                    self._take(turn, turn.share * self.watch.left)
+            self._search(agenda.searches(self.problem))
+        except _Over:
+            pass
+        except KeyboardInterrupt:
+            self.ledger.reason = Reason.INTERRUPTED
+        if self.watch.out and self.ledger.reason is Reason.FINISHED:
+            self.ledger.reason = Reason.TIME_LIMIT
+        return self._infeasible or self.ledger.answer()
+
+    def _quick(self) -> None:
+        until = QUICK_SHARE * self.watch.budget.seconds
+        for turn in agenda.quick(self.problem):
+            if self.ledger.best is not None and self.watch.elapsed >= until:
+                return
+            self._take(turn, min(turn.share * self.watch.left, max(until - self.watch.elapsed, 0.0) or self.watch.left))
+
+    def _search(self, turns: Sequence[Turn]) -> None:
+        """Searches, then proofs, then searches again for as long as there is time."""
+        proofs = agenda.proofs(self.problem)
+        if not self.timed:
+            for turn in (*turns, *proofs):
+                self._take(turn, np.inf)
+            return
+        first = max(FIRST_SLICE, self.watch.budget.seconds / SLICES)
+        searchers = [_Searcher(turn, first) for turn in turns if self._takes(turn)]
+        proofs = tuple(turn for turn in proofs if self._takes(turn))
+        until = SEARCH_SHARE * self.watch.budget.seconds if proofs else self.watch.budget.seconds
+        self._rotate(searchers, until)
+        for turn in proofs:
+            self._take(turn, self.watch.left)
+        self._rotate(searchers, self.watch.budget.seconds)
+
+    def _rotate(self, searchers: Sequence[_Searcher], until: float) -> None:
+        """Slices by turns until then, or until nobody has found anything for a while."""
+        for searcher in searchers:
+            searcher.idle = 0
+        while self.watch.elapsed < until and any(searcher.idle < PATIENCE for searcher in searchers):
+            for searcher in searchers:
+                if self.watch.elapsed >= until:
+                    return
+                if searcher.idle > PATIENCE and any(other.idle == 0 for other in searchers):
+                    continue
+                seconds = min(searcher.seconds, self.watch.left)
+                found = self._take(searcher.turn, seconds)
+                searcher.idle = 0 if found else searcher.idle + 1
+                searcher.seconds *= 1.0 if found else 1.5
+
+    def _takes(self, turn: Turn) -> bool:
+        if turn.placer not in names():
+            return False
+        try:
+            return create(turn.placer, turn.options).supports(self.problem) is None
+        except (MissingExtraError, PlacerError):
+            return False
+
+    def _take(self, turn: Turn, seconds: float) -> bool:
+        """Let a placer work for some seconds; whether it found something better. Raises `_Over`."""
+        ledger, gap = self.ledger, max(self.watch.budget.gap, OPTIMAL_GAP)
+        if self.watch.out and ledger.turns:
+            raise _Over
+        if not self._takes(turn):
+            return False
+        placer, rest = create(turn.placer, turn.options), self.watch.rest()
+        work = rest.iterations if turn.work is None else turn.work
+        seed = (rest.seed + 7919 * ledger.turns) % (1 << 31) if self.timed else rest.seed
+        budget = replace(rest, seconds=min(seconds, rest.seconds), iterations=work, seed=seed)
+        ledger.tell(Progress(turn.placer, self.watch.elapsed, "starting"))
+        found = placer.propose(
+            self.problem, budget, hints=self._hints(), evaluate=ledger.price, on_progress=ledger.tell
+        )  # fmt: skip
+        found = sound(placer.info, self.problem, found)
+        if found.infeasible:
+            self._infeasible = found
+            raise _Over
+        better = ledger.hear(turn.placer, found)
+        if found.reason is Reason.INTERRUPTED or ledger.closed(gap):
+            raise _Over
+        return better
+
+    def _hints(self) -> Hints:
+        return replace(self.given, placements=self.ledger.hints.placements)
