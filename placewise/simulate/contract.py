@@ -46,8 +46,7 @@ def contract(problem: Problem) -> Contraction:
     Where the ops need no fusing, components are numbered as the ops stand.
     """
     tail, head = _block_edges(problem)
-    offsets, heads = _rows(tail, head, problem.n_blocks)
-    fused, n = _strong_components(offsets, heads)
+    fused, n = strong_components(tail, head, problem.n_blocks)
     return _contraction(fused[problem.block], n, fused[tail], fused[head])
 
 
@@ -61,9 +60,18 @@ def join(contraction: Contraction, label: Ints) -> Contraction:
 def depth_first(contraction: Contraction) -> Ints:
     """Another topological order: the position [n] of each component when branches are followed to their end."""
     tail, head = contraction.edges()
-    offsets, heads = _rows(contraction.n - 1 - tail, contraction.n - 1 - head, contraction.n)
-    position: Ints = _strong_components(offsets, heads)[0][::-1].copy()
+    last = contraction.n - 1
+    position: Ints = strong_components(last - tail, last - head, contraction.n)[0][::-1].copy()
     return position
+
+
+def strong_components(tail: Ints, head: Ints, n: int) -> tuple[Ints, int]:
+    """The strong component of each of n nodes that edges join, numbered topologically, and how many there are.
+
+    Nodes that stand in topological order already keep their numbers.
+    """
+    component, count = _strong_components(*_rows(tail, head, n))
+    return component, int(count)
 
 
 def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | None:
