@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.columns import Floats, Ints, Longs, distinct
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 
@@ -76,7 +76,7 @@ def _resident(problem: Problem, sharers: Callable[[Longs], npt.NDArray[Any]]) ->
     if len(graph.weight_edges):
         size = storage_bytes(graph)
         storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
-        pair = np.unique(problem.block[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
+        pair = distinct(problem.block[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
         held = pair % len(size)
         total += np.bincount(pair // len(size), weights=size[held] / sharers(held), minlength=len(total))
     return total

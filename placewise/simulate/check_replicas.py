@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
+import numpy as np
+
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Violation
@@ -16,7 +18,7 @@ def misread_replicas(problem: Problem, placement: Placement) -> str:
     names = problem.cluster.names
     if len(stage) != len(names):
         return f"it says of {len(stage)} devices whose stage they repeat, the cluster has {len(names)}"
-    busy = set(placement.device.tolist())
+    busy = set(np.unique(placement.device).tolist())
     for d, e in enumerate(stage):
         if not 0 <= e < len(names):
             return f"{names[d]} repeats the stage of device number {e}, which does not exist"
@@ -27,7 +29,7 @@ def misread_replicas(problem: Problem, placement: Placement) -> str:
     return ""
 
 
-def check_replicas(problem: Problem, device: list[int], stage: list[int]) -> list[Violation]:
+def check_replicas(problem: Problem, stage: list[int]) -> list[Violation]:
     """The violations of stages that too many or unequal devices share."""
     names, found = problem.cluster.names, []
     links = problem.cluster.link_class

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, Longs
+from placewise.model.columns import Bools, Floats, Ints, Longs, distinct
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
@@ -46,7 +46,7 @@ def weight_bytes(problem: Problem, device: Ints) -> Floats:
         return np.zeros(count)
     size = storage_bytes(graph)
     storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
-    held = np.unique(device[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
+    held = distinct(device[graph.weight_edges.consumer].astype(np.int64) * len(size) + storage)
     return np.bincount(held // len(size), weights=size[held % len(size)], minlength=count).astype(np.float64)
 
 

@@ -1,5 +1,6 @@
 """Plain-Python twins of the judge: dicts, lists and heapq, written from the definitions and not from the kernels."""
 
+from twins.check import check
 from twins.memory import peak_memory
 from twins.operator import Operator, operator_makespan
 from twins.plain import Plain
@@ -12,6 +13,7 @@ __all__ = [
     "MaxLoad",
     "Operator",
     "Plain",
+    "check",
     "operator_makespan",
     "peak_memory",
     "replicated_value",
