@@ -1,0 +1,162 @@
+"""Contraction: a problem whose ops are groups of ops of another, as real as the first.
+
+A *label* [n_ops] numbers the groups; ops of one colocation group share a label. A coarse op holds the forward or the
+backward ops of one phase that have one label, and coarse ops of one label are a colocation group, so that the coarse
+problem has a block per label. Tensors inside a coarse op vanish, those that one coarse op sends to the same others
+become one, and weights that the same labels use become one. For throughput the value of any placement of the groups
+is that of the ops that they stand for, and resident bytes are the same. For latency, and for live activations, the
+coarse problem is an approximation: a group starts when all its inputs are there and ends as a whole. Contiguity means
+the same in both if no label mixes blocks that have forward ops with blocks that have none.
+
+Any label will do. Groups that wait for each other in a circle run in *rounds*: the ops of a group whose inputs have
+gone round the circle once more than others are an op of their own, in the same colocation group.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise.coarsen.merging import Crossing, merged_edges, merged_tensors, merged_weights, sums
+from placewise.errors import InputError
+from placewise.model.columns import Bools, Floats, Ints, Longs, Ragged, distinct, frozen
+from placewise.model.costs import CostTable
+from placewise.model.graph import Graph
+from placewise.model.problem import Problem
+from placewise.model.tables import Interned, Ops
+from placewise.simulate.contract import strong_components
+from placewise.simulate.kernels import kernel
+
+KIND = "placewise::Group"
+"""The kind of coarse ops."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Coarse:
+    """A problem of groups, the coarse op of every fine op [n_ops], and the first fine op of every coarse op."""
+
+    problem: Problem
+    op: Ints
+    first: Longs
+
+    def up(self, device: Ints) -> Ints:
+        """The placement [n_ops] of the fine problem that a placement [n_coarse_ops] stands for."""
+        return device[self.op]
+
+    def down(self, device: Ints) -> Ints:
+        """The placement [n_coarse_ops] that a fine one [n_ops] is, if it keeps groups together."""
+        return device[self.first]
+
+
+def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) -> Coarse:
+    """The problem of the groups `label` [n_ops], numbered from 0.
+
+    `fixed` [n_labels]: the one device that a group may run on, −1 where it is free to go; pins and forbidden pairs
+    live on as infinite times. Linear in ops, edges and devices but for sorting. Raises InputError if a label splits a
+    colocation group.
+    """
+    home = np.full(problem.n_blocks, -1, np.int64)
+    home[problem.block] = label
+    if len(label) != problem.n_ops or (home[problem.block] != label).any() or (home < 0).any():
+        raise InputError("a label splits a colocation group, or misses an op", remedy="label blocks, not ops")
+    op = _coarse_ops(problem, np.asarray(label))
+    n = int(op.max(initial=-1)) + 1
+    first = np.full(n, problem.n_ops, np.int64)
+    np.minimum.at(first, op, np.arange(problem.n_ops))
+    fine = problem.graph
+    crossing = merged_tensors(fine, op, n)
+    graph = Graph(
+        ops=_ops(fine, np.asarray(label), op, first),
+        tensors=crossing.tensors,
+        weights=(held := merged_weights(fine, np.asarray(label), op)).weights,
+        edges=merged_edges(crossing),
+        weight_edges=merged_edges(held),
+        phases=fine.phases,
+    )
+    costs = CostTable.given(_op_seconds(problem, np.asarray(label), op, n, fixed), _transfer_seconds(problem, crossing))
+    rules = replace(problem.constraints, pins=(), forbidden=())
+    return Coarse(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
+
+
+def frozen_labels(problem: Problem, device: Ints, free: Bools) -> tuple[Ints, Ints]:
+    """Labels [n_ops] and `fixed` [n_labels] that let some blocks go and hold the rest where `device` [n_ops] has them.
+
+    `free` [n_blocks]: every such block is a group of its own; the others of a device are one group that stays there.
+    """
+    home = np.zeros(problem.n_blocks, np.int64)
+    home[problem.block] = device
+    held, n_free = distinct(home[~free]), int(free.sum())
+    of_block = np.empty(problem.n_blocks, np.int32)
+    of_block[free] = np.arange(n_free)
+    of_block[~free] = n_free + np.searchsorted(held, home[~free])
+    return of_block[problem.block], np.concatenate((np.full(n_free, -1), held)).astype(np.int32)
+
+
+def _coarse_ops(problem: Problem, label: Ints) -> Ints:
+    """The coarse op of each op [n_ops], numbered in a topological order."""
+    graph, n_ops = problem.graph, problem.n_ops
+    part = (label.astype(np.int64) * max(len(graph.phases), 1) + graph.ops.phase) * 2 + graph.ops.backward
+    parts, part = np.unique(part, return_inverse=True)
+    tail = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
+    made = tail >= 0
+    component, _ = strong_components(part[tail[made]], part[graph.consumers[made]], len(parts))
+    middle = sums(np.arange(n_ops, dtype=np.float64), part, len(parts)) / np.bincount(part, minlength=len(parts))
+    rank = np.empty(len(parts), np.int64)
+    rank[np.lexsort((middle, component))] = np.arange(len(parts))
+    round_ = np.zeros(n_ops, np.int64)
+    _count_rounds(graph.out_offsets, graph.consumer_offsets, graph.consumers, rank[part], round_)
+    op: Ints = np.unique(round_ * len(parts) + rank[part], return_inverse=True)[1].astype(np.int32)
+    return op
+
+
+@kernel
+def _count_rounds(out_offsets, consumer_offsets, consumers, rank, round_):
+    """How often, at most, a path to each op [n_ops] went from a part of higher rank to one of lower rank."""
+    for op in range(len(rank)):
+        for row in range(consumer_offsets[out_offsets[op]], consumer_offsets[out_offsets[op + 1]]):
+            reader = consumers[row]
+            round_[reader] = max(round_[reader], round_[op] + (rank[reader] < rank[op]))
+
+
+def _ops(fine: Graph, label: Ints, op: Ints, first: Longs) -> Ops:
+    ops, n = fine.ops, len(first)
+    state = np.zeros(n, np.int64)
+    np.add.at(state, op, ops.state_bytes)
+    name = ops.name
+    return Ops(
+        name=tuple([name[i] for i in first.tolist()]),
+        kind=Interned((KIND,), np.zeros(n, np.int32)),
+        scope=Interned(ops.scope.values, ops.scope.codes[first]),
+        attributes=Interned(({},), np.zeros(n, np.int32)),
+        dtype=ops.dtype[first],
+        backward=ops.backward[first],
+        group=label[first],
+        state_bytes=state,
+        origin=Ragged.empty(n),
+        phase=ops.phase[first],
+    )
+
+
+def _op_seconds(problem: Problem, label: Ints, op: Ints, n: int, fixed: Ints | None) -> Floats:
+    """Sums over each coarse op's members [n, n_devices]; inf where one of its group may not run."""
+    seconds = np.empty((n, problem.n_devices))
+    n_labels = int(label.max(initial=-1)) + 1
+    group = np.zeros(n, np.int64)
+    group[op] = label
+    for d in range(problem.n_devices):
+        allowed = problem.allowed[:, d]
+        barred = np.zeros(n_labels, np.bool_)
+        barred[label[~allowed]] = True
+        if fixed is not None:
+            barred |= (fixed >= 0) & (fixed != d)
+        times = np.where(allowed, problem.costs.op_seconds[:, d], 0.0)
+        seconds[:, d] = np.where(barred[group], np.inf, sums(times, op, n))
+    return seconds
+
+
+def _transfer_seconds(problem: Problem, crossing: Crossing) -> Floats:
+    """Sums over the fine tensors of each coarse one [n_coarse_tensors, n_link_classes]."""
+    fine, kept = problem.costs.transfer_seconds, crossing.of >= 0
+    columns = [sums(column[kept], crossing.of[kept], len(crossing.tensors)) for column in fine.T]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(crossing.tensors), 0))

@@ -1,0 +1,157 @@
+"""Tensors that travel together, and weights that stay together, made one."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.model.columns import Floats, Ints, Longs, Ragged, distinct, frozen, offsets_of
+from placewise.model.graph import Graph
+from placewise.model.tables import Edges, Tensors, Weights
+from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.kernels import kernel
+
+
+class Crossing(NamedTuple):
+    """Coarse tensors, the one of each fine tensor (−1: none), and their distinct uses: (tensor, coarse op) pairs."""
+
+    tensors: Tensors
+    of: Longs  # [n_tensors]
+    value: Longs
+    consumer: Longs
+
+
+class Held(NamedTuple):
+    """Coarse weights and their distinct uses: (weight, coarse op) pairs."""
+
+    weights: Weights
+    value: Longs
+    consumer: Longs
+
+
+def sums(values: Floats, row: npt.NDArray[np.integer], n: int) -> Floats:
+    """Σ of a column over the rows [n] that its entries belong to."""
+    total: Floats = np.bincount(row, weights=values, minlength=n).astype(np.float64)
+    return total
+
+
+def merged_tensors(graph: Graph, op: Ints, n: int) -> Crossing:
+    """One tensor for all that a coarse op makes for the same others; `op` [n_ops] is each op's coarse op, of n."""
+    tensors, n_fine = graph.tensors, graph.n_tensors
+    maker = np.where(tensors.producer >= 0, op[tensors.producer], -1) if n_fine else np.zeros(0, np.int64)
+    tensor = np.repeat(np.arange(n_fine), np.diff(graph.consumer_offsets))
+    reader = op[graph.consumers]
+    leaves = reader != maker[tensor]
+    pair = distinct(tensor[leaves] * max(n, 1) + reader[leaves])
+    offsets = offsets_of(pair // max(n, 1), n_fine)
+    readers = pair % max(n, 1)
+    kept = np.flatnonzero(tensors.output | (np.diff(offsets) > 0))
+    of = np.full(n_fine, -1, np.int64)
+    of[kept] = _merge((maker[kept], tensors.output[kept]), Ragged(offsets, readers).take(kept))
+    first = _first(of, int(of.max(initial=-1)) + 1)
+    bytes_ = np.zeros(len(first), np.int64)
+    np.add.at(bytes_, of[kept], np.maximum(tensors.bytes[kept], 0))
+    name = tensors.name
+    merged = Tensors(
+        name=tuple([name[i] for i in first.tolist()]),
+        producer=maker[first],
+        bytes=bytes_,
+        dtype=tensors.dtype[first],
+        shape=Ragged.empty(len(first)),
+        output=tensors.output[first],
+    )
+    uses = Ragged(offsets, readers).take(first)
+    return Crossing(merged, of, np.repeat(np.arange(len(first)), np.diff(uses.offsets)), uses.values)
+
+
+def merged_weights(graph: Graph, label: Ints, op: Ints) -> Held:
+    """One weight for all storages that the same labels use, each used by the first coarse op of the label."""
+    size = storage_bytes(graph)
+    n_labels = int(label.max(initial=-1)) + 1
+    reader = np.full(n_labels, len(op), np.int64)
+    np.minimum.at(reader, label, op)
+    storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
+    pair = distinct(storage * max(n_labels, 1) + label[graph.weight_edges.consumer])
+    offsets, users = offsets_of(pair // max(n_labels, 1), len(size)), pair % max(n_labels, 1)
+    used = np.flatnonzero(np.diff(offsets))
+    sets = Ragged(offsets, users)
+    of = np.full(len(size), -1, np.int64)
+    of[used] = _merge((), sets.take(used))
+    first = _first(of, int(of.max(initial=-1)) + 1)
+    bytes_ = np.zeros(len(first), np.int64)
+    np.add.at(bytes_, of[used], size[used].astype(np.int64))
+    example = _first(graph.weights.storage.astype(np.int64), len(size))[first]
+    name = graph.weights.name
+    weights = Weights(
+        name=tuple([name[i] for i in example.tolist()]),
+        bytes=bytes_,
+        dtype=graph.weights.dtype[example],
+        shape=Ragged.empty(len(first)),
+        storage=frozen(np.arange(len(first)), np.int32),
+    )
+    uses = sets.take(first)
+    return Held(weights, np.repeat(np.arange(len(first)), np.diff(uses.offsets)), reader[uses.values])
+
+
+def merged_edges(uses: Crossing | Held) -> Edges:
+    """The uses as a table: an op's arguments in the order of their numbers."""
+    order = np.lexsort((uses.value, uses.consumer))
+    value, consumer = frozen(uses.value[order], np.int32), frozen(uses.consumer[order], np.int32)
+    start = np.searchsorted(consumer, consumer)
+    return Edges(value, consumer, frozen(np.arange(len(consumer)) - start, np.int32))
+
+
+def _first(of: Longs, n: int) -> Longs:
+    """The first row of each of n classes; rows of class −1 count for none."""
+    found = np.full(n, len(of), np.int64)
+    kept = np.flatnonzero(of >= 0)
+    np.minimum.at(found, of[kept], kept)
+    return found
+
+
+def _merge(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Longs:
+    """The class [rows] of each row: rows with equal keys and equal sets are one; classes ascend with the first key.
+
+    Equal sets are brought together by a hash of theirs, and compared.
+    """
+    mixed = np.zeros(len(sets), np.uint64)
+    _mix(sets.offsets, sets.values, mixed)
+    order = np.lexsort((mixed, *keys[::-1]))
+    fresh = np.zeros(len(sets), np.bool_)
+    fresh[:1] = True
+    for key in keys:
+        fresh[1:] |= key[order][1:] != key[order][:-1]
+    _differ(sets.offsets, sets.values, order, fresh)
+    of = np.empty(len(sets), np.int64)
+    of[order] = np.cumsum(fresh) - 1
+    return of
+
+
+@kernel
+def _mix(offsets, values, mixed):
+    """A hash of each ascending row of numbers (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
+    for row in range(len(mixed)):
+        state = np.uint64(0)
+        for at in range(offsets[row], offsets[row + 1]):
+            state = (state ^ np.uint64(values[at])) + np.uint64(0x9E3779B97F4A7C15)
+            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            state ^= state >> np.uint64(31)
+        mixed[row] = state
+
+
+@kernel
+def _differ(offsets, values, order, fresh):
+    """Mark the rows of `order` whose set is not that of the row before."""
+    for at in range(1, len(order)):
+        one, other = order[at - 1], order[at]
+        length = offsets[one + 1] - offsets[one]
+        if length != offsets[other + 1] - offsets[other]:
+            fresh[at] = True
+            continue
+        for k in range(length):
+            if values[offsets[one] + k] != values[offsets[other] + k]:
+                fresh[at] = True
+                break
