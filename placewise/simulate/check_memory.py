@@ -106,8 +106,9 @@ def _resident(problem: Problem, line: _Line) -> Floats:
     held = np.sort(user * width + weights.storage[graph.weight_edges.value])
     held = held[np.diff(held, prepend=-1) > 0]
     cuts = np.searchsorted(held, np.arange(problem.n_devices + 1) * width).tolist()
-    stored = np.array([largest[held[a:b] % width].sum() for a, b in pairwise(cuts)])
-    return np.add(total, stored, dtype=np.float64)
+    for d, (first, last) in enumerate(pairwise(cuts)):
+        total[d] += largest[held[first:last] % width].sum()
+    return total
 
 
 class _Uses(NamedTuple):

@@ -8,12 +8,14 @@ from twins.replicas import replicated_value
 from twins.sequential import sequential_makespan
 from twins.subgraph import subgraph_makespan
 from twins.throughput import MaxLoad, throughput_value
+from twins.waits import longest_waits
 
 __all__ = [
     "MaxLoad",
     "Operator",
     "Plain",
     "check",
+    "longest_waits",
     "operator_makespan",
     "peak_memory",
     "replicated_value",
