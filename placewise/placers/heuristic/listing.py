@@ -9,7 +9,7 @@ import numpy as np
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.simulate.arrays import Arrays
 from placewise.simulate.heaps import pop, push
-from placewise.simulate.kernels import helper, kernel
+from placewise.simulate.kernels import lean_helper, lean_kernel
 
 
 class Blocks(NamedTuple):
@@ -65,7 +65,7 @@ def desk(a: Arrays, b: Blocks) -> Desk:
     )
 
 
-@kernel
+@lean_kernel
 def list_schedule(a, b, inputs, by_priority, priority, weight, x, device, estimate, book):
     """Fill `device` [n_ops]; returns how many ops found one, fewer than all if memory ran out.
 
@@ -122,7 +122,7 @@ def list_schedule(a, b, inputs, by_priority, priority, weight, x, device, estima
     return n_ops
 
 
-@helper
+@lean_helper
 def _offer(a, b, inputs, x, op, priority, weight, device, estimate):
     """Put a ready op on the heap of every device that its block may use."""
     home = x.home[b.of[op]]
@@ -134,7 +134,7 @@ def _offer(a, b, inputs, x, op, priority, weight, device, estimate):
             x.size[0, d] += 1
 
 
-@helper
+@lean_helper
 def _tidy(a, b, x, d, by_priority, weight, device):
     """Make the heads of a device's heaps true: drop what went elsewhere or does not fit, move what has arrived."""
     base = d * len(device)
@@ -154,7 +154,7 @@ def _tidy(a, b, x, d, by_priority, weight, device):
                 x.size[1, d] += 1
 
 
-@helper
+@lean_helper
 def _needed(b, x, block, d):
     """The bytes that `block` still needs on device d, where some storages may be already."""
     needed = b.state[block]
@@ -164,7 +164,7 @@ def _needed(b, x, block, d):
     return needed
 
 
-@helper
+@lean_helper
 def _inputs_at(a, inputs, x, op, target, device, commit):
     """When everything that `op` reads is at location `target`; `commit` books the transfers."""
     host, latest = len(a.location), 0.0
@@ -182,7 +182,7 @@ def _inputs_at(a, inputs, x, op, target, device, commit):
     return latest
 
 
-@helper
+@lean_helper
 def _hop(a, x, tensor, source, target, ready, commit):
     """When `tensor`, ready at `source`, is at `target`: at once if it is there, else behind its link's queue."""
     if x.arrival[tensor, target] >= 0:
