@@ -75,7 +75,7 @@ def place(
     bound = lower_bound(problem)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines = _baselines(problem)
-    proposal = _propose(chosen, problem, watch, hints, evaluate, on_progress)
+    proposal = _propose(chosen, problem, watch, replace(hints, bound=bound), evaluate, on_progress)
     if proposal.infeasible and placer != PACKER:
         proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else simulate(problem, proposal.placement)

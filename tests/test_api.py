@@ -165,7 +165,7 @@ def test_an_interrupted_auto_keeps_the_naive_answer(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setattr("placewise.placing._baselines", lambda _: baselines)
-    monkeypatch.setattr("placewise.placers.portfolio.AutoPlacer.propose", interrupt)
+    monkeypatch.setattr("placewise.placers.portfolio.auto.AutoPlacer.propose", interrupt)
     result = place(problem)
     assert result.placement is not None and result.status.reason in (Reason.INTERRUPTED, Reason.PROVED)
 

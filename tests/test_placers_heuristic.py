@@ -26,7 +26,7 @@ from placewise.placers.exact.dp import DpPlacer
 from placewise.placers.heuristic.balanced import BalancedPlacer
 from placewise.placers.heuristic.etf import EtfOptions, EtfPlacer
 from placewise.placers.heuristic.single import SinglePlacer
-from placewise.placers.portfolio import AutoPlacer
+from placewise.placers.portfolio.auto import AutoPlacer
 from placewise.simulate import evaluate, lower_bound, simulate
 
 PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(EtfOptions("start")), AutoPlacer()]

@@ -24,7 +24,7 @@ from placewise.placers.base import Budget, Hints
 from placewise.placers.common.rules import broken
 from placewise.placers.exact.paths import PathsPlacer
 from placewise.placers.heuristic.temper import TemperOptions, TemperPlacer
-from placewise.placers.portfolio import AutoPlacer
+from placewise.placers.portfolio.auto import AutoPlacer
 from placewise.placers.schedules.moves import movable, propose_moves
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate

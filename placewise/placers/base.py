@@ -13,7 +13,7 @@ from placewise.errors import InputError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Proposal
+from placewise.model.result import Bound, Proposal
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +87,11 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Where to start: placements, and probabilities [n_ops, n_devices]."""
+    """Where to start: placements, and probabilities [n_ops, n_devices]; and a lower bound that is proved already."""
 
     placements: tuple[Placement, ...] = ()
     probabilities: Floats | None = None
+    bound: Bound | None = None
 
 
 @dataclass(frozen=True, slots=True)

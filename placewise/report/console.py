@@ -14,7 +14,16 @@ from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.report.devices import DeviceView
 from placewise.report.visible import visible
-from placewise.report.words import baseline_lines, headline, host_remark, phase_line, replica_lines, value_name, verdict
+from placewise.report.words import (
+    baseline_lines,
+    headline,
+    history_line,
+    host_remark,
+    phase_line,
+    replica_lines,
+    value_name,
+    verdict,
+)
 from placewise.units import format_seconds
 
 
@@ -45,6 +54,8 @@ def result_view(result: Result) -> RenderableType:
         parts += [_text(phases)] if phases else []
         parts += [_text(verdict(result)), Text(), *_devices(result.problem, result.judgement), Text()]
         parts += [baseline_table(result), Text()]
+    way = history_line(result)
+    parts += [_text(way, style="dim")] if way else []
     parts += [_text(f"note: {note}", style="dim") for note in result.notes]
     how = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
     return Group(*parts, _text(how, style="dim"))

@@ -10,6 +10,9 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, PhaseUse, Result
 from placewise.units import format_seconds
 
+MOST_FINDS = 6
+"""So many steps of the way to an answer are told."""
+
 
 def value_name(objective: Objective) -> str:
     """What the value is called: time per sample, or latency of one sample."""
@@ -88,6 +91,22 @@ def _gain(used: int, single: Judgement, value: float) -> str:
     if speedup <= 1.01:
         return f"A split is hardly worth it: {used} devices gain {max(speedup - 1, 0.0):.1%} over the {SINGLE_DEVICE}."
     return f"The split is worth it: {used} devices are {speedup:.2f}× as fast as the {SINGLE_DEVICE}."
+
+
+def history_line(result: Result) -> str:
+    """Who found something better and when, the first and the last few; "" where there was one find only."""
+    finds, last = [], None
+    for step in result.history:
+        if step.placer == last:
+            finds.pop()
+        finds.append(f"{step.placer} {format_seconds(step.value)} after {step.seconds:.2f} s")
+        last = step.placer
+    if len(finds) < 2:
+        return ""
+    shown = (
+        finds if len(finds) <= MOST_FINDS else [finds[0], f"{len(finds) - MOST_FINDS} more", *finds[2 - MOST_FINDS :]]
+    )
+    return f"found by {', '.join(shown)}"
 
 
 def baseline_lines(result: Result) -> list[tuple[str, str, str]]:

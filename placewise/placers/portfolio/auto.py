@@ -32,7 +32,7 @@ from placewise.placers.portfolio import agenda
 from placewise.placers.portfolio.agenda import Turn
 from placewise.placers.portfolio.ledger import Ledger
 from placewise.placers.registry import create, names
-from placewise.simulate import Evaluator
+from placewise.simulate import Evaluator, lower_bound
 
 QUICK_SHARE = 0.2
 """Of the time, for quick placers, which may not be quick on large graphs."""
@@ -96,6 +96,7 @@ class _Run:
 
     def answer(self) -> Proposal:
         try:
+            self.ledger.bounds.append(self.given.bound or lower_bound(self.problem))
             for placement in self.given.placements:
                 self.ledger.hear("a hint", Proposal(placement))
             self._quick()
@@ -182,4 +183,4 @@ class _Run:
         return better
 
     def _hints(self) -> Hints:
-        return replace(self.given, placements=self.ledger.hints.placements)
+        return replace(self.given, placements=self.ledger.placements, bound=self.ledger.bound)

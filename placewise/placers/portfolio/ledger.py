@@ -9,7 +9,7 @@ import numpy as np
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Improvement, Proposal, Reason, gap_of
-from placewise.placers.base import Evaluate, Hints, OnProgress, Progress, Stopwatch
+from placewise.placers.base import Evaluate, OnProgress, Progress, Stopwatch
 from placewise.placers.common.rules import broken
 from placewise.placers.common.worth import worth
 from placewise.simulate import simulate
@@ -59,9 +59,9 @@ class Ledger:
         return max(self.bounds, key=lambda known: known.value, default=None)
 
     @property
-    def hints(self) -> Hints:
-        """The best placements, where a search may begin."""
-        return Hints(tuple(held.proposal.placement for held in self.pool if held.proposal.placement is not None))
+    def placements(self) -> tuple[Placement, ...]:
+        """The best ones, where a search may begin."""
+        return tuple(held.proposal.placement for held in self.pool if held.proposal.placement is not None)
 
     def closed(self, gap: float) -> bool:
         """Nothing is left to find."""
