@@ -22,6 +22,7 @@ _HOMES = {
     "Device": "placewise.model.cluster",
     "Graph": "placewise.model.graph",
     "GraphBuilder": "placewise.model.builder",
+    "Leaderboard": "placewise.api",
     "Link": "placewise.model.cluster",
     "Objective": "placewise.model.problem",
     "Placement": "placewise.model.placement",
@@ -31,6 +32,7 @@ _HOMES = {
     "Result": "placewise.model.result",
     "Wishes": "placewise.wishes",
     "build": "placewise.building",
+    "compare": "placewise.api",
     "judge": "placewise.simulate",
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
@@ -45,6 +47,7 @@ __all__ = [
     "Device",
     "Graph",
     "GraphBuilder",
+    "Leaderboard",
     "Link",
     "Objective",
     "Placement",
@@ -54,6 +57,7 @@ __all__ = [
     "Result",
     "Wishes",
     "build",
+    "compare",
     "judge",
     "lower_bound",
     "place",
@@ -61,7 +65,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from placewise.api import Plan, place
+    from placewise.api import Leaderboard, Plan, compare, place
     from placewise.building import build
     from placewise.catalog import read_cluster
     from placewise.errors import PlacewiseError

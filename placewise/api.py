@@ -7,16 +7,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from placewise.building import Devices, build
+from placewise.building import Devices, build, start_of
 from placewise.errors import InputError
+from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
 from placewise.opening import Model
-from placewise.placers.base import Budget, OnProgress, ignore
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.placing import place as place_problem
 from placewise.report.console import plain, result_view
+from placewise.report.leaderboard import format_for, text_of
+from placewise.studies.compare import Entry, best_bound, board_of, parse_placers
+from placewise.studies.compare import compare as run_all
 from placewise.units import parse_seconds
 from placewise.wishes import Rules, Wishes
 
@@ -99,6 +103,7 @@ def place(
     optimizer: str | None = None,
     frozen: str | Sequence[str] = (),
     inputs: Any = None,
+    start: str | os.PathLike[str] | Placement | None = None,
     budget: Budget | float | str | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
@@ -108,8 +113,9 @@ def place(
     `model` is a path (ONNX, torch.export, OpenVINO, TensorFlow, a Hugging Face configuration, a published workload, a
     PipeDream profile, a graph or problem file), "zoo:NAME", "hf:NAME", a Graph, a Problem, or a PyTorch module with
     example `inputs` (a tuple, or a mapping of arguments by name); `devices` a line such as ``"2xA100-80GB,cpu"``,
-    ``"this"``, a TOML path, a mapping of device to memory, or a Cluster. `budget` may be seconds, also as "60s". The
-    other wishes are those of `placewise.wishes.Wishes`.
+    ``"this"``, a TOML path, a mapping of device to memory, or a Cluster. `start` is where to start
+    from: a plan, a published split or a Placement. `budget` may be seconds, also as "60s". The other wishes are those
+    of `placewise.wishes.Wishes`.
     Raises PlacewiseError; an infeasible problem is a plan whose status says so.
     """
     wished: dict[str, Any] = {
@@ -120,7 +126,62 @@ def place(
         "frozen": frozen,
     }  # fmt: skip
     problem = build(model, devices, Wishes(**wished), inputs=inputs)
-    return Plan(place_problem(problem, placer, _budget(budget), options=options, on_progress=on_progress))
+    hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
+    return Plan(place_problem(problem, placer, _budget(budget), options=options, hints=hints, on_progress=on_progress))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Leaderboard:
+    """The answer of `compare`: an entry per placer, the best first, and the same as a text or a file."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def best(self) -> Plan | None:
+        """The best plan; None if no placer found one."""
+        first = next(iter(self.entries), None)
+        return None if first is None or first.result is None or first.result.placement is None else Plan(first.result)
+
+    @property
+    def lower_bound(self) -> float:
+        """Seconds that no placement can beat: the best bound that any of them proved."""
+        return best_bound(self.entries)
+
+    def text(self, form: str = "table") -> str:
+        """The leaderboard as `table`, `json`, `csv` or `markdown`. Raises InputError."""
+        return text_of(board_of(self.entries), format_for(None, form))
+
+    def save(self, path: str | os.PathLike[str], form: str | None = None) -> None:
+        """Write it, atomically, in that format or in that of the file's suffix. Raises InputError, OutputError."""
+        written = text_of(board_of(self.entries), format_for(path, form))
+        with atomic_write(path) as file:
+            file.write(written)
+
+    def __repr__(self) -> str:
+        found = sum(entry.value < float("inf") for entry in self.entries)
+        return f"Leaderboard({found} of {len(self.entries)} placers have a placement; the best: {self.best!r})"
+
+
+def compare(
+    model: Model,
+    devices: Devices | None = None,
+    *,
+    placers: str | Sequence[str] = "all",
+    expert: str | os.PathLike[str] | Placement | None = None,
+    inputs: Any = None,
+    budget: Budget | float | str | None = None,
+    on_progress: OnProgress = ignore,
+    **wishes: Any,
+) -> Leaderboard:
+    """Run several placers (names, or "all") on one problem, each with the whole `budget` for itself.
+
+    `model`, `devices`, `inputs` and the wishes (`objective`, `dims`, …) are those of `place`. `expert` is a human's
+    placement, a plan or a published split: the placer `expert` takes it, and no other. Raises PlacewiseError.
+    """
+    names = parse_placers(placers if isinstance(placers, str) else ",".join(placers))
+    problem = build(model, devices, Wishes(**wishes), inputs=inputs)
+    human = None if expert is None else start_of(expert, problem)
+    return Leaderboard(run_all(problem, names, _budget(budget), expert=human, on_progress=on_progress))
 
 
 def _budget(budget: Budget | float | str | None) -> Budget | None:

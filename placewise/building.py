@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from placewise.catalog import read_cluster
 from placewise.costing.measured import load_measured
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
-from placewise.errors import InputError
+from placewise.errors import InputError, PlanError
 from placewise.files.cluster_file import cluster_of
 from placewise.files.costs_file import load_costs
 from placewise.files.format import format_name
@@ -28,6 +29,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.opening import Model, name_of, open_model, replayed
 from placewise.readers.base import Reading
+from placewise.simulate import judge
 from placewise.wishes import NO_WISHES, Wishes
 
 Devices = str | Path | Mapping[Any, object] | Cluster
@@ -64,6 +66,24 @@ def build_for_plan(
     if devices is None and made is not None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
     return read_placement(plan, _problem(reading, name_of(model), devices, wishes))
+
+
+def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placement:
+    """A placement, or that of a plan or a published split, for a search on `problem` to start from.
+
+    Raises PlanError if it belongs to another model or breaks a rule.
+    """
+    if isinstance(start, Placement):
+        where, asked, placement = "the placement to start from", problem, start
+        if len(placement) != problem.n_ops:
+            raise PlanError(f"has {len(placement)} ops, and the model {problem.n_ops}", where=where)
+    else:
+        where, (asked, placement) = str(start), read_placement(start, problem)
+    broken = judge(asked, placement).violations
+    if broken:
+        said = "; ".join(f"{violation.kind}: {violation.message}" for violation in broken)
+        raise PlanError(f"breaks a rule: {said}", where=where, remedy="mend it, or start without it")
+    return placement
 
 
 def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishes) -> Problem:

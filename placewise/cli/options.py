@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -103,38 +106,62 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress an
 
 
 def wishes_of(
-    objective: str | None,
-    execution: str | None,
-    communication: str | None,
-    memory: str | None,
-    contiguous: bool | None,
-    headroom: str | None,
-    pins: list[str] | None,
-    forbidden: list[str] | None,
-    dims: list[str] | None,
-    view: str | None,
-    costs: list[str] | None,
-    graph: str | None,
-    convex: bool,
-    *,
-    replicas: str | None,
-    step_samples: int | None,
-    schedule: str | None,
-    dtype: str | None,
-    optimizer: str | None,
-    freeze: list[str] | None,
+    objective: ObjectiveName = None,
+    dim: Dims = None,
+    execution: Execution = None,
+    communication: Communication = None,
+    memory: Memory = None,
+    contiguous: Contiguous = None,
+    convex: Convex = False,
+    replicas: Replicas = None,
+    step_samples: StepSamples = None,
+    schedule: Schedule = None,
+    view: View = None,
+    costs: Costs = None,
+    graph: GraphName = None,
+    optimizer: Optimizer = None,
+    freeze: Freeze = None,
+    dtype: Dtype = None,
+    pin: Pins = None,
+    forbid: Forbidden = None,
+    headroom: Headroom = None,
 ) -> Wishes:
-    """The shared options as `Wishes`. Raises InputError."""
+    """The options that say what is wanted, as `Wishes`. Raises InputError."""
     from placewise.units import parse_fraction
     from placewise.wishes import Wishes
 
     most: Any = replicas
     return Wishes(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
-        _rules(pins, "--pin"), _rules(forbidden, "--forbid"), parse_dims(dims), view, tuple(costs or ()), graph,
+        _rules(pin, "--pin"), _rules(forbid, "--forbid"), parse_dims(dim), view, tuple(costs or ()), graph,
         convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
         frozen=tuple(freeze or ()),
     )  # fmt: skip
+
+
+def wishing(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options of `wishes_of` in the place of its parameter `wishes`, which they fill."""
+    shared, parameters = _parameters(wishes_of), dict[str, inspect.Parameter]()
+    for name, parameter in _parameters(command).items():
+        parameters |= shared if name == "wishes" else {name: parameter}
+
+    @functools.wraps(command)
+    def run(**given: Any) -> None:
+        wishes = wishes_of(**{name: given.pop(name) for name in shared})
+        command(wishes=wishes, **given)
+
+    run.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
+    run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
+    return run
+
+
+def _parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """The parameters of a function by name, all by keyword, with their types as objects."""
+    hints = get_type_hints(command, localns={"Wishes": Any}, include_extras=True)
+    return {
+        name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in inspect.signature(command).parameters.items()
+    }
 
 
 def budget_of(time_limit: str | None, gap: str, seed: int) -> Budget:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,38 +12,28 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 from placewise.errors import InputError
 
+if TYPE_CHECKING:
+    from placewise.wishes import Wishes
+
 
 @guarded
+@opt.wishing
 def place(
     model: opt.Model,
     devices: opt.Devices = None,
-    objective: opt.ObjectiveName = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here.")] = None,
-    dim: opt.Dims = None,
     placer: Annotated[str, typer.Option(help="Which placer; 'auto' picks.", rich_help_panel="Search")] = "auto",
     option: Annotated[
         list[str] | None, typer.Option("--option", help="NAME=VALUE for the placer.", rich_help_panel="Search")
     ] = None,
+    start: Annotated[
+        Path | None, typer.Option(help="Start from this plan or published split.", rich_help_panel="Search")
+    ] = None,
     time_limit: opt.TimeLimit = None,
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
-    execution: opt.Execution = None,
-    communication: opt.Communication = None,
-    memory: opt.Memory = None,
-    contiguous: opt.Contiguous = None,
-    convex: opt.Convex = False,
-    replicas: opt.Replicas = None,
-    step_samples: opt.StepSamples = None,
-    schedule: opt.Schedule = None,
-    view: opt.View = None,
-    costs: opt.Costs = None,
-    graph: opt.GraphName = None,
-    optimizer: opt.Optimizer = None,
-    freeze: opt.Freeze = None,
-    dtype: opt.Dtype = None,
-    pin: opt.Pins = None,
-    forbid: opt.Forbidden = None,
-    headroom: opt.Headroom = None,
+    *,
+    wishes: Wishes,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -51,24 +41,21 @@ def place(
 
     Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
     """
-    from placewise.building import build
+    from placewise.building import build, start_of
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.model.result import Outcome, Reason
+    from placewise.placers.base import NO_HINTS, Hints
     from placewise.placing import place as place_problem
 
     listen(quiet)
-    wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
-        freeze=freeze,
-    )  # fmt: skip
     budget = opt.budget_of(time_limit, gap, seed)
     if output is not None:
         ensure_writable(output)
     with progress(quiet, budget.seconds) as on_progress:
         problem = build(model, devices, wishes)
-        result = place_problem(problem, placer, budget, options=_typed(option), on_progress=on_progress)
+        hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
+        result = place_problem(problem, placer, budget, options=_typed(option), hints=hints, on_progress=on_progress)
     warn_of(problem, devices, quiet)
     if output is not None and result.placement is not None:
         save_plan(result, output)

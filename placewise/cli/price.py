@@ -17,38 +17,17 @@ if TYPE_CHECKING:
 
 
 @guarded
+@opt.wishing
 def simulate(
     model: opt.Model,
     plan: opt.PlanPath,
     devices: opt.Devices = None,
-    objective: opt.ObjectiveName = None,
-    dim: opt.Dims = None,
-    execution: opt.Execution = None,
-    communication: opt.Communication = None,
-    memory: opt.Memory = None,
-    contiguous: opt.Contiguous = None,
-    convex: opt.Convex = False,
-    replicas: opt.Replicas = None,
-    step_samples: opt.StepSamples = None,
-    schedule: opt.Schedule = None,
-    view: opt.View = None,
-    costs: opt.Costs = None,
-    graph: opt.GraphName = None,
-    optimizer: opt.Optimizer = None,
-    freeze: opt.Freeze = None,
-    dtype: opt.Dtype = None,
-    pin: opt.Pins = None,
-    forbid: opt.Forbidden = None,
-    headroom: opt.Headroom = None,
+    *,
+    wishes: Wishes,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
-    wishes = opt.wishes_of(
-        objective, execution, communication, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
-        freeze=freeze,
-    )  # fmt: skip
     problem, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json(_document(judgement))
@@ -59,37 +38,17 @@ def simulate(
 
 
 @guarded
+@opt.wishing
 def check(
     model: opt.Model,
     plan: opt.PlanPath,
     devices: opt.Devices = None,
-    objective: opt.ObjectiveName = None,
-    dim: opt.Dims = None,
-    execution: opt.Execution = None,
-    memory: opt.Memory = None,
-    contiguous: opt.Contiguous = None,
-    convex: opt.Convex = False,
-    replicas: opt.Replicas = None,
-    step_samples: opt.StepSamples = None,
-    schedule: opt.Schedule = None,
-    view: opt.View = None,
-    costs: opt.Costs = None,
-    graph: opt.GraphName = None,
-    optimizer: opt.Optimizer = None,
-    freeze: opt.Freeze = None,
-    dtype: opt.Dtype = None,
-    pin: opt.Pins = None,
-    forbid: opt.Forbidden = None,
-    headroom: opt.Headroom = None,
+    *,
+    wishes: Wishes,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
-    wishes = opt.wishes_of(
-        objective, execution, None, memory, contiguous, headroom, pin, forbid, dim, view, costs, graph, convex,
-        replicas=replicas, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
-        freeze=freeze,
-    )  # fmt: skip
     _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
