@@ -40,7 +40,7 @@ def sums(values: Floats, row: npt.NDArray[np.integer], n: int) -> Floats:
 def merged_tensors(graph: Graph, op: Ints, n: int) -> Crossing:
     """One tensor for all that a coarse op makes for the same others; `op` [n_ops] is each op's coarse op, of n."""
     tensors, n_fine = graph.tensors, graph.n_tensors
-    maker = np.where(tensors.producer >= 0, op[tensors.producer], -1) if n_fine else np.zeros(0, np.int64)
+    maker = frozen(np.where(tensors.producer >= 0, op[tensors.producer], -1), np.int32)
     tensor = np.repeat(np.arange(n_fine), np.diff(graph.consumer_offsets))
     reader = op[graph.consumers]
     leaves = reader != maker[tensor]
