@@ -93,8 +93,8 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
     needed = holdings(problem, component, n).totals()
     able = np.isfinite(times) & (needed[:, None] <= capacity[first])
     whole = np.where(able, np.floor(np.where(able, times, 0.0) * scale), float(NEVER)).astype(np.int64)
-    size, weight, storages = _sizes(problem, component, n)
-    tensors, kept = _tensors(problem, component, n, np.asarray(transfers.any(axis=(0, 1))))
+    size, weight, storages = resident_sizes(problem, component, n)
+    tensors, kept = crossing_tensors(problem, component, n, np.asarray(transfers.any(axis=(0, 1))))
     costs = StageCosts(
         seconds=frozen(whole, np.int64),
         size=size,
@@ -168,7 +168,7 @@ def _classes(
     return tuple(tuple(devices) for devices in groups.values()), rate_of, distinct
 
 
-def _sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, Longs, dict[str, npt.NDArray[Any]]]:
+def resident_sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, Longs, dict[str, npt.NDArray[Any]]]:
     """Bytes of each component [n] with the weights that only it uses, these weights, and the storages of several."""
     held = holdings(problem, component, n)
     own = np.bincount(held.storage, minlength=len(held.stored))[held.storage] == 1
@@ -185,7 +185,9 @@ def _sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, Longs, dic
     )
 
 
-def _tensors(problem: Problem, component: Ints, n: int, priced: Bools) -> tuple[dict[str, npt.NDArray[Any]], Bools]:
+def crossing_tensors(
+    problem: Problem, component: Ints, n: int, priced: Bools
+) -> tuple[dict[str, npt.NDArray[Any]], Bools]:
     """The `priced` tensors that leave a component, as columns of `StageCosts`, and a mask of them."""
     graph = problem.graph
     producer = np.where(graph.tensors.producer < 0, -1, component[graph.tensors.producer])
