@@ -1,0 +1,120 @@
+"""From fine to coarse: labels, each of which groups the groups of the one before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.coarsen.chains import sole_children, sole_parents
+from placewise.coarsen.heavy import heavy_edges
+from placewise.coarsen.merging import sums
+from placewise.coarsen.quotient import Limits, Quotient, dense, joined, quotient_of
+from placewise.model.columns import Ints
+from placewise.model.problem import Problem
+from placewise.simulate.contract import strong_components
+from placewise.simulate.kernels import kernel
+
+Grouping = Callable[[Quotient, Limits], Ints]
+
+RATIO = 4.0
+"""So many times fewer groups from one level to the next, about."""
+SLACK = 2.0
+"""So many times the mean seconds of a level's groups, at most, in one of them."""
+LUMP = 0.05
+"""Of the smallest memory, the share that any group may take."""
+STALLED = 0.95
+"""A pass that leaves a larger share of the groups is the last of its kind."""
+
+
+def hierarchy(
+    problem: Problem,
+    *,
+    wanted: int,
+    key: npt.NDArray[np.integer] | None = None,
+    start: Ints | None = None,
+    ratio: float = RATIO,
+) -> list[Ints]:
+    """Labels [n_ops] from fine to coarse, until there are about `wanted` groups; none where there are no more.
+
+    No label makes a cycle in the graph of components. `key` [n_ops] tells apart what is never grouped (say, the
+    devices of a placement that the groups must be able to express); `start`, a label, makes the first level, but
+    where it mixes keys, makes cycles or exceeds the limits.
+    """
+    component, quotient = quotient_of(problem, key)
+    number, found = component, []
+    if start is not None and problem.n_ops:
+        label = _sound(quotient, _of_components(component, quotient.n, start), _limits(problem, quotient, wanted))
+        fresh, quotient = joined(quotient, label)
+        number = fresh[number]
+        found.append(number)
+    while quotient.n > wanted:
+        before = quotient.n
+        target = max(float(wanted), quotient.n / ratio)
+        number, quotient = _coarser(number, quotient, target, _limits(problem, quotient, target))
+        if quotient.n > STALLED * before:
+            break
+        found.append(number)
+    return found
+
+
+def _coarser(number: Ints, quotient: Quotient, target: float, limits: Limits) -> tuple[Ints, Quotient]:
+    """Chains, then heavy edges, again and again until the target is met or nothing much happens."""
+    passes: tuple[Grouping, ...] = (sole_children, sole_parents, heavy_edges)
+    before = np.inf
+    while target < quotient.n < STALLED * before:
+        before = quotient.n
+        for group in passes:
+            if quotient.n > target:
+                fresh, quotient = joined(quotient, dense(group(quotient, limits)))
+                number = fresh[number]
+    if quotient.n > 2 * target:
+        fresh, quotient = joined(quotient, intervals(quotient, limits))
+        number = fresh[number]
+    return number, quotient
+
+
+def _limits(problem: Problem, quotient: Quotient, target: float) -> Limits:
+    """A little more than an even share each, so that balance and packing stay possible."""
+    room = problem.capacity[np.isfinite(problem.capacity)].min(initial=np.inf)
+    share = SLACK / max(target, 1.0)
+    most = share * float(quotient.bytes.sum())
+    return Limits(share * float(quotient.seconds.sum()), max(most, LUMP * room) if np.isfinite(room) else np.inf)
+
+
+def _of_components(component: Ints, n: int, label: Ints) -> Ints:
+    """The label [n] of each component: that of its first op."""
+    first = np.full(n, len(component), np.int64)
+    np.minimum.at(first, component, np.arange(len(component)))
+    return label[first]
+
+
+def _sound(quotient: Quotient, label: Ints, limits: Limits) -> Ints:
+    """The labels [n] where they keep the limits, do not mix keys and make no cycles; single groups elsewhere."""
+    pure = dense(label.astype(np.int64) * (int(quotient.key.max(initial=0)) + 1) + quotient.key)
+    n = int(pure.max(initial=-1)) + 1
+    seconds, held = sums(quotient.seconds, pure, n), sums(quotient.bytes, pure, n)
+    component, _ = strong_components(pure[quotient.tail], pure[quotient.head], n)
+    bad = (seconds > limits.seconds) | (held > limits.bytes) | (np.bincount(component, minlength=1)[component] > 1)
+    alone = bad[pure]
+    pure[alone] = n + np.arange(int(alone.sum()))
+    return dense(pure)
+
+
+def intervals(quotient: Quotient, limits: Limits) -> Ints:
+    """Labels [n]: neighbours in the order of the groups, as many together as the limits allow."""
+    label = np.empty(quotient.n, np.int32)
+    _cut(quotient.key, quotient.seconds, quotient.bytes, *limits, label)
+    return label
+
+
+@kernel
+def _cut(key, seconds, size, most_seconds, most_bytes, label):
+    spent, held, found = 0.0, 0.0, -1
+    for node in range(len(label)):
+        spent += seconds[node]
+        held += size[node]
+        if node == 0 or key[node] != key[node - 1] or spent > most_seconds or held > most_bytes:
+            spent, held, found = seconds[node], size[node], found + 1
+        label[node] = found

@@ -1,0 +1,32 @@
+"""Scopes: ops of one layer, or of one step of a layer, are one group.
+
+A scope is a path of names; its numbers count what repeats: ``encoder.layer.3.forward.step.17.dropout`` is a part of
+step 17 of layer 3.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.coarsen.quotient import dense
+from placewise.model.columns import Ints
+from placewise.model.problem import Problem
+
+
+def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:
+    """Labels [n_ops]: blocks whose first ops have one scope, cut off behind so many of its numbers (None: all)."""
+    scope = problem.graph.ops.scope
+    known: dict[str, int] = {}
+    code = np.array([known.setdefault(_stem(path, numbers), len(known)) for path in scope.values], np.int32)
+    first = np.unique(problem.block, return_index=True)[1]
+    return dense(code[scope.codes[first]])[problem.block] if problem.n_ops else np.zeros(0, np.int32)
+
+
+def _stem(path: str, numbers: int | None) -> str:
+    """The path up to and with its last number, or the one that is `numbers`-th; all of it if it has none."""
+    parts = path.split(".")
+    places = [place for place, part in enumerate(parts) if part.isdigit()]
+    if not places:
+        return path
+    last = places[-1] if numbers is None else places[min(numbers, len(places)) - 1]
+    return ".".join(parts[: last + 1])
