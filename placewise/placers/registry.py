@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any, cast, get_args, get_type_hints
 
 from placewise.errors import MissingExtraError, PlacerError
@@ -23,10 +24,14 @@ _PLACERS = {
     "pack": "placewise.placers.exact.pack:PackPlacer",
     "paths": "placewise.placers.exact.paths:PathsPlacer",
     "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
+    "random": "placewise.placers.heuristic.random:RandomPlacer",
+    "round_robin": "placewise.placers.heuristic.round_robin:RoundRobinPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
     "temper": "placewise.placers.heuristic.temper:TemperPlacer",
     "windows": "placewise.placers.exact.windows:WindowsPlacer",
 }
+_NEEDS = {"metis": ("pymetis", "partition"), "mincut": ("mtkahypar", "partition")}
+"""The library of a placer that not everybody has, and the extra that brings it."""
 
 
 def names() -> tuple[str, ...]:
@@ -44,14 +49,20 @@ def placer_class(name: str) -> type[Any]:
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("placewise"):
             raise
-        raise MissingExtraError(f"the placer {name!r} ({error.name})", "learn") from error
+        raise MissingExtraError(f"the placer {name!r} ({error.name})", _NEEDS.get(name, ("", "learn"))[1]) from error
 
 
 def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
-    """A placer by name. Options are the fields of the placer's `Options`; PlacerError tells those that are not."""
+    """A placer by name. Options are the fields of the placer's `Options`; PlacerError tells those that are not.
+
+    Raises MissingExtraError where a library that the placer needs is not installed.
+    """
     if options is not None and (not isinstance(options, Mapping) or not all(isinstance(key, str) for key in options)):
         raise PlacerError(f"options are {options!r}", remedy="give names and values, like {'max_ideals': 100000}")
     kind = placer_class(name)
+    library, extra = _NEEDS.get(name, ("", ""))
+    if library and find_spec(library) is None:
+        raise MissingExtraError(f"the placer {name!r} ({library})", extra)
     known = {f.name: f for f in dataclasses.fields(kind.Options)} if hasattr(kind, "Options") else {}
     stranger = next((key for key in options or {} if key not in known), None)
     if stranger is not None:

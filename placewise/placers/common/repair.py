@@ -1,0 +1,91 @@
+"""Placements that do not fit, made to fit: blocks move where they may run, as few bytes and as near as possible.
+
+First every device that is too full gives up the blocks whose move costs least per byte. Where that is not enough, a
+local search shifts and exchanges pairs of blocks until no byte is too many: excess travels from device to device like
+an ejection chain, and a kick goes on where no pair helps. Activations are measured, taken off what devices may use,
+and the search goes on with what is left.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints, Longs, offsets_of
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.placers.base import Stopwatch
+from placewise.placers.common.holdings import holdings, may_run
+from placewise.placers.parts.settle import Cargo, settle
+from placewise.simulate.memory import device_memory
+
+ROUNDS = 12
+"""So often are activations measured."""
+
+
+def cargo_of(problem: Problem) -> Cargo:
+    """The blocks of a problem."""
+    n, block = problem.n_blocks, problem.block
+    held = holdings(problem, block, n)
+    users = np.bincount(held.storage, minlength=len(held.stored))
+    private = users[held.storage] == 1
+    own = held.state.copy()
+    np.add.at(own, held.group[private], held.stored[held.storage[private]])
+    runs = may_run(problem, block, n)
+    seconds = np.where(problem.allowed, problem.costs.op_seconds, 0.0)
+    damage = np.stack([np.bincount(block, weights=column, minlength=n) for column in seconds.T], axis=1)
+    near, other, pull = _affinity(problem)
+    return Cargo(
+        own, offsets_of(held.group[~private], n), held.storage[~private].astype(np.int32), held.stored,
+        runs, np.where(runs, damage, np.inf), near, other, pull,
+    )  # fmt: skip
+
+
+def _affinity(problem: Problem) -> tuple[Longs, Ints, Floats]:
+    """Blocks joined by tensors, as rows of neighbours, with the seconds of the tensors at the slowest link."""
+    graph, block, n = problem.graph, problem.block, problem.n_blocks
+    cost = problem.costs.transfer_seconds.max(axis=1, initial=0.0)
+    count = np.diff(graph.consumer_offsets)
+    tensor = np.repeat(np.arange(graph.n_tensors), count)
+    maker = graph.tensors.producer[tensor]
+    made = maker >= 0
+    tail, head = block[maker[made]].astype(np.int64), block[graph.consumers[made]].astype(np.int64)
+    seconds = (cost / np.maximum(count, 1))[tensor[made]]
+    crosses = tail != head
+    tail, head, seconds = tail[crosses], head[crosses], seconds[crosses]
+    key, inverse = np.unique(np.concatenate((tail * n + head, head * n + tail)), return_inverse=True)
+    pull = np.bincount(inverse, weights=np.concatenate((seconds, seconds)), minlength=len(key))
+    rows = key // max(n, 1)
+    return offsets_of(rows, n), (key - rows * n).astype(np.int32), pull.astype(np.float64)
+
+
+def repair(
+    problem: Problem, device: Ints, *, cargo: Cargo | None = None, seed: int = 0, watch: Stopwatch | None = None
+) -> Ints | None:
+    """A placement [n_ops] near `device` that keeps support, pins, colocation and memory; None if none is found.
+
+    The shape of stages is not looked at. A block that stands on several devices goes to that of its first op.
+    """
+    if not problem.n_ops:
+        return np.zeros(0, np.int32)
+    cargo = cargo or cargo_of(problem)
+    if not cargo.runs.any(axis=1).all():
+        return None
+    home = np.empty(problem.n_blocks, np.int32)
+    home[problem.block[::-1]] = device[::-1]
+    room = problem.capacity.copy()
+    for round_ in range(ROUNDS):
+        if not settle(cargo, home, room, seed=seed + round_):
+            return None
+        placed: Ints = home[problem.block]
+        resident, peak = device_memory(problem, Placement(placed))
+        if (peak <= problem.capacity).all():
+            return placed
+        if watch is not None and watch.out:
+            return None
+        live = peak - resident
+        over = peak > problem.capacity
+        spare = 1.0 + 0.02 * round_
+        room = np.where(over, np.minimum(room, problem.capacity - np.ceil(spare * live)), room)
+        if (room < 0).any():
+            return None
+    return None

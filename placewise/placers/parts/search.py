@@ -1,0 +1,215 @@
+"""Rounds of windows for throughput: cut parts out of the best placement, have them solved, take what is no worse.
+
+Parts of chains go to `dp`, others to `cpsat`, both through the registry; several at once, each in a thread of its own.
+An answer is taken if the judge finds its loads no higher, the largest first: so a window helps also where it cannot
+reach every device that sets the value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise.model.columns import Floats
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import OPTIMAL_GAP, Bound, Improvement, Proposal, Reason, gap_of
+from placewise.placers.base import Budget, Evaluate, Hints, OnProgress, Progress, Stopwatch
+from placewise.placers.common.alike import relabelled
+from placewise.placers.common.worth import worth
+from placewise.placers.parts.choice import KINDS, choose
+from placewise.placers.parts.units import units_of
+from placewise.placers.parts.window import Part, Window, cut
+from placewise.placers.registry import create
+from placewise.simulate import simulate
+
+SOLVERS = {True: ("dp", {"max_ideals": 60_000}), False: ("cpsat", {})}
+"""For parts of chains, and for others: the placer and its options."""
+SMALLEST = 8
+LARGEST = {True: 4000, False: 400}
+"""Groups in a window, of chains and of others."""
+MOST_INSIDE = 4
+SLICE = 1.0
+"""The most seconds for one window."""
+WORK = 1
+"""The most of a solver's own work on one window where the budget has no seconds."""
+ROUNDS = 8
+"""Rounds of windows where the budget has no limit."""
+STALE = 40
+"""Windows in a row that held all there is, were solved, and changed nothing: then nothing is left to find."""
+WORTH = 1e-12
+"""What is gained below this share is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """A placement that keeps the rules, its value, and the loads of devices [n_devices]."""
+
+    placement: Placement
+    value: float
+    loads: Floats
+
+    def key(self) -> tuple[float, ...]:
+        return (self.value, *np.sort(self.loads)[::-1].tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    part: Part
+    kind: str
+    found: Proposal
+    finished: bool
+    whole: bool
+
+
+class Search:
+    """One call: the best placement so far, and how large windows of each kind are."""
+
+    def __init__(
+        self,
+        problem: Problem,
+        starts: Sequence[Placement],
+        watch: Stopwatch,
+        bound: Bound,
+        *,
+        size: int,
+        together: int,
+        evaluate: Evaluate | None,
+        on_progress: OnProgress,
+    ) -> None:
+        self._problem, self._watch, self._bound, self._evaluate = problem, watch, bound, evaluate
+        self._tell, self._together = on_progress, together
+        self._chained = problem.constraints.contiguous
+        self._rng = np.random.default_rng(watch.budget.seed)
+        self._size = dict.fromkeys(KINDS, float(size))
+        self.reason = Reason.FINISHED
+        self.history: list[Improvement] = []
+        judged = [state for state in map(self._judged, starts) if state is not None]
+        self._now = min(judged, key=_State.key, default=None)
+
+    @property
+    def found(self) -> bool:
+        return self._now is not None
+
+    @property
+    def closed(self) -> bool:
+        """Nothing is left to find."""
+        gap = max(self._watch.budget.gap, OPTIMAL_GAP)
+        return self._now is not None and gap_of(self._now.value, self._bound.value) <= gap
+
+    def answer(self, notes: tuple[str, ...] = ()) -> Proposal:
+        """The best placement, devices named by their first op."""
+        if self._now is None:
+            return Proposal(None, self._bound, self.reason, (*notes, "no placement was found that keeps the rules"))
+        named = relabelled(self._problem, self._now.placement)
+        return Proposal(named, self._bound, self.reason, notes, history=tuple(self.history))
+
+    def run(self) -> None:
+        """Windows until the budget is used up or nothing is left to find."""
+        self._units = units_of(self._problem)
+        rounds, stale, told, budget = 0, 0, 0.0, self._watch.budget
+        most = ROUNDS if budget.iterations is None and not np.isfinite(budget.seconds) else budget.iterations or np.inf
+        if budget.iterations == 0 or self._problem.n_devices < 2:
+            return
+        with ThreadPoolExecutor(self._together) as pool:
+            while not self.closed and rounds < most and stale < STALE:
+                if self._watch.out:
+                    self.reason = Reason.TIME_LIMIT
+                    return
+                answers = self._round(pool)
+                if answers is None:
+                    self.reason = Reason.INTERRUPTED
+                    return
+                changed = self._take(answers)
+                alone = all(answer.whole and answer.finished for answer in answers)
+                stale = stale + 1 if alone and not changed else 0
+                rounds += 1
+                if self._watch.elapsed > told + 0.5 and self._now is not None:
+                    told = self._watch.elapsed
+                    self._tell(Progress("windows", told, f"round {rounds}", self._now.value, self._bound.value))
+
+    def _round(self, pool: ThreadPoolExecutor) -> list[_Answer] | None:
+        """The answers to some windows, None after Ctrl-C."""
+        assert self._now is not None
+        jobs: list[Future[_Answer]] = []
+        try:
+            for number in range(self._together):
+                kind = KINDS[int(self._rng.integers(len(KINDS)))]
+                size, n_inside = round(self._size[kind]), int(self._rng.integers(2, MOST_INSIDE + 1))
+                home = self._units.home(self._now.placement.device)
+                window = choose(kind, self._units, home, self._now.loads, size, n_inside, self._rng)
+                seed = int(self._rng.integers(1 << 30))
+                jobs.append(pool.submit(self._solve, kind, window, self._now.placement, seed + number))
+            return [_result(job) for job in jobs]
+        except KeyboardInterrupt:
+            for job in jobs:
+                job.cancel()
+            return None
+
+    def _solve(self, kind: str, window: Window, now: Placement, seed: int) -> _Answer:
+        part = cut(self._problem, self._units, now, window)
+        name, options = SOLVERS[self._chained]
+        watch = Stopwatch(self._budget(seed))
+        found = create(name, options).propose(part.coarse.problem, watch.budget, hints=Hints((part.hint,)))
+        timely = watch.budget.seconds == np.inf or watch.elapsed < 0.8 * SLICE
+        finished = found.reason in (Reason.FINISHED, Reason.PROVED) and timely
+        whole = len(window.devices) == self._problem.n_devices and len(np.unique(window.group)) == self._units.n
+        return _Answer(part, kind, found, finished, whole)
+
+    def _budget(self, seed: int) -> Budget:
+        if np.isfinite(self._watch.budget.seconds):
+            return Budget(min(SLICE, self._watch.left), gap=OPTIMAL_GAP, seed=seed)
+        return Budget(iterations=WORK, gap=OPTIMAL_GAP, seed=seed)
+
+    def _take(self, answers: list[_Answer]) -> bool:
+        """Go on from answers that are no worse; whether one was better. Sizes of windows follow their solvers."""
+        better = False
+        for answer in answers:
+            grow = 1.15 if answer.finished else 0.8
+            size = min(self._size[answer.kind] * grow, LARGEST[self._chained], self._units.n)
+            self._size[answer.kind] = max(size, SMALLEST)
+            if answer.found.placement is not None:
+                better |= self._offer(answer.part.whole(answer.found.placement), answer.part)
+        return better
+
+    def _offer(self, placement: Placement, part: Part) -> bool:
+        now = self._now
+        assert now is not None
+        if now.placement is not part.now and not self._chained:
+            mixed = np.where(
+                part.inside & (placement.device != part.now.device), placement.device, now.placement.device
+            )
+            placement = replace(now.placement, device=mixed)
+        if placement == now.placement:
+            return False
+        state = self._judged(placement)
+        if state is None or state.key() > now.key():
+            return False
+        self._now = state
+        if state.value < now.value * (1 - WORTH):
+            self.history.append(Improvement(self._watch.elapsed, state.value, "windows"))
+        return any(a < b * (1 - WORTH) for a, b in zip(state.key(), now.key(), strict=True))
+
+    def _judged(self, placement: Placement) -> _State | None:
+        judgement = simulate(self._problem, placement)
+        if not judgement.valid or not np.isfinite(judgement.value):
+            return None
+        value = judgement.value
+        if self._evaluate is not None:
+            value = worth(self._problem, placement, self._evaluate)
+        loads = np.array([use.load for use in judgement.devices])
+        return _State(placement, value, loads) if np.isfinite(value) else None
+
+
+def _result(job: Future[_Answer]) -> _Answer:
+    """A future's result; waits in small steps, so that Ctrl-C is heard."""
+    while True:
+        try:
+            return job.result(timeout=0.1)
+        except NotYet:
+            if job.done():
+                raise
