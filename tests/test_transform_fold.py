@@ -12,6 +12,7 @@ from onnx_files import integers, model, saved, weight
 
 from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
+from placewise.model.tables import Interned
 from placewise.readers.onnx import read_onnx
 from placewise.transform.fold import fold, project_back
 
@@ -52,6 +53,35 @@ def test_shape_arithmetic_goes(tmp_path):
     assert list(graph.ops.kind) == ["Relu", "Reshape"] and graph.weights.name == ("to",)
     assert arguments(graph, 1) == {0: ("tensor", "h"), 1: ("weight", "to")}
     assert list(graph.ops.origin) == [(0,), (4, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("length", [3, 300])
+def test_long_arithmetic_of_known_values_goes(length):
+    """However many ops follow from a constant one after the other, all of them go."""
+    builder = GraphBuilder()
+    known = builder.add_tensor(builder.add_op("c", "Constant"), shape=(2,), dtype="float32")
+    for number in range(length):
+        op = builder.add_op(f"n{number}", "Neg")
+        builder.add_edge(known, op)
+        known = builder.add_tensor(op, shape=(2,), dtype="float32", name=f"v{number}")
+    add = builder.add_op("add", "Add")
+    for tensor in (builder.add_tensor(-1, shape=(2,), dtype="float32"), known):
+        builder.add_edge(tensor, add)
+    builder.add_tensor(add, shape=(2,), dtype="float32", output=True)
+    graph = fold(builder.build())
+    assert graph.ops.name == ("add",) and graph.weights.name == (f"v{length - 1}",)
+
+
+def test_nothing_to_fold():
+    """A graph of which all is needed comes back as it is; a word that no op uses any more is forgotten."""
+    builder = GraphBuilder()
+    op = builder.add_op("a", "Relu", scope="s")
+    builder.add_edge(builder.add_tensor(-1, nbytes=4), op)
+    builder.add_tensor(op, nbytes=4, output=True)
+    graph = builder.build()
+    assert fold(graph) is graph
+    wordy = replace(graph, ops=replace(graph.ops, scope=Interned(("s", "t"), graph.ops.scope.codes)))
+    assert fold(wordy).ops.scope.values == ("s",)
 
 
 def test_shape_that_is_unknown_stays(tmp_path):

@@ -69,6 +69,7 @@ class GraphBuilder:
         self._kind: _Interner[str] = _Interner()
         self._scope: _Interner[str] = _Interner()
         self._attributes: _Interner[Attributes] = _Interner()
+        self._written: dict[str, int] = {}
         self._op_dtype, self._backward, self._phase = array("b"), array("b"), array("b")
         self._group, self._state = array("i"), array("q")
         self._origin = _Shapes()
@@ -105,8 +106,7 @@ class GraphBuilder:
         self._op_name.append(name)
         self._kind.add(kind, kind)
         self._scope.add(scope, scope)
-        clean = plain(attributes or {})
-        self._attributes.add(clean, repr(sorted(clean.items())) if clean else "")
+        self._add_attributes(attributes)
         self._op_dtype.append(dtype_code(dtype))
         self._backward.append(backward)
         self._group.append(group)
@@ -115,6 +115,17 @@ class GraphBuilder:
         self._origin.add(origin)
         self._arguments.append(0)
         return len(self._op_name) - 1
+
+    def _add_attributes(self, attributes: Attributes | None) -> None:
+        """Equal attributes share a code; what is written in the same way as before is equal without a closer look."""
+        written = repr(attributes) if attributes else ""
+        code = self._written.get(written)
+        if code is not None and type(attributes) in (dict, type(None)):
+            self._attributes.codes.append(code)
+            return
+        clean = plain(attributes or {})
+        self._attributes.add(clean, repr(sorted(clean.items())) if clean else "")
+        self._written[written] = self._attributes.codes[-1]
 
     def add_tensor(
         self,

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from placewise.errors import GraphError
-from placewise.model.columns import Bytes8, Ints, Longs, Ragged
+from placewise.model.columns import Bytes8, Ints, Longs, Ragged, distinct
 from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
-from placewise.model.tables import Edges, Tensors, Weights
+from placewise.model.tables import Edges, Interned, Tensors, Weights
 from placewise.transform.boundary import without_boundary
 from placewise.transform.rows import take_ops
 
@@ -25,6 +26,7 @@ _PURE |= {f"aten::{name}" for name in ("bucketize", "complex", "polar", "_weight
 _PURE |= {f"tf::{name}" for name in ("Rsqrt", "Square", "SquaredDifference", "Xlogy", "ZerosLike", "DynamicStitch")}
 """Kinds of foreign domains whose results follow from what they read."""
 _UNPACKS = frozenset({"Cast", "Sub", "Mul"})
+_PASS = ("Identity", "Dropout", "Constant")
 _MEASURES = frozenset({"Shape", "Size"})
 _NEVER = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "If", "Loop", "Scan"})
 _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
@@ -32,6 +34,8 @@ _REARRANGE = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 _MOST_GROWTH = 1 << 10
 """Bytes by which a known value may outgrow what it is made from: shape arithmetic does, a little."""
+_MOST_ROUNDS = 100
+"""Rounds in search of ops that may be known; where results follow from results for longer, all ops are looked at."""
 _TRAINING_MODE = 2  # argument position of Dropout's switch
 
 
@@ -103,7 +107,16 @@ class _Plan:
 def _fold_once(graph: Graph) -> Graph:
     plan = _plan(graph)
     _drop_unused(graph, plan)
-    return _rebuild(graph, plan)
+    return graph if all(plan.kept) and _is_tidy(graph) else _rebuild(graph, plan)
+
+
+def _is_tidy(graph: Graph) -> bool:
+    """Whether every weight and every word of the vocabularies is used."""
+    ops = graph.ops
+    vocabularies: tuple[Interned[Any], ...] = (ops.kind, ops.scope, ops.attributes)
+    columns = [(column.codes, len(column.values)) for column in vocabularies]
+    columns.append((graph.weight_edges.value, len(graph.weights)))
+    return all(len(distinct(codes)) == count for codes, count in columns)
 
 
 def _plan(graph: Graph) -> _Plan:
@@ -113,8 +126,8 @@ def _plan(graph: Graph) -> _Plan:
     training = bool(graph.ops.backward.any())  # weights change then, and Dropout drops
     backward = graph.ops.backward & ~graph.ops.kind.equals("Identity")
     output, fixed = graph.tensors.output.tolist(), (backward | (graph.ops.state_bytes > 0)).tolist()
-    for op, kind in enumerate(graph.ops.kind):
-        makes = graph.outputs_of(op)
+    for op in _candidates(graph):
+        kind, makes = graph.ops.kind[op], graph.outputs_of(op)
         if fixed[op] or not makes or any(output[tensor] for tensor in makes):
             continue
         passed = _passed_on(graph, op, kind, training)
@@ -134,6 +147,22 @@ def _plan(graph: Graph) -> _Plan:
             if kind in _UNPACKS or kind in _REARRANGE:
                 _unpack(graph, op, plan)
     return plan
+
+
+def _candidates(graph: Graph) -> list[int]:
+    """The ops that are not kept for sure, ascending: some kinds, and what reads nothing but results of such ops."""
+    starts = np.diff(graph.in_offsets) == 0
+    for kind in (*_PASS, *_MEASURES):
+        starts |= graph.ops.kind.equals(kind)
+    maker, reader = graph.tensors.producer[graph.edges.value], graph.edges.consumer
+    found = starts
+    for _ in range(_MOST_ROUNDS):
+        reached = np.ones(graph.n_ops, np.bool_)
+        reached[reader[(maker < 0) | ~found[maker]]] = False
+        before, found = found, starts | reached
+        if np.array_equal(before, found):
+            return np.flatnonzero(found).tolist()
+    return list(range(graph.n_ops))
 
 
 def _rearranged(graph: Graph, op: int, plan: _Plan) -> int:
@@ -200,7 +229,7 @@ def _entries(nbytes: Longs, dtype: Bytes8) -> int:
 
 def _passed_on(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
     """What an op only passes on, as (is it a weight, its id); None if the op does anything else that is used."""
-    if kind not in ("Identity", "Dropout", "Constant"):
+    if kind not in _PASS:
         return None
     arguments = _arguments(graph, op)
     more = _TRAINING_MODE in arguments or training if kind == "Dropout" else len(arguments) > 1
@@ -223,6 +252,8 @@ def _drop_unused(graph: Graph, plan: _Plan) -> None:
     """Backward over the ops: keep those that an output of the model needs (all, in a graph without outputs)."""
     if not graph.tensors.output.any():
         return
+    if _all_used(graph, plan):
+        return
     output, producer = graph.tensors.output.tolist(), graph.tensors.producer.tolist()
     needed = (graph.ops.backward | (graph.ops.state_bytes > 0)).tolist()
     for op in reversed(range(graph.n_ops)):
@@ -233,6 +264,17 @@ def _drop_unused(graph: Graph, plan: _Plan) -> None:
                 source = plan.alias[tensor]
                 if producer[source] >= 0:
                     needed[producer[source]] = True
+
+
+def _all_used(graph: Graph, plan: _Plan) -> bool:
+    """Whether some kept op reads what each kept op makes, unless that stays anyhow."""
+    kept, producer = np.array(plan.kept, np.bool_), graph.tensors.producer
+    used = graph.ops.backward | (graph.ops.state_bytes > 0) | (np.diff(graph.out_offsets) == 0)
+    made = producer >= 0
+    used[producer[made & graph.tensors.output]] = True
+    source = producer[np.array(plan.alias, np.int64)[graph.edges.value[kept[graph.edges.consumer]]]]
+    used[source[source >= 0]] = True
+    return bool(used[kept].all())
 
 
 def _rebuild(graph: Graph, plan: _Plan) -> Graph:

@@ -11,7 +11,7 @@ from placewise.errors import InputError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import BITS, dtype_code
 
-MAX_OPS = 500_000
+MAX_OPS = 1_000_000
 MAX_BYTES = 1 << 43
 """Of one tensor or weight: so the sum over all of them is still a 64-bit integer."""
 
