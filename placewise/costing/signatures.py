@@ -13,6 +13,7 @@ from placewise.model.tables import Edges, Tensors, Weights
 
 MAX_ARGUMENTS = 256
 """A row with more entries than this is taken to be like no other."""
+_MOST_KEYS = 1 << 62
 
 
 def signatures(graph: Graph) -> Longs:
@@ -29,9 +30,16 @@ def signatures(graph: Graph) -> Longs:
 
 def paired(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Longs:
     """Dense codes of the pairs (first, second), row by row."""
-    _, a = np.unique(first, return_inverse=True)
-    _, b = np.unique(second, return_inverse=True)
-    return np.unique(a * (b.max(initial=0) + 1) + b, return_inverse=True)[1]
+    columns = first, second
+    if _span(first) * _span(second) > _MOST_KEYS:
+        columns = np.unique(first, return_inverse=True)[1], np.unique(second, return_inverse=True)[1]
+    a, b = (column.astype(np.int64) - column.min(initial=0) for column in columns)
+    return np.unique(a * _span(b) + b, return_inverse=True)[1]
+
+
+def _span(column: npt.NDArray[Any]) -> int:
+    """How many whole numbers there are from 0 or the least to 0 or the greatest of a column."""
+    return int(column.max(initial=0)) - int(column.min(initial=0)) + 1
 
 
 def folded(code: Longs, offsets: Longs, entries: Longs) -> Longs:
