@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 from hypothesis import given, settings
 from strategies import problems
@@ -11,7 +9,7 @@ from twins.plain import Plain
 
 from placewise.model.problem import Problem
 from placewise.placers.chains.ideals import Ideals, all_ideals
-from placewise.placers.heuristic.etf import _schedule
+from placewise.placers.heuristic.listing import first_pairs
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.contract import contract
 from placewise.simulate.ranks import upward_ranks
@@ -40,6 +38,16 @@ def test_ideals_are_all_closed_sets(problem: Problem) -> None:
     assert ways == {(small, large) for small in closed for large in closed if small < large and len(large - small) == 1}
 
 
+def first_gap(busy: list[tuple[float, float]], ready: float, seconds: float) -> float:
+    """The earliest time from `ready` on at which nothing is booked for so many seconds."""
+    tail = 0.0
+    for start, end in sorted(span for span in busy if span[0] < span[1]):
+        if start > max(ready, tail) and max(ready, tail) + seconds <= start:
+            return max(ready, tail)
+        tail = max(tail, end)
+    return max(ready, tail)
+
+
 def list_schedule(problem: Problem, weight: float) -> list[int] | None:
     """List scheduling with memory, every pair of ready op and device looked at in every step."""
     plain, graph = Plain(problem), problem.graph
@@ -50,7 +58,8 @@ def list_schedule(problem: Problem, weight: float) -> list[int] | None:
     room = problem.capacity.tolist()
     stored: list[set[int]] = [set() for _ in problem.cluster]
     lanes = [[0.0] * machine.streams for machine in problem.cluster]
-    free, there, ready_at = dict[int, float](), dict[tuple[int, int], float](), dict[tuple[int, int], float]()
+    busy = dict[int, list[tuple[float, float]]]()
+    there, ready_at = dict[tuple[int, int], float](), dict[tuple[int, int], float]()
     sizes: dict[int, int] = {}
     for size, storage in zip(graph.weights.bytes.tolist(), graph.weights.storage.tolist(), strict=True):
         sizes[storage] = max(sizes.get(storage, 0), size)
@@ -58,11 +67,12 @@ def list_schedule(problem: Problem, weight: float) -> list[int] | None:
     def hop(tensor: int, source: int, target: int, ready: float, book: bool) -> float:
         if (tensor, target) in there:
             return there[tensor, target]
-        queue = int(problem.cluster.queue[source, target])
-        arrival = max(ready, free.get(queue, 0.0)) + plain.hop(tensor, source, target)
+        queue = busy.setdefault(int(problem.cluster.queue[source, target]), [])
+        begin, seconds = first_gap(queue, ready, plain.hop(tensor, source, target)), plain.hop(tensor, source, target)
         if book:
-            free[queue] = there[tensor, target] = arrival
-        return arrival
+            there[tensor, target] = begin + seconds
+            queue.append((begin, begin + seconds))
+        return begin + seconds
 
     def inputs_at(op: int, target: int, book: bool) -> float:
         latest = 0.0
@@ -117,9 +127,7 @@ def list_schedule(problem: Problem, weight: float) -> list[int] | None:
 @given(problems(max_ops=8))
 def test_list_scheduling_is_the_plain_one(problem: Problem) -> None:
     """The heaps choose what looking at every pair chooses, by finish and by start."""
-    for weight in (1.0, 0.0):
-        stuck: list[str] = []
-        found = partial(_schedule, problem, weight, stuck)(problem.capacity)
-        expected = list_schedule(problem, weight)
-        assert (None if found is None else found.tolist()) == expected
-        assert bool(stuck) == (expected is None)
+    for by in ("finish", "start"):
+        device, placed = first_pairs(problem, problem.capacity, None, by=by)  # type: ignore[arg-type]
+        expected = list_schedule(problem, 1.0 if by == "finish" else 0.0)
+        assert (device.tolist() if placed == problem.n_ops else None) == expected

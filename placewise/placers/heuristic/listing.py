@@ -1,194 +1,196 @@
-"""The kernel of list scheduling with memory: always the ready op and device that come first."""
+"""The kernel of etf and sct: always the ready op and device that come first, as time goes on."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, Longs
-from placewise.simulate.arrays import Arrays
+from placewise.errors import PlacerError
+from placewise.model.columns import Floats, Ints, Longs, frozen
+from placewise.model.problem import Problem
+from placewise.placers.heuristic.desk import Blocks, blocks_of, desk, fits, inputs_at, settle
+from placewise.placers.heuristic.lists import ranked
+from placewise.simulate.arrays import Arrays, arrays_of
 from placewise.simulate.heaps import pop, push
 from placewise.simulate.kernels import lean_helper, lean_kernel
+from placewise.simulate.ranks import upward_ranks
+
+By = Literal["finish", "start"]
 
 
-class Blocks(NamedTuple):
-    """Colocation groups: the block of each op, where it may run, and what it needs there."""
+class Queues(NamedTuple):
+    """Ready ops per device, in two heaps: 0, inputs arrive later; 1, could start at once.
 
-    of: Ints  # [n_ops]
-    allowed: Bools  # [n_blocks, n_devices]
-    state: Longs  # [n_blocks] bytes
-    storage_offsets: Longs  # [n_blocks + 1]
-    storages: Ints
-    storage_bytes: Longs
-    room: Longs  # [n_devices] bytes
+    Where favourite children count there are two more, 2 and 3, the same by the time at which an op is urgent.
+    """
 
-
-class Desk(NamedTuple):
-    """Room to work in: what is decided so far, and two heaps of ready ops per device."""
-
-    home: Ints  # [n_blocks] device, −1: open
-    finish: Floats  # [n_ops]
     missing: Ints  # [n_ops] inputs that are not made yet
     ready_at: Floats  # [n_ops, n_devices] when all inputs can be there
-    arrival: Floats  # [n_tensors, n_devices + 1] at each location, −1: not sent there
-    free: Floats  # [n_queues] when each link's queue is empty
-    stored: Ints  # [n_storages, n_devices]
-    room: Longs  # [n_devices] bytes
+    urgent_at: Floats  # [n_ops] when they can be anywhere; empty without favourites
     stream: Floats  # [n_devices, most streams] when each is idle, inf where there is none
     idle: Floats  # [n_devices] when the first stream is
-    key: Floats  # [2, n_devices · n_ops] heaps: 0, inputs arrive later; 1, could start at once
-    item: Ints  # [2, n_devices · n_ops] priorities
-    size: Longs  # [2, n_devices]
+    awaited: Ints  # [n_devices] the favourite child that a device is reserved for, −1: none
+    key: Floats  # [2 or 4, n_devices · n_ops] heaps
+    item: Ints  # [2 or 4, n_devices · n_ops] priorities
+    size: Longs  # [2 or 4, n_devices]
     fresh: Ints  # [n_ops] ops that became ready
 
 
-def desk(a: Arrays, b: Blocks) -> Desk:
-    """An empty desk for `list_schedule`."""
+def queues(a: Arrays, b: Blocks, *, favourites: bool) -> Queues:
+    """Empty queues. Pages of the heaps that no ready op ever reaches take no memory."""
     n_ops, n_devices = a.op_seconds.shape
-    lanes = np.arange(int(a.streams.max())) < a.streams[:, None]
-    return Desk(
-        home=np.full(len(b.state), -1, np.int32),
-        finish=np.zeros(n_ops),
+    lanes, heaps = np.arange(int(a.streams.max())) < a.streams[:, None], 4 if favourites else 2
+    return Queues(
         missing=np.zeros(n_ops, np.int32),
         ready_at=np.zeros((n_ops, n_devices)),
-        arrival=np.full((len(a.producer), n_devices + 1), -1.0),
-        free=np.zeros(a.n_queues),
-        stored=np.zeros((len(b.storage_bytes), n_devices), np.int32),
-        room=b.room.copy(),
+        urgent_at=np.zeros(n_ops if favourites else 0),
         stream=np.where(lanes, 0.0, np.inf),
         idle=np.zeros(n_devices),
-        key=np.zeros((2, n_devices * n_ops)),
-        item=np.zeros((2, n_devices * n_ops), np.int32),
-        size=np.zeros((2, n_devices), np.int64),
+        awaited=np.full(n_devices, -1, np.int32),
+        key=np.zeros((heaps, n_devices * n_ops)),
+        item=np.zeros((heaps, n_devices * n_ops), np.int32),
+        size=np.zeros((heaps, n_devices), np.int64),
         fresh=np.zeros(n_ops, np.int32),
     )
 
 
+def checked_by(by: str) -> None:
+    """Raises PlacerError for an unknown option `by`."""
+    if by not in get_args(By):
+        raise PlacerError(f"list scheduling cannot go by {by!r}", remedy=f"choose from {', '.join(get_args(By))}")
+
+
+def first_pairs(
+    problem: Problem, capacity: Floats, plan: Ints | None, *, by: By, child: Ints | None = None
+) -> tuple[Ints, int]:
+    """One list schedule within `capacity` [n_devices]: the devices [n_ops] and how many ops have one.
+
+    `child` [n_ops] is the favourite child of each op, −1 for none; without it no device is reserved. See `Schedule`.
+    """
+    a, blocks = arrays_of(problem), blocks_of(problem, capacity, plan)
+    device = np.full(problem.n_ops, -1, np.int32)
+    inputs = problem.graph.in_offsets, problem.graph.edges.value
+    favourite = frozen(np.full(problem.n_ops, -1) if child is None else child, np.int32)
+    empty = desk(a, blocks), queues(a, blocks, favourites=child is not None)
+    weight = 1.0 if by == "finish" else 0.0
+    placed = list_schedule(
+        a, blocks, inputs, *ranked(upward_ranks(problem, a)), favourite, weight, *empty, device, False, True
+    )
+    return device, placed
+
+
 @lean_kernel
-def list_schedule(a, b, inputs, by_priority, priority, weight, x, device, estimate, book):
+def list_schedule(a, b, inputs, by_priority, priority, child, weight, x, q, device, estimate, book):
     """Fill `device` [n_ops]; returns how many ops found one, fewer than all if memory ran out.
 
-    `inputs` are the offsets and tensors of the edges by op; `x` is an empty desk; `estimate` is False and
-    `book` True. Of ops that could start at once on a device the one with the least weight · seconds is
+    `inputs` are the offsets and tensors of the edges by op; `x` is an empty desk and `q` are empty queues; `estimate`
+    is False and `book` True. Of ops that could start at once on a device the one with the least weight · seconds is
     first, of those whose inputs arrive later the one with the least arrival + weight · seconds; ties go to
-    the higher priority.
+    the higher priority. `child` [n_ops] is the favourite child of each op, −1 for none: a device of one stream whose
+    last op has one that is open is reserved for it, and others count there from when they are urgent.
     """
     n_ops, n_devices, n_fresh = len(device), len(a.location), 0
     for row in range(a.consumer_offsets[a.out_offsets[0]], len(a.consumers)):
-        x.missing[a.consumers[row]] += 1
+        q.missing[a.consumers[row]] += 1
     for op in range(n_ops):
-        if x.missing[op] == 0:
-            x.fresh[n_fresh] = op
+        if q.missing[op] == 0:
+            q.fresh[n_fresh] = op
             n_fresh += 1
     for count in range(n_ops):
         for i in range(n_fresh):
-            _offer(a, b, inputs, x, x.fresh[i], priority, weight, device, estimate)
+            _offer(a, b, inputs, x, q, q.fresh[i], priority, weight, device, estimate)
         n_fresh = 0
         best, first, d = np.inf, n_ops, n_devices
         for e in range(n_devices):
-            _tidy(a, b, x, e, by_priority, weight, device)
-            for heap in range(2):
-                if x.size[heap, e] > 0:
-                    key = x.key[heap, e * n_ops] + (x.idle[e] if heap == 1 else 0.0)
-                    item = x.item[heap, e * n_ops]
+            heaps = 0
+            favourite = q.awaited[e]
+            if favourite >= 0:
+                if not _may_come(b, x, favourite, e, device):
+                    q.awaited[e] = -1
+                else:
+                    heaps = 2
+                    if q.missing[favourite] == 0:
+                        key = max(q.ready_at[favourite, e], q.idle[e]) + weight * a.op_seconds[favourite, e]
+                        if key < best or (key == best and priority[favourite] < first):
+                            best, first, d = key, priority[favourite], e
+            _tidy(a, b, x, q, heaps, e, by_priority, weight, device)
+            for heap in range(heaps, heaps + 2):
+                if q.size[heap, e] > 0:
+                    key = q.key[heap, e * n_ops] + (q.idle[e] if heap == heaps + 1 else 0.0)
+                    item = q.item[heap, e * n_ops]
                     if key < best or (key == best and item < first):
                         best, first, d = key, item, e
         if d == n_devices:
             return count
         op = by_priority[first]
-        block = b.of[op]
-        if x.home[block] < 0:
-            x.room[d] -= _needed(b, x, block, d)
-            x.home[block] = d
-            for row in range(b.storage_offsets[block], b.storage_offsets[block + 1]):
-                x.stored[b.storages[row], d] = 1
-        there = _inputs_at(a, inputs, x, op, np.int64(a.location[d]), device, book)
+        if x.home[b.of[op]] < 0:
+            settle(b, x, b.of[op], d)
+        there = inputs_at(a, inputs, x, op, np.int64(a.location[d]), device, book)
         lane = 0
-        for other in range(x.stream.shape[1]):
-            lane = other if x.stream[d, other] < x.stream[d, lane] else lane
+        for other in range(q.stream.shape[1]):
+            lane = other if q.stream[d, other] < q.stream[d, lane] else lane
         device[op] = d
-        x.finish[op] = x.stream[d, lane] = max(x.stream[d, lane], there) + a.op_seconds[op, d]
-        x.idle[d] = x.stream[d, 0]
-        for other in range(x.stream.shape[1]):
-            x.idle[d] = min(x.idle[d], x.stream[d, other])
+        x.finish[op] = q.stream[d, lane] = max(q.stream[d, lane], there) + a.op_seconds[op, d]
+        q.idle[d] = q.stream[d, 0]
+        for other in range(q.stream.shape[1]):
+            q.idle[d] = min(q.idle[d], q.stream[d, other])
+        q.awaited[d] = child[op] if a.streams[d] == 1 else -1
         for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
             for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
                 reader = a.consumers[row]
-                x.missing[reader] -= 1
-                if x.missing[reader] == 0:
-                    x.fresh[n_fresh] = reader
+                q.missing[reader] -= 1
+                if q.missing[reader] == 0:
+                    q.fresh[n_fresh] = reader
                     n_fresh += 1
     return n_ops
 
 
 @lean_helper
-def _offer(a, b, inputs, x, op, priority, weight, device, estimate):
-    """Put a ready op on the heap of every device that its block may use."""
+def _may_come(b, x, op, d, device):
+    """Whether an op that is open may still go to device d."""
     home = x.home[b.of[op]]
-    for d in range(len(a.location)):
-        if b.allowed[b.of[op], d] and (home < 0 or home == d):
-            x.ready_at[op, d] = _inputs_at(a, inputs, x, op, np.int64(a.location[d]), device, estimate)
-            key = x.ready_at[op, d] + weight * a.op_seconds[op, d]
-            push(x.key[0], x.item[0], d * len(device), x.size[0, d], key, priority[op])
-            x.size[0, d] += 1
+    return device[op] < 0 and (home == d or (home < 0 and fits(b, x, b.of[op], d)))
 
 
 @lean_helper
-def _tidy(a, b, x, d, by_priority, weight, device):
+def _offer(a, b, inputs, x, q, op, priority, weight, device, estimate):
+    """Put a ready op on the heaps of every device that its block may use."""
+    home, urgent = x.home[b.of[op]], 0.0
+    for d in range(len(a.location)):
+        here = b.allowed[b.of[op], d] and (home < 0 or home == d)
+        if here or len(q.urgent_at):
+            q.ready_at[op, d] = inputs_at(a, inputs, x, op, np.int64(a.location[d]), device, estimate)
+            urgent = max(urgent, q.ready_at[op, d])
+        if here:
+            key = q.ready_at[op, d] + weight * a.op_seconds[op, d]
+            push(q.key[0], q.item[0], d * len(device), q.size[0, d], key, priority[op])
+            q.size[0, d] += 1
+    if len(q.urgent_at):
+        q.urgent_at[op] = urgent
+        for d in range(len(a.location)):
+            if b.allowed[b.of[op], d] and (home < 0 or home == d):
+                key = urgent + weight * a.op_seconds[op, d]
+                push(q.key[2], q.item[2], d * len(device), q.size[2, d], key, priority[op])
+                q.size[2, d] += 1
+
+
+@lean_helper
+def _tidy(a, b, x, q, heaps, d, by_priority, weight, device):
     """Make the heads of a device's heaps true: drop what went elsewhere or does not fit, move what has arrived."""
     base = d * len(device)
-    for heap in range(2):
-        while x.size[heap, d] > 0:
-            op = by_priority[x.item[heap, base]]
-            home = x.home[b.of[op]]
-            gone = device[op] >= 0 or (home >= 0 and home != d)
-            gone = gone or (home < 0 and _needed(b, x, b.of[op], d) > x.room[d])
-            if not gone and (heap == 1 or x.ready_at[op, d] > x.idle[d]):
+    for heap in range(heaps, heaps + 2):
+        while q.size[heap, d] > 0:
+            op = by_priority[q.item[heap, base]]
+            kept = _may_come(b, x, op, d, device)
+            since = q.ready_at[op, d] if heaps == 0 else q.urgent_at[op]
+            if kept and (heap == heaps + 1 or since > q.idle[d]):
                 break
-            item = x.item[heap, base]
-            pop(x.key[heap], x.item[heap], base, x.size[heap, d])
-            x.size[heap, d] -= 1
-            if not gone:
-                push(x.key[1], x.item[1], base, x.size[1, d], weight * a.op_seconds[op, d], item)
-                x.size[1, d] += 1
-
-
-@lean_helper
-def _needed(b, x, block, d):
-    """The bytes that `block` still needs on device d, where some storages may be already."""
-    needed = b.state[block]
-    for row in range(b.storage_offsets[block], b.storage_offsets[block + 1]):
-        if x.stored[b.storages[row], d] == 0:
-            needed += b.storage_bytes[b.storages[row]]
-    return needed
-
-
-@lean_helper
-def _inputs_at(a, inputs, x, op, target, device, commit):
-    """When everything that `op` reads is at location `target`; `commit` books the transfers."""
-    host, latest = len(a.location), 0.0
-    for row in range(inputs[0][op], inputs[0][op + 1]):
-        tensor = inputs[1][row]
-        maker = a.producer[tensor]
-        source = host if maker < 0 else a.location[device[maker]]
-        there = 0.0 if maker < 0 else x.finish[maker]
-        if source != target and a.staged and source != host and target != host:
-            there = _hop(a, x, tensor, source, host, there, commit)
-            source = host
-        if source != target:
-            there = _hop(a, x, tensor, source, target, there, commit)
-        latest = max(latest, there)
-    return latest
-
-
-@lean_helper
-def _hop(a, x, tensor, source, target, ready, commit):
-    """When `tensor`, ready at `source`, is at `target`: at once if it is there, else behind its link's queue."""
-    if x.arrival[tensor, target] >= 0:
-        return x.arrival[tensor, target]
-    queue = a.queue[source, target]
-    there = max(ready, x.free[queue]) + a.transfer[tensor, a.link_class[source, target]]
-    if commit:
-        x.free[queue] = x.arrival[tensor, target] = there
-    return there
+            item = q.item[heap, base]
+            pop(q.key[heap], q.item[heap], base, q.size[heap, d])
+            q.size[heap, d] -= 1
+            if kept:
+                push(
+                    q.key[heaps + 1], q.item[heaps + 1], base, q.size[heaps + 1, d], weight * a.op_seconds[op, d], item
+                )
+                q.size[heaps + 1, d] += 1

@@ -1,0 +1,56 @@
+"""heft: ops by upward rank, each where it finishes first, in the first gap that is long enough.
+
+Topcuoglu, Hariri and Wu, "Performance-effective and low-complexity task scheduling for heterogeneous computing",
+IEEE TPDS 13 (2002), section 4. Ranks are taken at mean costs; an op may go before others on its device where it fits
+between them. What the paper does not know is kept besides: a device that has no room for an op's
+colocation group is not looked at, the group follows its first op, and transfers share links (there, they share
+nothing) and take the first gap on theirs. Devices of several streams have a row of gaps for each.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.problem import Problem
+from placewise.model.result import Proposal
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.heuristic.insertion import inserted
+from placewise.placers.heuristic.lists import ListOptions, listed, why_not_shaped
+from placewise.simulate.arrays import arrays_of
+from placewise.simulate.ranks import upward_ranks
+
+
+class HeftPlacer:
+    """Near-linear; it looks ahead along the longest path, where etf goes by the clock."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="heft",
+        summary="list scheduling by upward rank with insertion, within memory",
+        source="Topcuoglu et al., IEEE TPDS 2002 (HEFT); links as in Sinnen and Sousa, IEEE TPDS 2005",
+    )
+    Options: ClassVar[type[ListOptions]] = ListOptions
+
+    def __init__(self, options: ListOptions | None = None) -> None:
+        self.options = options or ListOptions()
+
+    def supports(self, problem: Problem) -> str | None:
+        return why_not_shaped(problem, "heft")
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """One schedule's placement, or words that say what was tried."""
+        return listed(problem, _by_rank, self.options.devices, budget, evaluate)
+
+
+def _by_rank(problem: Problem, capacity: Floats, plan: Ints | None) -> tuple[Ints, int]:
+    return inserted(problem, capacity, plan, upward_ranks(problem, arrays_of(problem)), np.full(problem.n_ops, -1))
