@@ -84,7 +84,7 @@ def test_time_interruption_and_refusals():
     assert proposal.placement is not None and proposal.reason in (Reason.INTERRUPTED, Reason.FINISHED)
     shaped = problem.with_(constraints=Constraints(contiguous=True))
     assert "contiguous" in str(WindowsPlacer().supports(shaped))
-    assert "latency" in str(WindowsPlacer().supports(problem.with_(objective=Objective("throughput"))))
+    assert "sequential" in str(WindowsPlacer().supports(problem.with_(objective=Objective(execution="sequential"))))
     assert "temper" in str(WindowsPlacer().supports(chains(40, 100, "subgraph")))
     with pytest.raises(PlacerError, match="size=0"):
         WindowsOptions(size=0)

@@ -1,8 +1,8 @@
-"""windows: large-neighbourhood search for latency. Part of a good placement is freed and solved by CP-SAT, again and
-again.
+"""windows: large-neighbourhood search. Part of a good placement is freed and solved exactly, again and again.
 
-It starts from the hints or from a local search, and from then on takes every answer that the judge likes at least
-as well. Windows are cut as `placers/timed/windows.py` says; they grow while the solver finishes them early and shrink
+It starts from the hints or from a quick search, and from then on takes every answer that the judge likes at least
+as well. Windows are cut as `placers/timed/windows.py` says for latency, and solved by CP-SAT; for throughput as
+`placers/parts` says, and solved by placers of the registry. They grow while the solver finishes them early and shrink
 where it does not. Several are solved at once, one per core. Shaw, CP 1998 (large-neighbourhood search).
 """
 
@@ -29,10 +29,12 @@ from placewise.placers.base import (
     ignore,
 )
 from placewise.placers.common.solving import parameters, solve_together
+from placewise.placers.parts.search import Search
 from placewise.placers.timed import windows
 from placewise.placers.timed.homes import groups_of
 from placewise.placers.timed.known import Known, start
 from placewise.placers.timed.units import units_of
+from placewise.simulate import lower_bound
 from placewise.simulate.infeasible import why_infeasible
 
 UNITS = 1 << 22
@@ -69,9 +71,8 @@ class WindowsPlacer:
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="windows",
-        summary="parts of a placement solved again and again, for latency",
-        source="large-neighbourhood search: Shaw, CP 1998; windows solved by OR-Tools CP-SAT",
-        objectives=frozenset({"latency"}),
+        summary="parts of a placement solved exactly, again and again",
+        source="large-neighbourhood search: Shaw, CP 1998; windows solved by OR-Tools CP-SAT, and by dp in pipelines",
     )
     Options: ClassVar[type[WindowsOptions]] = WindowsOptions
 
@@ -80,8 +81,10 @@ class WindowsPlacer:
 
     def supports(self, problem: Problem) -> str | None:
         objective = problem.objective
-        if objective.kind != "latency" or objective.execution == "sequential":
-            return "windows searches for latency in subgraph or operator execution"
+        if objective.kind == "throughput":
+            return None
+        if objective.execution == "sequential":
+            return "windows knows no sequential execution: it searches for latency in subgraph or operator execution"
         if problem.constraints.shaped:
             return "windows knows no contiguous or convex stages"
         if problem.n_ops > MOST_OPS:
@@ -104,6 +107,8 @@ class WindowsPlacer:
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
         watch = Stopwatch(budget)
+        if problem.objective.kind == "throughput":
+            return self._throughput(problem, watch, hints, evaluate, on_progress)
         known = start(problem, watch, hints, evaluate, on_progress, self.options.search)
         if known.best is not None and known.reason is not Reason.INTERRUPTED:
             try:
@@ -111,6 +116,22 @@ class WindowsPlacer:
             except KeyboardInterrupt:
                 known.reason = Reason.INTERRUPTED
         return known.answer()
+
+    def _throughput(
+        self, problem: Problem, watch: Stopwatch, hints: Hints, evaluate: Evaluate | None, on_progress: OnProgress
+    ) -> Proposal:
+        """The best placement that windows lead to from the hints, or from what the quick placers find."""
+        bound = hints.bound or lower_bound(problem)
+        chosen = {"size": self.options.size, "together": self.options.together}
+        search = Search(problem, hints.placements, watch, bound, evaluate=evaluate, on_progress=on_progress, **chosen)
+        try:
+            if not search.found:
+                search.begin(self.options.search)
+            if search.found:
+                search.run()
+        except KeyboardInterrupt:
+            search.reason = Reason.INTERRUPTED
+        return search.answer()
 
 
 class _Search:

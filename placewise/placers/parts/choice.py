@@ -54,7 +54,7 @@ def _company(units: Units, home: Ints, loads: Floats, first: int, n_inside: int,
     """The busiest device and others: the idlest, ones that it exchanges tensors with, any."""
     mine = np.flatnonzero(home == first)
     sample = rng.choice(mine, min(len(mine), 64), replace=False)
-    met = np.unique(home[np.concatenate([units.around(int(unit)) for unit in sample] or [mine[:0]])]).tolist()
+    met = np.unique(home[np.concatenate([units.around(int(unit)) for unit in sample])]).tolist()
     others = [d for d in range(len(loads)) if d != first]
     met = [d for d in met if d != first] or others
     chosen = [first]

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -29,6 +30,11 @@ from placewise.simulate import simulate
 
 SOLVERS = {True: ("dp", {"max_ideals": 60_000}), False: ("cpsat", {})}
 """For parts of chains, and for others: the placer and its options."""
+SEEDS = ("dpl", "balanced", "single")
+"""Who makes the placements to start from where there are no hints."""
+LAST_RESORT = "pack"
+SEARCH, SEARCHED = "cover", {"bound": False}
+"""Local search for what need not form a chain, to start from, and its options."""
 SMALLEST = 8
 LARGEST = {True: 4000, False: 400}
 """Groups in a window, of chains and of others."""
@@ -39,8 +45,8 @@ WORK = 1
 """The most of a solver's own work on one window where the budget has no seconds."""
 ROUNDS = 8
 """Rounds of windows where the budget has no limit."""
-STALE = 40
-"""Windows in a row that held all there is, were solved, and changed nothing: then nothing is left to find."""
+STALE = 2
+"""Rounds in which every window held all there is, was solved and changed nothing: then nothing is left to find."""
 WORTH = 1e-12
 """What is gained below this share is rounding."""
 
@@ -86,7 +92,8 @@ class Search:
         self._chained = problem.constraints.contiguous
         self._rng = np.random.default_rng(watch.budget.seed)
         self._size = dict.fromkeys(KINDS, float(size))
-        self.reason = Reason.FINISHED
+        self.reason, self._proof = Reason.FINISHED, ""
+        self._asked: list[str] = []
         self.history: list[Improvement] = []
         judged = [state for state in map(self._judged, starts) if state is not None]
         self._now = min(judged, key=_State.key, default=None)
@@ -101,12 +108,40 @@ class Search:
         gap = max(self._watch.budget.gap, OPTIMAL_GAP)
         return self._now is not None and gap_of(self._now.value, self._bound.value) <= gap
 
-    def answer(self, notes: tuple[str, ...] = ()) -> Proposal:
+    def answer(self) -> Proposal:
         """The best placement, devices named by their first op."""
+        if self._proof and self._now is None:
+            return Proposal(None, reason=Reason.PROVED, infeasible=self._proof)
         if self._now is None:
-            return Proposal(None, self._bound, self.reason, (*notes, "no placement was found that keeps the rules"))
+            return Proposal(None, self._bound, self.reason, (f"no placement was found by {', '.join(self._asked)}",))
         named = relabelled(self._problem, self._now.placement)
-        return Proposal(named, self._bound, self.reason, notes, history=tuple(self.history))
+        return Proposal(named, self._bound, self.reason, history=tuple(self.history))
+
+    def begin(self, share: float) -> None:
+        """Start from what the quick placers find, and a local search of a share of the time."""
+        for name in SEEDS:
+            self._ask(name, {}, replace(self._watch.rest(), iterations=None))
+        if self._now is None:
+            self._ask(LAST_RESORT, {}, self._watch.rest())
+        if share and not self._chained and not self.closed and self.reason is not Reason.INTERRUPTED:
+            rest = self._watch.rest()
+            self._ask(SEARCH, SEARCHED, replace(rest, seconds=share * rest.seconds))
+
+    def _ask(self, name: str, options: dict[str, Any], budget: Budget) -> None:
+        placer = create(name, options)
+        if self.reason is Reason.INTERRUPTED or placer.supports(self._problem) is not None:
+            return
+        self._asked.append(name)
+        seeds = Hints(() if self._now is None else (self._now.placement,))
+        found = placer.propose(self._problem, budget, hints=seeds, evaluate=self._evaluate, on_progress=self._tell)
+        state = None if found.placement is None else self._judged(found.placement)
+        if state is not None and (self._now is None or state.key() <= self._now.key()):
+            self._now = state
+        self._proof = self._proof or found.infeasible
+        if found.bound is not None and (placer.info.replicates or self._problem.most_replicas == 1):
+            self._bound = max(self._bound, found.bound, key=lambda known: known.value)
+        if found.reason is Reason.INTERRUPTED:
+            self.reason = Reason.INTERRUPTED
 
     def run(self) -> None:
         """Windows until the budget is used up or nothing is left to find."""

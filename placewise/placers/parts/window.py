@@ -80,7 +80,7 @@ def cut(problem: Problem, units: Units, now: Placement, window: Window) -> Part:
 
 def _stand_ins(problem: Problem, inside: Bools, before: Bools) -> Ints:
     """For every device [n_devices] outside the one that stands for all that come before, or for all that come after."""
-    stand_in = np.arange(problem.n_devices)
+    stand_in = np.arange(problem.n_devices, dtype=np.int32)
     for side in (before & ~inside, ~before & ~inside):
         members = np.flatnonzero(side)
         if len(members):

@@ -1,0 +1,124 @@
+"""windows for throughput: parts cut out exactly, rules kept, never worse than the start, optimal on small problems."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from simulate_problems import random_problem, seeded
+from strategies import problems
+from test_placers_brute_force import optimum
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.result import Bound, Reason
+from placewise.opening import open_model
+from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
+from placewise.placers.exact.windows import WindowsOptions, WindowsPlacer
+from placewise.placers.parts.choice import KINDS, choose
+from placewise.placers.parts.search import Search
+from placewise.placers.parts.units import units_of
+from placewise.placers.parts.window import cut
+from placewise.simulate import simulate
+
+SHAPES = (Constraints(), Constraints(contiguous=True))
+FROM_HINTS = WindowsPlacer(WindowsOptions(search=0.0))
+
+
+def states(problem: Problem, seed: int) -> list[Placement]:
+    """Some placements of a problem that keep the rules."""
+    rng = np.random.default_rng(seed)
+    units = units_of(problem)
+    drawn = [np.zeros(units.n, int), rng.integers(problem.n_devices, size=units.n)]
+    if problem.constraints.contiguous:
+        drawn += [np.sort(row) for row in drawn]
+    placed = [Placement(home[units.of].astype(np.int32)) for home in drawn]
+    return [placement for placement in placed if simulate(problem, placement).valid]
+
+
+@settings(max_examples=40, deadline=None)
+@given(problems(kind="throughput", max_ops=7))
+def test_proposals_keep_the_rules_and_come_again(problem: Problem) -> None:
+    """Whatever is proposed is valid, comes twice the same, is not below its bound and not above a hint."""
+    if FROM_HINTS.supports(problem) is not None:
+        return
+    budget = Budget(iterations=2, seed=1)
+    proposal = FROM_HINTS.propose(problem, budget)
+    assert proposal.placement == FROM_HINTS.propose(problem, budget).placement
+    if proposal.placement is None:
+        assert proposal.notes or proposal.infeasible
+        return
+    judged = simulate(problem, proposal.placement)
+    assert judged.valid and (proposal.bound is None or proposal.bound.value <= judged.value)
+    for hint in states(problem, 3):
+        again = FROM_HINTS.propose(problem, Budget(iterations=1), hints=Hints((hint,)))
+        assert again.placement is not None
+        assert simulate(problem, again.placement).value <= simulate(problem, hint).value
+
+
+@pytest.mark.parametrize(("shape", "mode"), [*product(SHAPES, ("blocking", "overlap", "duplex"))])
+def test_a_part_is_worth_what_it_says(shape: Constraints, mode: str) -> None:
+    """Where transfers are staged, the part's value of any answer is the largest load of its devices in the whole."""
+    told = 0
+    for seed in range(25):
+        objective = Objective("throughput", communication=mode, memory="sum")  # type: ignore[arg-type]
+        problem = random_problem(
+            seeded(seed), max_ops=14, max_devices=4, objective=objective, transfers="staged", wires=False,
+            constraints=shape, training=False,
+        )  # fmt: skip
+        rng, units = np.random.default_rng(seed), units_of(problem)
+        for now in states(problem, seed):
+            before = simulate(problem, now)
+            loads = np.array([use.load for use in before.devices])
+            kind = KINDS[int(rng.integers(len(KINDS)))]
+            part = cut(problem, units, now, choose(kind, units, units.home(now.device), loads, 5, 2, rng))
+            assert part.whole(part.hint) == now
+            small = part.coarse.problem
+            for answer in (part.hint, *(Placement(draw(small, rng)) for _ in range(5))):
+                inside = simulate(small, answer)
+                outside = [d for d in range(problem.n_devices) if d not in part.devices]
+                if not inside.valid or max((inside.devices[d].load for d in outside), default=0.0) == inside.value:
+                    continue
+                after = simulate(problem, part.whole(answer))
+                assert after.valid and inside.value == pytest.approx(max(after.devices[d].load for d in part.devices))
+                told += 1
+    assert told > 30
+
+
+def draw(problem: Problem, rng: np.random.Generator) -> np.ndarray:
+    """Every block on a random device that may run it."""
+    allowed = np.ones((problem.n_blocks, problem.n_devices), bool)
+    np.logical_and.at(allowed, problem.block, problem.allowed)
+    home = [int(rng.choice(np.flatnonzero(row))) if row.any() else 0 for row in allowed]
+    return np.array(home, np.int32)[problem.block]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_small_problems_are_solved_from_a_bad_start(shape: Constraints) -> None:
+    """From everything on one device, windows lead to the optimum over all placements."""
+    tried = solved = 0
+    for seed in range(30):
+        objective = Objective("throughput", memory="sum")
+        problem = random_problem(
+            seeded(seed), max_ops=6, max_devices=3, objective=objective, transfers="staged", wires=False,
+            constraints=shape, alike=seed % 2 == 0,
+        )  # fmt: skip
+        start = [p for p in (Placement.on(d, problem.n_ops) for d in range(problem.n_devices))]
+        search = searching(problem, start, Budget(iterations=8))
+        if not search.found:
+            continue
+        search.run()
+        placement = search.answer().placement
+        assert placement is not None
+        value, best = simulate(problem, placement).value, optimum(problem)
+        assert value >= best * (1 - 1e-9)
+        tried, solved = tried + 1, solved + (value <= best * (1 + 1e-6))
+    assert tried > 15 and solved == tried
+
+
+def searching(problem: Problem, starts: list[Placement], budget: Budget, size: int = 16) -> Search:
+    """A search from given placements, one window at a time."""
+    watch, none = Stopwatch(budget), Bound(0.0, "none")
+    return Search(problem, starts, watch, none, size=size, together=1, evaluate=None, on_progress=ignore)
