@@ -21,8 +21,8 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
 NAMES = (
-    *("auto", "balanced", "cover", "cpsat", "critical_path", "dp", "dpl", "etf", "greedy", "heft", "max_load_dp", "multilevel"),
-    *("pack", "paths", "pipedream"),
+    *("auto", "balanced", "cover", "cpsat", "critical_path", "dp", "dpl", "etf", "greedy", "heft", "max_load_dp"),
+    *("multilevel", "pack", "paths", "pipedream"),
     *("single", "temper", "windows"),
 )
 

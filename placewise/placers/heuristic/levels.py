@@ -1,0 +1,73 @@
+"""The levels of a multilevel search: problems of groups, from the ops to the coarsest, and the time for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise.coarsen import coarse_problem
+from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.problem import Problem
+
+SETUP = 4e-6
+"""Seconds per op, tensor and edge that a level must be given to be worth a search."""
+COARSEST_SHARE = 0.4
+"""Of the time of one way down, for the coarsest problem; the rest goes by the square root of the number of groups."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Level:
+    """A problem of groups; the coarse op of every op [n_ops], and the first op of every coarse one."""
+
+    problem: Problem
+    op: Ints
+    first: Longs
+
+    @property
+    def size(self) -> int:
+        graph = self.problem.graph
+        return graph.n_ops + graph.n_tensors + graph.n_edges
+
+    def up(self, device: Ints) -> Ints:
+        """The placement [n_ops] that one of the groups is."""
+        return device[self.op]
+
+    def down(self, device: Ints) -> Ints | None:
+        """The placement of the groups that one of the ops is; None if it parts a group."""
+        placed = device[self.first]
+        return placed if np.array_equal(placed[self.op], device) else None
+
+
+def levels_of(problem: Problem, labels: Sequence[Ints]) -> list[Level]:
+    """The problem itself, and those of the labels [n_ops], from fine to coarse."""
+    every = np.arange(problem.n_ops)
+    levels = [Level(problem, every.astype(np.int32), every)]
+    for label in labels:
+        finer = levels[-1]
+        coarse = coarse_problem(finer.problem, label[finer.first])
+        levels.append(Level(coarse.problem, coarse.op[finer.op], finer.first[coarse.first]))
+    return levels
+
+
+def shares(levels: Sequence[Level], seconds: float) -> list[float]:
+    """How much of the time each level gets, in shares of 1: nothing where that would be too little for its size."""
+    found = [0.0] * len(levels)
+    if not np.isfinite(seconds):
+        return [1.0] * len(levels)
+    for finest in range(len(levels)):
+        root = np.sqrt([float(level.problem.n_blocks) for level in levels[finest:]])
+        rest: Floats = root / root[:-1].sum() * (1 - COARSEST_SHARE) if len(root) > 1 else np.ones(1)
+        rest[-1] = COARSEST_SHARE if len(root) > 1 else 1.0
+        if finest == len(levels) - 1 or rest[0] * seconds >= SETUP * levels[finest].size:
+            found[finest:] = rest.tolist()
+            break
+    return found
+
+
+def tightened(problem: Problem, taken: Floats) -> Problem:
+    """The problem with so many bytes [n_devices] less on its devices."""
+    cluster = problem.cluster
+    devices = [replace(device, reserved=device.reserved + float(taken[d])) for d, device in enumerate(cluster)]
+    return problem.with_(cluster=replace(cluster, devices=tuple(devices)))
