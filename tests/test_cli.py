@@ -21,7 +21,7 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
 NAMES = (
-    *("auto", "balanced", "cover", "cpsat", "critical_path", "dp", "dpl", "etf", "greedy", "heft", "max_load_dp"),
+    *("auto", "balanced", "cover", "cpsat", "critical_path", "dp", "dpl", "etf", "greedy", "heft", "local", "max_load_dp"),
     *("multilevel", "pack", "paths", "pipedream"),
     *("single", "temper", "windows"),
 )

@@ -61,4 +61,10 @@ def lean_helper(function: Function) -> Function:
     return compiled
 
 
+def inlined(function: Function) -> Function:
+    """A lean helper that is copied into its callers, so that handing it large named tuples costs nothing."""
+    compiled: Function = numba.njit(forceinline=True, **_LEAN)(function)
+    return compiled
+
+
 event.register("numba:compile", _CompileNotice())  # type: ignore[no-untyped-call]

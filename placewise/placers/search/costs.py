@@ -72,7 +72,7 @@ def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = 
     scale = _scale(problem)
     columns, kind = _kinds(problem, group, n, scale)
     transfers = problem.costs.transfer_seconds
-    tensors, kept = crossing_tensors(problem, group, n, transfers.any(axis=1))
+    tensors, kept = crossing_tensors(problem, group, n, np.asarray(transfers.any(axis=1)))
     tensors.pop("mirrored")
     maker = problem.graph.tensors.producer[kept]
     late = two_phases(problem) & (maker >= 0) & problem.graph.ops.backward[maker]

@@ -12,7 +12,8 @@ import numpy as np
 
 from placewise.model.columns import Ints, Longs
 from placewise.placers.search.costs import Costs
-from placewise.simulate.kernels import helper, kernel
+from placewise.simulate.kernels import inlined
+from placewise.simulate.kernels import lean_kernel as kernel
 
 
 class State(NamedTuple):
@@ -75,7 +76,7 @@ def _loads(c, sums, phase, loads):
     for d in range(len(c.capacity)):
         loads[d] = load(c, sums, phase, d)
     for wire in range(c.n_wires):
-        loads[len(c.capacity) + wire] = sums[_wires(c, phase) + wire]
+        loads[len(c.capacity) + wire] = sums[wires(c, phase) + wire]
 
 
 @kernel
@@ -104,21 +105,28 @@ def _fill(c, s):
         for place in range(host + 1):
             if s.readers[tensor, place] > 0 and place != source:
                 _hop(c, s.sums, tensor, host if c.staged else source, place, 1)
-    s.trial[:] = s.sums
+    renew(s.sums, s.trial)
 
 
-@helper
+@inlined
+def renew(source, target):
+    """Copy a row of sums."""
+    for i in range(len(source)):
+        target[i] = source[i]
+
+
+@inlined
 def _stride(c):
     return 3 * (len(c.capacity) + 1) + c.n_wires
 
 
-@helper
-def _wires(c, phase):
+@inlined
+def wires(c, phase):
     """Where the wires of a phase begin."""
     return phase * _stride(c) + 3 * (len(c.capacity) + 1)
 
 
-@helper
+@inlined
 def load(c, sums, phase, device):
     """The load of one device, as the communication mode combines it."""
     places = len(c.capacity) + 1
@@ -131,7 +139,7 @@ def load(c, sums, phase, device):
     return max(compute, max(send, receive))
 
 
-@helper
+@inlined
 def missing(c, sums):
     """Bytes that are missing on all devices together."""
     short, first = np.int64(0), len(sums) - len(c.capacity)
@@ -140,14 +148,14 @@ def missing(c, sums):
     return short
 
 
-@helper
+@inlined
 def _work(c, sums, group, device, sign):
     kinds = c.seconds.shape[1] // c.n_phases
     for phase in range(c.n_phases):
         sums[phase * _stride(c) + device] += sign * c.seconds[group, phase * kinds + c.kind[device]]
 
 
-@helper
+@inlined
 def _hop(c, sums, tensor, source, target, sign):
     """Charge a transfer to both ends and its wire, or take the charge back. Inside a location it is free."""
     seconds = sign * c.transfer[tensor, c.link_class[source, target]]
@@ -158,7 +166,7 @@ def _hop(c, sums, tensor, source, target, sign):
         sums[first + 3 * places + c.wire[source, target]] += seconds
 
 
-@helper
+@inlined
 def charge(c, s, group, there):
     """What the sums in `trial` become when a group moves elsewhere; counts stay as they are: see `settle`."""
     here, sums = s.home[group], s.trial
@@ -186,7 +194,7 @@ def charge(c, s, group, there):
         _move_maker(c, s, sums, c.makes[row], old, new)
 
 
-@helper
+@inlined
 def _move_reader(c, s, sums, tensor, source, old, new):
     if c.staged:
         away = c.readers[tensor] - s.readers[tensor, source]
@@ -201,7 +209,7 @@ def _move_reader(c, s, sums, tensor, source, old, new):
         _hop(c, sums, tensor, origin, new, 1)
 
 
-@helper
+@inlined
 def _move_maker(c, s, sums, tensor, old, new):
     if not c.staged:
         for place in range(len(c.capacity) + 1):
@@ -222,7 +230,7 @@ def _move_maker(c, s, sums, tensor, old, new):
         _hop(c, sums, tensor, host, new, -1)
 
 
-@helper
+@inlined
 def settle(c, s, group, there):
     """Move a group in everything but the sums; moving it back restores it."""
     here = s.home[group]
@@ -239,7 +247,7 @@ def settle(c, s, group, there):
             s.readers[c.uses[row], new] += 1
 
 
-@helper
+@inlined
 def shift(c, s, group, there):
     """Move a group in everything, sums in `trial`; whether it may run there is the caller's business."""
     charge(c, s, group, there)
