@@ -14,7 +14,7 @@ from placewise.model.columns import Longs
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.common.repair import cargo_of, repair
 from placewise.placers.common.rules import broken
-from placewise.placers.parts.settle import settle
+from placewise.placers.cuts.settle import settle
 from placewise.simulate.memory import resident_bytes
 
 

@@ -34,6 +34,7 @@ _PLACERS = {
     "round_robin": "placewise.placers.heuristic.round_robin:RoundRobinPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
     "temper": "placewise.placers.heuristic.temper:TemperPlacer",
+    "topo": "placewise.placers.heuristic.topo:TopoPlacer",
     "windows": "placewise.placers.exact.windows:WindowsPlacer",
 }
 _NEEDS = {"metis": ("pymetis", "partition"), "mincut": ("mtkahypar", "partition")}

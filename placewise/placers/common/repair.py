@@ -15,7 +15,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
 from placewise.placers.common.holdings import holdings, may_run
-from placewise.placers.parts.settle import Cargo, settle
+from placewise.placers.cuts.settle import Cargo, settle
 from placewise.simulate.memory import device_memory
 
 ROUNDS = 12

@@ -18,8 +18,9 @@ from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import may_run
 from placewise.placers.common.repair import cargo_of, repair
 from placewise.placers.common.rules import broken
-from placewise.placers.parts.line import fill_line, random_order
-from placewise.placers.parts.settle import Cargo
+from placewise.placers.cuts.line import fill_line, random_order
+from placewise.placers.cuts.partition import circles
+from placewise.placers.cuts.settle import Cargo
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract
 from placewise.simulate.infeasible import why_infeasible
@@ -66,15 +67,15 @@ class RandomPlacer:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         watch, price = Stopwatch(budget), evaluate
         best, value, reason = None, np.inf, Reason.FINISHED
-        shape = contract(problem) if problem.constraints.shaped else None
-        cargo = cargo_of(problem) if shape is None else None
+        shape = contract(problem)
+        cargo = None if problem.constraints.shaped else cargo_of(problem)
         try:
             for sample in range(self.options.samples):
                 if sample and watch.out:
                     reason = Reason.TIME_LIMIT
                     break
                 seed = (budget.seed + 7919 * sample) % (1 << 31)
-                device = _scattered(problem, cargo, seed) if cargo else _staged(problem, shape, seed) if shape else None
+                device = _drawn(problem, shape, cargo, seed)
                 if device is None or broken(problem, device):
                     continue
                 if self.options.samples == 1:
@@ -90,6 +91,14 @@ class RandomPlacer:
             tried = f"none of {self.options.samples} random placements could be made to fit in memory"
             return Proposal(None, reason=reason, notes=(tried,))
         return Proposal(Placement(relabel(problem, best)), reason=reason)
+
+
+def _drawn(problem: Problem, graph: Contraction, cargo: Cargo | None, seed: int) -> Ints | None:
+    """Scattered, unless stages have a shape to keep or calls would wait for each other in a circle."""
+    device = None if cargo is None else _scattered(problem, cargo, seed)
+    if cargo is None or (device is not None and circles(problem, device)):
+        return _staged(problem, graph, seed)
+    return device
 
 
 def _scattered(problem: Problem, cargo: Cargo, seed: int) -> Ints | None:

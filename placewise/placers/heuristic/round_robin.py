@@ -16,7 +16,8 @@ from placewise.placers.common.alike import relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.repair import cargo_of, repair
 from placewise.placers.common.rules import broken
-from placewise.placers.parts.line import fill_line
+from placewise.placers.cuts.line import fill_line
+from placewise.placers.cuts.partition import circles, takers
 from placewise.simulate.contract import contract
 from placewise.simulate.infeasible import why_infeasible
 
@@ -42,25 +43,20 @@ class RoundRobinPlacer:
         evaluate: Evaluate | None = None,
         on_progress: OnProgress = ignore,
     ) -> Proposal:
-        """The deal, made to fit; where stages have a shape to keep, stages of equally many components."""
+        """The deal, made to fit; where stages have a shape to keep, or calls would wait in a circle, even stages."""
         missing = why_infeasible(problem)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         try:
             device = _stages(problem) if problem.constraints.shaped else _deal(problem)
+            if device is not None and circles(problem, device):
+                device = _stages(problem)
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
         why_not = "memory does not suffice" if device is None else broken(problem, device)
         if device is None or why_not:
             return Proposal(None, notes=(f"dealing blocks in turn will not do: {why_not}",))
         return Proposal(Placement(relabel(problem, device)))
-
-
-def takers(problem: Problem) -> Ints:
-    """The devices that share out the work: accelerators that may run anything, host devices if there are none."""
-    useful = np.asarray(problem.allowed.any(axis=0))
-    accelerators = np.flatnonzero(useful & ~problem.cluster.is_host)
-    return (accelerators if len(accelerators) else np.flatnonzero(useful)).astype(np.int32)
 
 
 def _deal(problem: Problem) -> Ints | None:
