@@ -1,4 +1,4 @@
-"""local for throughput: valid whatever is asked, the optimum on small problems, never worse than what it starts from."""
+"""local for throughput: valid whatever is asked, optimal on small problems, never worse than what it starts from."""
 
 from __future__ import annotations
 
