@@ -23,7 +23,7 @@ BERT = str(EXAMPLES / "bert_base.onnx")
 NAMES = (
     *("auto", "balanced", "cover", "cpsat", "critical_path", "dp", "dpl", "etf", "greedy", "heft", "local", "max_load_dp"),
     *("multilevel", "pack", "paths", "pipedream"),
-    *("single", "temper", "windows"),
+    *("single", "temper", "topo", "windows"),
 )
 
 

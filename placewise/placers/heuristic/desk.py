@@ -50,27 +50,40 @@ class Gaps(NamedTuple):
     tail: Floats  # [n]
 
 
-class Desk(NamedTuple):
-    """What is decided so far."""
+class Homes(NamedTuple):
+    """Where blocks are, and what room that leaves."""
 
     home: Ints  # [n_blocks] device, −1: open
-    finish: Floats  # [n_ops]
-    arrival: Floats  # [n_tensors, n_devices + 1] at each location, −1: not sent there
     stored: Bools  # [n_storages, n_devices]
     room: Longs  # [n_devices] bytes that are neither used nor reserved
+
+
+class Desk(NamedTuple):
+    """What is decided so far: `Homes`, and times."""
+
+    home: Ints
+    stored: Bools
+    room: Longs
+    finish: Floats  # [n_ops]
+    arrival: Floats  # [n_tensors, n_devices + 1] at each location, −1: not sent there
     queues: Gaps  # [n_queues]
 
 
 def blocks_of(problem: Problem, capacity: Floats, plan: Ints | None = None) -> Blocks:
     """The blocks, what they need, and room of `capacity` [n_devices]; `plan` [n_blocks] must fit into it."""
-    n, held = problem.n_blocks, holdings(problem, problem.block, problem.n_blocks)
+    return groups_of(problem, problem.block, problem.n_blocks, capacity, plan)
+
+
+def groups_of(problem: Problem, group: Ints, n: int, capacity: Floats, plan: Ints | None = None) -> Blocks:
+    """The same for any groups of ops [n_ops] → 0…n − 1."""
+    held = holdings(problem, group, n)
     users = np.bincount(held.storage, minlength=len(held.stored))
     alone = users[held.storage] == 1
     own = held.state.copy()
     np.add.at(own, held.group[alone], held.stored[held.storage[alone]])
     return Blocks(
-        of=problem.block,
-        allowed=frozen(may_run(problem, problem.block, n), np.bool_),
+        of=group,
+        allowed=frozen(may_run(problem, group, n), np.bool_),
         plan=frozen(np.full(n, -1) if plan is None else plan, np.int32),
         state=frozen(held.state, np.int64),
         own=frozen(own, np.int64),
@@ -81,22 +94,22 @@ def blocks_of(problem: Problem, capacity: Floats, plan: Ints | None = None) -> B
     )
 
 
-def desk(a: Arrays, b: Blocks) -> Desk:
-    """An empty desk, on which only the places of the plan are reserved."""
+def homes(b: Blocks) -> Homes:
+    """No block anywhere; only the places of the plan are reserved."""
     stored = np.zeros((len(b.storage_bytes), len(b.room)), np.bool_)
     room, planned = b.room.copy(), np.flatnonzero(b.plan >= 0)
     np.subtract.at(room, b.plan[planned], b.state[planned])
     block = np.repeat(np.arange(len(b.state)), np.diff(b.storage_offsets))
     kept = b.plan[block] >= 0
     stored[b.storages[kept], b.plan[block[kept]]] = True
-    return Desk(
-        home=np.full(len(b.state), -1, np.int32),
-        finish=np.zeros(len(b.of)),
-        arrival=np.full((len(a.producer), len(b.room) + 1), -1.0),
-        stored=stored,
-        room=room - np.array([b.storage_bytes[there].sum() for there in stored.T], np.int64),
-        queues=gaps(a.n_queues),
-    )
+    room -= np.array([b.storage_bytes[there].sum() for there in stored.T], np.int64)
+    return Homes(np.full(len(b.state), -1, np.int32), stored, room)
+
+
+def desk(a: Arrays, b: Blocks) -> Desk:
+    """An empty desk."""
+    arrival = np.full((len(a.producer), len(b.room) + 1), -1.0)
+    return Desk(*homes(b), finish=np.zeros(len(b.of)), arrival=arrival, queues=gaps(a.n_queues))
 
 
 def gaps(n: int) -> Gaps:
