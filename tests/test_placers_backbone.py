@@ -109,7 +109,7 @@ def test_a_line_follows_the_guide() -> None:
     problem = random_pipeline(3, cluster_of((2, 2), (1.0, 5.0)), 20, mode="blocking")
     graph = contract(problem)
     stage = np.minimum(depth_first(graph) // 6, 3)
-    line = _random_line(graph, stage.tolist(), np.random.default_rng(0))
+    line = _random_line(graph, stage, np.random.default_rng(0))
     tail, head = graph.edges()
     assert sorted(line.tolist()) == list(range(graph.n)) and (line[tail] < line[head]).all()
     assert (np.diff(stage[np.argsort(line)]) >= 0).all()

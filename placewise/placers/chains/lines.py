@@ -13,6 +13,7 @@ from placewise.model.result import Proposal, Reason
 from placewise.placers.base import OnProgress, Progress, Stopwatch
 from placewise.placers.chains.linear import Split, best_split
 from placewise.placers.chains.replicas import replicas_of
+from placewise.placers.chains.walks import walk
 from placewise.placers.common.alike import alike, relabelled
 from placewise.placers.common.fit import fit
 from placewise.simulate.contract import Contraction
@@ -48,23 +49,9 @@ def last_ready_first(problem: Problem, graph: Contraction, *, start: Literal["lo
     rank, own = np.full((2, graph.n), -1, np.int64)
     np.maximum.at(rank, graph.component, np.where(group >= 0, group, alone))
     np.maximum.at(own, graph.component, group)
-    tail, head = graph.edges()
-    heads = head[np.lexsort((rank[head], tail))].tolist()
-    offsets, missing = graph.successor_offsets.tolist(), np.diff(graph.predecessor_offsets).tolist()
     sources = np.flatnonzero(np.diff(graph.predecessor_offsets) == 0)
     last = -own[sources] if start == "lowest" else own[sources]
-    ready: list[int] = sources[np.lexsort((-sources, last))].tolist()
-    order: list[int] = []
-    while ready:
-        component = ready.pop()
-        order.append(component)
-        for after in heads[offsets[component] : offsets[component + 1]]:
-            missing[after] -= 1
-            if not missing[after]:
-                ready.append(after)
-    position = np.empty(graph.n, np.int32)
-    position[order] = np.arange(graph.n, dtype=np.int32)
-    return position
+    return walk(graph, sources[np.lexsort((-sources, last))], rank)
 
 
 def propose_along(

@@ -8,6 +8,7 @@ once, and the best that keeps the rules is taken until none is better.
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,9 @@ _MOST_CHECKED = 20
 _MOST_STEPS = 400_000
 """Steps times ops."""
 _SHARES = (1, 2, 4, 8, 16, 32)
+
+_Step = tuple[Longs | None, Any]
+"""Components and the device that they go to; or None, and the device [n_devices] that takes the place of each."""
 
 
 def improve(problem: Problem, graph: Contraction, device: Ints, price: Evaluate, watch: Stopwatch) -> Ints:
@@ -56,38 +60,44 @@ def _best_valid(problem: Problem, rows: Ints, values: Floats, value: float) -> t
 
 def _neighbours(problem: Problem, graph: Contraction, home: Ints) -> Ints:
     """Splits of components [K, n] one step away from `home` [n]."""
-    found = [*_exchanges(problem, home), *_shifts(graph, home), *_slices(home)]
+    steps = [*_exchanges(problem, home), *_shifts(graph, home), *_slices(home)]
     most = max(_MOST_ENTRIES // max(problem.n_ops, 1), 1)
-    if len(found) > most:
-        found = [found[int(k)] for k in np.linspace(0, len(found) - 1, most)]
-    return np.stack(found) if found else np.empty((0, len(home)), np.int32)
+    if len(steps) > most:
+        steps = [steps[int(k)] for k in np.linspace(0, len(steps) - 1, most)]
+    found = np.tile(home, (len(steps), 1))
+    for row, (components, target) in zip(found, steps, strict=True):
+        if components is None:
+            row[:] = target[home]
+        else:
+            row[components] = target
+    return found
 
 
-def _exchanges(problem: Problem, home: Ints) -> list[Ints]:
+def _exchanges(problem: Problem, home: Ints) -> list[_Step]:
     """Two devices change stages."""
-    used, found = set(home.tolist()), []
+    used, found = set(np.unique(home).tolist()), list[_Step]()
     for one, other in combinations(range(problem.n_devices), 2):
         if one in used or other in used:
             name = np.arange(problem.n_devices, dtype=np.int32)
             name[[one, other]] = other, one
-            found.append(name[home])
+            found.append((None, name))
     return found
 
 
-def _shifts(graph: Contraction, home: Ints) -> list[Ints]:
+def _shifts(graph: Contraction, home: Ints) -> list[_Step]:
     """A component goes where a neighbour of it is."""
     tail, head = graph.edges()
     cut = home[tail] != home[head]
     pairs = {*zip(tail[cut].tolist(), home[head[cut]].tolist(), strict=True)}
     pairs |= {*zip(head[cut].tolist(), home[tail[cut]].tolist(), strict=True)}
-    return [_moved(home, [component], target) for component, target in sorted(pairs)]
+    return [(np.array([component]), target) for component, target in sorted(pairs)]
 
 
-def _slices(home: Ints) -> list[Ints]:
+def _slices(home: Ints) -> list[_Step]:
     """The last components of a stage go to another stage, or the first ones."""
     stages = {d: np.flatnonzero(home == d) for d in np.unique(home).tolist()}
     return [
-        _moved(home, part, target)
+        (part, target)
         for d, members in stages.items()
         for target in stages
         if target != d
@@ -95,9 +105,3 @@ def _slices(home: Ints) -> list[Ints]:
         if share <= len(members)
         for part in (members[-share:], members[:share])
     ]
-
-
-def _moved(home: Ints, components: Longs | list[int], target: int) -> Ints:
-    moved = home.copy()
-    moved[components] = target
-    return moved

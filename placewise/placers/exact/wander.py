@@ -22,6 +22,7 @@ from placewise.placers.chains.linear import best_split
 from placewise.placers.chains.nodes import in_order
 from placewise.placers.chains.program import GoOn
 from placewise.placers.chains.replicas import replicas_of
+from placewise.placers.chains.walks import walk
 from placewise.placers.common.rules import broken
 from placewise.placers.exact.improve import improve
 from placewise.simulate import Evaluator, simulate
@@ -116,36 +117,24 @@ def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
     return best
 
 
-def _ranks(graph: Contraction, device: Ints | None) -> list[int]:
-    """The place of the stage of each component [n] in a pipeline, all 0 without one."""
+def _ranks(graph: Contraction, device: Ints | None) -> Ints | None:
+    """The place of the stage of each component [n] in a pipeline."""
     if device is None:
-        return [0] * graph.n
+        return None
     home = np.empty(graph.n, np.int32)
     home[graph.component] = device
-    place = {stage: rank for rank, stage in enumerate(in_order(graph, home))}
-    return [place[stage] for stage in home.tolist()]
+    place = np.zeros(int(home.max(initial=0)) + 1, np.int32)
+    for rank, stage in enumerate(in_order(graph, home)):
+        place[stage] = rank
+    ranks: Ints = place[home]
+    return ranks
 
 
-def _random_line(graph: Contraction, rank: list[int], rng: np.random.Generator) -> Ints:
+def _random_line(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:
     """The position [n] of each component in an order that follows branches to their end, stage after stage."""
-    head, offsets = graph.successors.tolist(), graph.successor_offsets.tolist()
-    missing, luck = np.diff(graph.predecessor_offsets).tolist(), rng.random(graph.n).tolist()
-    ready: list[list[int]] = [[] for _ in range(max(rank, default=0) + 1)]
-    for c in sorted((c for c in range(graph.n) if not missing[c]), key=luck.__getitem__):
-        ready[rank[c]].append(c)
-    position, placed, stage = np.empty(graph.n, np.int32), 0, 0
-    while placed < graph.n:
-        if not ready[stage]:
-            stage += 1
-            continue
-        component = ready[stage].pop()
-        position[component] = placed
-        placed += 1
-        for after in sorted(head[offsets[component] : offsets[component + 1]], key=luck.__getitem__):
-            missing[after] -= 1
-            if not missing[after]:
-                ready[rank[after]].append(after)
-    return position
+    luck = rng.random(graph.n)
+    sources = np.flatnonzero(np.diff(graph.predecessor_offsets) == 0)
+    return walk(graph, sources[np.argsort(luck[sources], kind="stable")], luck, rank)
 
 
 def path_bound(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
