@@ -14,7 +14,6 @@ from test_placers_brute_force import optimum
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
-from placewise.opening import open_model
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
 from placewise.placers.exact.windows import WindowsOptions, WindowsPlacer
 from placewise.placers.parts.choice import KINDS, choose
@@ -105,7 +104,7 @@ def test_small_problems_are_solved_from_a_bad_start(shape: Constraints) -> None:
             seeded(seed), max_ops=6, max_devices=3, objective=objective, transfers="staged", wires=False,
             constraints=shape, alike=seed % 2 == 0,
         )  # fmt: skip
-        start = [p for p in (Placement.on(d, problem.n_ops) for d in range(problem.n_devices))]
+        start = [Placement.on(d, problem.n_ops) for d in range(problem.n_devices)]
         search = searching(problem, start, Budget(iterations=8))
         if not search.found:
             continue
@@ -122,3 +121,62 @@ def searching(problem: Problem, starts: list[Placement], budget: Budget, size: i
     """A search from given placements, one window at a time."""
     watch, none = Stopwatch(budget), Bound(0.0, "none")
     return Search(problem, starts, watch, none, size=size, together=1, evaluate=None, on_progress=ignore)
+
+
+def large(n: int) -> Problem:
+    """A random problem of more than n ops on three devices or more."""
+    objective = Objective("throughput", memory="sum")
+    drawn = (
+        random_problem(seeded(seed), max_ops=2 * n, max_devices=4, objective=objective, wires=False, training=False)
+        for seed in range(1000)
+    )
+    return next(problem for problem in drawn if problem.n_ops > n and problem.n_devices > 2)
+
+
+def test_time_and_interruption() -> None:
+    """No time leaves the hint, Ctrl-C the best so far, and who found what is in the history."""
+    problem = large(30)
+    hint = states(problem, 0)[0]
+    before = simulate(problem, hint).value
+    none = FROM_HINTS.propose(problem, Budget(seconds=0), hints=Hints((hint,)))
+    assert none.placement is not None and simulate(problem, none.placement).value == before
+    assert none.reason is Reason.TIME_LIMIT
+
+    def impatient(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    done = FROM_HINTS.propose(problem, Budget(seconds=5), hints=Hints((hint,)), on_progress=impatient)
+    assert done.placement is not None and simulate(problem, done.placement).value <= before
+    assert [step.value for step in done.history] == sorted((step.value for step in done.history), reverse=True)
+
+
+def test_large_windows_take_groups() -> None:
+    """Of a graph much larger than a window, chunks hold every op of their devices, and the part stays small."""
+    for shape in SHAPES:
+        problem = large(80).with_(constraints=shape)
+        units, now = units_of(problem), states(problem, 1)[0]
+        loads = np.array([use.load for use in simulate(problem, now).devices])
+        window = choose("chunks", units, units.home(now.device), loads, 12, 3, np.random.default_rng(0))
+        part = cut(problem, units, now, window)
+        assert part.coarse.problem.n_blocks < 40 < problem.n_ops and part.whole(part.hint) == now
+        assert (window.group[np.isin(units.home(now.device), window.devices)] >= 0).all()
+
+
+def test_stages_that_share_devices() -> None:
+    """Replicas of a pipeline stay or change with the devices of the window, and the answer is no worse."""
+    better = 0
+    for seed in range(12):
+        objective = Objective("throughput", memory="sum")
+        shape = Constraints(contiguous=True, replicas=0)
+        problem = random_problem(
+            seeded(seed), max_ops=10, max_devices=4, objective=objective, transfers="staged", wires=False,
+            alike=True, constraints=shape,
+        )  # fmt: skip
+        start = Placement.on(0, problem.n_ops)
+        if not simulate(problem, start).valid:
+            continue
+        found = FROM_HINTS.propose(problem, Budget(iterations=3), hints=Hints((start,)))
+        assert found.placement is not None and simulate(problem, found.placement).valid
+        assert simulate(problem, found.placement).value <= simulate(problem, start).value
+        better += found.placement.replicas is not None
+    assert better

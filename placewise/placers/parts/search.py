@@ -30,8 +30,10 @@ from placewise.simulate import simulate
 
 SOLVERS = {True: ("dp", {"max_ideals": 60_000}), False: ("cpsat", {})}
 """For parts of chains, and for others: the placer and its options."""
-SEEDS = ("dpl", "balanced", "single")
+SEEDS = ("balanced", "single", "dpl")
 """Who makes the placements to start from where there are no hints."""
+SEEDING = 0.2
+"""Of the time that is left, for each of them."""
 LAST_RESORT = "pack"
 SEARCH, SEARCHED = "cover", {"bound": False}
 """Local search for what need not form a chain, to start from, and its options."""
@@ -41,6 +43,8 @@ LARGEST = {True: 4000, False: 400}
 MOST_INSIDE = 4
 SLICE = 1.0
 """The most seconds for one window."""
+QUICK = 0.1
+"""Seconds in which a window is solved so quickly that the next is to be much larger."""
 WORK = 1
 """The most of a solver's own work on one window where the budget has no seconds."""
 ROUNDS = 8
@@ -65,10 +69,12 @@ class _State:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
+    """What a solver said of a part; how many times as large the next window is to be; if this one was all there is."""
+
     part: Part
     kind: str
     found: Proposal
-    finished: bool
+    grow: float
     whole: bool
 
 
@@ -120,7 +126,8 @@ class Search:
     def begin(self, share: float) -> None:
         """Start from what the quick placers find, and a local search of a share of the time."""
         for name in SEEDS:
-            self._ask(name, {}, replace(self._watch.rest(), iterations=None))
+            rest = self._watch.rest()
+            self._ask(name, {}, replace(rest, seconds=SEEDING * rest.seconds, iterations=None))
         if self._now is None:
             self._ask(LAST_RESORT, {}, self._watch.rest())
         if share and not self._chained and not self.closed and self.reason is not Reason.INTERRUPTED:
@@ -160,7 +167,7 @@ class Search:
                     self.reason = Reason.INTERRUPTED
                     return
                 changed = self._take(answers)
-                alone = all(answer.whole and answer.finished for answer in answers)
+                alone = all(answer.whole and answer.grow > 1 for answer in answers)
                 stale = stale + 1 if alone and not changed else 0
                 rounds += 1
                 if self._watch.elapsed > told + 0.5 and self._now is not None:
@@ -190,10 +197,12 @@ class Search:
         name, options = SOLVERS[self._chained]
         watch = Stopwatch(self._budget(seed))
         found = create(name, options).propose(part.coarse.problem, watch.budget, hints=Hints((part.hint,)))
-        timely = watch.budget.seconds == np.inf or watch.elapsed < 0.8 * SLICE
-        finished = found.reason in (Reason.FINISHED, Reason.PROVED) and timely
+        finished, timed = found.reason in (Reason.FINISHED, Reason.PROVED), np.isfinite(watch.budget.seconds)
+        grow = 1.6 if timed and watch.elapsed < QUICK else 1.15
+        if not finished or (timed and watch.elapsed > 0.8 * SLICE):
+            grow = 0.75
         whole = len(window.devices) == self._problem.n_devices and len(np.unique(window.group)) == self._units.n
-        return _Answer(part, kind, found, finished, whole)
+        return _Answer(part, kind, found, grow, whole)
 
     def _budget(self, seed: int) -> Budget:
         if np.isfinite(self._watch.budget.seconds):
@@ -204,8 +213,7 @@ class Search:
         """Go on from answers that are no worse; whether one was better. Sizes of windows follow their solvers."""
         better = False
         for answer in answers:
-            grow = 1.15 if answer.finished else 0.8
-            size = min(self._size[answer.kind] * grow, LARGEST[self._chained], self._units.n)
+            size = min(self._size[answer.kind] * answer.grow, LARGEST[self._chained], self._units.n)
             self._size[answer.kind] = max(size, SMALLEST)
             if answer.found.placement is not None:
                 better |= self._offer(answer.part.whole(answer.found.placement), answer.part)

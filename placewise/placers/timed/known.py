@@ -82,7 +82,7 @@ def start(
     try:
         for hint in hints.placements:
             known.offer(hint)
-        known.prove(lower_bound(problem))
+        known.prove(hints.bound or lower_bound(problem))
         if not known.closed and (share or known.best is None):
             _search(known, watch, on_progress, share)
     except KeyboardInterrupt:
@@ -97,7 +97,7 @@ def _search(known: Known, watch: Stopwatch, on_progress: OnProgress, share: floa
         budget = replace(budget, seconds=share * budget.seconds)
     else:
         budget = replace(budget, evaluations=SEARCH_EVALUATIONS)
-    seeds = Hints((known.best,)) if known.best is not None else Hints()
+    seeds = Hints(() if known.best is None else (known.best,), bound=known.bound)
     found = create(SEARCH).propose(
         known.problem, budget, hints=seeds, evaluate=known.evaluate, on_progress=on_progress
     )  # fmt: skip
