@@ -1,0 +1,119 @@
+"""Layers as people see them: from the numbers in scopes, where there are any."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.model.columns import Bools, Ints
+from placewise.model.graph import Graph
+from placewise.model.problem import Problem
+from placewise.simulate.contract import Contraction
+from placewise.simulate.kernels import kernel
+
+STEPS = frozenset({"step", "steps", "time", "timestep"})
+"""What numbers the unrolled steps of a recurrent layer, which are one layer."""
+LAST = ("attention", "softmax")
+"""What the experts of recurrent models put beside the last layer."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Layers:
+    """The layer [n_ops] of every op, −1 for none, in the order of their mean places; `stack` and `number` of each.
+
+    `recurrent`: the layers are unrolled in steps; `last` [n_ops] marks the attention and softmax of such a model.
+    """
+
+    of: Ints
+    stack: tuple[str, ...]
+    number: tuple[int, ...]
+    recurrent: bool
+    last: Bools
+
+    def __len__(self) -> int:
+        return len(self.stack)
+
+
+def layers_of(graph: Graph, wanted: int) -> Layers | None:
+    """The outermost layers of which there are `wanted`, or as many as there are; None for fewer than two.
+
+    A layer is a path of scope names that ends with a number: ``encoder.layer.3`` of ``encoder.layer.3.attention``.
+    """
+    paths = [_path(scope) for scope in graph.ops.scope.values]
+    deepest = max((len(numbers) for numbers, _ in paths), default=0)
+    codes = graph.ops.scope.codes
+    forward = ~graph.ops.backward
+    for level in range(1, deepest + 1):
+        names = [numbers[min(level, len(numbers)) - 1] if numbers else "" for numbers, _ in paths]
+        known = sorted({names[code] for code in np.unique(codes[forward]).tolist()} - {""})
+        if len(known) >= wanted or level == deepest:
+            break
+    else:
+        return None
+    if len(known) < 2:
+        return None
+    index = {name: number for number, name in enumerate(known)}
+    raw = np.array([index.get(name, -1) for name in names], np.int32)[codes]
+    placed = np.flatnonzero((raw >= 0) & forward)
+    middle = np.bincount(raw[placed], weights=placed, minlength=len(known)) / np.bincount(raw[placed])
+    order = np.argsort(middle, kind="stable")
+    rank = np.empty(len(known) + 1, np.int32)
+    rank[order], rank[-1] = np.arange(len(known)), -1
+    parts = [known[place].rpartition(".") for place in order.tolist()]
+    recurrent = any(steps for _, steps in paths)
+    named = np.array([any(word in scope for word in LAST) for scope in graph.ops.scope.values], np.bool_)
+    of = rank[raw]
+    return Layers(
+        of, tuple(stack for stack, _, _ in parts), tuple(int(number) for _, _, number in parts), recurrent,
+        (of < 0) & named[codes] if recurrent else np.zeros(graph.n_ops, np.bool_),
+    )  # fmt: skip
+
+
+def _path(scope: str) -> tuple[list[str], bool]:
+    """The layers that a scope is in, from the outermost to the innermost, and whether it is a step of a recurrence."""
+    found: list[str] = []
+    words: list[str] = []
+    steps = False
+    for word in re.split(r"[./]", scope):
+        if word.isdecimal() and words and words[-1].lower() in STEPS:
+            steps = True
+            words.pop()
+            continue
+        words.append(word)
+        if word.isdecimal():
+            found.append(".".join([*words[:-1], str(int(word))]))
+    return found, steps
+
+
+def filled(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
+    """The layer [n_blocks] of every block: of its forward ops, else of what it reads, else of what reads it."""
+    block, backward = problem.block, problem.graph.ops.backward
+    own = np.full(problem.n_blocks, -1, np.int32)
+    for ops in (np.flatnonzero(layer >= 0), np.flatnonzero((layer >= 0) & ~backward)):
+        own[block[ops[::-1]]] = layer[ops[::-1]]
+    component = np.zeros(problem.n_blocks, np.int32)
+    component[block] = graph.component
+    rank = np.full(graph.n, -1, np.int32)
+    np.maximum.at(rank, component, own)
+    _fill(graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, rank)
+    return np.where(own >= 0, own, rank[component]).astype(np.int32)
+
+
+@kernel
+def _fill(into: Ints, predecessors: Ints, out: Ints, successors: Ints, rank: Ints) -> None:
+    """Components without a rank take the highest of their predecessors, else the lowest of their successors, else 0."""
+    n = len(rank)
+    for node in range(n):
+        if rank[node] < 0:
+            for row in range(into[node], into[node + 1]):
+                rank[node] = max(rank[node], rank[predecessors[row]])
+    for node in range(n - 1, -1, -1):
+        if rank[node] < 0:
+            for row in range(out[node], out[node + 1]):
+                after = rank[successors[row]]
+                if after >= 0 and (rank[node] < 0 or after < rank[node]):
+                    rank[node] = after
+    for node in range(n):
+        rank[node] = max(rank[node], 0)
