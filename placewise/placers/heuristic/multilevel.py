@@ -42,7 +42,7 @@ from placewise.simulate.memory import device_memory
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]
 STARTERS: dict[str, Calls] = {
-    "throughput": (("single", {}), ("balanced", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}), ("dpl", {})),
+    "throughput": (("single", {}), ("balanced", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}), ("dpl", {}), ("dp", {})),
     "latency": (
         ("single", {}), ("balanced", {}), ("greedy", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}),
         ("critical_path", {}), ("sct", {}),
@@ -59,14 +59,14 @@ STARTING_SHARE = 0.25
 """Of the coarsest problem's time, the most for all that start there."""
 CYCLE_SHARE = 0.5
 """Of the time that is left, for one way down."""
-LEAST_GROUPS, GROUPS_PER_DEVICE = 200, 20
+LEAST_GROUPS, GROUPS_PER_DEVICE = 2000, 100
 ROUNDS = 6
 """Tries to make what fits as groups fit as ops: groups do not see the live activations inside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultilevelOptions:
-    """`groups`: about how many the coarsest problem has (0: 20 per device, at least 200)."""
+    """`groups`: about how many the coarsest problem has (0: 100 per device, at least 2000)."""
 
     groups: int = 0
 
@@ -187,7 +187,7 @@ def _search(run: _Run, wanted: int) -> None:
         number < 1 or (run.best is None and number < ROUNDS) or (timed and run.best is not None)
     ):
         problem = tightened(run.problem, taken) if taken.any() else run.problem
-        start = scope_labels(run.problem) if number % 2 else None
+        start = None if number % 2 else scope_labels(run.problem)
         labels = hierarchy(problem, wanted=wanted, key=run.best, start=start)
         share = CYCLE_SHARE if labels else 1.0
         run.over[:] = 0.0
