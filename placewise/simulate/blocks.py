@@ -65,7 +65,7 @@ def block_bytes(problem: Problem) -> Floats:
 def storage_bytes(graph: Graph) -> Floats:
     """Bytes of each weight storage; tied weights share one."""
     size = np.zeros(int(graph.weights.storage.max(initial=-1)) + 1)
-    np.maximum.at(size, graph.weights.storage, np.maximum(graph.weights.bytes, 0))
+    np.maximum.at(size, graph.weights.storage.astype(np.intp), graph.weights.bytes.astype(np.float64))
     return size
 
 

@@ -54,7 +54,7 @@ def _working_bytes(problem: Problem) -> Floats:
     live = np.bincount(graph.consumers, weights=size[tensor], minlength=graph.n_ops)
     made = graph.tensors.producer >= 0
     live = live + np.bincount(graph.tensors.producer[made], weights=size[made], minlength=graph.n_ops)
-    np.maximum.at(working, problem.block, live)
+    np.maximum.at(working, problem.block.astype(np.intp), live)
     return working
 
 

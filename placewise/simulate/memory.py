@@ -117,7 +117,7 @@ def _peaks(problem: Problem, run: _Run) -> Floats:
     """Peak of live activations [n_devices]."""
     graph, objective = problem.graph, problem.objective
     copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
-    size = np.maximum(graph.tensors.bytes, 0)
+    size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     maker = graph.tensors.producer[tensor]
     here = (maker >= 0) & (run.device[maker] == run.device[graph.consumers])

@@ -41,6 +41,8 @@ def best_split(problem: Problem, group: Ints, lines: Sequence[Ints], capacity: F
     """The best split of groups [n_ops] → 0…n − 1 along any of some lines: their positions [n] in it."""
     best = Split(None, np.inf, Reason.FINISHED)
     for line in lines:
+        if line is not lines[0] and not go_on(0, len(line), best.value):
+            return best._replace(reason=Reason.TIME_LIMIT)
         split = _split(problem, line[group], len(line), capacity, go_on)
         best = split if split.value < best.value else best._replace(reason=split.reason)
         if split.reason is not Reason.FINISHED:

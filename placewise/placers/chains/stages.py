@@ -81,7 +81,7 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
     by_component = np.empty((n, problem.n_devices))
     for device in range(problem.n_devices):
         by_component[:, device] = np.bincount(component, weights=seconds[:, device], minlength=n)
-    rates = [_rates(problem, device) for device in range(problem.n_devices)]
+    rates = _rates_of(problem)
     classes, rate_of, distinct = _classes(by_component, capacity, rates, _kinds(problem))
     first = [devices[0] for devices in classes]
     times = by_component[:, first]
@@ -125,25 +125,37 @@ def _scale(seconds: Floats, transfers: Floats, sync: float) -> float:
     return 2.0**59 / float(total) if total > 0 else 1.0
 
 
-def _rates(problem: Problem, device: int) -> _Rates | None:
-    """What a tensor costs at least where it enters and leaves a device.
+def _rates_of(problem: Problem) -> list[_Rates | None]:
+    """What a tensor costs at least where it enters and leaves each device; devices with the same links share it.
 
     Staged: exactly its trip from and to host memory. Direct: the trip to the quickest destination, once,
     and from the quickest source, once; the judge charges at least that.
     """
-    cluster, cost = problem.cluster, problem.costs.transfer_seconds
-    host, here = len(cluster), int(cluster.location[device])
-    if here == host:
-        return None
-    enter, leave = cost[:, cluster.link_class[host, here]], cost[:, cluster.link_class[here, host]]
-    others = sorted({int(place) for place in cluster.location} - {here})
-    if cluster.transfers == "staged" or not others:
-        return _Rates(enter, leave)
-    quickest_in = cost[:, np.unique(cluster.link_class[others, here])].min(axis=1)
-    quickest_out = cost[:, np.unique(cluster.link_class[here, others])].min(axis=1)
+    links, host = problem.cluster.link_class, problem.n_devices
+    places = np.unique(problem.cluster.location)
+    known: dict[tuple[tuple[int, ...], ...], _Rates] = {}
+    found: list[_Rates | None] = []
+    for here in problem.cluster.location.tolist():
+        others = places[places != here] if problem.cluster.transfers == "direct" else places[:0]
+        lists = links[host, [here]], links[here, [host]], np.unique(links[others, here]), np.unique(links[here, others])
+        key = tuple(tuple(classes.tolist()) for classes in lists)
+        if here != host and key not in known:
+            known[key] = _rates(problem, *key)
+        found.append(None if here == host else known[key])
+    return found
+
+
+def _rates(
+    problem: Problem, enter: tuple[int, ...], leave: tuple[int, ...], sources: tuple[int, ...], targets: tuple[int, ...]
+) -> _Rates:
+    """By the classes of the links from the host, to it, from other devices and to them."""
+    cost = problem.costs.transfer_seconds
+    if not sources:
+        return _Rates(cost[:, enter[0]], cost[:, leave[0]])
+    quickest_in, quickest_out = cost[:, sources].min(axis=1), cost[:, targets].min(axis=1)
     made_by_host = problem.graph.tensors.producer < 0
-    to_host = np.where(problem.graph.tensors.output, leave, np.inf)
-    return _Rates(np.where(made_by_host, enter, quickest_in), np.minimum(quickest_out, to_host))
+    to_host = np.where(problem.graph.tensors.output, cost[:, leave[0]], np.inf)
+    return _Rates(np.where(made_by_host, cost[:, enter[0]], quickest_in), np.minimum(quickest_out, to_host))
 
 
 def _classes(
@@ -154,10 +166,11 @@ def _classes(
     distinct: list[_Rates] = []
     rate_of: dict[int, int] = {}
     groups: dict[tuple[bytes, float, int, int], list[int]] = {}
+    written = {id(pair): pair.enter.tobytes() + pair.leave.tobytes() for pair in rates if pair is not None}
     for device, pair in enumerate(rates):
         rate_of[device] = -1
         if pair is not None:
-            key = pair.enter.tobytes() + pair.leave.tobytes()
+            key = written[id(pair)]
             if key not in numbers:
                 numbers[key] = len(distinct)
                 distinct.append(pair)

@@ -31,7 +31,7 @@ def holdings(problem: Problem, group: Ints, n: int) -> Holdings:
     """What the groups [n_ops] → 0…n − 1 keep in memory."""
     graph = problem.graph
     state = np.zeros(n, np.int64)
-    np.add.at(state, group, graph.ops.state_bytes)
+    np.add.at(state, group.astype(np.intp), graph.ops.state_bytes)
     stored = storage_bytes(graph).astype(np.int64)
     user = group[graph.weight_edges.consumer].astype(np.int64)
     pairs = distinct(user * max(len(stored), 1) + graph.weights.storage[graph.weight_edges.value])
