@@ -19,7 +19,6 @@ import math
 import os
 import statistics
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -96,17 +95,15 @@ def _placed(name: str, placer: str, limit: float) -> Any:
 
 def _figures(name: str, placer: str, limit: float) -> dict[str, Any]:
     """One placer on one problem; what it found goes into the list of the best known."""
-    started = time.perf_counter()
     result = _placed(name, placer, limit)
     if isinstance(result, str):
         return {"value": None, "why": result, "limit": limit}
-    seconds = round(time.perf_counter() - started, 2)
     value = result.value if result.placement is not None else None
     if value is not None:
         _remember(name, value, placer, limit)
     said = result.unmet or "; ".join(result.notes)
     return {
-        "value": value, "bound": result.lower_bound, "seconds": seconds, "status": str(result.status), "limit": limit,
+        "value": value, "bound": result.lower_bound, "seconds": round(result.seconds, 2), "status": str(result.status), "limit": limit,
         "load": round(os.getloadavg()[0], 1), "why": said if value is None else "", "notes": list(result.notes[:1]),
         "history": [[round(step.seconds, 2), step.value, step.placer] for step in result.history[-20:]],
     }  # fmt: skip

@@ -75,7 +75,8 @@ def place(
     bound = lower_bound(problem)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines = _baselines(problem)
-    proposal = _propose(chosen, problem, watch, replace(hints, bound=bound), evaluate, on_progress)
+    known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines)
+    proposal = _propose(chosen, problem, watch, known, evaluate, on_progress)
     if proposal.infeasible and placer != PACKER:
         proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else simulate(problem, proposal.placement)
@@ -109,6 +110,13 @@ def place(
     )
 
 
+def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged]) -> Hints:
+    """The hints, and what the naive placers made, so that auto need not ask them again."""
+    made = tuple(placement for placement, _ in baselines.values())
+    by = tuple(BASELINES[name] for name in baselines)
+    return replace(hints, placements=(*made, *hints.placements), by=by, bound=bound)
+
+
 def _no_worse_than(
     proposal: Proposal, judgement: Judgement | None, baselines: Mapping[str, Judged]
 ) -> tuple[Proposal, Judgement | None]:
@@ -134,9 +142,11 @@ def _only_placement(problem: Problem, judgement: Judgement, bound: Bound) -> Bou
 def _propose(
     placer: Placer, problem: Problem, watch: Stopwatch, hints: Hints, evaluate: Evaluate | None, on_progress: OnProgress
 ) -> Proposal:
+    begun = watch.elapsed
     try:
         proposal = placer.propose(problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
-        return sound(placer.info, problem, proposal)
+        history = tuple(replace(step, seconds=begun + step.seconds) for step in proposal.history)
+        return sound(placer.info, problem, replace(proposal, history=history))
     except KeyboardInterrupt:
         return Proposal(None, reason=Reason.INTERRUPTED)
 

@@ -87,9 +87,13 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """Where to start: placements, and probabilities [n_ops, n_devices]; and a lower bound that is proved already."""
+    """Where to start: placements, and probabilities [n_ops, n_devices]; and a lower bound that is proved already.
+
+    `by` says which placers made the first of the placements, so that nobody need ask them again.
+    """
 
     placements: tuple[Placement, ...] = ()
+    by: tuple[str, ...] = ()
     probabilities: Floats | None = None
     bound: Bound | None = None
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import chain, repeat
 from typing import ClassVar
 
 import numpy as np
@@ -97,8 +98,9 @@ class _Run:
     def answer(self) -> Proposal:
         try:
             self.ledger.bounds.append(self.given.bound or lower_bound(self.problem))
-            for placement in self.given.placements:
-                self.ledger.hear("a hint", Proposal(placement))
+            makers = chain(self.given.by, repeat("a hint"))
+            for placement, who in zip(self.given.placements, makers, strict=False):
+                self.ledger.hear(who, Proposal(placement))
             self._quick()
             for turn in (*agenda.main(self.problem), *agenda.others(self.problem)):
                 if turn.placer != agenda.LAST_RESORT or self.ledger.best is None:
@@ -115,6 +117,8 @@ class _Run:
     def _quick(self) -> None:
         until = QUICK_SHARE * self.watch.budget.seconds
         for turn in agenda.quick(self.problem):
+            if turn.placer in self.given.by:
+                continue
             if self.ledger.best is not None and self.watch.elapsed >= until:
                 return
             self._take(turn, min(turn.share * self.watch.left, max(until - self.watch.elapsed, 0.0) or self.watch.left))
@@ -183,4 +187,4 @@ class _Run:
         return better
 
     def _hints(self) -> Hints:
-        return replace(self.given, placements=self.ledger.placements, bound=self.ledger.bound)
+        return replace(self.given, placements=self.ledger.placements, by=(), bound=self.ledger.bound)
