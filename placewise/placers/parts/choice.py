@@ -42,6 +42,7 @@ def choose(
     if len(line) <= size:
         group[line] = np.arange(len(line))
     elif kind == "chunks" or (units.graph is not None and (home[line] == home[line[0]]).all()):
+        line = line[np.argsort(home[line], kind="stable")] if units.graph is None else line
         group[line] = _chunks(line, home, size, rng)
     else:
         pick = _region if kind == "region" and units.graph is None else _borders

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -31,12 +30,12 @@ from placewise.simulate import simulate
 SOLVERS = {True: ("dp", {"max_ideals": 60_000}), False: ("cpsat", {})}
 """For parts of chains, and for others: the placer and its options."""
 SEEDS = ("balanced", "single", "dpl")
-"""Who makes the placements to start from where there are no hints."""
+"""Who makes the placements to start from where there are no hints and no time is for a search."""
 SEEDING = 0.2
 """Of the time that is left, for each of them."""
 LAST_RESORT = "pack"
-SEARCH, SEARCHED = "cover", {"bound": False}
-"""Local search for what need not form a chain, to start from, and its options."""
+SEARCH = "local"
+"""Who makes a better one where a share of the time is for that."""
 SMALLEST = 8
 LARGEST = {True: 4000, False: 400}
 """Groups in a window, of chains and of others."""
@@ -124,22 +123,22 @@ class Search:
         return Proposal(named, self._bound, self.reason, history=tuple(self.history))
 
     def begin(self, share: float) -> None:
-        """Start from what the quick placers find, and a local search of a share of the time."""
-        for name in SEEDS:
-            rest = self._watch.rest()
-            self._ask(name, {}, replace(rest, seconds=SEEDING * rest.seconds, iterations=None))
+        """Start from what a local search finds in a share of the time, or quick placers if that is 0."""
+        rest = replace(self._watch.rest(), iterations=None)
+        if share:
+            self._ask(SEARCH, replace(rest, seconds=share * rest.seconds))
+        for name in () if share else SEEDS:
+            self._ask(name, replace(rest, seconds=SEEDING * rest.seconds))
         if self._now is None:
-            self._ask(LAST_RESORT, {}, self._watch.rest())
-        if share and not self._chained and not self.closed and self.reason is not Reason.INTERRUPTED:
-            rest = self._watch.rest()
-            self._ask(SEARCH, SEARCHED, replace(rest, seconds=share * rest.seconds))
+            self._ask(LAST_RESORT, self._watch.rest())
 
-    def _ask(self, name: str, options: dict[str, Any], budget: Budget) -> None:
-        placer = create(name, options)
+    def _ask(self, name: str, budget: Budget) -> None:
+        """Keep what a placer finds, its bound and its proof."""
+        placer = create(name)
         if self.reason is Reason.INTERRUPTED or placer.supports(self._problem) is not None:
             return
         self._asked.append(name)
-        seeds = Hints(() if self._now is None else (self._now.placement,))
+        seeds = Hints(() if self._now is None else (self._now.placement,), bound=self._bound)
         found = placer.propose(self._problem, budget, hints=seeds, evaluate=self._evaluate, on_progress=self._tell)
         state = None if found.placement is None else self._judged(found.placement)
         if state is not None and (self._now is None or state.key() <= self._now.key()):
@@ -153,13 +152,14 @@ class Search:
     def run(self) -> None:
         """Windows until the budget is used up or nothing is left to find."""
         self._units = units_of(self._problem)
-        rounds, stale, told, budget = 0, 0, 0.0, self._watch.budget
+        rounds, stale, told, quickest, budget = 0, 0, 0.0, 0.0, self._watch.budget
         most = ROUNDS if budget.iterations is None and not np.isfinite(budget.seconds) else budget.iterations or np.inf
         if budget.iterations == 0 or self._problem.n_devices < 2:
             return
         with ThreadPoolExecutor(self._together) as pool:
             while not self.closed and rounds < most and stale < STALE:
-                if self._watch.out:
+                began = self._watch.elapsed
+                if self._watch.left <= quickest / 2:
                     self.reason = Reason.TIME_LIMIT
                     return
                 answers = self._round(pool)
@@ -169,7 +169,7 @@ class Search:
                 changed = self._take(answers)
                 alone = all(answer.whole and answer.grow > 1 for answer in answers)
                 stale = stale + 1 if alone and not changed else 0
-                rounds += 1
+                rounds, quickest = rounds + 1, min(quickest or np.inf, self._watch.elapsed - began)
                 if self._watch.elapsed > told + 0.5 and self._now is not None:
                     told = self._watch.elapsed
                     self._tell(Progress("windows", told, f"round {rounds}", self._now.value, self._bound.value))
