@@ -24,6 +24,7 @@ from placewise.studies.compare import board_of, compare
 
 PLACERS = ("single", "dp", "temper", "balanced")
 SPLIT = {"fpgas": [{"nodes": [0]}, {"nodes": [1, 2]}], "cpus": [{"nodes": []}]}
+SPLIT_DEVICES = [0, 1, 1]
 
 
 @pytest.fixture
@@ -135,7 +136,7 @@ def test_starts_come_from_files(path: Path, split: Path, tmp_path: Path) -> None
     """A split or a plan becomes the start of a search: at no work, `auto` answers no worse than it."""
     problem = build(path)
     given = start_of(split, problem)
-    assert given.device.tolist() == [0, 1, 1] and start_of(given, problem) is given
+    assert given.device.tolist() == SPLIT_DEVICES and start_of(given, problem) is given
     plan = pw.place(path, start=split, budget=Budget(seconds=0))
     assert plan.value <= pw.judge(problem, given).value
     plan.save(tmp_path / "plan.json")
@@ -164,6 +165,19 @@ def test_a_humans_split_needs_its_placer(path: Path, split: Path) -> None:
     """Where nobody takes the human's split, that is said at once."""
     with pytest.raises(PlacerError, match="nobody takes it; compare the placer 'expert' as well"):
         pw.compare(path, placers="dp,single", expert=split)
+
+
+def test_a_humans_split_is_for_its_placer_alone(path: Path, split: Path) -> None:
+    """The placer `expert` gives the split back as it stands, whatever it is worth; nobody else hears of it."""
+    board = pw.compare(path, placers="expert,single", expert=split)
+    results = {entry.placer: entry.result for entry in board.entries}
+    assert results["expert"] is not None and results["expert"].placement is not None
+    assert results["expert"].placement.device.tolist() == SPLIT_DEVICES
+    assert results["expert"].value == pw.judge(results["expert"].problem, start_of(split, build(path))).value
+    alone = pw.compare(path, placers="single").entries[0].result
+    assert alone is not None and results["single"] is not None and results["single"].value == alone.value
+    shown = json.loads(run("compare", path, "--placers", "expert", "--expert", split, "--json").stdout)
+    assert shown["entries"][0]["value"] == results["expert"].value
 
 
 def test_the_command_writes_what_is_asked(path: Path, tmp_path: Path) -> None:
