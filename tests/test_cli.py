@@ -21,9 +21,22 @@ EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 RESNET = str(EXAMPLES / "resnet50.onnx")
 BERT = str(EXAMPLES / "bert_base.onnx")
 NAMES = (
-    *("auto", "balanced", "cover", "cpsat", "critical_path", "dp", "dpl", "etf", "greedy", "heft", "local", "max_load_dp"),
-    *("multilevel", "pack", "paths", "pipedream"),
-    *("single", "temper", "topo", "windows"),
+    *(
+        "auto",
+        "balanced",
+        "cover",
+        "cpsat",
+        "critical_path",
+        "dp",
+        "dpl",
+        "etf",
+        "greedy",
+        "heft",
+        "local",
+        "max_load_dp",
+    ),
+    *("expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "random", "round_robin"),
+    *("sct", "single", "temper", "topo", "windows"),
 )
 
 

@@ -38,7 +38,6 @@ LATENCY = Objective("latency", execution="subgraph")
     [
         ("cover", chain(5001), "5,001 groups of ops on 4 devices", "use auto, dpl or etf"),
         ("cpsat", chain(40_000), "about 480,000 variables (40,000 groups of ops", "use auto or dpl"),
-        ("pack", chain(60_000), "about 240,000 variables (60,000 groups of ops", "use greedy or balanced"),
         ("dp", chain(40, kinds=17, k=17), "17 devices of 17 kinds make 131,072 ways", "use auto or greedy"),
         ("dpl", chain(40, kinds=17, k=17), "17 devices of 17 kinds make 131,072 ways", "use auto or greedy"),
         ("pipedream", chain(40, kinds=17, k=17), "17 devices of 17 kinds make 131,072 ways", "use auto or greedy"),

@@ -20,6 +20,8 @@ from placewise.simulate.memory import device_memory
 
 ROUNDS = 12
 """So often are activations measured."""
+MOST_MEASURED, MEASURED = 3_000, 400
+"""Ops of graphs whose blocks are moved one by one under the judge's own peaks, and how often that is tried."""
 
 
 def cargo_of(problem: Problem) -> Cargo:
@@ -72,20 +74,62 @@ def repair(
         return None
     home = np.empty(problem.n_blocks, np.int32)
     home[problem.block[::-1]] = device[::-1]
+    if not settle(cargo, home, problem.capacity, seed=seed):
+        return None
+    for careful in (True, False):
+        placed = _with_activations(problem, cargo, home.copy(), careful, seed, watch)
+        if placed is not None:
+            return placed
+    return _descend(problem, cargo, home, seed, watch) if problem.n_ops <= MOST_MEASURED else None
+
+
+def _with_activations(
+    problem: Problem, cargo: Cargo, home: Ints, careful: bool, seed: int, watch: Stopwatch | None
+) -> Ints | None:
+    """Settle again and again, in place, below what activations leave: of every device if `careful`, or of full ones."""
     room = problem.capacity.copy()
     for round_ in range(ROUNDS):
-        if not settle(cargo, home, room, seed=seed + round_):
-            return None
         placed: Ints = home[problem.block]
         resident, peak = device_memory(problem, Placement(placed))
-        if (peak <= problem.capacity).all():
+        over = peak > problem.capacity
+        if not over.any():
             return placed
         if watch is not None and watch.out:
             return None
-        live = peak - resident
-        over = peak > problem.capacity
-        spare = 1.0 + 0.02 * round_
-        room = np.where(over, np.minimum(room, problem.capacity - np.ceil(spare * live)), room)
-        if (room < 0).any():
+        spare = np.where(over, 1.0 + 0.03 * round_, 1.0)
+        left = problem.capacity - np.ceil(spare * (peak - resident))
+        room = np.where(over, np.minimum(room, left), np.minimum(room, left) if careful else room)
+        if (room < 0).any() or not settle(cargo, home, room, seed=seed + round_):
             return None
+    return None
+
+
+def _descend(problem: Problem, cargo: Cargo, home: Ints, seed: int, watch: Stopwatch | None) -> Ints | None:
+    """Move one block at a time from a device that is too full, where the judge's peaks then come closer to fitting."""
+    rng = np.random.default_rng(seed)
+
+    def missing(trial: Ints) -> tuple[float, Longs]:
+        peak = device_memory(problem, Placement(trial[problem.block]))[1]
+        short = np.maximum(peak - problem.capacity, 0.0)
+        return float(short.sum()), np.flatnonzero(short).astype(np.int64)
+
+    least, over = missing(home)
+    for _ in range(MEASURED):
+        if not least:
+            return home[problem.block]
+        if watch is not None and watch.out:
+            return None
+        block = int(rng.choice(np.flatnonzero(np.isin(home, over))))
+        others = np.flatnonzero(cargo.runs[block] & (np.arange(problem.n_devices) != home[block]))
+        if not len(others):
+            continue
+        trial = home.copy()
+        trial[block] = rng.choice(others)
+        if rng.random() < 0.3:
+            swapped = np.flatnonzero((home == trial[block]) & cargo.runs[:, home[block]])
+            if len(swapped):
+                trial[rng.choice(swapped)] = home[block]
+        found, where = missing(trial)
+        if found <= least:
+            home, least, over = trial, found, where
     return None

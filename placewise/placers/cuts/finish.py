@@ -55,14 +55,14 @@ class Finish:
             if device is None:
                 self.faults.append("its parts do not fit in memory, whatever blocks move")
             else:
-                self.hear(device)
+                self.hear(device, checked=True)
         calls = problem.objective.kind == "latency" and problem.objective.execution == "subgraph"
         if problem.constraints.shaped or (calls and not np.isfinite(self.value)):
             self._in_a_row(home)
 
-    def hear(self, device: Ints) -> bool:
-        """Keep a placement if it keeps the rules and is the best so far; whether it keeps them."""
-        why_not = broken(self.problem, device)
+    def hear(self, device: Ints, *, checked: bool = False) -> bool:
+        """Keep a placement if it keeps the rules (`checked`: it does) and is the best so far; whether it keeps them."""
+        why_not = "" if checked else broken(self.problem, device)
         if why_not:
             self.faults.append(why_not)
             return False

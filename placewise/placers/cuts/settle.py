@@ -53,6 +53,21 @@ def settle(cargo: Cargo, home: Ints, room: Floats, *, seed: int = 0, work: int =
     return bool(_squeeze(cargo, home, limit, load, uses, order, np.random.default_rng(seed), work))
 
 
+def fill(cargo: Cargo, room: Floats, *, even: bool) -> Ints:
+    """The device [n_blocks] of every block, largest first: where most room is left if `even`, else the least enough.
+
+    Where none has room, the one that has most.
+    """
+    limit = np.where(np.isfinite(room), np.minimum(room, _UNLIMITED), _UNLIMITED).astype(np.int64)
+    size = cargo.own.copy()
+    np.add.at(size, np.repeat(np.arange(len(size)), np.diff(cargo.offsets)), cargo.stored[cargo.storage])
+    choices = cargo.runs.sum(axis=1)
+    home = np.full(len(size), -1, np.int32)
+    uses = np.zeros((len(limit), len(cargo.stored) if len(cargo.storage) else 0), np.int32)
+    _fill(cargo, home, limit, uses, np.lexsort((choices, -size)), even)
+    return home
+
+
 @helper
 def _gain(own: Longs, offsets: Longs, storage: Ints, stored: Longs, uses: Ints, block: int, d: int) -> int:
     """Bytes that device d would need for a block that is not there."""
@@ -125,6 +140,24 @@ def _admit(cargo: Cargo, home: Ints, limit: Longs, load: Longs, uses: Ints) -> N
             cost = _cost(damage, near, other, pull, home, block, d) if short <= 0 else float(short)
             if best < 0 or (short <= 0 and not fits) or ((short <= 0) == fits and cost < least):
                 best, least, fits = d, cost, short <= 0
+        home[block] = best
+        _put(own, offsets, storage, stored, uses, load, block, best)
+
+
+@kernel
+def _fill(cargo: Cargo, home: Ints, limit: Longs, uses: Ints, order: Longs, even: bool) -> None:
+    own, offsets, storage, stored, runs = cargo.own, cargo.offsets, cargo.storage, cargo.stored, cargo.runs
+    load = np.zeros(len(limit), np.int64)
+    for block in order:
+        best, most, fits = -1, np.int64(0), False
+        for d in range(len(limit)):
+            if not runs[block, d]:
+                continue
+            left = limit[d] - load[d] - _gain(own, offsets, storage, stored, uses, block, d)
+            enough = left >= 0
+            better = left > most if even or not enough else left < most
+            if best < 0 or (enough and not fits) or (enough == fits and better):
+                best, most, fits = d, left, enough
         home[block] = best
         _put(own, offsets, storage, stored, uses, load, block, best)
 

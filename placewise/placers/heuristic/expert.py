@@ -146,7 +146,7 @@ def _take(problem: Problem, finish: Finish, unit: Ints, stage: Ints, devices: In
     if not problem.constraints.shaped:
         home = devices[stage[unit]]
         device = repair(problem, home[problem.block], cargo=finish.cargo, watch=finish.watch)
-        if device is not None and finish.hear(device) and np.isfinite(finish.value):
+        if device is not None and finish.hear(device, checked=True) and np.isfinite(finish.value):
             return
         if device is None:
             finish.faults.append("its layers do not fit in memory, whatever blocks move")
