@@ -1,11 +1,13 @@
 """temper: local search for latency by parallel tempering, from what the quick placers find.
 
-It works for every execution, since nothing but the judge tells it what a placement is worth. It stops where a
+In `operator` execution its chains price moves themselves, from the first moment that a move touches (`schedules/`).
+In the others, or where values are measured, nothing but the judge tells what a placement is worth. It stops where a
 bound proves that there is nothing left to find; with a time limit it first gives that bound some time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,14 +31,19 @@ from placewise.placers.base import (
 )
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.rules import broken
-from placewise.placers.registry import create
+from placewise.placers.registry import create, names
 from placewise.placers.schedules.moves import movable
+from placewise.placers.schedules.search import search
 from placewise.placers.schedules.tempering import Found, Keeps, temper
 from placewise.simulate import Evaluator, lower_bound
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.memory import resident_bytes
 
-QUICK = ("single", "balanced", "greedy", "etf")
+QUICK = ("single", "heft", "etf", "balanced", "greedy", "critical_path", "topo")
+START_SHARE = 0.3
+"""The most of its time that goes into placements to start from, once there is one."""
+BOUNDED_OPS = 200_000
+"""The bound of a larger graph would take too much of a limited time."""
 BOUNDING = "paths"
 LAST_RESORT = "pack"
 WORK, OVERHEAD = 1.6e7, 400
@@ -48,9 +55,13 @@ BOUND_SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class TemperOptions:
-    """`searches`: how many go on at once, each at its own temperature."""
+    """`searches`: how many go on at once, each at its own temperature; `bound`: whether it looks for a bound too.
+
+    In `operator` execution the size of the graph says how many searches go on.
+    """
 
     searches: int = 16
+    bound: bool = True
 
     def __post_init__(self) -> None:
         if self.searches < 1:
@@ -92,7 +103,7 @@ class TemperPlacer:
         bound: Bound | None = None
         reason = Reason.FINISHED
         try:
-            starts, values, bound, reason = _starts(problem, watch, hints, price, on_progress)
+            starts, values, bound, reason = self._starts(problem, watch, hints, price, on_progress)
             if not len(starts):
                 return Proposal(None, bound, reason, ("no placement was found to start from",))
             best = starts[int(values.argmin())]
@@ -101,6 +112,42 @@ class TemperPlacer:
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
         return Proposal(None if best is None else Placement(relabel(problem, best)), bound, reason)
+
+    def _starts(
+        self, problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate, on_progress: OnProgress
+    ) -> tuple[Ints, Floats, Bound, Reason]:
+        """Valid placements [S, n_ops] that can run, their values [S], a lower bound, and whether it was interrupted.
+
+        The bound is given some of the time where there is a limit, and may bring a placement of its own.
+        """
+        reason = Reason.FINISHED
+        rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
+        given, bound, enough = len(rows), Bound(0.0, "nonnegative costs"), START_SHARE * watch.budget.seconds
+        for name in (*(() if given else QUICK), *((BOUNDING,) if self.options.bound else ()), LAST_RESORT):
+            if name not in names() or (rows and (name == LAST_RESORT or watch.elapsed > enough)):
+                continue
+            placer = create(name)
+            if placer.supports(problem) is not None:
+                continue
+            share = BOUND_SHARE if name == BOUNDING else 1.0
+            budget = replace(watch.rest(), seconds=share * watch.left)
+            found = placer.propose(problem, budget, evaluate=price, on_progress=on_progress)
+            bound = max(bound, found.bound or bound, key=lambda known: known.value)
+            if found.placement is not None and not broken(problem, found.placement.device):
+                rows.append(found.placement.device)
+            if found.reason is Reason.INTERRUPTED:
+                reason = found.reason
+                break
+        if problem.objective.execution != "subgraph" and self._bounds(problem, watch):
+            bound = lower_bound(problem)
+        starts = np.array(rows, np.int32).reshape(len(rows), problem.n_ops)
+        values = np.asarray(price(starts), np.float64) if len(rows) else np.zeros(0)
+        runs = np.isfinite(values)
+        return starts[runs], values[runs], bound, reason
+
+    def _bounds(self, problem: Problem, watch: Stopwatch) -> bool:
+        """Whether there is time for the judge's bound."""
+        return self.options.bound and (problem.n_ops <= BOUNDED_OPS or not np.isfinite(watch.budget.seconds))
 
     def _search(
         self,
@@ -114,11 +161,8 @@ class TemperPlacer:
     ) -> tuple[Ints, Reason]:
         """The best placement [n_ops] within the budget, and why the search ended."""
         first = np.unique(problem.block, return_index=True)[1]
-        rounds = temper(
-            movable(problem), starts[:, first], values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
-            searches=self.options.searches, seed=watch.budget.seed,
-        )  # fmt: skip
         most_rounds, most_work = _limits(problem, watch.budget)
+        rounds = self._rounds(problem, starts[:, first], values, price, watch.budget.seed, most_work)
         found = Found(starts[int(values.argmin())][first], float(values.min()), 0)
         told, count = 0.0, 0
         try:
@@ -127,13 +171,29 @@ class TemperPlacer:
                     return found.home[problem.block], Reason.TIME_LIMIT
                 if count >= most_rounds or found.work + self.options.searches > most_work:
                     break
-                found, count = next(rounds), count + 1
+                more = next(rounds, None)
+                if more is None:
+                    break
+                found, count = more, count + 1
                 if watch.elapsed > told + 0.5:
                     told = watch.elapsed
                     on_progress(Progress("temper", told, f"round {count}", found.value, bound))
         except KeyboardInterrupt:
             return found.home[problem.block], Reason.INTERRUPTED
         return found.home[problem.block], Reason.FINISHED
+
+    def _rounds(
+        self, problem: Problem, starts: Ints, values: Floats, price: Evaluate, seed: int, most_work: float
+    ) -> Iterator[Found]:
+        """The search from homes of blocks [S, n_blocks], of at most so many placements priced."""
+        if problem.objective.execution == "operator" and isinstance(price, Evaluator):
+            most = None if np.isinf(most_work) else int(most_work)
+            keeps = _keeps(problem) if problem.constraints.shaped else None
+            return search(problem, starts, values, keeps, seed=seed, most=most)
+        return temper(
+            movable(problem), starts, values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
+            searches=self.options.searches, seed=seed,
+        )  # fmt: skip
 
 
 def _limits(problem: Problem, budget: Budget) -> tuple[float, float]:
@@ -142,37 +202,6 @@ def _limits(problem: Problem, budget: Budget) -> tuple[float, float]:
         most = [np.inf if limit is None else limit for limit in (budget.iterations, budget.evaluations)]
         return most[0], most[1]
     return ROUNDS_PER_BLOCK * problem.n_blocks, WORK / (OVERHEAD + problem.n_ops + problem.graph.n_edges)
-
-
-def _starts(
-    problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate, on_progress: OnProgress
-) -> tuple[Ints, Floats, Bound, Reason]:
-    """Valid placements [S, n_ops] that can run, their values [S], a lower bound, and whether it was interrupted.
-
-    The bound is given some of the time where there is a limit, and may bring a placement of its own.
-    """
-    reason = Reason.FINISHED
-    rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
-    bound = Bound(0.0, "nonnegative costs")
-    for name in (*(() if rows else QUICK), BOUNDING, LAST_RESORT):
-        placer = create(name)
-        if placer.supports(problem) is not None or (rows and name == LAST_RESORT):
-            continue
-        share = BOUND_SHARE if name == BOUNDING else 1.0
-        budget = replace(watch.rest(), seconds=share * watch.left)
-        found = placer.propose(problem, budget, evaluate=price, on_progress=on_progress)
-        bound = max(bound, found.bound or bound, key=lambda known: known.value)
-        if found.placement is not None and not broken(problem, found.placement.device):
-            rows.append(found.placement.device)
-        if found.reason is Reason.INTERRUPTED:
-            reason = found.reason
-            break
-    if problem.objective.execution != "subgraph":
-        bound = lower_bound(problem)
-    starts = np.array(rows, np.int32).reshape(len(rows), problem.n_ops)
-    values = np.asarray(price(starts), np.float64) if len(rows) else np.zeros(0)
-    runs = np.isfinite(values)
-    return starts[runs], values[runs], bound, reason
 
 
 def _keeps(problem: Problem) -> Keeps | None:

@@ -1,0 +1,76 @@
+"""Sets of blocks that belong together: parts of a model, by the scopes of their ops, on several levels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from placewise.model.columns import Ints, Longs, frozen, offsets_of
+from placewise.model.problem import Problem
+
+DEPTH = 6
+MOST_SCOPES = 50_000
+"""More scopes than this are not read: it would take too long."""
+
+
+class Levels(NamedTuple):
+    """Group of every block on each level, −1 for none; the blocks of group g on level l start at `offsets[l, g]`."""
+
+    group: Ints  # [n_levels, n_blocks]
+    offsets: Longs  # [n_levels, most groups + 1]
+    blocks: Ints  # [n_levels, n_blocks] sorted by group, those in none first
+
+
+def levels_of(problem: Problem) -> Levels:
+    """By prefixes of the scope of a block's first op, and by scopes without one or all of their numbers.
+
+    The latter join what a model repeats: one layer in all its steps, one step in all layers. Levels on which
+    everything is one group, or that repeat another level, are left out.
+    """
+    scope, n = problem.graph.ops.scope, problem.n_blocks
+    first = np.unique(problem.block, return_index=True)[1]
+    rows: list[Ints] = []
+    if 1 < len(scope.values) <= MOST_SCOPES:
+        parts = [tuple(value.split(".")) if value else () for value in scope.values]
+        for key in _keys():
+            code: dict[tuple[str, ...], int] = {}
+            number = np.array([code.setdefault(key(part), len(code)) if part else -1 for part in parts], np.int32)
+            row = number[scope.codes[first]]
+            distinct = len(np.unique(row[row >= 0]))
+            if 1 < distinct < n and not any(_same(row, other) for other in rows):
+                rows.append(row)
+    group = np.array(rows, np.int32).reshape(len(rows), n)
+    blocks = np.argsort(group, axis=1, kind="stable")
+    most = int(group.max(initial=-1)) + 1
+    offsets = [offsets_of(row[order], most) for row, order in zip(group, blocks, strict=True)]
+    return Levels(
+        frozen(group, np.int32),
+        frozen(np.array(offsets, np.int64).reshape(len(rows), most + 1), np.int64),
+        frozen(blocks, np.int32),
+    )
+
+
+def _keys() -> list[Callable[[tuple[str, ...]], tuple[str, ...]]]:
+    """Ways to see fewer differences between scopes, which come as their parts."""
+
+    def prefix(depth: int) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+        return lambda part: part[:depth]
+
+    def without(which: slice) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+        def key(part: tuple[str, ...]) -> tuple[str, ...]:
+            numbers = set([at for at, word in enumerate(part) if word.isdigit()][which])
+            return tuple("" if at in numbers else word for at, word in enumerate(part))
+
+        return key
+
+    prefixes = [prefix(depth) for depth in range(1, DEPTH + 1)]
+    return [lambda part: part, without(slice(-1, None)), without(slice(0, 1)), without(slice(None)), *prefixes]
+
+
+def _same(row: Ints, other: Ints) -> bool:
+    """Whether two levels have the same groups."""
+    width = int(other.max(initial=0)) + 2
+    pairs = np.unique((row.astype(np.int64) + 1) * width + other + 1)
+    return len(pairs) == len(np.unique(row)) == len(np.unique(other))
