@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from plain_rules import keeps_the_rules, placements
 from published import ROOT, needs_workloads
 from strategies import problems
+from test_placers_infeasible import boxes
 
 from placewise.files.split_file import read_split
 from placewise.model.builder import GraphBuilder
@@ -106,9 +107,19 @@ def test_what_the_accelerator_may_not_run_goes_to_the_host() -> None:
     assert placement is not None and placement.device.tolist() == [0, 0, 1, 0, 2, 1]
 
 
-def test_without_a_host_it_says_that_memory_ran_out() -> None:
-    """Six bytes on accelerators of 4 and 1: op 5 has no home, and the answer says so."""
+def test_where_filling_fails_blocks_are_moved() -> None:
+    """Six bytes on accelerators of 4 and 4, the second of which may not run ops 0 to 2: the fill leaves op 2 homeless.
+
+    ops 0 to 2 must be on the first one and at most one other; the blocks that took their place are moved.
+    """
     problem = two_branches(4.0)
     pins = Constraints(forbidden=(Rule("", "cpu"), Rule("op[012]$", "b")))
-    proposal = GreedyPlacer().propose(problem.with_(constraints=pins), Budget())
-    assert proposal.placement is None and "ran out of memory" in proposal.notes[0]
+    placement = GreedyPlacer().propose(problem.with_(constraints=pins), Budget()).placement
+    assert placement is not None and placement.device[:3].tolist() == [0, 0, 0]
+    assert simulate(problem.with_(constraints=pins), placement).valid
+
+
+def test_without_a_host_it_says_that_memory_ran_out() -> None:
+    """Three boxes of 4 bytes on two accelerators of 7: nothing fits, and the answer says no more than it knows."""
+    proposal = GreedyPlacer().propose(boxes([4, 4, 4], [7, 7]), Budget())
+    assert proposal.placement is None and not proposal.infeasible and "ran out of memory" in proposal.notes[0]

@@ -61,11 +61,18 @@ def _affinity(problem: Problem) -> tuple[Longs, Ints, Floats]:
 
 
 def repair(
-    problem: Problem, device: Ints, *, cargo: Cargo | None = None, seed: int = 0, watch: Stopwatch | None = None
+    problem: Problem,
+    device: Ints,
+    *,
+    cargo: Cargo | None = None,
+    seed: int = 0,
+    watch: Stopwatch | None = None,
+    measured: bool = True,
 ) -> Ints | None:
     """A placement [n_ops] near `device` that keeps support, pins, colocation and memory; None if none is found.
 
     The shape of stages is not looked at. A block that stands on several devices goes to that of its first op.
+    `measured`: as a last resort blocks are moved under the judge's own peaks, which takes some hundred simulations.
     """
     if not problem.n_ops:
         return np.zeros(0, np.int32)
@@ -80,7 +87,8 @@ def repair(
         placed = _with_activations(problem, cargo, home.copy(), careful, seed, watch)
         if placed is not None:
             return placed
-    return _descend(problem, cargo, home, seed, watch) if problem.n_ops <= MOST_MEASURED else None
+    small = measured and problem.n_ops <= MOST_MEASURED
+    return _descend(problem, cargo, home, seed, watch) if small else None
 
 
 def _with_activations(

@@ -21,7 +21,9 @@ from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import Holdings, holdings, may_run
+from placewise.placers.common.repair import repair
 from placewise.placers.common.rules import broken
+from placewise.placers.cuts.line import fill_line
 from placewise.simulate.contract import Contraction, contract
 from placewise.simulate.infeasible import why_infeasible
 
@@ -57,6 +59,8 @@ class GreedyPlacer:
         line = branch_by_branch(problem, graph)
         try:
             device, _ = fit(problem, partial(_fill, problem, graph, held, runs, line))
+            if device is None:
+                device = _backtracked(problem, graph, held, runs, line)
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
         if device is None:
@@ -65,6 +69,19 @@ class GreedyPlacer:
         if why_not:
             return Proposal(None, notes=(f"filling the devices one after the other will not do: {why_not}",))
         return Proposal(Placement(relabel(problem, device)))
+
+
+def _backtracked(problem: Problem, graph: Contraction, held: Holdings, runs: Bools, line: list[int]) -> Ints | None:
+    """Where filling runs out of memory: any split of the same line, or the filling with blocks moved until it fits."""
+    if not problem.constraints.shaped:
+        filled = _fill(problem, graph, held, runs, line, problem.capacity, spill=True)
+        moved = None if filled is None else repair(problem, filled)
+        if moved is not None:
+            return moved
+    position = np.empty(graph.n, np.int32)
+    position[line] = np.arange(graph.n, dtype=np.int32)
+    device, _ = fit(problem, partial(fill_line, problem, graph, position))
+    return device
 
 
 def branch_by_branch(problem: Problem, graph: Contraction) -> list[int]:
@@ -103,9 +120,18 @@ def _successors(problem: Problem, graph: Contraction) -> list[list[int]]:
 
 
 def _fill(
-    problem: Problem, graph: Contraction, held: Holdings, runs: Bools, line: list[int], capacity: Floats
+    problem: Problem,
+    graph: Contraction,
+    held: Holdings,
+    runs: Bools,
+    line: list[int],
+    capacity: Floats,
+    *,
+    spill: bool = False,
 ) -> Ints | None:
     """The device of every op [n_ops] when devices are filled to `capacity` [n_devices]; None if some op has no room.
+
+    With `spill` such an op goes to the roomiest device that may run it.
 
     An accelerator that has once been too full is not looked at again; one that may not run a component is
     kept for the next, which is the host's or a later accelerator's.
@@ -135,5 +161,7 @@ def _fill(
         if home[component] < 0:
             rest = [*hosts, *accelerators[1:]] if accelerators else hosts
             if not any(takes(component, d) for d in rest if can[d]):
-                return None
+                if not spill or not can.any():
+                    return None
+                home[component] = int(np.where(can, capacity, -1.0).argmax())
     return home[graph.component]

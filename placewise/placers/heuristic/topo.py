@@ -94,7 +94,7 @@ def _filled(problem: Problem, watch: Stopwatch) -> tuple[Ints | None, tuple[str,
     line = _line(problem, graph.component, graph.n, shaped)
     if not shaped and unmet(problem, graph.component, graph.n):
         line = _line(problem, problem.block, problem.n_blocks, shaped)
-    shares: list[float] = []
+    shares: list[float] = [1.0]
     device, _ = fit(problem, partial(_within, problem, line, shares))
     if device is not None and not broken(problem, device):
         grown = f"filled up to {shares[-1]:.2f} of an even share, since less did not hold everything"
