@@ -33,6 +33,7 @@ _PLACERS = {
     "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
     "random": "placewise.placers.heuristic.random:RandomPlacer",
     "round_robin": "placewise.placers.heuristic.round_robin:RoundRobinPlacer",
+    "sct": "placewise.placers.heuristic.sct:SctPlacer",
     "single": "placewise.placers.heuristic.single:SinglePlacer",
     "temper": "placewise.placers.heuristic.temper:TemperPlacer",
     "topo": "placewise.placers.heuristic.topo:TopoPlacer",

@@ -31,6 +31,22 @@ def upward_ranks(problem: Problem, a: Arrays) -> Floats:
     return rank
 
 
+@kernel
+def _downward_ranks(a, seconds, hop, rank):
+    for op in range(len(rank)):
+        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
+            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
+                reader = a.consumers[row]
+                rank[reader] = max(rank[reader], rank[op] + seconds[op] + hop[tensor])
+
+
+def downward_ranks(problem: Problem, a: Arrays) -> Floats:
+    """Longest path to each op [n_ops], itself not included, at the same mean costs."""
+    rank = np.zeros(problem.n_ops)
+    _downward_ranks(a, mean_op_seconds(problem), mean_transfer_seconds(problem), rank)
+    return rank
+
+
 def mean_op_seconds(problem: Problem) -> Floats:
     """Mean time of each op [n_ops] over the devices that may run it; 0 where none may."""
     times = np.where(problem.allowed, problem.costs.op_seconds, 0.0)

@@ -10,19 +10,19 @@ room, groups and links are as in `heft`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.heuristic.insertion import inserted
-from placewise.placers.heuristic.lists import ListOptions, listed, why_not_shaped
+from placewise.placers.heuristic.lists import ListOptions, Schedule, listed, why_not_shaped
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.kernels import kernel
-from placewise.simulate.ranks import mean_op_seconds, mean_transfer_seconds, upward_ranks
+from placewise.simulate.ranks import downward_ranks, mean_transfer_seconds, upward_ranks
 
 
 class CriticalPathPlacer:
@@ -51,30 +51,19 @@ class CriticalPathPlacer:
         on_progress: OnProgress = ignore,
     ) -> Proposal:
         """One schedule's placement, or words that say what was tried."""
-        return listed(problem, _path_first, self.options.devices, budget, evaluate)
+        return listed(problem, _prepare, self.options.devices, budget, evaluate)
 
 
-def _path_first(problem: Problem, capacity: Floats, plan: Ints | None) -> tuple[Ints, int]:
+def _prepare(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
     a, hop = arrays_of(problem), mean_transfer_seconds(problem)
-    up, down = upward_ranks(problem, a), np.zeros(problem.n_ops)
-    _downward_ranks(a, mean_op_seconds(problem), hop, down)
+    up = upward_ranks(problem, a)
     wanted = np.full(problem.n_ops, -1, np.int32)
     path = _longest_path(a, hop, up)
     if len(path):
         able = problem.allowed[path]
         seconds = np.where(able, problem.costs.op_seconds[path], 0.0).sum(axis=0)
         wanted[path] = min(range(problem.n_devices), key=lambda d: (-able[:, d].sum(), seconds[d], d))
-    return inserted(problem, capacity, plan, up + down, wanted)
-
-
-@kernel
-def _downward_ranks(a, seconds, hop, rank):
-    """The longest path to each op [n_ops], without itself, at mean costs, into `rank` [n_ops] of zeros."""
-    for op in range(len(rank)):
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                reader = a.consumers[row]
-                rank[reader] = max(rank[reader], rank[op] + seconds[op] + hop[tensor])
+    return partial(inserted, problem, up + downward_ranks(problem, a), wanted), ()
 
 
 @kernel

@@ -16,10 +16,10 @@ from typing import ClassVar
 
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.common.devices import checked
 from placewise.placers.heuristic.listing import By, checked_by, first_pairs
-from placewise.placers.heuristic.lists import listed, why_not_shaped
+from placewise.placers.heuristic.lists import Schedule, listed, why_not_shaped
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,4 +63,7 @@ class EtfPlacer:
         on_progress: OnProgress = ignore,
     ) -> Proposal:
         """One schedule's placement, or words that say what was tried."""
-        return listed(problem, partial(first_pairs, by=self.options.by), self.options.devices, budget, evaluate)
+        return listed(problem, self._prepare, self.options.devices, budget, evaluate)
+
+    def _prepare(self, problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
+        return partial(first_pairs, problem, by=self.options.by), ()

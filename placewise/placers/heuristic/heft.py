@@ -9,16 +9,16 @@ nothing) and take the first gap on theirs. Devices of several streams have a row
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.heuristic.insertion import inserted
-from placewise.placers.heuristic.lists import ListOptions, listed, why_not_shaped
+from placewise.placers.heuristic.lists import ListOptions, Schedule, listed, why_not_shaped
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.ranks import upward_ranks
 
@@ -49,8 +49,8 @@ class HeftPlacer:
         on_progress: OnProgress = ignore,
     ) -> Proposal:
         """One schedule's placement, or words that say what was tried."""
-        return listed(problem, _by_rank, self.options.devices, budget, evaluate)
+        return listed(problem, _prepare, self.options.devices, budget, evaluate)
 
 
-def _by_rank(problem: Problem, capacity: Floats, plan: Ints | None) -> tuple[Ints, int]:
-    return inserted(problem, capacity, plan, upward_ranks(problem, arrays_of(problem)), np.full(problem.n_ops, -1))
+def _prepare(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
+    return partial(inserted, problem, upward_ranks(problem, arrays_of(problem)), np.full(problem.n_ops, -1)), ()

@@ -13,7 +13,7 @@ from placewise.simulate.heaps import pop, push
 from placewise.simulate.kernels import lean_helper, lean_kernel
 
 
-def inserted(problem: Problem, capacity: Floats, plan: Ints | None, priority: Floats, wanted: Ints) -> tuple[Ints, int]:
+def inserted(problem: Problem, priority: Floats, wanted: Ints, capacity: Floats, plan: Ints | None) -> tuple[Ints, int]:
     """One insertion schedule within `capacity` [n_devices]: the devices [n_ops] and how many ops have one.
 
     Of ready ops the one of the highest `priority` [n_ops] is next; it goes to the device `wanted` [n_ops] if

@@ -88,7 +88,8 @@ def list_schedule(a, b, inputs, by_priority, priority, child, weight, x, q, devi
     is False and `book` True. Of ops that could start at once on a device the one with the least weight · seconds is
     first, of those whose inputs arrive later the one with the least arrival + weight · seconds; ties go to
     the higher priority. `child` [n_ops] is the favourite child of each op, −1 for none: a device of one stream whose
-    last op has one that is open is reserved for it, and others count there from when they are urgent.
+    last op has one that is open is reserved for it, and others count there from when they are urgent. At equal
+    times the favourite goes first.
     """
     n_ops, n_devices, n_fresh = len(device), len(a.location), 0
     for row in range(a.consumer_offsets[a.out_offsets[0]], len(a.consumers)):
@@ -101,7 +102,7 @@ def list_schedule(a, b, inputs, by_priority, priority, child, weight, x, q, devi
         for i in range(n_fresh):
             _offer(a, b, inputs, x, q, q.fresh[i], priority, weight, device, estimate)
         n_fresh = 0
-        best, first, d = np.inf, n_ops, n_devices
+        best, first, d, op = np.inf, n_ops, n_devices, -1
         for e in range(n_devices):
             heaps = 0
             favourite = q.awaited[e]
@@ -112,18 +113,17 @@ def list_schedule(a, b, inputs, by_priority, priority, child, weight, x, q, devi
                     heaps = 2
                     if q.missing[favourite] == 0:
                         key = max(q.ready_at[favourite, e], q.idle[e]) + weight * a.op_seconds[favourite, e]
-                        if key < best or (key == best and priority[favourite] < first):
-                            best, first, d = key, priority[favourite], e
+                        if key <= best:
+                            best, first, d, op = key, -1, e, favourite
             _tidy(a, b, x, q, heaps, e, by_priority, weight, device)
             for heap in range(heaps, heaps + 2):
                 if q.size[heap, e] > 0:
                     key = q.key[heap, e * n_ops] + (q.idle[e] if heap == heaps + 1 else 0.0)
                     item = q.item[heap, e * n_ops]
                     if key < best or (key == best and item < first):
-                        best, first, d = key, item, e
+                        best, first, d, op = key, item, e, by_priority[item]
         if d == n_devices:
             return count
-        op = by_priority[first]
         if x.home[b.of[op]] < 0:
             settle(b, x, b.of[op], d)
         there = inputs_at(a, inputs, x, op, np.int64(a.location[d]), device, book)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,8 +22,10 @@ from placewise.placers.registry import create
 from placewise.simulate import Evaluator
 from placewise.simulate.infeasible import why_infeasible
 
-Schedule = Callable[[Problem, Floats, Ints | None], tuple[Ints, int]]
-"""Problem, room [n_devices] and a plan that fits [n_blocks] or None → devices [n_ops] (−1: none), ops that got one."""
+Schedule = Callable[[Floats, Ints | None], tuple[Ints, int]]
+"""Room [n_devices] and a plan that fits [n_blocks] or None → devices [n_ops] (−1: none), ops that got one."""
+Prepare = Callable[[Problem, Stopwatch], tuple[Schedule, tuple[str, ...]]]
+"""A problem and the time that there is → how it is scheduled, and what the user should know of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +64,7 @@ def ranked(key: Floats) -> tuple[Ints, Ints]:
     return frozen(by_priority, np.int32), frozen(priority, np.int32)
 
 
-def listed(problem: Problem, schedule: Schedule, devices: int, budget: Budget, evaluate: Evaluate | None) -> Proposal:
+def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, evaluate: Evaluate | None) -> Proposal:
     """The placement of one list schedule, on the first `devices` devices only if that is not 0.
 
     Where its memory runs out the schedule is made without limits and repaired, or the blocks are packed; and it is
@@ -70,10 +73,11 @@ def listed(problem: Problem, schedule: Schedule, devices: int, budget: Budget, e
     missing = why_infeasible(problem)
     if missing:
         return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-    watch, tried = Stopwatch(budget), _Tried([])
-    smaller = fewer(problem, devices)
+    watch, smaller = Stopwatch(budget), fewer(problem, devices)
     try:
-        device, _ = fit(smaller, lambda room: _complete(smaller, schedule, room, None, tried))
+        schedule, notes = prepare(smaller, watch)
+        tried = _Tried([*notes])
+        device, _ = fit(smaller, partial(_complete, smaller, schedule, tried))
         if device is None:
             device, proof = _reserved(smaller, schedule, watch, evaluate, tried)
             if proof and smaller is problem:
@@ -85,8 +89,8 @@ def listed(problem: Problem, schedule: Schedule, devices: int, budget: Budget, e
     return Proposal(Placement(relabel(problem, device)), notes=tuple(tried.notes))
 
 
-def _complete(problem: Problem, schedule: Schedule, room: Floats, plan: Ints | None, tried: _Tried) -> Ints | None:
-    device, placed = schedule(problem, room, plan)
+def _complete(problem: Problem, schedule: Schedule, tried: _Tried, room: Floats) -> Ints | None:
+    device, placed = schedule(room, None)
     if placed < problem.n_ops:
         tried.stuck(problem, placed)
         return None
@@ -97,7 +101,7 @@ def _reserved(
     problem: Problem, schedule: Schedule, watch: Stopwatch, evaluate: Evaluate | None, tried: _Tried
 ) -> tuple[Ints | None, str]:
     """A schedule around a placement that fits, or that itself, whichever is better; or the proof that nothing fits."""
-    fitting = repair(problem, _unlimited(problem, schedule), watch=watch)
+    fitting = repair(problem, schedule(np.full(problem.n_devices, np.inf), None)[0], watch=watch)
     said = "what it would do without limits was repaired"
     if fitting is None:
         packer = create("pack")
@@ -111,15 +115,10 @@ def _reserved(
         fitting, said = packed.placement.device, "the blocks were packed"
     home = np.empty(problem.n_blocks, np.int32)
     home[problem.block] = fitting
-    device, placed = schedule(problem, problem.capacity, home)
+    device, placed = schedule(problem.capacity, home)
     kept = placed == problem.n_ops and not broken(problem, device)
     tried.notes.append(f"{said}{', and scheduled again with these places reserved' if kept else ''}")
     if not kept:
         return fitting, ""
     values = (evaluate or Evaluator(problem))(np.stack((device, fitting)))
     return (device if not values[1] < values[0] else fitting), ""
-
-
-def _unlimited(problem: Problem, schedule: Schedule) -> Ints:
-    device, _ = schedule(problem, np.full(problem.n_devices, np.inf), None)
-    return device
