@@ -40,7 +40,7 @@ SMALLEST = 8
 LARGEST = {True: 4000, False: 400}
 """Groups in a window, of chains and of others."""
 MOST_INSIDE = 4
-SLICE = 1.0
+SLICE = 0.5
 """The most seconds for one window."""
 QUICK = 0.1
 """Seconds in which a window is solved so quickly that the next is to be much larger."""
