@@ -56,10 +56,7 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
     live on as infinite times. Linear in ops, edges and devices but for sorting. Raises InputError if a label splits a
     colocation group.
     """
-    home = np.full(problem.n_blocks, -1, np.int64)
-    home[problem.block] = label
-    if len(label) != problem.n_ops or (home[problem.block] != label).any() or (home < 0).any():
-        raise InputError("a label splits a colocation group, or misses an op", remedy="label blocks, not ops")
+    _require_blocks(problem, label)
     op = _coarse_ops(problem, np.asarray(label))
     n = int(op.max(initial=-1)) + 1
     first = np.full(n, problem.n_ops, np.int64)
@@ -79,6 +76,16 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
     return Coarse(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
 
 
+def colocated(problem: Problem, label: Ints) -> Problem:
+    """The same problem, whose ops move by the groups `label` [n_ops]: its values are exact, and cost as much.
+
+    Raises InputError if a label splits a colocation group.
+    """
+    _require_blocks(problem, label)
+    graph = problem.graph
+    return problem.with_(graph=replace(graph, ops=replace(graph.ops, group=label)))
+
+
 def frozen_labels(problem: Problem, device: Ints, free: Bools) -> tuple[Ints, Ints]:
     """Labels [n_ops] and `fixed` [n_labels] that let some blocks go and hold the rest where `device` [n_ops] has them.
 
@@ -91,6 +98,14 @@ def frozen_labels(problem: Problem, device: Ints, free: Bools) -> tuple[Ints, In
     of_block[free] = np.arange(n_free)
     of_block[~free] = n_free + np.searchsorted(held, home[~free])
     return of_block[problem.block], np.concatenate((np.full(n_free, -1), held)).astype(np.int32)
+
+
+def _require_blocks(problem: Problem, label: Ints) -> None:
+    home = np.full(problem.n_blocks, -1, np.int64)
+    if len(label) == problem.n_ops:
+        home[problem.block] = label
+    if len(label) != problem.n_ops or (home[problem.block] != label).any() or (home < 0).any():
+        raise InputError("a label splits a colocation group, or misses an op", remedy="label blocks, not ops")
 
 
 def _coarse_ops(problem: Problem, label: Ints) -> Ints:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.coarsen import coarse_problem
+from placewise.coarsen import coarse_problem, colocated
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 
@@ -36,13 +36,21 @@ class Level:
 
     def down(self, device: Ints) -> Ints | None:
         """The placement of the groups that one of the ops is; None if it parts a group."""
-        placed = device[self.first]
-        return placed if np.array_equal(placed[self.op], device) else None
+        placed, block = device[self.first], self.problem.block
+        home = np.empty(self.problem.n_blocks, np.int32)
+        home[block] = placed
+        return placed if np.array_equal(home[block][self.op], device) else None
 
 
-def levels_of(problem: Problem, labels: Sequence[Ints]) -> list[Level]:
-    """The problem itself, and those of the labels [n_ops], from fine to coarse."""
+def levels_of(problem: Problem, labels: Sequence[Ints], *, exact: bool = False) -> list[Level]:
+    """The problem itself, and those of the labels [n_ops], from fine to coarse.
+
+    `exact`: groups move as wholes, but every op of theirs is scheduled, which takes the time that ops take.
+    """
     every = np.arange(problem.n_ops)
+    if exact:
+        same = [problem, *(colocated(problem, label) for label in labels)]
+        return [Level(level, every.astype(np.int32), every) for level in same]
     levels = [Level(problem, every.astype(np.int32), every)]
     for label in labels:
         finer = levels[-1]

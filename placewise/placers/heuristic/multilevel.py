@@ -42,7 +42,9 @@ from placewise.simulate.memory import device_memory
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]
 STARTERS: dict[str, Calls] = {
-    "throughput": (("single", {}), ("balanced", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}), ("dpl", {}), ("dp", {})),
+    "throughput": (
+        ("single", {}), ("balanced", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}), ("dpl", {}), ("dp", {}),
+    ),
     "latency": (
         ("single", {}), ("balanced", {}), ("greedy", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}),
         ("critical_path", {}), ("sct", {}),
@@ -54,19 +56,28 @@ SEARCHERS: dict[str, Calls] = {
     "latency": (("local", {}), ("temper", {})),
 }
 """Placers that go on from a hint: the first one that takes the problem."""
+WHOLE: Calls = (("heft", {}), ("critical_path", {}), ("etf", {}))
+"""For latency, of which groups know less than ops do: what is asked to place the ops themselves, where it is quick."""
+QUICK, WHOLE_SHARE = 5e-6, 0.1
+"""Seconds per op, tensor and edge that they may need, and the most of the time for each."""
+PRICINGS = 2
+"""Where there is time for so much of that, all ops are scheduled when groups move."""
 LAST_RESORT = "pack"
 STARTING_SHARE = 0.25
 """Of the coarsest problem's time, the most for all that start there."""
 CYCLE_SHARE = 0.5
 """Of the time that is left, for one way down."""
-LEAST_GROUPS, GROUPS_PER_DEVICE = 2000, 100
+WORKING, IDLE = 0.2, 2
+"""So many ways down, one after the other, that neither take this share of their time nor find anything are the last."""
+GROUPS = {"throughput": (2000, 100), "latency": (400, 40)}
+"""About how many groups are fewest: at least so many, and so many per device."""
 ROUNDS = 6
 """Tries to make what fits as groups fit as ops: groups do not see the live activations inside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultilevelOptions:
-    """`groups`: about how many the coarsest problem has (0: 100 per device, at least 2000)."""
+    """`groups`: about how many the coarsest problem has (0: the placer's choice)."""
 
     groups: int = 0
 
@@ -108,10 +119,14 @@ class MultilevelPlacer:
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
         run = _Run(problem, Stopwatch(budget), evaluate or Evaluator(problem), on_progress, bound=hints.bound)
-        wanted = self.options.groups or max(LEAST_GROUPS, GROUPS_PER_DEVICE * problem.n_devices)
+        least, each = GROUPS[problem.objective.kind]
+        wanted = self.options.groups or max(least, each * problem.n_devices)
         try:
             for hint in hints.placements:
                 run.offer(hint.device)
+            run.hinted = run.best is not None
+            if problem.objective.kind == "latency":
+                _whole(run)
             _search(run, wanted)
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
@@ -130,6 +145,7 @@ class _Run:
     watch: Stopwatch
     price: Evaluate
     on_progress: OnProgress
+    hinted: bool = False
     best: Ints | None = None
     value: float = np.inf
     bound: Bound | None = None
@@ -167,7 +183,8 @@ class _Run:
             self.on_progress(Progress("multilevel", self.watch.elapsed, f"{said}, {progress.message}", value))
 
         budget = replace(self.watch.rest(), seconds=min(seconds, self.watch.left))
-        found = placer.propose(problem, budget, hints=hints, evaluate=self.price if finest else None, on_progress=tell)
+        price = self.price if problem.graph.tensors is self.problem.graph.tensors else None
+        found = placer.propose(problem, budget, hints=hints, evaluate=price, on_progress=tell)
         if found.reason is Reason.INTERRUPTED:
             self.reason = Reason.INTERRUPTED
         if finest:
@@ -179,37 +196,60 @@ class _Run:
 
 
 def _search(run: _Run, wanted: int) -> None:
-    """Ways down, one after the other, until the time is over; without a limit one, and what memory asks for."""
-    timed = np.isfinite(run.watch.budget.seconds)
-    taken, kind = np.zeros(run.problem.n_devices), alike(run.problem)
-    number = 0
-    while not run.over_with and (
-        number < 1 or (run.best is None and number < ROUNDS) or (timed and run.best is not None)
-    ):
-        problem = tightened(run.problem, taken) if taken.any() else run.problem
-        start = None if number % 2 else scope_labels(run.problem)
-        labels = hierarchy(problem, wanted=wanted, key=run.best, start=start)
-        share = CYCLE_SHARE if labels else 1.0
-        run.over[:] = 0.0
-        _way_down(run, levels_of(problem, labels), share * run.watch.left)
-        if run.best is None and len(run.over):
-            for d in range(len(kind)):
-                taken[d] += run.over[kind == kind[d]].max()
+    """Ways down, one after the other, until the time is over or they have nothing to do; without a limit, one.
+
+    More where nothing fits yet: with less memory each time.
+    """
+    taken, kind, number, idle = np.zeros(run.problem.n_devices), alike(run.problem), 0, 0
+    while not run.over_with and idle < IDLE:
+        share = CYCLE_SHARE * run.watch.left
+        begun, value = run.watch.elapsed, run.value
+        run.over = np.zeros(run.problem.n_devices)
+        _way_down(run, _levels(run, wanted, number, taken), share)
+        idle = idle + 1 if run.watch.elapsed - begun < WORKING * share and run.value >= value else 0
         number += 1
-    if run.best is None and not run.over_with:
-        level = levels_of(run.problem, [])[0]
-        if create(LAST_RESORT).supports(run.problem) is None:
-            found = run.ask(LAST_RESORT, {}, level, run.watch.left, [])
-            if found is not None:
-                run.offer(found)
+        if run.best is None:
+            taken += [run.over[kind == k].max() for k in kind.tolist()]
+        if number >= ROUNDS if run.best is None else not np.isfinite(run.watch.budget.seconds):
+            break
+    if run.best is None and not run.over_with and create(LAST_RESORT).supports(run.problem) is None:
+        found = run.ask(LAST_RESORT, {}, levels_of(run.problem, [])[0], run.watch.left, [])
+        if found is not None:
+            run.offer(found)
     if run.watch.out and run.reason is Reason.FINISHED:
         run.reason = Reason.TIME_LIMIT
 
 
+def _levels(run: _Run, wanted: int, number: int, taken: Floats) -> list[Level]:
+    """The levels of the way down of that `number`, on devices of which so many bytes are taken.
+
+    The first one is free to go anywhere, the others and those from a hint respect what there is. For latency these
+    schedule every op where there is time for it.
+    """
+    problem = tightened(run.problem, taken) if taken.any() else run.problem
+    latency = problem.objective.kind == "latency"
+    again = run.best is not None and (run.hinted or number > 0)
+    start = scope_labels(problem) if (number % 2 == 1) == latency else None
+    labels = hierarchy(problem, wanted=wanted, key=run.best if again else None, start=start)
+    affordable = run.watch.left * CYCLE_SHARE >= PRICINGS * QUICK * levels_of(problem, [])[0].size
+    return levels_of(problem, labels, exact=latency and again and affordable)
+
+
+def _whole(run: _Run) -> None:
+    """Offer what quick placers make of the ops themselves."""
+    level = levels_of(run.problem, [])[0]
+    for name, options in WHOLE:
+        most = WHOLE_SHARE * run.watch.left
+        if name in names() and create(name, options).supports(run.problem) is None and most >= QUICK * level.size:
+            device = run.ask(name, options, level, most, [])
+            if device is not None and not run.over_with:
+                run.offer(device)
+
+
 def _way_down(run: _Run, levels: list[Level], seconds: float) -> None:
     """From the coarsest problem to the finest that the time allows: start there, go on from level to level."""
-    share = shares(levels, seconds)
-    end = run.watch.elapsed + seconds
+    seconds = seconds if len(levels) > 1 else run.watch.left
+    share, end = shares(levels, seconds), run.watch.elapsed + seconds
     carried: Ints | None = None
     for depth in range(len(levels) - 1, -1, -1):
         if not share[depth] or run.over_with:
