@@ -42,6 +42,9 @@ from placewise.simulate import lower_bound, simulate, why_infeasible
 BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
 """What people do without a placer, and the placer that does it."""
 
+BOUND_SHARE = 0.1
+"""Of the time, for the first bound, where that can take long."""
+
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
 
@@ -72,7 +75,7 @@ def place(
     refusal = chosen.supports(problem)
     if refusal is not None:
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
-    bound = lower_bound(problem)
+    bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines = _baselines(problem)
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines)

@@ -41,8 +41,12 @@ SEARCH_SHARE = 0.5
 """Of the time, for searches before a proof is tried."""
 FIRST_SLICE, SLICES = 0.5, 24
 """Seconds of a search's first slice, and the most equal parts into which slices cut a long time."""
+LONGEST_SLICE = 0.2
+"""Of the time, for one slice."""
 PATIENCE = 2
-"""So many slices of every search without a find are enough."""
+"""So many slices of every search without a find are enough, before a proof is tried."""
+SOON_SEARCHED = 30
+"""Groups of ops among which searches soon have seen everything; elsewhere they go on until the time is over."""
 
 
 class _Over(Exception):
@@ -51,11 +55,11 @@ class _Over(Exception):
 
 @dataclass(slots=True)
 class _Searcher:
-    """A search, the seconds of its next slice, and how many slices in a row found nothing."""
+    """A search, the seconds of its next slice, and how many in a row found nothing (inf: it stopped by itself)."""
 
     turn: Turn
     seconds: float
-    idle: int = 0
+    idle: float = 0
 
 
 class AutoPlacer:
@@ -134,25 +138,34 @@ class _Run:
         searchers = [_Searcher(turn, first) for turn in turns if self._takes(turn)]
         proofs = tuple(turn for turn in proofs if self._takes(turn))
         until = SEARCH_SHARE * self.watch.budget.seconds if proofs else self.watch.budget.seconds
-        self._rotate(searchers, until)
+        self._rotate(searchers, until, PATIENCE)
         for turn in proofs:
             self._take(turn, self.watch.left)
-        self._rotate(searchers, self.watch.budget.seconds)
+        patience = PATIENCE if self.problem.n_blocks <= SOON_SEARCHED else np.inf
+        self._rotate(searchers, self.watch.budget.seconds, patience)
 
-    def _rotate(self, searchers: Sequence[_Searcher], until: float) -> None:
-        """Slices by turns until then, or until nobody has found anything for a while."""
+    def _rotate(self, searchers: Sequence[_Searcher], until: float, patience: float) -> None:
+        """Slices by turns until then, or until nobody has found anything in so many slices.
+
+        Who finds something gets longer slices; who does not is passed over while others do.
+        """
         for searcher in searchers:
             searcher.idle = 0
-        while self.watch.elapsed < until and any(searcher.idle < PATIENCE for searcher in searchers):
+        while self.watch.elapsed < until and any(searcher.idle < patience for searcher in searchers):
             for searcher in searchers:
                 if self.watch.elapsed >= until:
                     return
-                if searcher.idle > PATIENCE and any(other.idle == 0 for other in searchers):
+                if searcher.idle >= PATIENCE and any(other.idle == 0 for other in searchers):
                     continue
-                seconds = min(searcher.seconds, self.watch.left)
-                found = self._take(searcher.turn, seconds)
-                searcher.idle = 0 if found else searcher.idle + 1
-                searcher.seconds *= 1.0 if found else 1.5
+                begun, seconds = self.watch.elapsed, min(searcher.seconds, self.watch.left)
+                if self._take(searcher.turn, seconds):
+                    for other in searchers:
+                        other.idle = min(other.idle, PATIENCE)
+                    searcher.idle = 0
+                else:
+                    searcher.idle += 1 if self.watch.elapsed - begun > seconds / 2 else np.inf
+                longest = LONGEST_SLICE * self.watch.budget.seconds
+                searcher.seconds = max(min(searcher.seconds * 1.5, longest), searcher.seconds)
 
     def _takes(self, turn: Turn) -> bool:
         if turn.placer not in names():
