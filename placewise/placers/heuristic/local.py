@@ -16,7 +16,7 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Proposal, Reason
+from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.base import (
     NO_HINTS,
     Budget,
@@ -39,7 +39,7 @@ from placewise.placers.search.stages import chain_order
 from placewise.placers.search.state import short_of, state_of, value_of
 from placewise.placers.search.walk import Walk, quality
 from placewise.simulate import Evaluator
-from placewise.simulate.contract import contract
+from placewise.simulate.contract import Contraction, contract
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.memory import device_memory
 
@@ -54,8 +54,10 @@ ROUND_SHARE = 0.4
 LEAST_ROUND = 0.02
 PER_GROUP, MOST_STEPS, LEAST_PER_GROUP = 300, 300_000, 2
 """Without seconds: moves per round and group, at most so many, and at least so many per group."""
-SWEPT = 30
-"""With fewer moves per group than this, a hot start would only spoil what there is."""
+SWEPT, COOKED = 30, 300
+"""With fewer moves per group a warm start would only spoil what there is; with fewer than the second, a hot one."""
+CHAIN_SHARE, CHAIN_FROM, CHAIN_TO = 0.4, 5.0, 2000.0
+"""Where time is for so many moves per block, any placements are looked for from the best chain: chains are fewer."""
 POOL = 6
 """Placements kept to start from."""
 PACE = 5e5
@@ -106,7 +108,8 @@ class LocalPlacer:
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
         watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
-        run = _Pipelines(problem, self.options, watch, price, on_progress)
+        floor = 0.0 if hints.bound is None else hints.bound.value
+        run = _Pipelines(problem, self.options, watch, price, on_progress, floor)
         try:
             run.start(hints)
             run.search()
@@ -117,13 +120,15 @@ class LocalPlacer:
 
 @dataclass(slots=True)
 class _Pipelines:
-    """One search for throughput: the placements [n_ops] that keep the rules, and what is known of memory."""
+    """One search: the placements [n_ops] that keep the rules, the best value, and seconds that no value is below."""
 
     problem: Problem
     options: LocalOptions
     watch: Stopwatch
     price: Evaluate
     on_progress: OnProgress
+    floor: float = 0.0
+    value: float = np.inf
     reason: Reason = Reason.FINISHED
     known: list[Ints] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -154,33 +159,46 @@ class _Pipelines:
 
     def search(self) -> None:
         """Rounds of annealing; what they find is in `known` if it keeps the rules."""
+        problem = self.problem
+        if problem.n_devices < 2:
+            return
+        if problem.constraints.shaped:
+            self._search(contract(problem), self.watch.budget.seconds)
+            return
+        if self.known and CHAIN_FROM <= PACE * WALKS * self.watch.left / problem.n_blocks < CHAIN_TO:
+            self._search(contract(problem), self.watch.elapsed + CHAIN_SHARE * self.watch.left)
+        if self.reason is Reason.FINISHED:
+            self._search(None, self.watch.budget.seconds)
+
+    def _search(self, chain: Contraction | None, end: float) -> None:
+        """Search until the clock says `end`: chains of components, or any placements of blocks."""
         problem, watch = self.problem, self.watch
-        chain = contract(problem) if problem.constraints.shaped else None
         group, n = (problem.block, problem.n_blocks) if chain is None else (chain.component, chain.n)
         costs, scale = costs_of(problem, group, n, chain)
         rng = np.random.default_rng(watch.budget.seed)
         pool = self._pool(costs, group)
-        if not pool or problem.n_devices < 2:
+        if not pool:
             return
+        short, value = _quality(costs, pool[0])
+        self.value = value / scale if self.known and not short else np.inf
         field_ = Field(costs, clusters(costs), lambda: watch.elapsed, tradable(problem))
         room, round_ = problem.capacity, 0
-        while (plan := self._plan(round_, n, field_.moves)) is not None:
+        while (plan := self._plan(round_, n, field_.moves, end)) is not None:
             homes = [pool[0] if plan.hot < HOT else pool[(round_ + i) % len(pool)] for i in range(WALKS)]
             starts = [(home, chain_order(costs, home, rng)) for home in homes]
             message = f"round {round_}"
             walks = self._round(field_, starts, plan, rng, lambda value: self._tell(message, value / scale))  # noqa: B023
             for walk in walks:
-                device = walk.best[group]
-                short, _ = quality(walk)
+                short, value = quality(walk)
                 if not short:
-                    room = self._measured(device, room)
+                    room = self._measured(walk.best[group], value / scale, room)
                 pool.append(walk.best)
             field_.costs = costs = costs._replace(capacity=whole_bytes(room))
             pool = sorted(pool, key=lambda home: _quality(costs, home))[:POOL]
             if self.reason is Reason.INTERRUPTED:
                 return
             round_ += 1
-        if watch.out:
+        if watch.left < self.check_seconds + LEAST_ROUND:
             self.reason = Reason.TIME_LIMIT
 
     def _tell(self, message: str, value: float) -> None:
@@ -214,7 +232,7 @@ class _Pipelines:
             homes = [(costs.seconds[:, costs.kind] < NEVER).argmax(axis=1).astype(np.int32)]
         return sorted(homes, key=lambda home: _quality(costs, home))[:POOL]
 
-    def _measured(self, device: Ints, room: Floats) -> Floats:
+    def _measured(self, device: Ints, value: float, room: Floats) -> Floats:
         """Remember a placement [n_ops] if live activations fit as well, else leave more room for them."""
         problem = self.problem
         if problem.objective.memory == "live" and np.isfinite(problem.capacity).any():
@@ -228,13 +246,16 @@ class _Pipelines:
                     room[same] = np.maximum(np.minimum(room[same], problem.capacity[d] - (peak - resident)[d]), 0.0)
                 return room
         self.known.append(device)
+        self.value = min(self.value, value)
         return room
 
-    def _plan(self, round_: int, n: int, moves: int) -> Round | None:
+    def _plan(self, round_: int, n: int, moves: int, end: float) -> Round | None:
         """The next round, None if there is none: limited by work, or by what is left of the time."""
         budget = self.watch.budget
+        if self.value * (1 - max(budget.gap, OPTIMAL_GAP)) <= self.floor:
+            return None
         checks = WALKS * self.check_seconds if self.problem.objective.memory == "live" else 0.0
-        end = budget.seconds - checks - self.check_seconds
+        end -= checks + self.check_seconds
         if budget.iterations is None and budget.evaluations is None and np.isfinite(end):
             left = end - self.watch.elapsed
             if left < LEAST_ROUND:
@@ -252,7 +273,7 @@ class _Pipelines:
     def _heat(round_: int, per_group: float) -> float:
         if per_group < SWEPT:
             return 2 * COLD
-        return WARM if round_ % 2 else HOT
+        return WARM if round_ % 2 or per_group < COOKED else HOT
 
     def answer(self) -> Proposal:
         """The best of what keeps the rules, as the judge prices it."""
