@@ -273,8 +273,9 @@ def _page(done: Row) -> str:
         text += ["| placer | seconds | value | |", "|---|--:|--:|---|"]
         for name, each in row["placers"].items():
             value = f"{each['value']:.6g}" if each.get("value") is not None else ""
-            said = each.get("refuses", "" if value else "; ".join(each["notes"]))
-            text.append(f"| {name} | {each.get('seconds', math.nan):.1f} | {value} | {said} |")
+            seconds = f"{each['seconds']:.1f}" if "seconds" in each else ""
+            said = "" if value else "; ".join([each["refuses"]] if "refuses" in each else each["notes"])
+            text.append(f"| {name} | {seconds} | {value} | {said} |")
         text.append("")
     return "\n".join(text)
 
