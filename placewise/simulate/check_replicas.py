@@ -1,4 +1,4 @@
-"""The checker's rules for replicas, in plain Python like the rest of it: equal members, and not too many."""
+"""The checker's rules for replicas: equal members, and not too many."""
 
 from __future__ import annotations
 
