@@ -19,9 +19,10 @@ from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.placers.cover.diagram import Diagram, diagram, order_blocks
 from placewise.placers.cover.labels import best_sets
+from placewise.placers.cover.machines import machines
 from placewise.placers.cover.master import Box, CoverMaster
 from placewise.placers.cover.repeats import shifts
-from placewise.placers.cover.state import fits, loads_of, machines, state_of
+from placewise.placers.search.state import loads_of, short_of, state_of
 
 _UNIT = 2.0**50
 _ROUNDS = 2000
@@ -84,7 +85,7 @@ class Sets:
             return None
         m = machines(self.costs, [kind, -1])
         state = state_of(m, np.where(blocks, 0, 1).astype(np.int32))
-        return int(loads_of(m, state)[0]) if fits(m, state) else None
+        return None if short_of(m, state) else int(loads_of(m, state)[0][0])
 
     def add(self, kind: int, blocks: Bools, load: int) -> None:
         self.kinds.append(kind)

@@ -9,7 +9,6 @@ quickest link, so that the bound holds and the placement is a proposal.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -31,13 +30,16 @@ from placewise.placers.base import (
     ignore,
 )
 from placewise.placers.chains.linear import best_split
-from placewise.placers.chains.stages import NEVER, Priced, price
+from placewise.placers.chains.stages import NEVER, price
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.fit import fit
 from placewise.placers.common.rules import broken
-from placewise.placers.cover.anneal import HOT, anneal
 from placewise.placers.cover.refute import Sets, raise_floor
-from placewise.placers.cover.state import Machines, fits, loads_of, machines, state_of
+from placewise.placers.search.clusters import clusters
+from placewise.placers.search.costs import Costs, costs_of, whole_bytes
+from placewise.placers.search.rounds import Field, Round
+from placewise.placers.search.state import short_of, state_of, value_of
+from placewise.placers.search.walk import quality
 from placewise.simulate import Evaluator, lower_bound
 from placewise.simulate.contract import contract, depth_first
 from placewise.simulate.infeasible import why_infeasible
@@ -50,7 +52,8 @@ LONGEST_PROOF = 20.0
 _SEARCH_SHARE = 0.25
 _LONGEST_ROUND = 1.0
 """Seconds after which a round of annealing is not made longer: Ctrl-C is heard between two rounds."""
-_WARM = 0.004
+_HOT, _WARM, _COLD = 0.02, 0.004, 2e-5
+"""Temperatures, as shares of the max-load: from a start, from the best, and at the end."""
 _SURE_PACE = 50_000
 """Moves per second that any machine makes: the first round is not longer than the time for all of them."""
 
@@ -90,68 +93,59 @@ class _Run:
         problem = self.problem
         if self.reason is Reason.INTERRUPTED:
             return None
-        priced = price(problem, problem.block, problem.n_blocks, capacity)
-        kinds, device = _machines_of(priced)
-        m = machines(priced.costs, kinds)
-        starts = [start for start in (self._start(m, device, home) for home in self.starts) if start is not None]
-        starts = starts or [_first_allowed(m)]
-        rounds, best = self._rounds(m, priced.scale, starts), starts[0]
+        costs, scale = costs_of(problem, problem.block, problem.n_blocks)
+        costs = costs._replace(capacity=whole_bytes(capacity))
+        able = costs.seconds[:, costs.kind] < NEVER
+        starts = [start for start in self.starts if able[np.arange(len(start)), start].all()]
+        starts = starts or [able.argmax(axis=1).astype(np.int32)]
+        rounds, best = self._rounds(costs, scale, starts), starts[0]
         try:
             while (after := next(rounds, None)) is not None:
                 best = after
         except KeyboardInterrupt:
             self.reason = Reason.INTERRUPTED
-        if not fits(m, state_of(m, best)):
+        if short_of(costs, state_of(costs, best)):
             return None
         if not self._tries:
             self.homes.append(best)
         self._tries += 1
-        placed: Ints = device[best][problem.block].astype(np.int32)
+        placed: Ints = best[problem.block]
         return placed
 
-    def _start(self, m: Machines, device: Ints, home: Ints) -> Ints | None:
-        """A placement of blocks on devices as one on machines; None where the prices know no such machine."""
-        machine = np.full(self.problem.n_devices, -1, np.int32)
-        machine[device] = np.arange(len(device))
-        start = machine[home]
-        able = (start >= 0).all() and (m.seconds[np.arange(len(start)), start] < NEVER).all()
-        return start if able else None
-
-    def _rounds(self, m: Machines, scale: float, starts: list[Ints]) -> Iterator[Ints]:
+    def _rounds(self, costs: Costs, scale: float, starts: list[Ints]) -> Iterator[Ints]:
         """Annealing in pairs, from each start hot, then by turns hot from the start and warm from the best.
 
-        Gives the best [n_blocks] so far, on machines, after each round.
+        Gives the best devices of blocks [n_blocks] so far after each round.
         """
         steps, until = min(self.options.steps * len(starts[0]), 1_000_000), self.watch.budget.seconds * _SEARCH_SHARE
         timed = np.isfinite(until)
         if timed:
             steps = min(steps, max(int(until * _SURE_PACE), 1000))
         best, round_, seed = starts[0], 0, self.watch.budget.seed * 1000 + 97 * self._tries
+        state = state_of(costs, best)
+        least = short_of(costs, state), value_of(costs, state)
         rounds = self.watch.budget.iterations or self.options.rounds
-        with ThreadPoolExecutor(2) as pool:
-            while (self.watch.elapsed < until if timed else round_ < rounds) or not round_:
-                begun = self.watch.elapsed
-                warm = round_ > 1 and round_ % 2 == 1
-                froms = [best, best] if warm else [starts[(round_ + i) % len(starts)] for i in (0, 1)]
-                hot = _WARM if warm else HOT
-                jobs = [
-                    pool.submit(anneal, m, start, steps, seed + 2 * round_ + i, hot=hot)
-                    for i, start in enumerate(froms)
-                ]
-                found = [job.result() for job in jobs]
+        ground = Field(costs, clusters(costs), lambda: self.watch.elapsed)
+        while (self.watch.elapsed < until if timed else round_ < rounds) or not round_:
+            begun = self.watch.elapsed
+            warm = round_ > 1 and round_ % 2 == 1
+            froms = [(best if warm else starts[(round_ + i) % len(starts)], None) for i in (0, 1)]
+            plan = Round(_WARM if warm else _HOT, _COLD, steps)
+            for walk in ground.run(froms, plan, (seed + 2 * round_, seed + 2 * round_ + 1), lambda _: None):
                 if not self._tries:
-                    self.homes += found
-                best = min([best, *found], key=lambda home: _quality(m, home))
-                value = int(loads_of(m, state_of(m, best)).max(initial=0))
-                self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}", value / scale))
-                yield best
-                if value / scale * (1 - self.gap) <= self.floor:
-                    break
-                round_ += 1
-                if timed and round_ % 4 == 0 and self.watch.elapsed - begun < _LONGEST_ROUND:
-                    steps *= 2
-                if len(m.capacity) < 2:
-                    break
+                    self.homes.append(walk.best)
+                if quality(walk) < least:
+                    least, best = quality(walk), walk.best
+            value = least[1] / scale
+            self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}", value))
+            yield best
+            if not least[0] and value * (1 - self.gap) <= self.floor:
+                break
+            round_ += 1
+            if timed and round_ % 4 == 0 and self.watch.elapsed - begun < _LONGEST_ROUND:
+                steps *= 2
+            if len(costs.capacity) < 2:
+                break
 
 
 class CoverPlacer:
@@ -225,19 +219,20 @@ def _prove(run: _Run) -> None:
     """Refute ever higher max-loads by set cover; the run has the highest at any time."""
     problem, watch = run.problem, run.watch
     priced = price(problem, problem.block, problem.n_blocks, problem.capacity)
-    kinds, _ = _machines_of(priced)
-    m = machines(priced.costs, kinds)
-    homes = [home for home in run.homes if fits(m, state_of(m, home))]
-    if not homes:
-        return
+    kind = {d: k for k, devices in enumerate(priced.devices) for d in devices}
     end = watch.elapsed + min(watch.left, watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
     sets = Sets.of(priced.costs)
     values = []
-    for home in homes[-12:]:
-        loads = loads_of(m, state_of(m, home))
-        values.append(int(loads.max()))
-        for machine, kind in enumerate(kinds):
-            sets.add(kind, home == machine, int(loads[machine]))
+    for home in run.homes[-12:]:
+        parts = [(kind[d], home == d) for d in np.unique(home).tolist() if d in kind]
+        loads = [sets.load_of(k, part) for k, part in parts]
+        known = [load for load in loads if load is not None]
+        if len(known) == len(np.unique(home)):
+            values.append(max(known))
+            for (k, part), load in zip(parts, known, strict=True):
+                sets.add(k, part, load)
+    if not values:
+        return
     low = int(run.floor * priced.scale)
 
     def tell(floor: int) -> None:
@@ -248,13 +243,6 @@ def _prove(run: _Run) -> None:
     if not raise_floor(sets, low, min(values), run.gap, lambda: end - watch.elapsed, tell) and not watch.out:
         run.reason = Reason.TIME_LIMIT
         run.notes.append(f"the proof was given {LONGEST_PROOF:g} s: a longer time limit may raise the bound")
-
-
-def _machines_of(priced: Priced) -> tuple[list[int], Ints]:
-    """The class of every machine, and the device that it is."""
-    kinds = [kind for kind, count in enumerate(priced.costs.n_devices.tolist()) for _ in range(count)]
-    device = [d for kind, members in enumerate(priced.devices) for d in members[: priced.costs.n_devices[kind]]]
-    return kinds, np.array(device, np.int32)
 
 
 def _home(problem: Problem, device: Ints) -> Ints:
@@ -270,14 +258,3 @@ def _split(problem: Problem, watch: Stopwatch) -> list[Ints]:
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph))
     split = best_split(problem, graph.component, lines, problem.capacity, lambda *_: not watch.out)
     return [] if split.device is None else [_home(problem, split.device)]
-
-
-def _first_allowed(m: Machines) -> Ints:
-    """Each block on the first machine that may run it."""
-    found: Ints = (m.seconds < NEVER).argmax(axis=1).astype(np.int32)
-    return found
-
-
-def _quality(m: Machines, home: Ints) -> tuple[bool, int]:
-    state = state_of(m, home)
-    return not fits(m, state), int(loads_of(m, state).max(initial=0))

@@ -89,7 +89,7 @@ def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = 
         location=cluster.location,
         link_class=cluster.link_class,
         wire=cluster.wire,
-        **_chain(chain, n),
+        **(no_chain(n) if chain is None else _order(chain)),
         staged=cluster.transfers == "staged",
         shaped=chain is not None,
         mode=MODES[problem.objective.communication],
@@ -134,10 +134,13 @@ def _kinds(problem: Problem, group: Ints, n: int, scale: float) -> tuple[Longs, 
     return np.stack([column for phase in columns for column in phase], axis=1), kind
 
 
-def _chain(chain: Contraction | None, n: int) -> dict[str, npt.NDArray[Any]]:
-    if chain is None:
-        none = frozen(np.zeros(n + 1), np.int64)
-        return {"after_offsets": none, "after": NOTHING, "before_offsets": none, "before": NOTHING}
+def no_chain(n: int) -> dict[str, npt.NDArray[Any]]:
+    """The columns that say that no group need be before or after another."""
+    none = frozen(np.zeros(n + 1), np.int64)
+    return {"after_offsets": none, "after": NOTHING, "before_offsets": none, "before": NOTHING}
+
+
+def _order(chain: Contraction) -> dict[str, npt.NDArray[Any]]:
     return {
         "after_offsets": chain.successor_offsets,
         "after": chain.successors,
