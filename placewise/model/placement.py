@@ -55,18 +55,21 @@ class Placement:
     @classmethod
     def named(cls, graph: Graph, cluster: Cluster, assignment: Mapping[str, str]) -> Placement:
         """From op names and device names; raises PlanError for an op that is missing or does not exist."""
-        position = {name: op for op, name in enumerate(graph.ops.name)}
-        unknown = next((name for name in assignment if name not in position), None)
-        if unknown is not None:
-            raise PlanError(f"the model has no op {unknown!r}", remedy="use the plan of this model")
-        missing = next((name for name in graph.ops.name if name not in assignment), None)
-        if missing is not None:
-            raise PlanError(f"op {missing!r} has no device", remedy="a plan names every op")
+        in_order = tuple(assignment) == graph.ops.name
+        if not in_order:
+            known = set(graph.ops.name)
+            unknown = next((name for name in assignment if name not in known), None)
+            if unknown is not None:
+                raise PlanError(f"the model has no op {unknown!r}", remedy="use the plan of this model")
+            missing = next((name for name in graph.ops.name if name not in assignment), None)
+            if missing is not None:
+                raise PlanError(f"op {missing!r} has no device", remedy="a plan names every op")
         index = {name: device for device, name in enumerate(cluster.names)}
-        stranger = next((name for name in assignment.values() if name not in index), None)
-        if stranger is not None:
+        if not set(assignment.values()) <= index.keys():
+            stranger = next(name for name in assignment.values() if name not in index)
             raise PlanError(f"there is no device {stranger!r}", remedy=f"the cluster has {', '.join(cluster.names)}")
-        return cls(np.array([index[assignment[name]] for name in graph.ops.name], np.int32))
+        homes = assignment.values() if in_order else map(assignment.__getitem__, graph.ops.name)
+        return cls(np.fromiter((index[home] for home in homes), np.int32, graph.n_ops))
 
     def assignment(self, graph: Graph, cluster: Cluster) -> dict[str, str]:
         """Op name → device name; ops that have no device are left out."""
