@@ -34,13 +34,13 @@ def levels_of(problem: Problem) -> Levels:
     rows: list[Ints] = []
     if 1 < len(scope.values) <= MOST_SCOPES:
         parts = [tuple(value.split(".")) if value else () for value in scope.values]
+        numbers: list[Ints] = []
         for key in _keys():
             code: dict[tuple[str, ...], int] = {}
             number = np.array([code.setdefault(key(part), len(code)) if part else -1 for part in parts], np.int32)
-            row = number[scope.codes[first]]
-            distinct = len(np.unique(row[row >= 0]))
-            if 1 < distinct < n and not any(_same(row, other) for other in rows):
-                rows.append(row)
+            if 1 < len(code) < n and not any(np.array_equal(number, other) for other in numbers):
+                numbers.append(number)
+                rows.append(number[scope.codes[first]])
     group = np.array(rows, np.int32).reshape(len(rows), n)
     blocks = np.argsort(group, axis=1, kind="stable")
     most = int(group.max(initial=-1)) + 1
@@ -67,10 +67,3 @@ def _keys() -> list[Callable[[tuple[str, ...]], tuple[str, ...]]]:
 
     prefixes = [prefix(depth) for depth in range(1, DEPTH + 1)]
     return [lambda part: part, without(slice(-1, None)), without(slice(0, 1)), without(slice(None)), *prefixes]
-
-
-def _same(row: Ints, other: Ints) -> bool:
-    """Whether two levels have the same groups."""
-    width = int(other.max(initial=0)) + 2
-    pairs = np.unique((row.astype(np.int64) + 1) * width + other + 1)
-    return len(pairs) == len(np.unique(row)) == len(np.unique(other))

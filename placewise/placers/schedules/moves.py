@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, Longs, frozen, offsets_of
+from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.common.holdings import holdings, may_run
 from placewise.simulate.kernels import helper, kernel
@@ -45,7 +45,7 @@ def movable(problem: Problem) -> Movable:
     tail = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
     made = tail >= 0
     one, other = problem.block[tail[made]].astype(np.int64), problem.block[graph.consumers[made]].astype(np.int64)
-    pairs = np.unique(np.concatenate((one * n + other, other * n + one))[np.concatenate((one != other, other != one))])
+    pairs = distinct(np.concatenate((one * n + other, other * n + one))[np.concatenate((one != other, other != one))])
     return Movable(
         frozen(allowed, np.bool_),
         frozen(choices(problem, allowed), np.int32),

@@ -18,8 +18,8 @@ from placewise.placers.schedules.desk import AWAITS, BEST, HEAT, TRIED, VALUE, W
 from placewise.placers.schedules.tempering import CHECK, Found, Keeps
 from placewise.placers.schedules.walk import AFRESH, DROP, KEEP, walk
 
-COLDEST, HOTTEST = 1e-5, 4e-3
-"""Temperatures as shares of the best value known."""
+COLDEST, HOTTEST = 1e-5, 1e-2
+"""Temperatures as shares of the best value known; where there are fewer chains, only the colder ones."""
 CHAINS, ENOUGH_WORK = 8, 60_000
 """The most chains, and how many ops they have together: large graphs get fewer, but two."""
 ROUND_WORK, ROUND_MOVES = 300_000, 64
@@ -38,7 +38,7 @@ def search(
     board, rng = board_of(problem), np.random.default_rng(seed)
     order = np.argsort(values, kind="stable")
     count = int(np.clip(ENOUGH_WORK // max(problem.n_ops, 1), 2, CHAINS))
-    heats = np.geomspace(COLDEST, HOTTEST, count)
+    heats = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]
     best, value, done = starts[order[0]].astype(np.int32), float(values[order[0]]), 0
     desks: list[Desk] = []
     with ThreadPoolExecutor(_cores()) as pool:

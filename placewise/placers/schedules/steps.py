@@ -114,7 +114,7 @@ def step(a, g, m, levels, x):
     x.tally[ARM] = arm
     kind, size = arm // SIZES, arm % SIZES
     at = -1
-    if x.tally[CRITICAL] > 0 and below(x.rng, 8) > 0:
+    if x.tally[CRITICAL] > 0 and below(x.rng, 8) > 2:
         at = below(x.rng, x.tally[CRITICAL])
     seed = np.int64(g.block[x.path[at]]) if at >= 0 else below(x.rng, n)
     home, target = np.int64(x.home[seed]), np.int64(_target(g, m, x, at, seed))
