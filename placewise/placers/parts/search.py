@@ -27,8 +27,12 @@ from placewise.placers.parts.window import Part, Window, cut
 from placewise.placers.registry import create
 from placewise.simulate import simulate
 
-SOLVERS = {True: ("dp", {"max_ideals": 60_000}), False: ("cpsat", {})}
-"""For parts of chains, and for others: the placer and its options."""
+SOLVERS: dict[bool, tuple[tuple[str, dict[str, int]], ...]] = {
+    True: (("dp", {"max_ideals": 60_000}), ("cpsat", {})),
+    False: (("cpsat", {}),),
+}
+"""For parts of chains, and for others: placers and their options, the first that takes the part."""
+TOO_LARGE = Proposal(None, reason=Reason.TIME_LIMIT)
 SEEDS = ("balanced", "single", "dpl")
 """Who makes the placements to start from where there are no hints and no time is for a search."""
 SEEDING = 0.2
@@ -194,9 +198,10 @@ class Search:
 
     def _solve(self, kind: str, window: Window, now: Placement, seed: int) -> _Answer:
         part = cut(self._problem, self._units, now, window)
-        name, options = SOLVERS[self._chained]
-        watch = Stopwatch(self._budget(seed))
-        found = create(name, options).propose(part.coarse.problem, watch.budget, hints=Hints((part.hint,)))
+        watch, small = Stopwatch(self._budget(seed)), part.coarse.problem
+        solvers = (create(name, options) for name, options in SOLVERS[self._chained])
+        solver = next((placer for placer in solvers if placer.supports(small) is None), None)
+        found = TOO_LARGE if solver is None else solver.propose(small, watch.budget, hints=Hints((part.hint,)))
         finished, timed = found.reason in (Reason.FINISHED, Reason.PROVED), np.isfinite(watch.budget.seconds)
         grow = 1.6 if timed and watch.elapsed < QUICK else 1.15
         if not finished or (timed and watch.elapsed > 0.8 * SLICE):
