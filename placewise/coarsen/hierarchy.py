@@ -46,9 +46,11 @@ def hierarchy(
     number, found = component, []
     if start is not None and problem.n_ops:
         label = _sound(quotient, _of_components(component, quotient.n, start), _limits(problem, quotient, wanted))
+        before = quotient.n
         fresh, quotient = joined(quotient, label)
         number = fresh[number]
-        found.append(number)
+        if quotient.n <= max(wanted, before / 2):
+            found.append(number)
     while quotient.n > wanted:
         before = quotient.n
         target = max(float(wanted), quotient.n / ratio)

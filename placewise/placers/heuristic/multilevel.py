@@ -43,7 +43,7 @@ from placewise.simulate.memory import device_memory
 Calls = tuple[tuple[str, dict[str, Any]], ...]
 STARTERS: dict[str, Calls] = {
     "throughput": (
-        ("single", {}), ("balanced", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}), ("dpl", {}), ("dp", {}),
+        ("single", {}), ("balanced", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}), ("dpl", {}),
     ),
     "latency": (
         ("single", {}), ("balanced", {}), ("greedy", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}),
@@ -52,10 +52,14 @@ STARTERS: dict[str, Calls] = {
 }  # fmt: skip
 """Placers that make the first placements of the coarsest problem, where they are quick."""
 SEARCHERS: dict[str, Calls] = {
-    "throughput": (("local", {}), ("cover", {"bound": False}), ("dp", {})),
+    "throughput": (("local", {}), ("cover", {"bound": False}), ("cpsat", {})),
     "latency": (("local", {}), ("temper", {})),
 }
 """Placers that go on from a hint: the first one that takes the problem."""
+CHAINED: Calls = (("dp", {}), ("local", {}))
+MOST_CHAINED = 50_000
+"""Asked one after the other where stages must form a chain; on the first way down also where they need not, with so
+many groups at most."""
 WHOLE: Calls = (("heft", {}), ("critical_path", {}), ("etf", {}))
 """For latency, of which groups know less than ops do: what is asked to place the ops themselves, where it is quick."""
 QUICK, WHOLE_SHARE = 5e-6, 0.1
@@ -151,6 +155,7 @@ class _Run:
     bound: Bound | None = None
     reason: Reason = Reason.FINISHED
     infeasible: str = ""
+    number: int = 0
     over: Floats = field(default_factory=lambda: np.zeros(0))
 
     def offer(self, device: Ints) -> None:
@@ -200,17 +205,17 @@ def _search(run: _Run, wanted: int) -> None:
 
     More where nothing fits yet: with less memory each time.
     """
-    taken, kind, number, idle = np.zeros(run.problem.n_devices), alike(run.problem), 0, 0
+    taken, kind, idle = np.zeros(run.problem.n_devices), alike(run.problem), 0
     while not run.over_with and idle < IDLE:
         share = CYCLE_SHARE * run.watch.left
         begun, value = run.watch.elapsed, run.value
         run.over = np.zeros(run.problem.n_devices)
-        _way_down(run, _levels(run, wanted, number, taken), share)
+        _way_down(run, _levels(run, wanted, taken), share)
         idle = idle + 1 if run.watch.elapsed - begun < WORKING * share and run.value >= value else 0
-        number += 1
+        run.number += 1
         if run.best is None:
             taken += [run.over[kind == k].max() for k in kind.tolist()]
-        if number >= ROUNDS if run.best is None else not np.isfinite(run.watch.budget.seconds):
+        if run.number >= ROUNDS if run.best is None else not np.isfinite(run.watch.budget.seconds):
             break
     if run.best is None and not run.over_with and create(LAST_RESORT).supports(run.problem) is None:
         found = run.ask(LAST_RESORT, {}, levels_of(run.problem, [])[0], run.watch.left, [])
@@ -220,16 +225,16 @@ def _search(run: _Run, wanted: int) -> None:
         run.reason = Reason.TIME_LIMIT
 
 
-def _levels(run: _Run, wanted: int, number: int, taken: Floats) -> list[Level]:
-    """The levels of the way down of that `number`, on devices of which so many bytes are taken.
+def _levels(run: _Run, wanted: int, taken: Floats) -> list[Level]:
+    """The levels of the next way down, on devices of which so many bytes are taken.
 
     The first one is free to go anywhere, the others and those from a hint respect what there is. For latency these
     schedule every op where there is time for it.
     """
     problem = tightened(run.problem, taken) if taken.any() else run.problem
     latency = problem.objective.kind == "latency"
-    again = run.best is not None and (run.hinted or number > 0)
-    start = scope_labels(problem) if (number % 2 == 1) == latency else None
+    again = run.best is not None and (run.hinted or run.number > 0)
+    start = scope_labels(problem) if (run.number % 2 == 1) == latency else None
     labels = hierarchy(problem, wanted=wanted, key=run.best if again else None, start=start)
     affordable = run.watch.left * CYCLE_SHARE >= PRICINGS * QUICK * levels_of(problem, [])[0].size
     return levels_of(problem, labels, exact=latency and again and affordable)
@@ -240,7 +245,7 @@ def _whole(run: _Run) -> None:
     level = levels_of(run.problem, [])[0]
     for name, options in WHOLE:
         most = WHOLE_SHARE * run.watch.left
-        if name in names() and create(name, options).supports(run.problem) is None and most >= QUICK * level.size:
+        if _takes(name, run.problem) and most >= QUICK * level.size:
             device = run.ask(name, options, level, most, [])
             if device is not None and not run.over_with:
                 run.offer(device)
@@ -270,27 +275,45 @@ def _first(run: _Run, level: Level, seconds: float) -> list[Ints]:
     end = run.watch.elapsed + STARTING_SHARE * seconds
     found: list[Ints] = []
     for name, options in STARTERS[run.problem.objective.kind]:
-        if name not in names() or create(name, options).supports(level.problem) is not None:
+        if not _takes(name, level.problem):
             continue
         left = end - run.watch.elapsed
         if (found and left <= 0) or run.over_with:
             break
         device = run.ask(name, options, level, max(left, 0.0) if found else seconds, [])
-        if device is not None and not broken(level.problem, device):
+        if device is not None:
             found.append(device)
     if not found:
         return []
-    values = Evaluator(level.problem)(np.stack(found))
-    order = np.argsort(values, kind="stable")
-    for place in order.tolist() if run.problem.objective.kind == "latency" else order[:1].tolist():
-        run.offer(level.up(found[place]))
-    return [found[place] for place in order.tolist()]
+    found = _best_first(level.problem, found)
+    for device in found if run.problem.objective.kind == "latency" else found[:1]:
+        run.offer(level.up(device))
+    return found
 
 
 def _go_on(run: _Run, level: Level, seconds: float, starts: list[Ints]) -> Ints | None:
-    """The placement [n_ops] that a search makes of starts on a level, or the first of them."""
-    for name, options in SEARCHERS[run.problem.objective.kind]:
-        if name in names() and create(name, options).supports(level.problem) is None:
-            found = run.ask(name, options, level, seconds, starts)
-            return level.up(found) if found is not None else level.up(starts[0]) if starts else None
-    return level.up(starts[0]) if starts else None
+    """The best placement [n_ops] that searches make of starts on a level, or the first of them."""
+    objective, shaped = run.problem.objective.kind, level.problem.constraints.shaped
+    end, found = run.watch.elapsed + seconds, starts[:]
+    calls = [call for call in SEARCHERS[objective] if _takes(call[0], level.problem)][:1]
+    if objective == "throughput" and (shaped or (not run.number and level.problem.n_blocks <= MOST_CHAINED)):
+        calls = [call for call in CHAINED if _takes(call[0], level.problem)] or calls
+    for number, (name, options) in enumerate(calls):
+        if run.over_with:
+            break
+        mine = max(end - run.watch.elapsed, 0.0) / (len(calls) - number)
+        device = run.ask(name, options, level, mine, found)
+        if device is not None:
+            found = _best_first(level.problem, [device, *found])
+    return level.up(found[0]) if found else None
+
+
+def _takes(name: str, problem: Problem) -> bool:
+    return name in names() and create(name).supports(problem) is None
+
+
+def _best_first(problem: Problem, found: list[Ints]) -> list[Ints]:
+    """Placements of a level's groups, by their values there; those that keep the rules before those that do not."""
+    values = Evaluator(problem)(np.stack(found))
+    bad = np.array([bool(broken(problem, device)) for device in found])
+    return [found[place] for place in np.lexsort((values, bad)).tolist()]
