@@ -2,8 +2,8 @@
 
 Blocks move between devices by annealing, with loads and memory kept up to date. The bound decides for single
 values of T whether sets of load ≤ T, one per device, can part the blocks, by column generation over decision
-diagrams (placers/cover). Exact for staged transfers; for direct ones every tensor is charged once at its
-quickest link, so that the bound holds and the placement is a proposal.
+diagrams (placers/cover). The search has the judge's loads (placers/search); the bound charges direct transfers once
+per tensor, at its quickest link, so that it holds.
 """
 
 from __future__ import annotations

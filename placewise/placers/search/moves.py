@@ -154,9 +154,9 @@ def _seed(c, s, w):
 
 @inlined
 def _many(rng, most):
-    """How many: any power of two up to `most` is as likely, and then any number from half of it on."""
+    """How many: few most often, but twice as many are never much less likely."""
     top = 1
-    while top < most and below(rng, 7) > 0:
+    while top < most and below(rng, 6) > 0:
         top *= 2
     return min(most, top - below(rng, (top + 1) // 2))
 
@@ -197,7 +197,7 @@ def _send(c, s, w, group, there, done):
     done += 1
     if not c.shaped:
         return done
-    target, most = w.order[there], min(16 << below(w.rng, 8), len(s.home))
+    target, most = w.order[there], min(2 << below(w.rng, 9), len(s.home))
     later = w.order[w.origin[at]] < target
     offsets, others = (c.after_offsets, c.after) if later else (c.before_offsets, c.before)
     begun = at
