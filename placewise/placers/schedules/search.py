@@ -24,8 +24,9 @@ CHAINS, ENOUGH_WORK = 8, 60_000
 """The most chains, and how many ops they have together: large graphs get fewer, but two."""
 ROUND_WORK, ROUND_MOVES = 300_000, 64
 """Between two exchanges: ops that all chains simulate together, and moves of each."""
-BEHIND = 20.0
-"""A chain so many times its temperature above the best goes on from there."""
+BEHIND, FAR, CATCH_UP_WORK = 20.0, 0.01, 600_000
+"""A chain so many times its temperature above the best, and at least such a share, goes on from there: looked at
+whenever all chains together have simulated so many ops more."""
 
 
 def search(
@@ -41,6 +42,7 @@ def search(
     heats = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]
     best, value, done = starts[order[0]].astype(np.int32), float(values[order[0]]), 0
     desks: list[Desk] = []
+    due = CATCH_UP_WORK
     with ThreadPoolExecutor(_cores()) as pool:
         for k in range(count):
             home = starts[order[k % len(order)]].astype(np.int32)
@@ -58,7 +60,10 @@ def search(
             if leader.flat[BEST] < value:
                 best, value = leader.best.copy(), float(leader.flat[BEST])
             _trade(desks, heat, rng)
-            _catch_up(board, desks, heat, best, value)
+            simulated = sum(int(desk.tally[WORK]) for desk in desks)
+            if simulated >= due:
+                due = simulated + CATCH_UP_WORK
+                _catch_up(board, desks, heat, best, value)
             yield Found(best, value, done)
 
 
@@ -92,5 +97,5 @@ def _trade(desks: list[Desk], heat: Floats, rng: np.random.Generator) -> None:
 def _catch_up(board: Board, desks: Sequence[Desk], heat: Floats, best: Ints, value: float) -> None:
     """Chains that have fallen too far behind go on from the best."""
     for desk, share in zip(desks, heat.tolist(), strict=True):
-        if desk.flat[VALUE] > value + max(BEHIND * share, 1e-3 * value) and not desk.tally[AWAITS]:
+        if desk.flat[VALUE] > value + max(BEHIND * share, FAR * value) and not desk.tally[AWAITS]:
             _begin(board, desk, best)
