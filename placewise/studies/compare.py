@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from placewise.errors import MissingExtraError, PlacerError
@@ -17,6 +18,8 @@ from placewise.report.leaderboard import Board, Row, finite
 STOPPED = "not done: interrupted"
 EXPERT = "expert"
 """The placer that a human's split is for."""
+LAST = "auto"
+"""It asks many of the others: were it the first, loading all their code would be on its time."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -57,6 +60,8 @@ def compare(
     if expert is not None and EXPERT not in names:
         remedy = f"compare the placer {EXPERT!r} as well, or leave it out"
         raise PlacerError("a human's placement is given, and nobody takes it", remedy=remedy)
+    names = tuple(sorted(names, key=LAST.__eq__))
+    _load(names)
     entries: list[Entry] = []
     for number, name in enumerate(names, 1):
         if entries and entries[-1].interrupted:
@@ -66,6 +71,13 @@ def compare(
         tell = _numbered(on_progress, name, f"{number} of {len(names)}")
         entries.append(_entry(problem, name, budget, hints, tell))
     return tuple(sorted(entries, key=lambda entry: (entry.result is None, entry.value)))
+
+
+def _load(names: Sequence[str]) -> None:
+    """Import the placers before any clock starts: the libraries that several of them use are on nobody's time."""
+    for name in names:
+        with suppress(MissingExtraError):
+            registry.placer_class(name)
 
 
 def _entry(problem: Problem, name: str, budget: Budget | None, hints: Hints, on_progress: OnProgress) -> Entry:
