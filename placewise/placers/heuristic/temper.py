@@ -42,6 +42,8 @@ from placewise.simulate.memory import resident_bytes
 QUICK = ("single", "heft", "etf", "balanced", "greedy", "critical_path", "topo")
 START_SHARE = 0.3
 """The most of its time that goes into placements to start from, once there is one."""
+SETUP = 1.5e-6
+"""Seconds per op and edge before a search can begin: with less there is none."""
 BOUNDED_OPS = 200_000
 """The bound of a larger graph would take too much of a limited time."""
 BOUNDING = "paths"
@@ -49,6 +51,8 @@ LAST_RESORT = "pack"
 WORK, OVERHEAD = 1.6e7, 400
 """Without any limit: so many ops and edges priced, each placement counting as `OVERHEAD` more; about a second."""
 ROUNDS_PER_BLOCK = 10
+SLACK = 0.1
+"""By so many seconds a round may be too late."""
 BOUND_SHARE = 0.25
 """The most of its time that goes into a bound."""
 
@@ -164,16 +168,18 @@ class TemperPlacer:
         most_rounds, most_work = _limits(problem, watch.budget)
         rounds = self._rounds(problem, starts[:, first], values, price, watch.budget.seed, most_work)
         found = Found(starts[int(values.argmin())][first], float(values.min()), 0)
-        told, count = 0.0, 0
+        told, count, slowest = 0.0, 0, SETUP * (problem.n_ops + problem.graph.n_edges)
         try:
             while gap_of(found.value, bound) > max(watch.budget.gap, OPTIMAL_GAP):
-                if watch.out:
+                if watch.out or watch.left < slowest - SLACK:
                     return found.home[problem.block], Reason.TIME_LIMIT
                 if count >= most_rounds or found.work + self.options.searches > most_work:
                     break
+                begun = watch.elapsed
                 more = next(rounds, None)
                 if more is None:
                     break
+                slowest = watch.elapsed - begun if count else 0.0
                 found, count = more, count + 1
                 if watch.elapsed > told + 0.5:
                     told = watch.elapsed
