@@ -215,7 +215,7 @@ def test_etf_keeps_memory_and_says_when_it_runs_out() -> None:
         Budget(),
     )
     assert stuck.placement is not None and stuck.placement.device.tolist() in ([0, 0, 1], [1, 1, 0])
-    assert "after 2 of 3 ops" in stuck.notes[0] and "repaired" in stuck.notes[1]
+    assert "after 2 of 3 ops" in stuck.notes[0] and "moved" in stuck.notes[1]
 
 
 def test_etf_options_and_refusals_are_sentences() -> None:

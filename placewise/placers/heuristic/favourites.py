@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from ortools.linear_solver import pywraplp
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
 from placewise.simulate.arrays import arrays_of
@@ -38,6 +38,8 @@ SHARE = 0.4
 """Of the time that is left, for the program."""
 BUILDING = 2e-5
 """Seconds per pair that it takes to state it, about."""
+_HALF = 0.5 - 1e-5
+"""Less by more than the solver may be wrong, so that two that share one are never both below."""
 _TICK = 0.02
 
 
@@ -72,7 +74,7 @@ def favourite_children(problem: Problem, watch: Stopwatch) -> tuple[Ints, str]:
     if count <= (MOST_PAIRS if limited else QUICK_PAIRS) and BUILDING * count <= limit:
         sent = relaxed(problem.n_ops, pairs, seconds, limit)
         if sent is not None:
-            chosen = np.flatnonzero(sent < 0.5)
+            chosen = marked(sent)
             child[pairs.tail[chosen]] = pairs.head[chosen]
             return child, ""
     a = arrays_of(problem)
@@ -83,12 +85,17 @@ def favourite_children(problem: Problem, watch: Stopwatch) -> tuple[Ints, str]:
     return child, f"{count:,} pairs are too many for the linear program and its time: favourites were matched greedily"
 
 
+def marked(sent: Floats) -> Longs:
+    """The pairs whose x [n_pairs] marks a favourite child."""
+    return np.flatnonzero(sent < _HALF)
+
+
 def relaxed(n: int, pairs: Pairs, seconds: Floats, limit: float) -> Floats | None:
     """The x [n_pairs] of an optimum of the linear program over ops 0…n − 1 that take `seconds` [n].
 
     None if it takes longer than `limit`, in seconds. KeyboardInterrupt ends the solver and goes on to the caller.
     """
-    scale = 1.0 / max(float(seconds.mean()), float(pairs.seconds.max(initial=0.0)), np.finfo(np.float64).tiny)
+    scale = 1.0 / max(float(seconds.max(initial=0.0)), float(pairs.seconds.max(initial=0.0)), np.finfo(np.float64).tiny)
     solver, sent = _program(n, pairs, seconds * scale, pairs.seconds * scale)
     if np.isfinite(limit):
         solver.SetTimeLimit(max(int(1000 * limit), 1))

@@ -21,6 +21,7 @@ from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
 from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.memory import device_memory
 
 Schedule = Callable[[Floats, Ints | None], tuple[Ints, int]]
 """Room [n_devices] and a plan that fits [n_blocks] or None → devices [n_ops] (−1: none), ops that got one."""
@@ -67,8 +68,9 @@ def ranked(key: Floats) -> tuple[Ints, Ints]:
 def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, evaluate: Evaluate | None) -> Proposal:
     """The placement of one list schedule, on the first `devices` devices only if that is not 0.
 
-    Where its memory runs out the schedule is made without limits and repaired, or the blocks are packed; and it is
-    made once more with every place of that reserved until its block has gone elsewhere.
+    Where its memory runs out, what it would do without limits is repaired, memory is filled in topological order, or
+    else the blocks are packed; and around whatever fits it is made once more, every place reserved until its block has
+    gone elsewhere. The best of these is the answer.
     """
     missing = why_infeasible(problem)
     if missing:
@@ -77,9 +79,9 @@ def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, eva
     try:
         schedule, notes = prepare(smaller, watch)
         tried = _Tried([*notes])
-        device, _ = fit(smaller, partial(_complete, smaller, schedule, tried))
-        if device is None:
-            device, proof = _reserved(smaller, schedule, watch, evaluate, tried)
+        device, shrunk = fit(smaller, partial(_complete, smaller, schedule, tried))
+        if device is None or (shrunk and not watch.out):
+            device, proof = _mended(smaller, schedule, device, watch, evaluate, tried)
             if proof and smaller is problem:
                 return Proposal(None, reason=Reason.PROVED, infeasible=proof)
     except KeyboardInterrupt:
@@ -97,28 +99,52 @@ def _complete(problem: Problem, schedule: Schedule, tried: _Tried, room: Floats)
     return device
 
 
-def _reserved(
-    problem: Problem, schedule: Schedule, watch: Stopwatch, evaluate: Evaluate | None, tried: _Tried
+def _mended(
+    problem: Problem,
+    schedule: Schedule,
+    device: Ints | None,
+    watch: Stopwatch,
+    evaluate: Evaluate | None,
+    tried: _Tried,
 ) -> tuple[Ints | None, str]:
-    """A schedule around a placement that fits, or that itself, whichever is better; or the proof that nothing fits."""
-    fitting = repair(problem, schedule(np.full(problem.n_devices, np.inf), None)[0], watch=watch)
-    said = "what it would do without limits was repaired"
-    if fitting is None:
+    """The best of what fits: `device`, its repairs, and schedules around them; or the proof that nothing fits."""
+    fitting = _fitting(problem, schedule, device, watch)
+    if not fitting:
         packer = create("pack")
         if packer.supports(problem) is not None:
-            tried.notes.append("repairing what it would do without limits did not make it fit either")
+            tried.notes.append(
+                "nor does what it would do without limits fit if repaired, or a fill in topological order"
+            )
             return None, ""
         packed = packer.propose(problem, watch.rest())
         if packed.placement is None:
-            tried.notes += ["neither repairing nor packing found what fits", *packed.notes]
+            tried.notes += ["neither repairing it, nor filling in topological order, nor packing fits", *packed.notes]
             return None, packed.infeasible
-        fitting, said = packed.placement.device, "the blocks were packed"
+        fitting = {"the blocks were packed": packed.placement.device}
+    around = {said: _around(problem, schedule, found) for said, found in fitting.items() if not watch.out}
+    again = {f"{said}, and it was scheduled again around that": found for said, found in around.items()}
+    choice = {said: found for said, found in (again | fitting).items() if found is not None}
+    best = int(np.argmin((evaluate or Evaluator(problem))(np.stack(list(choice.values())))))
+    tried.notes.append(list(choice)[best])
+    return list(choice.values())[best], ""
+
+
+def _fitting(problem: Problem, schedule: Schedule, device: Ints | None, watch: Stopwatch) -> dict[str, Ints]:
+    """Placements that fit, by how they came about: `device` if that is one, a repair, and a fill."""
+    unlimited, _ = schedule(np.full(problem.n_devices, np.inf), None)
+    filled = create("topo").propose(problem, watch.rest()).placement
+    found = {
+        "memory was found by leaving more of it free": device,
+        "what fitted nowhere was moved": repair(problem, unlimited, watch=watch),
+        "memory was filled in topological order": None if filled is None else filled.device,
+    }
+    return {said: placed for said, placed in found.items() if placed is not None}
+
+
+def _around(problem: Problem, schedule: Schedule, fitting: Ints) -> Ints | None:
+    """A schedule that reserves the places of a placement that fits; None if its activations are too much."""
     home = np.empty(problem.n_blocks, np.int32)
     home[problem.block] = fitting
-    device, placed = schedule(problem.capacity, home)
-    kept = placed == problem.n_ops and not broken(problem, device)
-    tried.notes.append(f"{said}{', and scheduled again with these places reserved' if kept else ''}")
-    if not kept:
-        return fitting, ""
-    values = (evaluate or Evaluator(problem))(np.stack((device, fitting)))
-    return (device if not values[1] < values[0] else fitting), ""
+    resident, peak = device_memory(problem, Placement(fitting))
+    device, placed = schedule(problem.capacity - (peak - resident), home)
+    return device if placed == problem.n_ops and not broken(problem, device) else None
