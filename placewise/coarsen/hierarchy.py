@@ -44,7 +44,7 @@ def hierarchy(
     """
     component, quotient = quotient_of(problem, key)
     number, found = component, []
-    if start is not None and problem.n_ops:
+    if start is not None and quotient.n > wanted:
         label = _sound(quotient, _of_components(component, quotient.n, start), _limits(problem, quotient, wanted))
         before = quotient.n
         fresh, quotient = joined(quotient, label)

@@ -210,12 +210,14 @@ def _search(run: _Run, wanted: int) -> None:
         share = CYCLE_SHARE * run.watch.left
         begun, value = run.watch.elapsed, run.value
         run.over = np.zeros(run.problem.n_devices)
-        _way_down(run, _levels(run, wanted, taken), share)
+        levels = _levels(run, wanted, taken)
+        _way_down(run, levels, share)
         idle = idle + 1 if run.watch.elapsed - begun < WORKING * share and run.value >= value else 0
         run.number += 1
         if run.best is None:
             taken += [run.over[kind == k].max() for k in kind.tolist()]
-        if run.number >= ROUNDS if run.best is None else not np.isfinite(run.watch.budget.seconds):
+        hopeless = run.best is None and (run.number >= ROUNDS or len(levels) == 1)
+        if hopeless or (run.best is not None and not np.isfinite(run.watch.budget.seconds)):
             break
     if run.best is None and not run.over_with and create(LAST_RESORT).supports(run.problem) is None:
         found = run.ask(LAST_RESORT, {}, levels_of(run.problem, [])[0], run.watch.left, [])
@@ -237,7 +239,8 @@ def _levels(run: _Run, wanted: int, taken: Floats) -> list[Level]:
     start = scope_labels(problem) if (run.number % 2 == 1) == latency else None
     labels = hierarchy(problem, wanted=wanted, key=run.best if again else None, start=start)
     affordable = run.watch.left * CYCLE_SHARE >= PRICINGS * QUICK * levels_of(problem, [])[0].size
-    return levels_of(problem, labels, exact=latency and again and affordable)
+    levels = levels_of(problem, labels, exact=latency and again and affordable)
+    return [*levels_of(run.problem, []), *levels[1:]]
 
 
 def _whole(run: _Run) -> None:
