@@ -16,6 +16,8 @@ LITTLE_WORK = 4
 LAST_RESORT = "pack"
 MANY_OPS = 3000
 """From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
+SMALL_WINDOWS = 300
+"""More ops than that make the programs of `windows` for queues of ops too slow to pay."""
 TRIED_COUNTS = 6
 """How many numbers of devices are tried, the powers of two first."""
 
@@ -59,7 +61,9 @@ def searches(problem: Problem) -> tuple[Turn, ...]:
     """Those that go on from the best placements so far, as often as there is time."""
     many = (Turn("multilevel"),) if problem.n_ops > MANY_OPS else ()
     if problem.objective.kind == "latency":
-        return (*many, Turn("local"), Turn("windows", {"search": 0.0}), Turn("temper"))
+        operator = problem.objective.execution == "operator"
+        solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
+        return (*many, Turn("local"), *solved, Turn("temper"))
     return (*many, Turn("local"), Turn("windows"))
 
 
