@@ -156,7 +156,7 @@ def _seed(c, s, w):
 def _many(rng, most):
     """How many: few most often, but twice as many are never much less likely."""
     top = 1
-    while top < most and below(rng, 6) > 0:
+    while top < most and below(rng, 4) > 0:
         top *= 2
     return min(most, top - below(rng, (top + 1) // 2))
 
