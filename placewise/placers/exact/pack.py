@@ -135,7 +135,7 @@ def _searched(
             if device is not None:
                 return device
         done += 1
-    outcome.tried.append(f"{done} local searches from fills by falling size and at random")
+    outcome.tried.append(f"local search from {done} starts, by falling size and at random")
     return None
 
 
