@@ -122,12 +122,14 @@ class TemperPlacer:
     ) -> tuple[Ints, Floats, Bound, Reason]:
         """Valid placements [S, n_ops] that can run, their values [S], a lower bound, and whether it was interrupted.
 
-        The bound is given some of the time where there is a limit, and may bring a placement of its own.
+        A bound that is known is not looked for; else it is given some of the time where there is a limit, and may
+        bring a placement of its own.
         """
         reason = Reason.FINISHED
         rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
-        given, bound, enough = len(rows), Bound(0.0, "nonnegative costs"), START_SHARE * watch.budget.seconds
-        for name in (*(() if given else QUICK), *((BOUNDING,) if self.options.bound else ()), LAST_RESORT):
+        given, enough = len(rows), START_SHARE * watch.budget.seconds
+        bound, bounds = hints.bound or Bound(0.0, "nonnegative costs"), self.options.bound and hints.bound is None
+        for name in (*(() if given else QUICK), *((BOUNDING,) if bounds else ()), LAST_RESORT):
             if name not in names() or (rows and (name == LAST_RESORT or watch.elapsed > enough)):
                 continue
             placer = create(name)
@@ -142,16 +144,13 @@ class TemperPlacer:
             if found.reason is Reason.INTERRUPTED:
                 reason = found.reason
                 break
-        if problem.objective.execution != "subgraph" and self._bounds(problem, watch):
+        in_time = problem.n_ops <= BOUNDED_OPS or not np.isfinite(watch.budget.seconds)
+        if problem.objective.execution != "subgraph" and bounds and in_time:
             bound = lower_bound(problem)
         starts = np.array(rows, np.int32).reshape(len(rows), problem.n_ops)
         values = np.asarray(price(starts), np.float64) if len(rows) else np.zeros(0)
         runs = np.isfinite(values)
         return starts[runs], values[runs], bound, reason
-
-    def _bounds(self, problem: Problem, watch: Stopwatch) -> bool:
-        """Whether there is time for the judge's bound."""
-        return self.options.bound and (problem.n_ops <= BOUNDED_OPS or not np.isfinite(watch.budget.seconds))
 
     def _search(
         self,
