@@ -53,7 +53,7 @@ STARTERS: dict[str, Calls] = {
 """Placers that make the first placements of the coarsest problem, where they are quick."""
 SEARCHERS: dict[str, Calls] = {
     "throughput": (("local", {}), ("cover", {"bound": False}), ("cpsat", {})),
-    "latency": (("local", {}), ("temper", {})),
+    "latency": (("temper", {"bound": False}),),
 }
 """Placers that go on from a hint: the first one that takes the problem."""
 CHAINED: Calls = (("dp", {}), ("local", {}))
@@ -238,7 +238,7 @@ def _levels(run: _Run, wanted: int, taken: Floats) -> list[Level]:
     again = run.best is not None and (run.hinted or run.number > 0)
     start = scope_labels(problem) if (run.number % 2 == 1) == latency else None
     labels = hierarchy(problem, wanted=wanted, key=run.best if again else None, start=start)
-    affordable = run.watch.left * CYCLE_SHARE >= PRICINGS * QUICK * levels_of(problem, [])[0].size
+    affordable = run.watch.budget.seconds * CYCLE_SHARE >= PRICINGS * QUICK * levels_of(problem, [])[0].size
     levels = levels_of(problem, labels, exact=latency and again and affordable)
     return [*levels_of(run.problem, []), *levels[1:]]
 
