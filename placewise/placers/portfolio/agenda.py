@@ -36,10 +36,10 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
     """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
     turns = [Turn("single"), Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
     if problem.objective.kind == "latency":
-        turns += [Turn("greedy"), Turn("etf"), Turn("etf", {"by": "start"}), Turn("heft"), Turn("critical_path")]
-        turns += [Turn("etf", {"devices": count}) for count in _counts(problem.n_devices)]
+        turns += [Turn("greedy"), Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"}), Turn("critical_path")]
+        turns += [Turn(lister, {"devices": count}) for count in _counts(problem.n_devices) for lister in ("heft", "etf")]
     else:
-        turns += [Turn("etf"), Turn("etf", {"by": "start"}), Turn("heft")]
+        turns += [Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"})]
     return tuple(turns)
 
 
