@@ -71,6 +71,8 @@ STARTING_SHARE = 0.25
 """Of the coarsest problem's time, the most for all that start there."""
 CYCLE_SHARE = 0.5
 """Of the time that is left, for one way down."""
+REGROUPING = 3.0
+"""Another way down needs so many times the seconds that grouping took for the last one."""
 WORKING, IDLE = 0.2, 2
 """So many ways down, one after the other, that neither take this share of their time nor find anything are the last."""
 GROUPS = {"throughput": (2000, 100), "latency": (400, 40)}
@@ -211,6 +213,7 @@ def _search(run: _Run, wanted: int) -> None:
         begun, value = run.watch.elapsed, run.value
         run.over = np.zeros(run.problem.n_devices)
         levels = _levels(run, wanted, taken)
+        grouping = run.watch.elapsed - begun
         _way_down(run, levels, share)
         idle = idle + 1 if run.watch.elapsed - begun < WORKING * share and run.value >= value else 0
         run.number += 1
@@ -218,6 +221,9 @@ def _search(run: _Run, wanted: int) -> None:
             taken += [run.over[kind == k].max() for k in kind.tolist()]
         hopeless = run.best is None and (run.number >= ROUNDS or len(levels) == 1)
         if hopeless or (run.best is not None and not np.isfinite(run.watch.budget.seconds)):
+            break
+        if not run.over_with and run.watch.left < REGROUPING * grouping:
+            run.reason = Reason.TIME_LIMIT
             break
     if run.best is None and not run.over_with and create(LAST_RESORT).supports(run.problem) is None:
         found = run.ask(LAST_RESORT, {}, levels_of(run.problem, [])[0], run.watch.left, [])
