@@ -18,6 +18,8 @@ MANY_OPS = 3000
 """From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
 SMALL_WINDOWS = 300
 """More ops than that make the programs of `windows` for queues of ops too slow to pay."""
+CUT_SECONDS = 30.0
+"""With less time, cuts are tried for throughput only, and on graphs that are cut at once."""
 TRIED_COUNTS = 6
 """How many numbers of devices are tried, the powers of two first."""
 
@@ -37,7 +39,9 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
     turns = [Turn("single"), Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
     if problem.objective.kind == "latency":
         turns += [Turn("greedy"), Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"}), Turn("critical_path")]
-        turns += [Turn(lister, {"devices": count}) for count in _counts(problem.n_devices) for lister in ("heft", "etf")]
+        turns += [
+            Turn(lister, {"devices": count}) for count in _counts(problem.n_devices) for lister in ("heft", "etf")
+        ]
     else:
         turns += [Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"})]
     return tuple(turns)
@@ -51,10 +55,13 @@ def main(problem: Problem) -> tuple[Turn, ...]:
     return Turn("dp", share=0.5 if problem.constraints.contiguous else 0.15), Turn(LAST_RESORT)
 
 
-def others(problem: Problem) -> tuple[Turn, ...]:
+def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
     """What the literature has besides, which takes longer: seldom better, but a start from elsewhere."""
-    own = Turn("max_load_dp", share=0.1) if problem.objective.kind == "latency" else Turn("pipedream", share=0.1)
-    return own, Turn("sct", share=0.1), Turn("metis", share=0.1), Turn("mincut", share=0.1)
+    latency = problem.objective.kind == "latency"
+    turns = (Turn("max_load_dp", share=0.1) if latency else Turn("pipedream", share=0.1), Turn("sct", share=0.1))
+    if seconds < CUT_SECONDS and (latency or problem.n_ops > MANY_OPS):
+        return turns
+    return (*turns, Turn("metis", share=0.1), Turn("mincut", share=0.1))
 
 
 def searches(problem: Problem) -> tuple[Turn, ...]:

@@ -106,7 +106,7 @@ class _Run:
             for placement, who in zip(self.given.placements, makers, strict=False):
                 self.ledger.hear(who, Proposal(placement))
             self._quick()
-            for turn in (*agenda.main(self.problem), *agenda.others(self.problem)):
+            for turn in (*agenda.main(self.problem), *agenda.others(self.problem, self.watch.budget.seconds)):
                 if turn.placer != agenda.LAST_RESORT or self.ledger.best is None:
                     self._take(turn, turn.share * self.watch.left)
             self._search(agenda.searches(self.problem))
