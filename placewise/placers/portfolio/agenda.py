@@ -18,6 +18,8 @@ MANY_OPS = 3000
 """From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
 SMALL_WINDOWS = 300
 """More ops than that make the programs of `windows` for queues of ops too slow to pay."""
+PROVED_BLOCKS = 1500
+"""Of larger problems a set cover proves next to nothing in minutes."""
 CUT_SECONDS = 30.0
 """With less time, cuts are tried for throughput only, and on graphs that are cut at once."""
 TRIED_COUNTS = 6
@@ -70,7 +72,7 @@ def searches(problem: Problem) -> tuple[Turn, ...]:
     if problem.objective.kind == "latency":
         operator = problem.objective.execution == "operator"
         solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
-        return (*many, Turn("local"), *solved, Turn("temper"))
+        return (*many, *solved, Turn("temper", {"bound": False}))
     return (*many, Turn("local"), Turn("windows"))
 
 
@@ -83,7 +85,7 @@ def proofs(problem: Problem) -> tuple[Turn, ...]:
         return (Turn("cpsat"),)
     if few and not rules.contiguous:
         return Turn("cpsat", work=LITTLE_WORK), Turn("cover")
-    return (Turn("cover"),)
+    return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS else ()
 
 
 def _counts(n_devices: int) -> list[int]:
