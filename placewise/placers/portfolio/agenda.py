@@ -18,8 +18,8 @@ MANY_OPS = 3000
 """From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
 SMALL_WINDOWS = 300
 """More ops than that make the programs of `windows` for queues of ops too slow to pay."""
-PROVED_BLOCKS = 1500
-"""Of larger problems a set cover proves next to nothing in minutes."""
+PROVED_BLOCKS = {"staged": 1500, "direct": 400}
+"""Of larger problems a set cover proves next to nothing in minutes; over direct links its prices are loose."""
 CUT_SECONDS = 30.0
 """With less time, cuts are tried for throughput only, and on graphs that are cut at once."""
 TRIED_COUNTS = 6
@@ -54,7 +54,7 @@ def main(problem: Problem) -> tuple[Turn, ...]:
     if problem.objective.kind == "latency":
         in_calls = problem.objective.execution == "subgraph"
         return (*((Turn("paths", share=0.25),) if in_calls else ()), Turn(LAST_RESORT))
-    return Turn("dp", share=0.5 if problem.constraints.contiguous else 0.15), Turn(LAST_RESORT)
+    return Turn("dp", share=0.3 if problem.constraints.contiguous else 0.15), Turn(LAST_RESORT)
 
 
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
@@ -85,7 +85,7 @@ def proofs(problem: Problem) -> tuple[Turn, ...]:
         return (Turn("cpsat"),)
     if few and not rules.contiguous:
         return Turn("cpsat", work=LITTLE_WORK), Turn("cover")
-    return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS else ()
+    return (Turn("cover"),) if problem.n_blocks <= PROVED_BLOCKS[problem.cluster.transfers] else ()
 
 
 def _counts(n_devices: int) -> list[int]:
