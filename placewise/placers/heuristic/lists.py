@@ -23,6 +23,11 @@ from placewise.simulate import Evaluator
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.memory import device_memory
 
+MANY_OPS = 200_000
+"""With more ops a placement that fits is only scheduled again: repairs and fills take longer than what they repair."""
+
+SHRUNK = "memory was found by leaving more of it free"
+
 Schedule = Callable[[Floats, Ints | None], tuple[Ints, int]]
 """Room [n_devices] and a plan that fits [n_blocks] or None → devices [n_ops] (−1: none), ops that got one."""
 Prepare = Callable[[Problem, Stopwatch], tuple[Schedule, tuple[str, ...]]]
@@ -70,7 +75,8 @@ def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, eva
 
     Where its memory runs out, what it would do without limits is repaired, memory is filled in topological order, or
     else the blocks are packed; and around whatever fits it is made once more, every place reserved until its block has
-    gone elsewhere. The best of these is the answer.
+    gone elsewhere. The best of these is the answer. Once something fits, nothing is begun for which the time that is
+    left is shorter than what the first schedule took.
     """
     missing = why_infeasible(problem)
     if missing:
@@ -80,7 +86,7 @@ def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, eva
         schedule, notes = prepare(smaller, watch)
         tried = _Tried([*notes])
         device, shrunk = fit(smaller, partial(_complete, smaller, schedule, tried))
-        if device is None or (shrunk and not watch.out):
+        if device is None or (shrunk and watch.left > watch.elapsed):
             device, proof = _mended(smaller, schedule, device, watch, evaluate, tried)
             if proof and smaller is problem:
                 return Proposal(None, reason=Reason.PROVED, infeasible=proof)
@@ -108,6 +114,7 @@ def _mended(
     tried: _Tried,
 ) -> tuple[Ints | None, str]:
     """The best of what fits: `device`, its repairs, and schedules around them; or the proof that nothing fits."""
+    pace = watch.elapsed
     fitting = _fitting(problem, schedule, device, watch)
     if not fitting:
         packer = create("pack")
@@ -121,7 +128,7 @@ def _mended(
             tried.notes += ["neither repairing it, nor filling in topological order, nor packing fits", *packed.notes]
             return None, packed.infeasible
         fitting = {"the blocks were packed": packed.placement.device}
-    around = {said: _around(problem, schedule, found) for said, found in fitting.items() if not watch.out}
+    around = {said: _around(problem, schedule, found) for said, found in fitting.items() if watch.left > pace}
     again = {f"{said}, and it was scheduled again around that": found for said, found in around.items()}
     choice = {said: found for said, found in (again | fitting).items() if found is not None}
     best = int(np.argmin((evaluate or Evaluator(problem))(np.stack(list(choice.values())))))
@@ -131,10 +138,12 @@ def _mended(
 
 def _fitting(problem: Problem, schedule: Schedule, device: Ints | None, watch: Stopwatch) -> dict[str, Ints]:
     """Placements that fit, by how they came about: `device` if that is one, a repair, and a fill."""
+    if device is not None and problem.n_ops > MANY_OPS:
+        return {SHRUNK: device}
     unlimited, _ = schedule(np.full(problem.n_devices, np.inf), None)
     filled = create("topo").propose(problem, watch.rest()).placement
     found = {
-        "memory was found by leaving more of it free": device,
+        SHRUNK: device,
         "what fitted nowhere was moved": repair(problem, unlimited, watch=watch),
         "memory was filled in topological order": None if filled is None else filled.device,
     }
