@@ -62,9 +62,15 @@ MOST_CHAINED = 50_000
 many groups at most."""
 WHOLE: Calls = (("heft", {}), ("critical_path", {}), ("etf", {}))
 """For latency, of which groups know less than ops do: what is asked to place the ops themselves, where it is quick."""
-QUICK, WHOLE_SHARE = 5e-6, 0.1
-"""Seconds per op, tensor and edge that they may need, and the most of the time for each."""
-PRICINGS = 2
+QUICK, WHOLE_SHARE = 3.5e-6, 0.1
+"""Seconds per op, tensor and edge that they may need, and the most of the time for each; the first one may take all
+where there is nothing yet."""
+FEW_OPS, FALLBACK = 30_000, "topo"
+"""With more ops, what they find is searched on from the first way down, and if they have no time this placer is asked:
+what groups of so many ops are scheduled as says little about the ops."""
+GROUPING = 4e-6
+"""Seconds per op, tensor and edge for making groups and searching among them: with less a placement stays as it is."""
+PRICINGS = 3
 """Where there is time for so much of that, all ops are scheduled when groups move."""
 LAST_RESORT = "pack"
 STARTING_SHARE = 0.25
@@ -133,6 +139,7 @@ class MultilevelPlacer:
             run.hinted = run.best is not None
             if problem.objective.kind == "latency":
                 _whole(run)
+                run.hinted |= run.best is not None and problem.n_ops > FEW_OPS
             _search(run, wanted)
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
@@ -208,6 +215,9 @@ def _search(run: _Run, wanted: int) -> None:
     More where nothing fits yet: with less memory each time.
     """
     taken, kind, idle = np.zeros(run.problem.n_devices), alike(run.problem), 0
+    if run.best is not None and run.watch.left < GROUPING * levels_of(run.problem, [])[0].size:
+        run.reason = Reason.TIME_LIMIT
+        return
     while not run.over_with and idle < IDLE:
         share = CYCLE_SHARE * run.watch.left
         begun, value = run.watch.elapsed, run.value
@@ -252,12 +262,18 @@ def _levels(run: _Run, wanted: int, taken: Floats) -> list[Level]:
 def _whole(run: _Run) -> None:
     """Offer what quick placers make of the ops themselves."""
     level = levels_of(run.problem, [])[0]
+    cost = QUICK * level.size
     for name, options in WHOLE:
         most = WHOLE_SHARE * run.watch.left
-        if _takes(name, run.problem) and most >= QUICK * level.size:
-            device = run.ask(name, options, level, most, [])
-            if device is not None and not run.over_with:
+        enough = run.watch.left if run.best is None else most
+        if _takes(name, run.problem) and enough >= cost:
+            device = run.ask(name, options, level, max(most, cost), [])
+            if device is not None and run.reason is not Reason.INTERRUPTED:
                 run.offer(device)
+    if run.best is None and run.problem.n_ops > FEW_OPS and _takes(FALLBACK, run.problem):
+        device = run.ask(FALLBACK, {}, level, run.watch.left, [])
+        if device is not None:
+            run.offer(device)
 
 
 def _way_down(run: _Run, levels: list[Level], seconds: float) -> None:
