@@ -68,7 +68,7 @@ where there is nothing yet."""
 FEW_OPS, FALLBACK = 30_000, "topo"
 """With more ops, what they find is searched on from the first way down, and if they have no time this placer is asked:
 what groups of so many ops are scheduled as says little about the ops."""
-GROUPING = 4e-6
+GROUPING = 8e-6
 """Seconds per op, tensor and edge for making groups and searching among them: with less a placement stays as it is."""
 PRICINGS = 3
 """Where there is time for so much of that, all ops are scheduled when groups move."""

@@ -16,6 +16,8 @@ LITTLE_WORK = 4
 LAST_RESORT = "pack"
 MANY_OPS = 3000
 """From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
+HUGE_OPS = 200_000
+"""From here on, seconds each: for latency the best of the list schedulers come first, and slow baselines never."""
 SMALL_WINDOWS = 300
 """More ops than that make the programs of `windows` for queues of ops too slow to pay."""
 PROVED_BLOCKS = {"staged": 1500, "direct": 400}
@@ -39,6 +41,8 @@ class Turn:
 def quick(problem: Problem) -> tuple[Turn, ...]:
     """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
     turns = [Turn("single"), Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
+    if problem.objective.kind == "latency" and problem.n_ops > HUGE_OPS:
+        return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
     if problem.objective.kind == "latency":
         turns += [Turn("greedy"), Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"}), Turn("critical_path")]
         turns += [
@@ -60,6 +64,8 @@ def main(problem: Problem) -> tuple[Turn, ...]:
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
     """What the literature has besides, which takes longer: seldom better, but a start from elsewhere."""
     latency = problem.objective.kind == "latency"
+    if latency and problem.n_ops > HUGE_OPS:
+        return ()
     turns = (Turn("max_load_dp", share=0.1) if latency else Turn("pipedream", share=0.1), Turn("sct", share=0.1))
     if seconds < CUT_SECONDS and (latency or problem.n_ops > MANY_OPS):
         return turns

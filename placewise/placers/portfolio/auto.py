@@ -37,10 +37,13 @@ from placewise.simulate import Evaluator, lower_bound
 
 QUICK_SHARE = 0.2
 """Of the time, for quick placers, which may not be quick on large graphs."""
+HUGE_SHARE = 0.4
+"""The same where they take seconds and searches find little."""
 SEARCH_SHARE = 0.5
 """Of the time, for searches before a proof is tried."""
-FIRST_SLICE, SLICES = 0.5, 24
-"""Seconds of a search's first slice, and the most equal parts into which slices cut a long time."""
+FIRST_SLICE, SLICES, SLICE_PER_OP = 0.5, 24, 3e-5
+"""Seconds of a search's first slice, the most equal parts into which slices cut a long time, and what searches need
+per op to begin at all."""
 LONGEST_SLICE = 0.2
 """Of the time, for one slice."""
 PATIENCE = 2
@@ -119,7 +122,8 @@ class _Run:
         return self._infeasible or self.ledger.answer()
 
     def _quick(self) -> None:
-        until = QUICK_SHARE * self.watch.budget.seconds
+        share = HUGE_SHARE if self.problem.n_ops > agenda.HUGE_OPS else QUICK_SHARE
+        until = share * self.watch.budget.seconds
         for turn in agenda.quick(self.problem):
             if turn.placer in self.given.by:
                 continue
@@ -134,7 +138,7 @@ class _Run:
             for turn in (*turns, *proofs):
                 self._take(turn, np.inf)
             return
-        first = max(FIRST_SLICE, self.watch.budget.seconds / SLICES)
+        first = max(FIRST_SLICE, self.watch.budget.seconds / SLICES, SLICE_PER_OP * self.problem.n_ops)
         searchers = [_Searcher(turn, first) for turn in turns if self._takes(turn)]
         proofs = tuple(turn for turn in proofs if self._takes(turn))
         until = SEARCH_SHARE * self.watch.budget.seconds if proofs else self.watch.budget.seconds
