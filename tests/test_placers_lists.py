@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from itertools import product
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,7 @@ from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.common.devices import best_order, fewer
 from placewise.placers.common.rules import broken
-from placewise.placers.heuristic.desk import book, first_gap, gaps
+from placewise.placers.heuristic import desk
 from placewise.placers.heuristic.favourites import favourite_children, marked, pairs_of, relaxed
 from placewise.placers.registry import create
 from placewise.simulate import evaluate, simulate
@@ -274,7 +275,8 @@ def test_lists_keep_the_rules(problem: Problem) -> None:
 
 def test_gaps_are_found_filled_and_forgotten() -> None:
     """A resource taken from 2 to 4 and from 7 to 9: 0, 4 and 9 are the first times for 2, 3 and 4 seconds."""
-    idle = gaps(1)
+    book, first_gap = numba.njit(desk.book.py_func), numba.njit(desk.first_gap.py_func)
+    idle = desk.gaps(1)
     book(idle, 0, 2.0, 2.0)
     book(idle, 0, 7.0, 2.0)
     assert [first_gap(idle, 0, 0.0, seconds) for seconds in (2.0, 3.0, 4.0)] == [0.0, 4.0, 9.0]

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import heapq
 
+import numba
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise.simulate.heaps import bitset_add, bitset_levels, bitset_pop_min, pop, push
+from placewise.simulate import heaps
+
+push, pop = numba.njit(heaps.push.py_func), numba.njit(heaps.pop.py_func)
+bitset_levels = numba.njit(heaps.bitset_levels.py_func)
+bitset_add, bitset_pop_min = numba.njit(heaps.bitset_add.py_func), numba.njit(heaps.bitset_pop_min.py_func)
 
 entries = st.tuples(st.integers(0, 5).map(float), st.integers(0, 30))
 

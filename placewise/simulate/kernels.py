@@ -13,6 +13,9 @@ Function = Callable[..., Any]
 log = logging.getLogger("placewise")
 
 _LEAN: dict[str, Any] = {"nogil": True, "_nrt": False}
+_KERNEL: dict[str, Any] = {"cache": True, "no_cfunc_wrapper": True}
+_INNER: dict[str, Any] = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+"""No way in from Python for what only kernels call: to unpack large named tuples takes long to compile."""
 
 
 class _CompileNotice(event.Listener):
@@ -31,17 +34,17 @@ class _CompileNotice(event.Listener):
 
 def kernel(function: Function) -> Function:
     """Compile on first call, cache on disk, release the interpreter lock while running."""
-    compiled: Function = numba.njit(cache=True, nogil=True)(function)
+    compiled: Function = numba.njit(nogil=True, **_KERNEL)(function)
     return compiled
 
 
 def helper(function: Function) -> Function:
-    """A function that only kernels call: compiled into them, cached with them.
+    """A function that only kernels call, never Python: compiled into them, cached with them.
 
     A call that is not inlined copies what it is given, so that a helper for a hot loop takes the columns that it
     reads and not a whole `Arrays`.
     """
-    compiled: Function = numba.njit(nogil=True)(function)
+    compiled: Function = numba.njit(nogil=True, **_INNER)(function)
     return compiled
 
 
@@ -51,19 +54,19 @@ def lean_kernel(function: Function) -> Function:
     numba counts every array that is taken out of a named tuple, with atomic adds: where helpers are given such tuples
     in a hot loop, that is most of the time. What it calls is best lean too.
     """
-    compiled: Function = numba.njit(cache=True, **_LEAN)(function)
+    compiled: Function = numba.njit(**_LEAN, **_KERNEL)(function)
     return compiled
 
 
 def lean_helper(function: Function) -> Function:
     """A helper that makes no arrays, for lean kernels."""
-    compiled: Function = numba.njit(**_LEAN)(function)
+    compiled: Function = numba.njit(**_LEAN, **_INNER)(function)
     return compiled
 
 
 def inlined(function: Function) -> Function:
     """A lean helper that is copied into its callers, so that handing it large named tuples costs nothing."""
-    compiled: Function = numba.njit(forceinline=True, **_LEAN)(function)
+    compiled: Function = numba.njit(forceinline=True, **_LEAN, **_INNER)(function)
     return compiled
 
 
