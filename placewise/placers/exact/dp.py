@@ -206,14 +206,14 @@ class DpPlacer:
         on_progress: OnProgress = ignore,
     ) -> Proposal:
         """The optimum over contiguous placements, with its proof where there is one; hints are not needed."""
-        graph = contract(problem)
+        watch, graph = Stopwatch(budget), contract(problem)
         contiguous = problem.constraints.contiguous
         missing = why_infeasible(problem)
         if not missing and contiguous:
             missing = unmet(problem, graph.component, graph.n)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        run = _Run(problem, graph, self.options.max_ideals, Stopwatch(budget), on_progress)
+        run = _Run(problem, graph, self.options.max_ideals, watch, on_progress)
         found: list[Placement] = []
         shrunk = False
         try:

@@ -17,7 +17,7 @@ LAST_RESORT = "pack"
 MANY_OPS = 3000
 """From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
 HUGE_OPS = 200_000
-"""From here on, seconds each: for latency the best of the list schedulers come first, and slow baselines never."""
+"""From here on, seconds each: for latency list schedulers come first, and slow baselines and cuts never do."""
 SMALL_WINDOWS = 300
 """More ops than that make the programs of `windows` for queues of ops too slow to pay."""
 PROVED_BLOCKS = {"staged": 1500, "direct": 400}
@@ -64,8 +64,8 @@ def main(problem: Problem) -> tuple[Turn, ...]:
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
     """What the literature has besides, which takes longer: seldom better, but a start from elsewhere."""
     latency = problem.objective.kind == "latency"
-    if latency and problem.n_ops > HUGE_OPS:
-        return ()
+    if problem.n_ops > HUGE_OPS:
+        return () if latency else (Turn("pipedream", share=0.1),)
     turns = (Turn("max_load_dp", share=0.1) if latency else Turn("pipedream", share=0.1), Turn("sct", share=0.1))
     if seconds < CUT_SECONDS and (latency or problem.n_ops > MANY_OPS):
         return turns
