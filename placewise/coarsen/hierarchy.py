@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -11,11 +12,13 @@ from placewise.coarsen.chains import sole_children, sole_parents
 from placewise.coarsen.heavy import heavy_edges
 from placewise.coarsen.merging import sums
 from placewise.coarsen.quotient import Limits, Quotient, dense, joined, quotient_of
-from placewise.model.columns import Ints
+from placewise.coarsen.repeats import layers
+from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.simulate.contract import strong_components
 from placewise.simulate.kernels import kernel
 
+Integer = TypeVar("Integer", bound=np.integer[Any])
 Grouping = Callable[[Quotient, Limits], Ints]
 
 RATIO = 4.0
@@ -40,25 +43,45 @@ def hierarchy(
 
     No label makes a cycle in the graph of components. `key` [n_ops] tells apart what is never grouped (say, the
     devices of a placement that the groups must be able to express); `start`, a label, makes the first level, but
-    where it mixes keys, makes cycles or exceeds the limits.
+    where it mixes keys, makes cycles or exceeds the limits. Where that says little of the graph (a graph without
+    scopes), its repeated layers do; groups go beyond those that exceed the limits when they can grow no further inside.
     """
     component, quotient = quotient_of(problem, key)
-    number, found = component, []
+    keys, number, found = quotient.key, component, []
+    layer: Ints | None = None
     if start is not None and quotient.n > wanted:
-        label = _sound(quotient, _of_components(component, quotient.n, start), _limits(problem, quotient, wanted))
-        before = quotient.n
-        fresh, quotient = joined(quotient, label)
-        number = fresh[number]
+        before, number, quotient = quotient.n, *_begun(problem, number, quotient, start, wanted)
+        if quotient.n > max(wanted, before / 2):
+            layer = layers(problem, number, quotient)
+        if layer is not None:
+            start = layer[number]
+            number, quotient = _begun(problem, number, quotient, start, wanted)
+            quotient = quotient._replace(key=_inside(quotient, _of_components(number, quotient.n, start)))
         if quotient.n <= max(wanted, before / 2):
             found.append(number)
     while quotient.n > wanted:
         before = quotient.n
         target = max(float(wanted), quotient.n / ratio)
         number, quotient = _coarser(number, quotient, target, _limits(problem, quotient, target))
-        if quotient.n > STALLED * before:
+        if quotient.n <= STALLED * before:
+            found.append(number)
+        elif layer is None:
             break
-        found.append(number)
+        if layer is not None and quotient.n > max(wanted, STALLED * before):
+            quotient, layer = quotient._replace(key=_of_components(number, quotient.n, keys[component])), None
     return found
+
+
+def _begun(problem: Problem, number: Ints, quotient: Quotient, start: Ints, wanted: int) -> tuple[Ints, Quotient]:
+    """Groups as far as the label `start` [n_ops] may make them."""
+    label = _sound(quotient, _of_components(number, quotient.n, start), _limits(problem, quotient, wanted))
+    fresh, quotient = joined(quotient, label)
+    return fresh[number], quotient
+
+
+def _inside(quotient: Quotient, layer: Ints) -> Longs:
+    """Keys [n] that tell layers [n] apart as well."""
+    return dense(quotient.key * (int(layer.max()) + 1) + layer).astype(np.int64)
 
 
 def _coarser(number: Ints, quotient: Quotient, target: float, limits: Limits) -> tuple[Ints, Quotient]:
@@ -85,7 +108,7 @@ def _limits(problem: Problem, quotient: Quotient, target: float) -> Limits:
     return Limits(share * float(quotient.seconds.sum()), max(most, LUMP * room) if np.isfinite(room) else np.inf)
 
 
-def _of_components(component: Ints, n: int, label: Ints) -> Ints:
+def _of_components(component: Ints, n: int, label: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
     """The label [n] of each component: that of its first op."""
     first = np.full(n, len(component), np.int64)
     np.minimum.at(first, component, np.arange(len(component)))

@@ -1,0 +1,221 @@
+"""Repeated layers: where a graph does the same again and again, each time is one group.
+
+Components are told apart by signatures: what their ops are, then what is around them, a few steps far. Occurrences of
+one signature, *anchors*, cut the graph: a component goes with the first anchor that needs it, so that the groups are
+differences of a chain of ideals and no cycle can come of them. Of many signatures the one counts whose groups are most
+alike and part least of the traffic; what its alike groups leave is cut again by another one (a decoder after an
+encoder, stages of other widths).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.coarsen.quotient import Quotient, dense, quotient_of
+from placewise.model.columns import Bools, Floats, Ints, Longs
+from placewise.model.problem import Problem
+from placewise.simulate.kernels import kernel
+
+Hashes = npt.NDArray[np.uint64]
+
+HOPS = (0, 1, 2, 4, 8)
+"""How many steps far signatures look."""
+COUNTS, ANCHORS = 4, 3
+"""Of signatures that look equally far: so many numbers of occurrences are tried, with so many signatures each."""
+OFTEN, FEWEST, SMALLEST = 3, 2, 2
+"""Anchors occur so often, and make so many groups that are alike, of so many components each, at least."""
+WORTH = 0.2
+"""A cut is worth the share of the components that alike groups hold, by the share of the flow that stays in groups: at
+least so much."""
+CUTS = 5
+"""What is left over is cut again so often, at most."""
+
+
+class _Cut(NamedTuple):
+    """A cut by one signature: its worth, the group [n] of each component left over, and which are among the alike.
+
+    Groups that follow each other and are none of the alike are one again.
+    """
+
+    worth: float
+    group: Longs
+    alike: Bools  # [n]
+
+
+def repeated_layers(problem: Problem) -> Ints:
+    """Labels [n_ops]: ops of one layer; every component on its own where nothing repeats.
+
+    Whole blocks, no cycles between groups (see `simulate.contract`): backward ops go with the forward ops of their
+    colocation group, or else with their mirrored order. Linear in ops and edges but for sorting.
+    """
+    component, quotient = quotient_of(problem)
+    label = layers(problem, component, quotient)
+    return (np.arange(quotient.n, dtype=np.int32) if label is None else label)[component]
+
+
+def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None:
+    """The layer [n] of every group of a fresh quotient; None where nothing repeats.
+
+    Layers are looked for at equal costs first, then at equal kinds and sizes (measured costs are never equal).
+    """
+    for costs in (True, False):
+        looks = _looks(quotient, _signatures(problem, component, quotient.n, costs=costs))
+        label, left = np.zeros(quotient.n, np.int32), np.ones(quotient.n, np.bool_)
+        for _ in range(CUTS):
+            cut = _best_cut(quotient, looks, label, left)
+            if cut is None:
+                break
+            label = dense(label.astype(np.int64) * (int(cut.group.max()) + 2) + np.where(left, cut.group + 1, 0))
+            left &= ~cut.alike
+        if label.any():
+            return label
+    return None
+
+
+def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools) -> _Cut | None:
+    """The cut that is worth most, of the groups `outer` [n] as far as their components are left [n].
+
+    `looks`: signatures that look ever farther, the first at nothing but the component itself.
+    """
+    offsets, heads, flow = quotient.rows()
+    n_left = int(left.sum())
+    if n_left < OFTEN * SMALLEST:
+        return None
+    late = np.empty(quotient.n, np.int64)
+    _latest(offsets, heads, late)
+    opened = np.bincount(late[quotient.tail], minlength=quotient.n + 1)
+    open_at = np.cumsum(opened - np.bincount(late[quotient.head], minlength=quotient.n + 1))
+    wide = open_at[late].astype(np.float64)
+    inside = left[quotient.tail] & left[quotient.head] & (outer[quotient.tail] == outer[quotient.head])
+    total = float(flow[inside].sum()) or 1.0
+    best: _Cut | None = None
+    for signature in looks:
+        for anchors in _anchors(signature, left, late, wide):
+            group = np.empty(quotient.n, np.int64)
+            held, size = np.zeros(len(anchors) + 1, np.uint64), np.zeros(len(anchors) + 1, np.int64)
+            crossing = _divide(offsets, heads, flow, looks[0], outer, left, anchors, group, held, size)
+            regular, covered = _alike(held[:-1], size[:-1])
+            worth = covered / n_left * (1 - crossing / total)
+            if worth > (best.worth if best else WORTH) * (1 + 1e-9):
+                alone = np.append(regular, False)
+                fresh = alone | np.append(False, regular)
+                best = _Cut(worth, np.cumsum(fresh)[group], left & alone[group])
+    return best
+
+
+def _alike(held: Hashes, size: Longs) -> tuple[Bools, int]:
+    """Which groups are alike, of those of one content that hold most components, and how many these are."""
+    kind = np.unique(held, return_inverse=True)[1]
+    members = np.bincount(kind)
+    nodes = np.bincount(kind, weights=size).astype(np.int64)
+    nodes[(members < FEWEST) | (nodes < SMALLEST * members)] = 0
+    most = int(np.argmax(nodes))
+    return kind == most if nodes[most] else np.zeros(len(held), np.bool_), int(nodes[most])
+
+
+def _anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[Longs]:
+    """Components of one signature, ascending, for those signatures that occur most regularly along the graph.
+
+    Regularly: at equal distances of levels; then where few edges go past.
+    """
+    nodes = np.flatnonzero(left)
+    kind, count = np.unique(signature[nodes], return_inverse=True, return_counts=True)[1:]
+    order = np.argsort(kind, kind="stable")
+    nodes, kind = nodes[order], kind[order]
+    step = np.diff(late[nodes])
+    even = (step[1:] == step[:-1]) & (step[1:] > 0) & (kind[2:] == kind[:-2])
+    share = np.bincount(kind[2:][even], minlength=len(count)) / np.maximum(count - 2, 1)
+    past = np.bincount(kind, weights=wide[nodes], minlength=len(count)) / count
+    usable = np.flatnonzero((count >= OFTEN) & (count * SMALLEST <= len(nodes)) & (share > 0))
+    if not len(usable):
+        return []
+    weight = np.bincount(count[usable], weights=(share * count)[usable])
+    chosen = [k for k in np.argsort(-weight, kind="stable")[:COUNTS].tolist() if weight[k] > 0]
+    end = np.cumsum(count)
+    found: list[Longs] = []
+    for k in chosen:
+        mine = usable[count[usable] == k]
+        for one in mine[np.lexsort((mine, past[mine], -share[mine]))][:ANCHORS].tolist():
+            found.append(nodes[end[one] - k : end[one]])
+    return found
+
+
+def _signatures(problem: Problem, component: Ints, n: int, *, costs: bool) -> Hashes:
+    """A hash [n] of what the ops of each component are: kinds, directions, sizes, and seconds if `costs`."""
+    graph = problem.graph
+    ops, tensors = graph.ops, graph.tensors
+    op = _mixed(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
+    op = _mixed(op + ops.phase.astype(np.uint64))
+    if costs:
+        for column in problem.costs.op_seconds.T:
+            op = _mixed(op + (column + 0.0).view(np.uint64))
+    made = tensors.producer >= 0
+    _add(op, tensors.producer[made], _mixed(tensors.bytes[made].astype(np.uint64)))
+    held = graph.weights.bytes[graph.weight_edges.value].astype(np.uint64)
+    _add(op, graph.weight_edges.consumer, _mixed(_mixed(held)))
+    total = np.zeros(n, np.uint64)
+    _add(total, component, _mixed(op))
+    return total
+
+
+def _looks(quotient: Quotient, signature: Hashes) -> list[Hashes]:
+    """The signatures [n] that look as far as `HOPS` says."""
+    found = [signature]
+    for _ in range(HOPS[-1]):
+        found.append(_further(quotient, found[-1]))
+    return [found[hops] for hops in HOPS]
+
+
+def _further(quotient: Quotient, signature: Hashes) -> Hashes:
+    """Signatures that look one step farther, both ways."""
+    before, after = np.zeros_like(signature), np.zeros_like(signature)
+    mixed = _mixed(signature)
+    _add(before, quotient.head, mixed[quotient.tail])
+    _add(after, quotient.tail, mixed[quotient.head])
+    return _mixed(signature + _mixed(before + _mixed(after)))
+
+
+def _add(total: Hashes, row: npt.NDArray[Any], values: Hashes) -> None:
+    np.add.at(total, row, values)
+
+
+def _mixed(values: Hashes) -> Hashes:
+    """A hash of each number (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
+    state = values + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: Hashes = state ^ (state >> np.uint64(31))
+    return mixed
+
+
+@kernel
+def _latest(offsets, heads, late):
+    """The level of each node, as late as its readers allow; the last is n."""
+    for node in range(len(late) - 1, -1, -1):
+        late[node] = len(late)
+        for row in range(offsets[node], offsets[node + 1]):
+            late[node] = min(late[node], late[heads[row]] - 1)
+
+
+@kernel
+def _divide(offsets, heads, flow, signature, outer, left, anchors, group, held, size):
+    """The first anchor in its outer group that needs each node, what each group holds, and the flow between groups."""
+    crossing = 0.0
+    group[:] = len(anchors)
+    for number in range(len(anchors)):
+        group[anchors[number]] = number
+    for node in range(len(group) - 1, -1, -1):
+        if not left[node]:
+            continue
+        for row in range(offsets[node], offsets[node + 1]):
+            if left[heads[row]] and outer[heads[row]] == outer[node]:
+                group[node] = min(group[node], group[heads[row]])
+        for row in range(offsets[node], offsets[node + 1]):
+            if left[heads[row]] and outer[heads[row]] == outer[node] and group[heads[row]] != group[node]:
+                crossing += flow[row]
+        held[group[node]] += signature[node]
+        size[group[node]] += 1
+    return crossing
