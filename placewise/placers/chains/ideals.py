@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +16,8 @@ from placewise.simulate.kernels import helper, kernel
 
 MOST_BYTES = 1 << 29
 """The memory that the sets themselves may take."""
+GROWTH = 8
+"""How much more room the next try has, which takes about as much longer."""
 
 
 class Ideals(NamedTuple):
@@ -37,17 +41,19 @@ class Ideals(NamedTuple):
         return bits[:n].astype(np.bool_)
 
 
-def all_ideals(graph: Contraction, most: int, go_on: Callable[[], bool] = lambda: True) -> Ideals | int:
+def all_ideals(graph: Contraction, most: int, left: Callable[[], float] = lambda: math.inf) -> Ideals | int:
     """Every ideal of the graph, or how many there are at least, where they are too many.
 
-    Too many are more than `most`, and those that would not fit in memory with the steps between them. `go_on` is
-    asked now and then; where it says no, the number is how many were counted until then.
+    Too many are more than `most`, and those that would not fit in memory with the steps between them. `left` says
+    how many seconds there are; where more room would take longer, the number is how many were counted until then (the
+    first try, in which kernels may have to be loaded, tells nothing about that).
     """
     width = max(1, (graph.n + 63) // 64)
     most = min(most, MOST_BYTES // (16 * width))
     hashes = np.random.default_rng(0).integers(1, 2**63 - 1, graph.n)
-    room = 2048
+    room, tried = 2048, 0
     while True:
+        begun = time.monotonic()
         words, ready = np.zeros((room, width), np.int64), np.zeros((room, width), np.int64)
         keys, offsets = np.zeros(room, np.int64), np.zeros(room + 1, np.int64)
         added, target = np.zeros(12 * room, np.int32), np.zeros(12 * room, np.int32)
@@ -57,9 +63,11 @@ def all_ideals(graph: Contraction, most: int, go_on: Callable[[], bool] = lambda
         )  # fmt: skip
         if 0 <= count <= most:
             break
-        if room >= most or not go_on():
+        more = min(GROWTH * room, most)
+        longer = (time.monotonic() - begun) * more / room if tried else 0.0
+        if room >= most or left() <= longer:
             return abs(int(count))
-        room = min(8 * room, most)
+        room, tried = more, tried + 1
     return Ideals(
         frozen(words[:count], np.int64),
         frozen(offsets[: count + 1], np.int64),
