@@ -7,7 +7,7 @@ from pathlib import Path
 
 import placewise
 
-HELPERS = {"helper", "lean_helper", "inlined"}
+HELPERS = {"helper", "lean_helper", "inlined", "spliced"}
 COMPILED = {*HELPERS, "kernel", "lean_kernel"}
 
 

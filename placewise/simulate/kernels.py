@@ -70,4 +70,10 @@ def inlined(function: Function) -> Function:
     return compiled
 
 
+def spliced(function: Function) -> Function:
+    """A lean helper whose code is put into its callers before they are compiled: for what one kernel calls once."""
+    compiled: Function = numba.njit(inline="always", **_LEAN, **_INNER)(function)
+    return compiled
+
+
 event.register("numba:compile", _CompileNotice())  # type: ignore[no-untyped-call]

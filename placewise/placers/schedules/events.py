@@ -12,13 +12,13 @@ import numpy as np
 
 from placewise.placers.schedules.desk import BEGUN, DONE, EVENTS, LAST, NOW, SLOTS, SPAN, WORK
 from placewise.simulate.heaps import bitset_add, bitset_pop_min, pop, push
-from placewise.simulate.kernels import lean_helper, lean_kernel
+from placewise.simulate.kernels import lean_helper, lean_kernel, spliced
 
 ROUNDING = 1e-9
 """By how much sums in another order may differ."""
 
 
-@lean_helper
+@spliced
 def checkpoint_before(x, ended):
     """The last checkpoint that was taken before so many ops had ended; −1 if there is none."""
     k = x.tally[SLOTS] - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from placewise.placers.schedules.desk import MOVED
 from placewise.simulate.kernels import lean_helper
 
@@ -36,7 +38,7 @@ def shift(a, g, m, x, block, target):
     if x.home[block] != target and m.allowed[block, target] and x.tally[MOVED] < len(x.moved):
         x.moved[x.tally[MOVED]], x.origin[x.tally[MOVED]] = block, x.home[block]
         x.tally[MOVED] += 1
-        put(a, g, m, x, block, target)
+        put(a, g, m, x, np.int64(block), np.int64(target))
 
 
 @lean_helper
@@ -44,7 +46,7 @@ def take_back(a, g, m, x):
     """Undo every shift since the last placement that was kept."""
     while x.tally[MOVED] > 0:
         x.tally[MOVED] -= 1
-        put(a, g, m, x, x.moved[x.tally[MOVED]], x.origin[x.tally[MOVED]])
+        put(a, g, m, x, np.int64(x.moved[x.tally[MOVED]]), np.int64(x.origin[x.tally[MOVED]]))
 
 
 @lean_helper

@@ -134,7 +134,7 @@ def step(a, g, m, levels, x):
         for _ in range(most):
             if i >= x.tally[CRITICAL]:
                 break
-            block = g.block[x.path[i]]
+            block = np.int64(g.block[x.path[i]])
             if x.home[block] == home:
                 shift(a, g, m, x, block, target)
             elif block != seed and x.home[block] != target:
@@ -145,9 +145,9 @@ def step(a, g, m, levels, x):
     elif kind == STRETCH:
         same = below(x.rng, 2) == 0
         first = seed - below(x.rng, most)
-        for block in range(max(first, 0), min(first + most, n)):
-            if not same or x.home[block] == home:
-                shift(a, g, m, x, block, target)
+        for other in range(max(first, 0), min(first + most, n)):
+            if not same or x.home[other] == home:
+                shift(a, g, m, x, other, target)
     else:
         _trade(a, g, m, x, seed, most, home)
 
@@ -183,7 +183,7 @@ def _part(a, g, m, levels, x, seed, home, target):
         return
     way = below(x.rng, 3)
     for row in range(levels.offsets[level, part], levels.offsets[level, part + 1]):
-        block = levels.blocks[level, row]
+        block = np.int64(levels.blocks[level, row])
         if way == 0 or x.home[block] == home:
             shift(a, g, m, x, block, target)
         elif way == 1 and x.home[block] == target:

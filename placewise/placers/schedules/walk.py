@@ -20,14 +20,14 @@ from placewise.placers.schedules.peaks import peaks_fit
 from placewise.placers.schedules.shifts import put, take_back, untouched
 from placewise.placers.schedules.steps import find_path, learn, step
 from placewise.placers.search.chance import share
-from placewise.simulate.kernels import lean_helper, lean_kernel
+from placewise.simulate.kernels import lean_kernel, spliced
 
 DROP, KEEP, AFRESH = range(3)
 GOOD, SAME, BAD = 1.0, 0.2, 0.0
 """What a move is worth to those who choose the next: better, no worse, or neither."""
 
 
-@lean_helper
+@spliced
 def _fits(x, capacity):
     over = 0
     for d in range(len(capacity)):
@@ -35,11 +35,11 @@ def _fits(x, capacity):
     return over == 0
 
 
-@lean_helper
+@spliced
 def _settle(a, x, g):
     """The placement as it is becomes that of the chain."""
     x.tally[MOVED] = 0
-    x.flat[VALUE] = run(a, g, x, x.tally[FROM], np.inf, True)
+    x.flat[VALUE] = run(a, g, x, x.tally[FROM], np.inf, np.bool_(True))
     find_path(a, x)
     if x.flat[VALUE] < x.flat[BEST]:
         x.flat[BEST] = x.flat[VALUE]
@@ -47,11 +47,11 @@ def _settle(a, x, g):
             x.best[block] = x.home[block]
 
 
-@lean_helper
+@spliced
 def _begin(a, g, m, x):
     for block in range(len(x.home)):
         if x.home[block] != x.fresh[block]:
-            put(a, g, m, x, block, x.fresh[block])
+            put(a, g, m, x, np.int64(block), np.int64(x.fresh[block]))
     x.tally[FROM] = -1
     _settle(a, x, g)
 
@@ -87,7 +87,7 @@ def walk(a, g, m, levels, x, moves, until, verdict):
         luck = -np.log1p(-share(x.rng))
         limit = x.flat[VALUE] + x.flat[HEAT] * luck
         x.tally[FROM] = checkpoint_before(x, untouched(a, g, x))
-        offered = run(a, g, x, x.tally[FROM], limit, False)
+        offered = run(a, g, x, x.tally[FROM], limit, np.bool_(False))
         x.flat[OFFERED] = offered
         if not offered <= limit or (g.live and not peaks_fit(a, g, x, m.capacity)):
             take_back(a, g, m, x)
