@@ -30,8 +30,10 @@ OFTEN, FEWEST, SMALLEST = 3, 2, 2
 WORTH = 0.2
 """A cut is worth the share of the components that alike groups hold, by the share of the flow that stays in groups: at
 least so much."""
-CUTS = 5
-"""What is left over is cut again so often, at most."""
+CUTS, REST = 5, 0.1
+"""What is left over is cut again so often at most, and no more if it is but this share of all."""
+ENOUGH = 0.9
+"""A cut worth so much needs none that looks farther."""
 
 
 class _Cut(NamedTuple):
@@ -62,7 +64,7 @@ def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None
     Layers are looked for at equal costs first, then at equal kinds and sizes (measured costs are never equal).
     """
     for costs in (True, False):
-        looks = _looks(quotient, _signatures(problem, component, quotient.n, costs=costs))
+        looks = [_signatures(problem, component, quotient.n, costs=costs)]
         label, left = np.zeros(quotient.n, np.int32), np.ones(quotient.n, np.bool_)
         for _ in range(CUTS):
             cut = _best_cut(quotient, looks, label, left)
@@ -70,6 +72,8 @@ def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None
                 break
             label = dense(label.astype(np.int64) * (int(cut.group.max()) + 2) + np.where(left, cut.group + 1, 0))
             left &= ~cut.alike
+            if left.sum() < REST * quotient.n:
+                break
         if label.any():
             return label
     return None
@@ -78,7 +82,7 @@ def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None
 def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools) -> _Cut | None:
     """The cut that is worth most, of the groups `outer` [n] as far as their components are left [n].
 
-    `looks`: signatures that look ever farther, the first at nothing but the component itself.
+    `looks`: signatures that look as far as `HOPS` says, as many as were needed so far; more are added.
     """
     offsets, heads, flow = quotient.rows()
     n_left = int(left.sum())
@@ -92,8 +96,12 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
     inside = left[quotient.tail] & left[quotient.head] & (outer[quotient.tail] == outer[quotient.head])
     total = float(flow[inside].sum()) or 1.0
     best: _Cut | None = None
-    for signature in looks:
-        for anchors in _anchors(signature, left, late, wide):
+    for number in range(len(HOPS)):
+        if best is not None and best.worth >= ENOUGH:
+            break
+        if number == len(looks):
+            looks.append(_farther(quotient, looks[-1], HOPS[number] - HOPS[number - 1]))
+        for anchors in _anchors(looks[number], left, late, wide):
             group = np.empty(quotient.n, np.int64)
             held, size = np.zeros(len(anchors) + 1, np.uint64), np.zeros(len(anchors) + 1, np.int64)
             crossing = _divide(offsets, heads, flow, looks[0], outer, left, anchors, group, held, size)
@@ -161,21 +169,15 @@ def _signatures(problem: Problem, component: Ints, n: int, *, costs: bool) -> Ha
     return total
 
 
-def _looks(quotient: Quotient, signature: Hashes) -> list[Hashes]:
-    """The signatures [n] that look as far as `HOPS` says."""
-    found = [signature]
-    for _ in range(HOPS[-1]):
-        found.append(_further(quotient, found[-1]))
-    return [found[hops] for hops in HOPS]
-
-
-def _further(quotient: Quotient, signature: Hashes) -> Hashes:
-    """Signatures that look one step farther, both ways."""
-    before, after = np.zeros_like(signature), np.zeros_like(signature)
-    mixed = _mixed(signature)
-    _add(before, quotient.head, mixed[quotient.tail])
-    _add(after, quotient.tail, mixed[quotient.head])
-    return _mixed(signature + _mixed(before + _mixed(after)))
+def _farther(quotient: Quotient, signature: Hashes, steps: int) -> Hashes:
+    """Signatures [n] that look so many steps farther, both ways."""
+    for _ in range(steps):
+        before, after = np.zeros_like(signature), np.zeros_like(signature)
+        mixed = _mixed(signature)
+        _add(before, quotient.head, mixed[quotient.tail])
+        _add(after, quotient.tail, mixed[quotient.head])
+        signature = _mixed(signature + _mixed(before + _mixed(after)))
+    return signature
 
 
 def _add(total: Hashes, row: npt.NDArray[Any], values: Hashes) -> None:
