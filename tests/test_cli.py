@@ -35,7 +35,7 @@ NAMES = (
         "local",
         "max_load_dp",
     ),
-    *("expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "random", "round_robin"),
+    *("exhaustive", "expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "random", "round_robin"),
     *("sct", "single", "temper", "topo", "windows"),
 )
 

@@ -20,6 +20,7 @@ _PLACERS = {
     "dp": "placewise.placers.exact.dp:DpPlacer",
     "dpl": "placewise.placers.exact.dpl:DplPlacer",
     "etf": "placewise.placers.heuristic.etf:EtfPlacer",
+    "exhaustive": "placewise.placers.exact.exhaustive:ExhaustivePlacer",
     "expert": "placewise.placers.heuristic.expert:ExpertPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
     "heft": "placewise.placers.heuristic.heft:HeftPlacer",

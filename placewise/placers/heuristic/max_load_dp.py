@@ -16,7 +16,17 @@ import numpy as np
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    PlacerInfo,
+    Progress,
+    Stopwatch,
+    ignore,
+)
 from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
@@ -54,7 +64,7 @@ class MaxLoadDpPlacer:
         """The split, or words that say why there is none; its bound is one for throughput and left out."""
         pipeline, watch = _pipeline(problem), Stopwatch(budget)
         splitter = next(placer for placer in map(create, SPLITTERS) if placer.supports(pipeline) is None)
-        found = splitter.propose(pipeline, watch.rest(), on_progress=on_progress)
+        found = splitter.propose(pipeline, watch.rest(), on_progress=lambda state: on_progress(_own(state)))
         if found.placement is None:
             infeasible = found.infeasible if problem.constraints.contiguous else ""
             notes = (*found.notes, *((found.infeasible,) if found.infeasible and not infeasible else ()))
@@ -66,6 +76,11 @@ class MaxLoadDpPlacer:
         if why_not:
             return Proposal(None, None, found.reason, (*found.notes, f"the split will not do for latency: {why_not}"))
         return Proposal(Placement(device), None, found.reason, found.notes)
+
+
+def _own(state: Progress) -> Progress:
+    """The splitter's sign of life as one of this placer: its value and bound are those of another objective."""
+    return Progress("max_load_dp", state.seconds, state.message)
 
 
 def _pipeline(problem: Problem) -> Problem:

@@ -13,6 +13,8 @@ from placewise.model.problem import Problem
 FEW_OPS = 10
 """So few ops are placed by one program with its proof, if `LITTLE_WORK` is enough, about as many seconds."""
 LITTLE_WORK = 4
+FEW_BLOCKS = 15
+"""So few groups of ops may have few enough placements to try them all."""
 LAST_RESORT = "pack"
 MANY_OPS = 3000
 """From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
@@ -40,7 +42,8 @@ class Turn:
 
 def quick(problem: Problem) -> tuple[Turn, ...]:
     """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
-    turns = [Turn("single"), Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
+    all_of_them = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
+    turns = [*all_of_them, Turn("single"), Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
     if problem.objective.kind == "latency" and problem.n_ops > HUGE_OPS:
         return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
     if problem.objective.kind == "latency":
