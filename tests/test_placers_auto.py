@@ -101,6 +101,6 @@ def test_unknown_says_what_was_tried() -> None:
         problem = random_problem(seeded(seed), max_ops=12, scarce=True, objective=OBJECTIVES[0])
         result = place(problem, "auto", Budget(0.0))
         if result.status.outcome is Outcome.UNKNOWN:
-            assert any("was found by" in note and "single" in note for note in result.notes)
+            assert any("was found by" in note for note in result.notes)
             return
     pytest.fail("no problem of these is hard enough")
