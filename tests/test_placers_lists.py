@@ -6,13 +6,16 @@ Every link moves a byte in a second, and devices send to each other directly unl
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import product
 
 import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 from plain_rules import keeps_the_rules, placements
+from published import WORKLOADS, needs_workloads
 from strategies import problems
 
 from placewise.errors import PlacerError
@@ -20,7 +23,6 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Floats
 from placewise.model.costs import CostTable
-from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.common.devices import best_order, fewer
@@ -28,6 +30,7 @@ from placewise.placers.common.rules import broken
 from placewise.placers.heuristic import desk
 from placewise.placers.heuristic.favourites import favourite_children, marked, pairs_of, relaxed
 from placewise.placers.registry import create
+from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.ranks import mean_op_seconds
 
@@ -297,10 +300,52 @@ def test_gaps_are_found_filled_and_forgotten() -> None:
     ]
 
 
-def test_lists_refuse_shapes_in_words() -> None:
-    """A contiguous problem is refused with the reason by those that cannot keep it, and taken by topo."""
-    problem = problem_of(gpus(1), [[1.0]], {}, constraints=Constraints(contiguous=True))
+def test_schedules_are_made_chains() -> None:
+    """Two diamonds in a row, 9 s each op: free schedules leave a device and come back, chains have 4 ops at most.
+
+    The larger stage takes 4 · 9 s, and two tensors of 1 s come in or go out.
+    """
+    edges = {(0, 1): 1, (0, 2): 1, (1, 3): 1, (2, 3): 1, (3, 4): 1, (3, 5): 1, (4, 6): 1, (5, 6): 1}
+    free = problem_of(gpus(2), [[9.0, 9.0]] * 7, edges, objective=Objective("throughput", memory="sum"))
+    for shape in (Constraints(contiguous=True), Constraints(convex=True)):
+        problem = free.with_(constraints=shape)
+        for name in LISTS[:-1]:
+            assert broken(problem, np.array(placed(free, name), np.int32))
+            proposal = create(name).propose(problem, Budget())
+            assert proposal.placement is not None and not broken(problem, proposal.placement.device)
+            assert "the schedule was made a chain of stages" in proposal.notes
+            assert sorted(np.bincount(proposal.placement.device).tolist()) == [3, 4]
+            assert evaluate(problem, proposal.placement.device[None]).tolist() == [38.0]
+
+
+@settings(max_examples=50, deadline=None)
+@given(problems(max_ops=6), st.booleans())
+def test_chains_keep_the_rules(problem: Problem, contiguous: bool) -> None:
+    """Contiguous or convex, whatever is proposed keeps the shape and every rule, or words say what was tried."""
+    shaped = problem.with_(constraints=replace(problem.constraints, contiguous=contiguous, convex=not contiguous))
     for name in LISTS[:-1]:
-        assert f"{name} takes ops as they become ready" in str(create(name).supports(problem))
-    assert create("topo").supports(problem) is None and placed(problem, "topo") == [0]
-    assert create("topo").propose(problem, Budget()).placement == Placement(np.array([0]))
+        assert create(name).supports(shaped) is None
+        proposal = create(name).propose(shaped, Budget(seed=1))
+        assert proposal == create(name).propose(shaped, Budget(seed=1))
+        if proposal.placement is not None:
+            assert not broken(shaped, proposal.placement.device)
+        else:
+            assert proposal.notes or proposal.infeasible
+        if proposal.infeasible:
+            assert not any(keeps_the_rules(shaped, device) for device, _ in placements(shaped))
+
+
+@needs_workloads
+def test_chains_on_a_published_workload() -> None:
+    """BERT-24 by layers, contiguous: every list scheduler answers, no better than the optimum and within half of it."""
+    read = read_workload(WORKLOADS / "throughput" / "LayerGraphs" / "bert24_inference.json").problem
+    assert read is not None
+    problem = read.with_(constraints=Constraints(contiguous=True))
+    optimum = create("dp").propose(problem, Budget()).placement
+    assert optimum is not None
+    least = evaluate(problem, optimum.device[None])[0]
+    for name in LISTS[:-1]:
+        proposal = create(name).propose(problem, Budget())
+        assert proposal.placement is not None and not broken(problem, proposal.placement.device)
+        seconds = evaluate(problem, proposal.placement.device[None])[0]
+        assert least * (1 - 1e-9) <= seconds <= least * 1.5

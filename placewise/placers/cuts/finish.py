@@ -38,14 +38,20 @@ class Finish:
     problem: Problem
     price: Evaluate
     watch: Stopwatch
-    cargo: Cargo = field(init=False)
     graph: Contraction = field(init=False)
     best: Ints | None = None
     value: float = float("inf")
     faults: list[str] = field(default_factory=list)
+    _cargo: Cargo | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
-        self.cargo, self.graph = cargo_of(self.problem), contract(self.problem)
+        self.graph = contract(self.problem)
+
+    @property
+    def cargo(self) -> Cargo:
+        """The blocks of the problem, counted when first asked for."""
+        self._cargo = self._cargo or cargo_of(self.problem)
+        return self._cargo
 
     def offer(self, home: Ints, *, seed: int = 0) -> None:
         """Take parts [n_blocks] → device, as they are and in a row, whatever the problem allows."""

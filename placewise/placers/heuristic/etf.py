@@ -19,7 +19,7 @@ from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.common.devices import checked
 from placewise.placers.heuristic.listing import By, checked_by, first_pairs
-from placewise.placers.heuristic.lists import Schedule, listed, why_not_shaped
+from placewise.placers.heuristic.lists import Schedule, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class EtfOptions:
 
 
 class EtfPlacer:
-    """Near-linear, and often hard to beat for latency; its placements are not contiguous."""
+    """Near-linear, and often hard to beat for latency; made a chain where stages must be one."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="etf",
@@ -51,7 +51,7 @@ class EtfPlacer:
         self.options = options or EtfOptions()
 
     def supports(self, problem: Problem) -> str | None:
-        return why_not_shaped(problem, "etf")
+        return None
 
     def propose(
         self,

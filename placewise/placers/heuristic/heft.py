@@ -18,7 +18,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.heuristic.insertion import inserted
-from placewise.placers.heuristic.lists import ListOptions, Schedule, listed, why_not_shaped
+from placewise.placers.heuristic.lists import ListOptions, Schedule, listed
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.ranks import upward_ranks
 
@@ -37,7 +37,7 @@ class HeftPlacer:
         self.options = options or ListOptions()
 
     def supports(self, problem: Problem) -> str | None:
-        return why_not_shaped(problem, "heft")
+        return None
 
     def propose(
         self,

@@ -18,6 +18,7 @@ from placewise.placers.common.devices import checked, fewer
 from placewise.placers.common.fit import fit
 from placewise.placers.common.repair import repair
 from placewise.placers.common.rules import broken
+from placewise.placers.heuristic.chained import chained
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
 from placewise.simulate.infeasible import why_infeasible
@@ -55,13 +56,6 @@ class _Tried:
         self.notes = [note for note in self.notes if not note.startswith("list scheduling")] + [said]
 
 
-def why_not_shaped(problem: Problem, name: str) -> str | None:
-    """Why a list scheduler does not take a problem, in words."""
-    if problem.constraints.shaped:
-        return f"{name} takes ops as they become ready, and its stages are seldom contiguous or convex"
-    return None
-
-
 def ranked(key: Floats) -> tuple[Ints, Ints]:
     """The ops by descending `key` [n_ops], ties by number, and the place of each in that order."""
     by_priority = np.argsort(-key, kind="stable")
@@ -75,8 +69,8 @@ def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, eva
 
     Where its memory runs out, what it would do without limits is repaired, memory is filled in topological order, or
     else the blocks are packed; and around whatever fits it is made once more, every place reserved until its block has
-    gone elsewhere. The best of these is the answer. Once something fits, nothing is begun for which the time that is
-    left is shorter than what the first schedule took.
+    gone elsewhere. The best of these is the answer. Where stages have a shape to keep, it is made a chain instead. Once
+    something fits, nothing is begun for which the time that is left is shorter than what the first schedule took.
     """
     missing = why_infeasible(problem)
     if missing:
@@ -84,6 +78,10 @@ def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, eva
     watch, smaller = Stopwatch(budget), fewer(problem, devices)
     try:
         schedule, notes = prepare(smaller, watch)
+        if problem.constraints.shaped and problem.n_ops:
+            device, said = chained(smaller, schedule, evaluate or Evaluator(problem), watch)
+            placement = None if device is None else Placement(relabel(problem, device))
+            return Proposal(placement, notes=(*notes, said) if said else notes)
         tried = _Tried([*notes])
         device, shrunk = fit(smaller, partial(_complete, smaller, schedule, tried))
         if device is None or (shrunk and watch.left > watch.elapsed):

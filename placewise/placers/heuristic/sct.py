@@ -23,7 +23,7 @@ from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress
 from placewise.placers.common.devices import checked
 from placewise.placers.heuristic.favourites import favourite_children
 from placewise.placers.heuristic.listing import By, checked_by, first_pairs
-from placewise.placers.heuristic.lists import Schedule, listed, why_not_shaped
+from placewise.placers.heuristic.lists import Schedule, listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class SctPlacer:
         self.options = options or SctOptions()
 
     def supports(self, problem: Problem) -> str | None:
-        return why_not_shaped(problem, "sct")
+        return None
 
     def propose(
         self,
