@@ -37,24 +37,35 @@ class Split(NamedTuple):
     groups: Groups = ()
 
 
-def best_split(problem: Problem, group: Ints, lines: Sequence[Ints], capacity: Floats, go_on: GoOn) -> Split:
-    """The best split of groups [n_ops] → 0…n − 1 along any of some lines: their positions [n] in it."""
+def best_split(
+    problem: Problem,
+    group: Ints,
+    lines: Sequence[Ints],
+    capacity: Floats,
+    go_on: GoOn,
+    *,
+    segments: int = MOST_SEGMENTS,
+) -> Split:
+    """The best split of groups [n_ops] → 0…n − 1 along any of some lines: their positions [n] in it.
+
+    A line that is longer than so many `segments` is only split between those.
+    """
     best = Split(None, np.inf, Reason.FINISHED)
     for line in lines:
         if line is not lines[0] and not go_on(0, len(line), best.value):
             return best._replace(reason=Reason.TIME_LIMIT)
-        split = _split(problem, line[group], len(line), capacity, go_on)
+        split = _split(problem, line[group], len(line), capacity, go_on, segments)
         best = split if split.value < best.value else best._replace(reason=split.reason)
         if split.reason is not Reason.FINISHED:
             break
     return best
 
 
-def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: GoOn) -> Split:
+def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: GoOn, segments: int) -> Split:
     """The best split of ops that stand at `position` [n_ops] of a line of n."""
     segment = position
-    if n > MOST_SEGMENTS:
-        segment = _segments(problem, position, n, MOST_SEGMENTS)[position]
+    if n > segments:
+        segment = _segments(problem, position, n, segments)[position]
         n = int(segment.max()) + 1
     priced = price(problem, segment, n, capacity)
     room = most_segments(priced.costs)

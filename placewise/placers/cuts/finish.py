@@ -16,7 +16,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
-from placewise.placers.chains.linear import best_split
+from placewise.placers.chains.linear import MOST_SEGMENTS, best_split
 from placewise.placers.common.alike import alike
 from placewise.placers.common.fit import fit
 from placewise.placers.common.repair import cargo_of, repair
@@ -25,8 +25,8 @@ from placewise.placers.cuts.line import fill_line, shift_early, shift_late
 from placewise.placers.cuts.settle import Cargo
 from placewise.simulate.contract import Contraction, contract
 
-MOST_SPLIT = 20_000
-"""Components of lines that are split anew; on longer ones the program takes longer than cuts do."""
+LONG, SEGMENTS = 20_000, 1_000
+"""Lines of more components are only split between so many segments: the whole program takes longer than cuts do."""
 MOST_EXCHANGED = 20_000
 """Ops of graphs whose parts change devices pairwise where devices differ."""
 
@@ -98,7 +98,7 @@ class Finish:
         for fits, position in lines:
             if self.watch.out and self.best is not None:
                 return
-            if problem.objective.kind == "throughput" and graph.n <= MOST_SPLIT:
+            if problem.objective.kind == "throughput":
                 found, _ = fit(problem, partial(self._split, position))
             elif not fits:
                 found, _ = fit(problem, partial(fill_line, problem, graph, position))
@@ -109,7 +109,10 @@ class Finish:
 
     def _split(self, position: Ints, capacity: Floats) -> Ints | None:
         plain = self.problem.with_(constraints=replace(self.problem.constraints, replicas=1))
-        split = best_split(plain, self.graph.component, (position,), capacity, lambda *_: not self.watch.out)
+        segments = SEGMENTS if self.graph.n > LONG else MOST_SEGMENTS
+        split = best_split(
+            plain, self.graph.component, (position,), capacity, lambda *_: not self.watch.out, segments=segments
+        )
         return split.device
 
     def exchange(self) -> None:
