@@ -103,7 +103,8 @@ def _figures(name: str, placer: str, limit: float) -> dict[str, Any]:
         _remember(name, value, placer, limit)
     said = result.unmet or "; ".join(result.notes)
     return {
-        "value": value, "bound": result.lower_bound, "seconds": round(result.seconds, 2), "status": str(result.status), "limit": limit,
+        "value": value, "bound": result.lower_bound, "seconds": round(result.seconds, 2),
+        "status": str(result.status), "limit": limit,
         "load": round(os.getloadavg()[0], 1), "why": said if value is None else "", "notes": list(result.notes[:1]),
         "history": [[round(step.seconds, 2), step.value, step.placer] for step in result.history[-20:]],
     }  # fmt: skip
