@@ -27,6 +27,7 @@ from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.common.devices import best_order, fewer
 from placewise.placers.common.rules import broken
+from placewise.placers.cuts import finish
 from placewise.placers.heuristic import desk
 from placewise.placers.heuristic.favourites import favourite_children, marked, pairs_of, relaxed
 from placewise.placers.registry import create
@@ -333,6 +334,19 @@ def test_chains_keep_the_rules(problem: Problem, contiguous: bool) -> None:
             assert proposal.notes or proposal.infeasible
         if proposal.infeasible:
             assert not any(keeps_the_rules(shaped, device) for device, _ in placements(shaped))
+
+
+def test_long_chains_are_split_between_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve ops of 1 s in a row as four segments, cut where little crosses: two stages of 6 ops and 1 s to send."""
+    edges = {(op, op + 1): 1 if op == 5 else 2 for op in range(11)}
+    shape, pace = Constraints(contiguous=True), Objective("throughput", memory="sum")
+    problem = problem_of(gpus(2), [[1.0, 1.0]] * 12, edges, objective=pace, constraints=shape)
+    monkeypatch.setattr(finish, "LONG", 11)
+    monkeypatch.setattr(finish, "SEGMENTS", 4)
+    for name in LISTS[:-1]:
+        device = np.array(placed(problem, name), np.int32)
+        assert not broken(problem, device) and evaluate(problem, device[None]).tolist() == [7.0]
+        assert sorted(np.bincount(device).tolist()) == [6, 6]
 
 
 @needs_workloads
