@@ -226,8 +226,9 @@ def test_two_exact_methods_agree(mode: str) -> None:
         assert (one.placement is None and other.placement is None) or one.value == pytest.approx(other.value, rel=2e-6)
 
 
-def test_auto_proves_convex_stages() -> None:
-    """Where stages must be convex, auto asks cpsat for the optimum and the proof."""
+def test_auto_proves_convex_stages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where stages must be convex and placements are too many to try, auto asks cpsat for the optimum and the proof."""
+    monkeypatch.setattr("placewise.placers.portfolio.agenda.FEW_BLOCKS", 0)
     problem = unequal(2).with_(constraints=Constraints(convex=True))
     result = place(problem)
     assert result.status.outcome is Outcome.OPTIMAL and result.value == pytest.approx(optimum(problem), rel=1e-6)

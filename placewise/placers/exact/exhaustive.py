@@ -68,7 +68,8 @@ class ExhaustivePlacer:
             if whole and _decided_by_device(problem):
                 said = f"none of the {len(devices):,} placements keeps the rules: {why}"
                 return Proposal(None, reason=Reason.PROVED, infeasible=said)
-            return Proposal(None, reason=reason, notes=(f"of {len(devices):,} placements none was found: {why}",))
+            seen = f"none of the {len(devices):,} placements will do: {why}" if whole else "no time to look at them all"
+            return Proposal(None, reason=reason, notes=(seen,))
         proved = whole and _decided_by_device(problem)
         bound = Bound(float(values[best]) * ROUNDED, "every placement") if proved else None
         return Proposal(Placement(relabel(problem, devices[best])), bound, reason)

@@ -43,7 +43,7 @@ class Turn:
 def quick(problem: Problem) -> tuple[Turn, ...]:
     """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
     all_of_them = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
-    turns = [*all_of_them, Turn("single"), Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
+    turns = [Turn("single"), *all_of_them, Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
     if problem.objective.kind == "latency" and problem.n_ops > HUGE_OPS:
         return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
     if problem.objective.kind == "latency":
