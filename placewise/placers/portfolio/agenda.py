@@ -42,18 +42,17 @@ class Turn:
 
 def quick(problem: Problem) -> tuple[Turn, ...]:
     """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
+    latency = problem.objective.kind == "latency"
+    if latency and problem.n_ops > HUGE_OPS:
+        return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
     all_of_them = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
     turns = [Turn("single"), *all_of_them, Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
-    if problem.objective.kind == "latency" and problem.n_ops > HUGE_OPS:
-        return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
-    if problem.objective.kind == "latency":
-        turns += [Turn("greedy"), Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"}), Turn("critical_path")]
-        turns += [
-            Turn(lister, {"devices": count}) for count in _counts(problem.n_devices) for lister in ("heft", "etf")
-        ]
-    else:
-        turns += [Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"})]
-    return tuple(turns)
+    lists = [Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"})]
+    if not latency:
+        return (*turns, *lists)
+    counts = _counts(problem.n_devices)
+    fewer = [Turn(lister, {"devices": count}) for count in counts for lister in ("heft", "etf")]
+    return (*turns, Turn("greedy"), *lists, Turn("critical_path"), *fewer)
 
 
 def main(problem: Problem) -> tuple[Turn, ...]:

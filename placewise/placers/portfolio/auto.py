@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from placewise.errors import MissingExtraError, PlacerError
+from placewise.errors import MissingExtraError
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.base import (
@@ -23,6 +23,7 @@ from placewise.placers.base import (
     Evaluate,
     Hints,
     OnProgress,
+    Placer,
     PlacerInfo,
     Progress,
     Stopwatch,
@@ -32,7 +33,7 @@ from placewise.placers.base import (
 from placewise.placers.portfolio import agenda
 from placewise.placers.portfolio.agenda import Turn
 from placewise.placers.portfolio.ledger import Ledger
-from placewise.placers.registry import create, names
+from placewise.placers.registry import create
 from placewise.simulate import Evaluator, lower_bound
 
 QUICK_PACE = 8e-6
@@ -141,8 +142,8 @@ class _Run:
                 self._take(turn, np.inf)
             return
         first = max(FIRST_SLICE, self.watch.budget.seconds / SLICES, SLICE_PER_OP * self.problem.n_ops)
-        searchers = [_Searcher(turn, first) for turn in turns if self._takes(turn)]
-        proofs = tuple(turn for turn in proofs if self._takes(turn))
+        searchers = [_Searcher(turn, first) for turn in turns if self._placer(turn)]
+        proofs = tuple(turn for turn in proofs if self._placer(turn))
         until = SEARCH_SHARE * self.watch.budget.seconds if proofs else self.watch.budget.seconds
         self._rotate(searchers, until, PATIENCE)
         for turn in proofs:
@@ -173,22 +174,22 @@ class _Run:
                 longest = LONGEST_SLICE * self.watch.budget.seconds
                 searcher.seconds = max(min(searcher.seconds * 1.5, longest), searcher.seconds)
 
-    def _takes(self, turn: Turn) -> bool:
-        if turn.placer not in names():
-            return False
+    def _placer(self, turn: Turn) -> Placer | None:
+        """Who is asked in a turn, or None where its extra is missing or the problem is not for it."""
         try:
-            return create(turn.placer, turn.options).supports(self.problem) is None
-        except (MissingExtraError, PlacerError):
-            return False
+            placer = create(turn.placer, turn.options)
+        except MissingExtraError:
+            return None
+        return placer if placer.supports(self.problem) is None else None
 
     def _take(self, turn: Turn, seconds: float) -> bool:
         """Let a placer work for some seconds; whether it found something better. Raises `_Over`."""
         ledger, gap = self.ledger, max(self.watch.budget.gap, OPTIMAL_GAP)
         if self.watch.out and ledger.turns:
             raise _Over
-        if not self._takes(turn):
+        placer, rest = self._placer(turn), self.watch.rest()
+        if placer is None:
             return False
-        placer, rest = create(turn.placer, turn.options), self.watch.rest()
         work = rest.iterations if turn.work is None else turn.work
         seed = (rest.seed + 7919 * ledger.turns) % (1 << 31) if self.timed else rest.seed
         budget = replace(rest, seconds=min(seconds, rest.seconds), iterations=work, seed=seed)
