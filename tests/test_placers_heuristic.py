@@ -24,12 +24,13 @@ from placewise.placers.common.fit import fit
 from placewise.placers.common.rules import broken
 from placewise.placers.exact.dp import DpPlacer
 from placewise.placers.heuristic.balanced import BalancedPlacer
-from placewise.placers.heuristic.etf import EtfOptions, EtfPlacer
+from placewise.placers.heuristic.etf import EtfPlacer
+from placewise.placers.heuristic.listing import PairOptions
 from placewise.placers.heuristic.single import SinglePlacer
 from placewise.placers.portfolio.auto import AutoPlacer
 from placewise.simulate import evaluate, lower_bound, simulate
 
-PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(EtfOptions("start")), AutoPlacer()]
+PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(PairOptions("start")), AutoPlacer()]
 
 
 def cluster(*devices: Device, transfers: str = "staged") -> Cluster:
@@ -195,7 +196,7 @@ def test_etf_by_finish_leaves_the_slow_device_idle() -> None:
     costs = CostTable.given(np.array([[1.0, 9.0]] * 2), np.zeros((0, len(machines.class_bandwidth))))
     problem = Problem(builder.build(), machines, costs)
     by = {
-        rule: EtfPlacer(EtfOptions(rule)).propose(problem, Budget()).placement  # type: ignore[arg-type]
+        rule: EtfPlacer(PairOptions(rule)).propose(problem, Budget()).placement  # type: ignore[arg-type]
         for rule in ("finish", "start")
     }
     assert by["finish"] == Placement(np.array([0, 0]))
@@ -221,7 +222,7 @@ def test_etf_keeps_memory_and_says_when_it_runs_out() -> None:
 def test_etf_options_are_refused_in_a_sentence() -> None:
     """An unknown rule is refused with the reason."""
     with pytest.raises(PlacerError, match="finish, start"):
-        EtfOptions("luck")  # type: ignore[arg-type]
+        PairOptions("luck")  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)

@@ -10,31 +10,14 @@ device is idle. And transfers wait for each other on their link, as in the judge
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
-from placewise.placers.common.devices import checked
-from placewise.placers.heuristic.listing import By, checked_by, first_pairs
+from placewise.placers.heuristic.listing import PairOptions, first_pairs
 from placewise.placers.heuristic.lists import Schedule, listed
-
-
-@dataclass(frozen=True, slots=True)
-class EtfOptions:
-    """`by`: take the pair that finishes first, or, as published, the one that starts first.
-
-    `devices`: only the best so many, as far as ops and memory allow; 0: all.
-    """
-
-    by: By = "finish"
-    devices: int = 0
-
-    def __post_init__(self) -> None:
-        checked(self.devices)
-        checked_by(self.by)
 
 
 class EtfPlacer:
@@ -45,10 +28,10 @@ class EtfPlacer:
         summary="list scheduling, earliest task first, within memory",
         source="Jeon et al., Baechi, SoCC 2020 (m-ETF); Hwang et al., SIAM J. Computing 1989",
     )
-    Options: ClassVar[type[EtfOptions]] = EtfOptions
+    Options: ClassVar[type[PairOptions]] = PairOptions
 
-    def __init__(self, options: EtfOptions | None = None) -> None:
-        self.options = options or EtfOptions()
+    def __init__(self, options: PairOptions | None = None) -> None:
+        self.options = options or PairOptions()
 
     def supports(self, problem: Problem) -> str | None:
         return None

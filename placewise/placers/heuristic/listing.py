@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints, Longs, frozen
 from placewise.model.problem import Problem
+from placewise.placers.common.devices import checked
 from placewise.placers.heuristic.desk import Blocks, blocks_of, desk, fits, inputs_at, settle
 from placewise.placers.heuristic.lists import ranked
 from placewise.simulate.arrays import Arrays, arrays_of
@@ -17,6 +19,24 @@ from placewise.simulate.kernels import lean_helper, lean_kernel
 from placewise.simulate.ranks import upward_ranks
 
 By = Literal["finish", "start"]
+
+
+@dataclass(frozen=True, slots=True)
+class PairOptions:
+    """`by`: take the pair that finishes first, or, as published, the one that starts first.
+
+    `devices`: only the best so many, as far as ops and memory allow; 0: all. Raises PlacerError.
+    """
+
+    by: By = "finish"
+    devices: int = 0
+
+    def __post_init__(self) -> None:
+        checked(self.devices)
+        if self.by not in get_args(By):
+            raise PlacerError(
+                f"list scheduling cannot go by {self.by!r}", remedy=f"choose from {', '.join(get_args(By))}"
+            )
 
 
 class Queues(NamedTuple):
@@ -53,12 +73,6 @@ def queues(a: Arrays, b: Blocks, *, favourites: bool) -> Queues:
         size=np.zeros((heaps, n_devices), np.int64),
         fresh=np.zeros(n_ops, np.int32),
     )
-
-
-def checked_by(by: str) -> None:
-    """Raises PlacerError for an unknown option `by`."""
-    if by not in get_args(By):
-        raise PlacerError(f"list scheduling cannot go by {by!r}", remedy=f"choose from {', '.join(get_args(By))}")
 
 
 def first_pairs(

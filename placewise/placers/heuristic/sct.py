@@ -13,32 +13,15 @@ and where the program is too large for its time, favourites are matched greedily
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar
 
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
-from placewise.placers.common.devices import checked
 from placewise.placers.heuristic.favourites import favourite_children
-from placewise.placers.heuristic.listing import By, checked_by, first_pairs
+from placewise.placers.heuristic.listing import PairOptions, first_pairs
 from placewise.placers.heuristic.lists import Schedule, listed
-
-
-@dataclass(frozen=True, slots=True)
-class SctOptions:
-    """`by`: take the pair that finishes first, or, as published, the one that starts first.
-
-    `devices`: only the best so many, as far as ops and memory allow; 0: all.
-    """
-
-    by: By = "finish"
-    devices: int = 0
-
-    def __post_init__(self) -> None:
-        checked(self.devices)
-        checked_by(self.by)
 
 
 class SctPlacer:
@@ -49,10 +32,10 @@ class SctPlacer:
         summary="list scheduling with favourite children by linear programming, within memory",
         source="Jeon et al., Baechi, SoCC 2020 (m-SCT); Hanen and Munier, ETFA 1995",
     )
-    Options: ClassVar[type[SctOptions]] = SctOptions
+    Options: ClassVar[type[PairOptions]] = PairOptions
 
-    def __init__(self, options: SctOptions | None = None) -> None:
-        self.options = options or SctOptions()
+    def __init__(self, options: PairOptions | None = None) -> None:
+        self.options = options or PairOptions()
 
     def supports(self, problem: Problem) -> str | None:
         return None
