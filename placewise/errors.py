@@ -8,6 +8,7 @@
     │   ├── CostError             a cost is NaN, negative or missing
     │   ├── PlanError             a plan does not belong to this problem
     │   ├── PlacerError           a placer cannot take this problem
+    │   ├── ExportError           no such target, or it cannot take this model
     │   └── OutputError           a file cannot be written
     ├── MissingExtraError         an optional library is not installed              (exit code 2)
     └── InternalError             a proof and a value contradict each other: a bug of ours
@@ -59,6 +60,10 @@ class PlanError(InputError):
 
 class PlacerError(InputError):
     """No such placer, or it cannot take this problem; the message says why."""
+
+
+class ExportError(InputError):
+    """No such export target, or it cannot take this model or cluster; the message says why."""
 
 
 class OutputError(InputError):

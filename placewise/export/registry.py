@@ -1,0 +1,47 @@
+"""The registry of targets: names → classes, imported only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.util import find_spec
+from typing import cast
+
+from placewise.errors import ExportError, MissingExtraError
+from placewise.export.base import Exporter, ExportInfo, OptionValue, OptionValues
+
+_TARGETS: dict[str, str] = {}
+
+
+def names() -> tuple[str, ...]:
+    """Every target that there is, sorted."""
+    return tuple(sorted(_TARGETS))
+
+
+def exporter(name: str) -> Exporter:
+    """The exporter of a target. Raises ExportError with the targets that exist."""
+    if name not in _TARGETS:
+        raise ExportError(f"there is no target {name!r}", remedy=f"choose from {', '.join(names())}")
+    module, attribute = _TARGETS[name].split(":")
+    return cast("Exporter", getattr(import_module(module), attribute)())
+
+
+def available(info: ExportInfo) -> None:
+    """Raise MissingExtraError where the library that a target needs for writing is not installed."""
+    if info.library and find_spec(info.library) is None:
+        raise MissingExtraError(f"the target {info.name!r} ({info.library})", info.extra)
+
+
+def filled(info: ExportInfo, given: Mapping[str, OptionValue]) -> OptionValues:
+    """Every option of a target: as given, or its default. Raises ExportError for a stranger or a wrong type."""
+    stranger = next((name for name in given if name not in info.options), None)
+    if stranger is not None:
+        offered = f"it has {', '.join(info.options)}" if info.options else "it has none"
+        raise ExportError(f"the target {info.name!r} has no option {stranger!r}", remedy=offered)
+    for name, value in given.items():
+        default = info.options[name].default
+        fits = isinstance(value, type(default)) or (isinstance(default, float) and type(value) is int)
+        if not fits or (isinstance(value, bool) and not isinstance(default, bool)):
+            meaning = info.options[name].meaning
+            raise ExportError(f"the option {name!r} of {info.name!r} is {value!r}", remedy=f"it is {meaning}")
+    return {name: given.get(name, option.default) for name, option in info.options.items()}
