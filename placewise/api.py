@@ -102,6 +102,7 @@ def place(
     dtype: str | None = None,
     optimizer: str | None = None,
     frozen: str | Sequence[str] = (),
+    together: Sequence[str | Sequence[str]] | None = None,
     inputs: Any = None,
     start: str | os.PathLike[str] | Placement | None = None,
     budget: Budget | float | str | None = None,
@@ -123,7 +124,7 @@ def place(
         "contiguous": contiguous, "headroom": headroom, "pins": pins, "forbidden": forbidden,
         "dims": {} if dims is None else dims, "costs": costs, "graph": graph, "convex": convex, "schedule": schedule,
         "replicas": replicas, "step_samples": step_samples, "dtype": dtype, "optimizer": optimizer,
-        "frozen": frozen,
+        "frozen": frozen, "together": together,
     }  # fmt: skip
     problem = build(model, devices, Wishes(**wished), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))

@@ -26,7 +26,7 @@ from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem, scopes_together
 from placewise.opening import Model, name_of, open_model, replayed
 from placewise.readers.base import Reading
 from placewise.simulate import judge
@@ -97,12 +97,13 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
     kind = wishes.objective or "latency"
     base, warnings = _costs(reading, name, cluster)
     costs, said = _with_given(base, reading.graph, cluster, wishes)
+    constraints = _constraints(kind == "throughput", False, wishes)
     return Problem(
         reading.graph,
         cluster,
         costs,
         _objective(Objective(_kind(kind)), wishes),
-        _constraints(kind == "throughput", False, wishes),
+        replace(constraints, together=_together(reading.graph, wishes)),
         (*reading.warnings, *warnings, *said),
     )
 
@@ -160,6 +161,7 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
             headroom=constraints.headroom if wishes.headroom is None else wishes.headroom,
             pins=constraints_of(constraints).pins if wishes.pins is None else wishes.pins,
             forbidden=constraints_of(constraints).forbidden if wishes.forbidden is None else wishes.forbidden,
+            together=constraints.together if wishes.together is None else wishes.together,
         )
         if wishes.replicas is None and wishes.objective == "throughput":
             wishes = replace(wishes, replicas=constraints.replicas)
@@ -183,6 +185,7 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         kept.headroom if wishes.headroom is None else wishes.headroom,
         wished.convex,
         kept.replicas if wishes.replicas is None else wished.replicas,
+        (*kept.together, *_together(problem.graph, wishes)),
     )
     warnings = (*problem.warnings, *said)
     return problem.with_(costs=costs, objective=objective, constraints=constraints, warnings=warnings)
@@ -221,6 +224,13 @@ def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
         convex = False
     most = 1 if wishes.replicas is None else wishes.replicas
     return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex, most)
+
+
+def _together(graph: Graph, wishes: Wishes) -> tuple[tuple[str, ...], ...]:
+    """The sets that the user names or finds by a pattern. Raises InputError for a pattern that finds nothing."""
+    wished = wishes.together or ()
+    named = tuple(item for item in wished if not isinstance(item, str))
+    return (*named, *scopes_together(graph, [item for item in wished if isinstance(item, str)]))
 
 
 def _with_notes(problem: Problem) -> Problem:

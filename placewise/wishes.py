@@ -42,7 +42,9 @@ class Wishes:
     and an `optimizer`, and what `frozen` (regular expressions, searched in names) finds of its weights is not trained
     (docs/training.md), of anything else it must be the one that is there; `dtype` is the element
     type of a model that is built from its configuration or by the zoo; `replicas` (1 by default; 0, also as "any",
-    for any number) is the most devices per stage, `step_samples` as in `Objective`. Raises InputError.
+    for any number) is the most devices per stage, `step_samples` as in `Objective`; `together` keeps ops on one device:
+    a regular expression means a set per text that it finds in scopes or names, a tuple is a set of names.
+    Raises InputError.
     """
 
     objective: str | None = None
@@ -64,6 +66,7 @@ class Wishes:
     dtype: str | None = None
     optimizer: str | None = None
     frozen: tuple[str, ...] = ()
+    together: tuple[str | tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         for name in (
@@ -85,6 +88,7 @@ class Wishes:
         several = (self.costs,) if isinstance(self.costs, (str, os.PathLike)) else _several("costs", self.costs)
         clean["costs"] = tuple(_path("costs", path) for path in several if path != "")
         clean["frozen"] = _patterns("frozen", self.frozen)
+        clean["together"] = None if self.together is None else _sets("together", self.together)
         clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
         if self.replicas is not None:
             clean["replicas"] = _whole("replicas", {"any": 0}.get(str(self.replicas), self.replicas), 0, ", or 'any'")
@@ -143,6 +147,16 @@ def _patterns(name: str, value: object) -> tuple[str, ...]:
         except re.error:
             raise InputError(f"{name} holds {_shown(text)}", remedy="give regular expressions") from None
     return tuple(map(str, texts))
+
+
+def _sets(name: str, value: object) -> tuple[str | tuple[str, ...], ...]:
+    found: list[str | tuple[str, ...]] = []
+    for item in _several(name, (value,) if isinstance(value, str) else value):
+        if isinstance(item, (list, tuple)) and all(isinstance(op, str) for op in item):
+            found.append(tuple(item))
+        else:
+            found += _patterns(name, item if isinstance(item, str) else (item,))
+    return tuple(found)
 
 
 def _path(name: str, value: object) -> str:

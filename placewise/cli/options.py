@@ -87,6 +87,13 @@ Forbidden = Annotated[
     list[str] | None,
     typer.Option("--forbid", help="REGEX=DEVICE: ops whose name or scope matches stay away.", rich_help_panel="Rules"),
 ]
+Together = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="REGEX: ops in whose scope or name it finds the same text share a device; may be repeated.",
+        rich_help_panel="Rules",
+    ),
+]
 Headroom = Annotated[
     str | None, typer.Option(help="Share of every accelerator's memory to keep free.", rich_help_panel="Rules")
 ]
@@ -124,6 +131,7 @@ def wishes_of(
     dtype: Dtype = None,
     pin: Pins = None,
     forbid: Forbidden = None,
+    together: Together = None,
     headroom: Headroom = None,
 ) -> Wishes:
     """The options that say what is wanted, as `Wishes`. Raises InputError."""
@@ -135,7 +143,7 @@ def wishes_of(
         objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
         _rules(pin, "--pin"), _rules(forbid, "--forbid"), parse_dims(dim), view, tuple(costs or ()), graph,
         convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
-        frozen=tuple(freeze or ()),
+        frozen=tuple(freeze or ()), together=tuple(together) if together else None,
     )  # fmt: skip
 
 

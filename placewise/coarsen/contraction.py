@@ -53,7 +53,7 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
     """The problem of the groups `label` [n_ops], numbered from 0.
 
     `fixed` [n_labels]: the one device that a group may run on, −1 where it is free to go; pins and forbidden pairs
-    live on as infinite times. Linear in ops, edges and devices but for sorting. Raises InputError if a label splits a
+    live on as infinite times, sets that stay together in the labels. Linear in ops, edges and devices but for sorting. Raises InputError if a label splits a
     colocation group.
     """
     _require_blocks(problem, label)
@@ -72,7 +72,7 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
         phases=fine.phases,
     )
     costs = CostTable.given(_op_seconds(problem, np.asarray(label), op, n, fixed), _transfer_seconds(problem, crossing))
-    rules = replace(problem.constraints, pins=(), forbidden=())
+    rules = replace(problem.constraints, pins=(), forbidden=(), together=())
     return Coarse(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
 
 

@@ -44,6 +44,7 @@ class ConstraintsRecord(Record):
     headroom: float = Field(0.0, description="share of every accelerator's memory that stays free")
     convex: bool = Field(False, description="no path of forward ops leaves a device and comes back")
     replicas: int = Field(1, ge=0, description="the most devices that may run one stage; 0: any number")
+    together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
 
 
 class ProblemHeader(Record):
@@ -112,4 +113,6 @@ def constraints_record(constraints: Constraints) -> ConstraintsRecord:
 def constraints_of(record: ConstraintsRecord) -> Constraints:
     """The constraints of a record. Raises InputError."""
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
-    return Constraints(pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas)
+    return Constraints(
+        pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster
-from placewise.model.columns import Bools, Floats, Ints, frozen
+from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 
@@ -72,7 +73,8 @@ class Constraints:
     `pins` send ops to a device, `forbidden` keep them off one; `contiguous` asks that the stages form a
     chain of ideals, `convex` only that no path leaves a device's ops and comes back; `headroom` is the share of
     every accelerator's memory that stays free. `replicas` is the most devices that may run the same stage of a
-    pipeline, for throughput (1: stages are not replicated, 0: any number).
+    pipeline, for throughput (1: stages are not replicated, 0: any number). `together` are sets of ops, by name, that
+    share a device besides those that the graph itself colocates: what a runtime fuses, scopes that may not be split.
     """
 
     pins: tuple[Rule, ...] = ()
@@ -81,6 +83,7 @@ class Constraints:
     headroom: float = 0.0
     convex: bool = False
     replicas: int = 1
+    together: tuple[tuple[str, ...], ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
@@ -99,8 +102,9 @@ class Problem:
     """Everything that a placer may know, validated once.
 
     Derived: `allowed` [n_ops, n_devices], where support, pins and forbidden pairs let an op run;
-    `capacity` [n_devices], usable whole bytes (inf for host devices in the `sum` memory model); `block` [n_ops],
-    the dense id, by first op, of the colocation group that an op moves with (its own if it has none).
+    `capacity` [n_devices], usable whole bytes (inf for host devices in the `sum` memory model); `group` [n_ops], the
+    graph's colocation groups joined with the sets of `constraints.together` (−1: in none); `block` [n_ops],
+    the dense id, by first op, of the group that an op moves with (its own if it has none).
 
     Raises InputError, CostError or ClusterError.
     """
@@ -113,14 +117,17 @@ class Problem:
     warnings: tuple[str, ...] = ()
     allowed: Bools = field(init=False)
     capacity: Floats = field(init=False)
+    group: Ints = field(init=False)
     block: Ints = field(init=False)
 
     def __post_init__(self) -> None:
         self.costs.validate(self.graph, self.cluster)
+        group = _groups(self.graph, self.constraints.together)
         derived = {
             "allowed": frozen(_allowed(self), np.bool_),
             "capacity": frozen(_capacity(self), np.float64),
-            "block": frozen(_blocks(self.graph), np.int32),
+            "group": frozen(group, np.int32),
+            "block": frozen(_blocks(group), np.int32),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -170,6 +177,22 @@ def matching(graph: Graph, pattern: str) -> Bools:
     return found
 
 
+def scopes_together(graph: Graph, patterns: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+    """Sets of ops to keep on one device: those in whose scope, or else name, a pattern finds the same text.
+
+    ``encoder\\.layer\\.\\d+`` makes one set per layer. Raises InputError for what is no regex or finds nothing.
+    """
+    found: dict[tuple[str, str], list[str]] = {}
+    for pattern in patterns:
+        matching(graph, pattern)
+        regex = re.compile(pattern)
+        for name, scope in zip(graph.ops.name, graph.ops.scope, strict=True):
+            match = regex.search(scope) or regex.search(name)
+            if match is not None:
+                found.setdefault((pattern, match[0]), []).append(name)
+    return tuple(tuple(names) for names in found.values() if len(names) > 1)
+
+
 def _allowed(problem: Problem) -> Bools:
     graph, cluster, rules = problem.graph, problem.cluster, problem.constraints
     allowed: Bools = np.isfinite(problem.costs.op_seconds)
@@ -196,9 +219,34 @@ def _capacity(problem: Problem) -> Floats:
     return usable
 
 
-def _blocks(graph: Graph) -> Ints:
+def _groups(graph: Graph, together: tuple[tuple[str, ...], ...]) -> Longs:
+    """The group of each op [n_ops]: the lowest label of all groups and sets that it is joined with, −1 for none."""
     group = graph.ops.group.astype(np.int64)
-    key = np.where(group >= 0, group, group.max(initial=0) + 1 + np.arange(graph.n_ops))
+    if not together:
+        return group
+    index = {name: op for op, name in enumerate(graph.ops.name)}
+    root = list(range(int(group.max(initial=-1)) + 1 + len(together)))
+
+    def top(label: int) -> int:
+        while root[label] != label:
+            root[label] = label = root[root[label]]
+        return label
+
+    for own, names in enumerate(together, len(root) - len(together)):
+        for name in names:
+            if name not in index:
+                raise InputError(f"no op is called {name!r}, which is to share a device", remedy="mend 'together'")
+            op, label = index[name], top(own)
+            if group[op] >= 0:
+                other = top(int(group[op]))
+                root[max(other, label)] = min(other, label)
+            group[op] = label
+    roots = np.array([top(label) for label in range(len(root))], np.int64)
+    return np.where(group >= 0, roots[np.maximum(group, 0)], -1)
+
+
+def _blocks(group: Longs) -> Ints:
+    key = np.where(group >= 0, group, group.max(initial=0) + 1 + np.arange(len(group)))
     _, first, inverse = np.unique(key, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first), dtype=np.int32)

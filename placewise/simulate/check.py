@@ -101,10 +101,10 @@ def _in_words(names: tuple[str, ...], reason: int) -> str:
 
 
 def _colocation(problem: Problem, device: Ints) -> list[Violation]:
-    grouped = np.flatnonzero(problem.graph.ops.group >= 0)
+    grouped = np.flatnonzero(problem.group >= 0)
     homes = device[grouped]
     found = []
-    for rows in _groups(problem.graph.ops.group[grouped], torn_by=homes):
+    for rows in _groups(problem.group[grouped], torn_by=homes):
         names = _named(problem, grouped[rows])
         places = ", ".join(problem.cluster.names[d] for d in np.unique(homes[rows]).tolist())
         found.append(Violation("colocation", f"{_list(names)} belong together and are on {places}", ops=names))

@@ -44,7 +44,7 @@ def last_ready_first(problem: Problem, graph: Contraction, *, start: Literal["lo
     follows a hash table; here `start` says which group comes first. A component's rank is its highest
     colocation group; ops without one rank above all groups, earlier ops higher.
     """
-    group = problem.graph.ops.group.astype(np.int64)
+    group = problem.group.astype(np.int64)
     alone = group.max(initial=0) + problem.n_ops - np.arange(problem.n_ops)
     rank, own = np.full((2, graph.n), -1, np.int64)
     np.maximum.at(rank, graph.component, np.where(group >= 0, group, alone))
