@@ -10,6 +10,7 @@
     │   ├── PlacerError           a placer cannot take this problem
     │   ├── ExportError           no such target, or it cannot take this model
     │   └── OutputError           a file cannot be written
+    ├── RunError                  a placement did not run, or not as it should      (exit code 2)
     ├── MissingExtraError         an optional library is not installed              (exit code 2)
     └── InternalError             a proof and a value contradict each other: a bug of ours
 
@@ -68,6 +69,10 @@ class ExportError(InputError):
 
 class OutputError(InputError):
     """A file cannot be written; nothing was left half-written."""
+
+
+class RunError(PlacewiseError):
+    """A placement does not run here, or gives other results than it should; the message says which and why."""
 
 
 class MissingExtraError(PlacewiseError):

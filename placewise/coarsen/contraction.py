@@ -53,8 +53,8 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
     """The problem of the groups `label` [n_ops], numbered from 0.
 
     `fixed` [n_labels]: the one device that a group may run on, −1 where it is free to go; pins and forbidden pairs
-    live on as infinite times, sets that stay together in the labels. Linear in ops, edges and devices but for sorting. Raises InputError if a label splits a
-    colocation group.
+    live on as infinite times, sets to keep together in labels. Linear in ops, edges and devices but for sorting.
+    Raises InputError if a label splits a colocation group.
     """
     _require_blocks(problem, label)
     op = _coarse_ops(problem, np.asarray(label))

@@ -178,9 +178,9 @@ def matching(graph: Graph, pattern: str) -> Bools:
 
 
 def scopes_together(graph: Graph, patterns: Iterable[str]) -> tuple[tuple[str, ...], ...]:
-    """Sets of ops to keep on one device: those in whose scope, or else name, a pattern finds the same text.
+    r"""Sets of ops to keep on one device: those in whose scope, or else name, a pattern finds the same text.
 
-    ``encoder\\.layer\\.\\d+`` makes one set per layer. Raises InputError for what is no regex or finds nothing.
+    ``encoder\.layer\.\d+`` makes one set per layer. Raises InputError for what is no regex or finds nothing.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for pattern in patterns:

@@ -1,0 +1,1 @@
+"""Runtimes execute a placement on this machine, and time it."""

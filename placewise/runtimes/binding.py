@@ -1,0 +1,106 @@
+"""Where on this machine the devices of a cluster are: cores of the processor, a GPU, a device of OpenVINO."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from placewise.errors import ClusterError, InputError
+from placewise.model.cluster import Cluster
+from placewise.runtimes.process.worker import allowed_cores
+
+_CUDA = re.compile(r"(?:cuda|gpu)[:.]?(\d+)?", re.IGNORECASE)
+_LIKE = "cpu=cores:0-3, npu=openvino:NPU, fast=cuda:0, slow=cores:4;INFERENCE_PRECISION_HINT=f32"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the device `device` of a cluster is.
+
+    `kind` is ``cores`` (of the processor, numbered in `cores`), ``cuda`` or ``openvino``; `name` the number of the GPU
+    or the name of the device there; `options` are the runtime's own, by name. `cores` are also those that a process
+    which drives another device may use.
+    """
+
+    device: str
+    kind: str
+    name: str = ""
+    cores: tuple[int, ...] = ()
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.kind == "cores":
+            return f"{self.device} (cores {', '.join(map(str, self.cores))})"
+        return f"{self.device} ({self.kind}:{self.name})"
+
+
+def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place, ...]:
+    """A place for every device of `cluster`, in its order.
+
+    `said` maps names of devices to places, as ``cores:0-3``, ``cuda:1`` or ``openvino:GPU.0``, with options after
+    semicolons. Of the others, those that work in host memory (kind ``cpu``) share the cores that nobody was given, in
+    equal parts and in order, and ``cuda:1`` is the GPU with this number. Raises ClusterError for a device that is not
+    here, InputError for a place that cannot be read.
+    """
+    said = dict(said or {})
+    for name in said:
+        if name not in cluster.names:
+            remedy = f"the cluster has {', '.join(cluster.names)}"
+            raise ClusterError(f"there is no device {name!r} to bind", remedy=remedy)
+    allowed = allowed_cores()
+    given = {name: parse_place(name, text, allowed) for name, text in said.items()}
+    taken = {core for place in given.values() for core in place.cores}
+    free = [core for core in allowed if core not in taken]
+    hosts = [device.name for device in cluster if device.is_host and device.name not in given]
+    shares = dict(zip(hosts, _shares(hosts, free), strict=True))
+    return tuple(given.get(device.name) or _found(device.name, shares) for device in cluster)
+
+
+def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
+    """The place that ``cores:0-1,3;OPTION=value`` says. Raises InputError, ClusterError for a core that is not here."""
+    where, *options = (part.strip() for part in text.split(";"))
+    pairs = dict(option.partition("=")[::2] for option in options)
+    kind, _, name = where.partition(":")
+    kind = kind.lower()
+    if kind in ("cores", "core"):
+        return Place(device, "cores", cores=_cores(device, name, allowed), options=pairs)
+    if kind == "cuda":
+        return Place(device, "cuda", name or "0", options=pairs)
+    if kind == "openvino" and name:
+        return Place(device, "openvino", name, options=pairs)
+    raise InputError(f"{text!r} is no place for the device {device!r}", remedy=f"write it like {_LIKE}")
+
+
+def _found(name: str, shares: Mapping[str, tuple[int, ...]]) -> Place:
+    if name in shares:
+        return Place(name, "cores", cores=shares[name])
+    found = _CUDA.fullmatch(name)
+    if found is None:
+        raise ClusterError(
+            f"the device {name!r} is not on this machine", remedy=f"say where it is with --bind, like {_LIKE}"
+        )
+    return Place(name, "cuda", found[1] or "0")
+
+
+def _shares(hosts: Sequence[str], free: Sequence[int]) -> list[tuple[int, ...]]:
+    if len(hosts) > len(free):
+        remedy = "bind several of them to the same cores with --bind, or use fewer"
+        raise ClusterError(f"{len(hosts)} devices share {len(free)} free cores of this machine", remedy=remedy)
+    edges = [number * len(free) // max(len(hosts), 1) for number in range(len(hosts) + 1)]
+    return [tuple(free[first:last]) for first, last in pairwise(edges)]
+
+
+def _cores(device: str, text: str, allowed: Sequence[int]) -> tuple[int, ...]:
+    found: list[int] = []
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise InputError(f"{text!r} names no cores for {device!r}", remedy="write it like cores:0-3,6")
+        found += range(int(first), int(last or first) + 1)
+    missing = next((core for core in found if core not in allowed), None)
+    if missing is not None:
+        remedy = f"this process may use {', '.join(map(str, allowed))}"
+        raise ClusterError(f"core {missing} is not here, to which {device!r} is bound", remedy=remedy)
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,1 @@
+"""Worker processes: pinned before they import anything, timed out, and never longer alive than their parent."""

@@ -1,0 +1,185 @@
+"""The parent's side of a worker process: ask it, wait no longer than promised, and say why it failed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any, Self
+
+from placewise.errors import InputError, PlacewiseError, RunError
+
+START, ANSWER, GRACE = 120.0, 300.0, 2.0
+"""Seconds to start, to answer, and to end by itself."""
+LAST_WORDS = 4096
+"""Bytes of standard error that a failure looks into."""
+_CHILD = "placewise.runtimes.process.child"
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "TBB_NUM_THREADS")
+
+
+class Worker:
+    """A process that holds an object made from `served` (``module:Class``) and does what it is asked.
+
+    `cores` are the processors that it and all its threads may use; `fds` file descriptors that it inherits under the
+    same numbers; `memory` the most bytes that it may allocate. `name` is what messages call it. A worker ends when
+    `close` is called, when the last reference to it goes, and when this process ends in whatever way. Raises RunError
+    if it does not start; what its object refuses comes back as the error that it raised, if it is one of ours.
+    """
+
+    def __init__(
+        self,
+        served: str,
+        *args: Any,
+        name: str,
+        cores: Sequence[int] = (),
+        fds: Sequence[int] = (),
+        memory: float = float("inf"),
+        environment: Mapping[str, str] | None = None,
+        start: float = START,
+    ) -> None:
+        self.name = name
+        ours, theirs = socket.socketpair()
+        alive, self._lifeline = os.pipe()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115
+        try:
+            self._process = subprocess.Popen(
+                _command(theirs.fileno(), alive, cores, memory),
+                pass_fds=(theirs.fileno(), alive, *fds),
+                stdin=subprocess.DEVNULL,
+                stdout=self._errors,
+                stderr=self._errors,
+                env=_environment(len(cores), environment),
+            )
+        finally:
+            theirs.close()
+            os.close(alive)
+        self._link = Connection(ours.detach())
+        self._end = weakref.finalize(self, _end, self._process, self._link, self._lifeline, self._errors)
+        try:
+            self.tell(served, *args)
+            self.answer(start)
+        except BaseException:
+            self.kill()
+            raise
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, method: str, *args: Any, timeout: float = ANSWER) -> Any:
+        """What `method` of its object returns. Raises RunError if it dies or takes longer than `timeout` seconds."""
+        self.tell(method, *args)
+        return self.answer(timeout)
+
+    def tell(self, method: str, *args: Any) -> None:
+        """Ask without waiting; every `tell` needs an `answer`. Raises RunError if the worker is dead."""
+        try:
+            self._link.send((method, args))
+        except (OSError, ValueError):
+            raise self._failure() from None
+
+    def answer(self, timeout: float = ANSWER) -> Any:
+        """The answer to the oldest question. Raises RunError, or the error that the worker's object raised."""
+        try:
+            if not self._link.poll(timeout):
+                self.kill()
+                raise RunError(f"the worker of {self.name} did not answer within {timeout:g} s and was stopped")
+            kind, value = self._link.recv()
+        except (EOFError, OSError):
+            raise self._failure() from None
+        if kind == "ok":
+            return value
+        if isinstance(value, PlacewiseError):
+            raise value
+        raise RunError(f"the worker of {self.name} failed: {value}")
+
+    def kill(self) -> None:
+        """End it at once."""
+        self._process.kill()
+        self.close()
+
+    def close(self) -> None:
+        """End it, and wait until it is gone."""
+        self._end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _failure(self) -> RunError:
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(GRACE)
+        words = _last_line(self._errors)
+        code = self._process.poll()
+        self.kill()
+        return RunError(f"the worker of {self.name} {_reason(code)}{f' ({words})' if words else ''}")
+
+
+def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:
+    most = "" if memory == float("inf") else str(int(memory))
+    tied = "tied" if threading.current_thread() is threading.main_thread() else ""
+    return [sys.executable, "-m", _CHILD, str(link), str(alive), ",".join(map(str, cores)), most, tied]
+
+
+def _environment(threads: int, more: Mapping[str, str] | None) -> dict[str, str]:
+    """That of this process, the package where it is now on the path, and as many threads as there are cores."""
+    root = str(Path(__file__).resolve().parents[3])
+    path = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    own = dict.fromkeys(_THREADS, str(threads)) if threads else {}
+    return {**os.environ, **own, "PYTHONPATH": path, **(more or {})}
+
+
+def _end(process: subprocess.Popen[bytes], link: Connection, lifeline: int, errors: IO[bytes]) -> None:
+    link.close()
+    os.close(lifeline)
+    try:
+        process.wait(GRACE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    errors.close()
+
+
+def _reason(code: int | None) -> str:
+    if code is None:
+        return "stopped answering"
+    if code >= 0:
+        return f"ended with exit code {code}"
+    if code == -signal.SIGKILL:
+        return "was killed, probably because memory ran out"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    return f"crashed ({name})"
+
+
+def _last_line(errors: IO[bytes]) -> str:
+    if errors.closed:
+        return ""
+    size = errors.seek(0, os.SEEK_END)
+    errors.seek(max(size - LAST_WORDS, 0))
+    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1][:200] if lines else ""
+
+
+def allowed_cores() -> tuple[int, ...]:
+    """The processors that this process may use. Raises InputError where the system cannot pin."""
+    if not hasattr(os, "sched_getaffinity"):
+        raise InputError("this system cannot pin processes to cores", remedy="measure on Linux")
+    return tuple(sorted(os.sched_getaffinity(0)))

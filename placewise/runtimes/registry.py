@@ -1,0 +1,40 @@
+"""The runtimes by name, imported when they are asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import cast
+
+from placewise.errors import InputError
+from placewise.runtimes.base import Runtime
+
+_RUNTIMES = {
+    "onnxruntime": "placewise.runtimes.onnxruntime.runtime:OnnxRuntime",
+    "openvino": "placewise.runtimes.openvino.runtime:OpenVino",
+    "torch": "placewise.runtimes.torch.runtime:Torch",
+    "pipelining": "placewise.runtimes.torch.pipelining:Pipelining",
+}
+_BY_FORMAT = {"onnx": "onnxruntime", "openvino": "openvino", "torch-export": "torch", "torch-module": "torch"}
+
+
+def names() -> tuple[str, ...]:
+    """Every runtime."""
+    return tuple(_RUNTIMES)
+
+
+def create(name: str) -> Runtime:
+    """The runtime of this name. Raises InputError."""
+    if name not in _RUNTIMES:
+        raise InputError(f"there is no runtime {name!r}", remedy=f"choose from {', '.join(_RUNTIMES)}")
+    module, _, runtime = _RUNTIMES[name].partition(":")
+    return cast("Runtime", getattr(import_module(module), runtime)())
+
+
+def default_for(source_format: str) -> str:
+    """The runtime that usually runs models of a format. Raises InputError for a format that nothing here runs."""
+    if source_format not in _BY_FORMAT:
+        raise InputError(
+            f"nothing here runs a model of the format {source_format!r}",
+            remedy=f"give one of {', '.join(_BY_FORMAT)}",
+        )
+    return _BY_FORMAT[source_format]
