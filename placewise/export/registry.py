@@ -10,7 +10,12 @@ from typing import cast
 from placewise.errors import ExportError, MissingExtraError
 from placewise.export.base import Exporter, ExportInfo, OptionValue, OptionValues
 
-_TARGETS: dict[str, str] = {}
+_TARGETS: dict[str, str] = {
+    "deepspeed": "placewise.export.deepspeed:DeepspeedExporter",
+    "llama.cpp": "placewise.export.llama_cpp:LlamaCppExporter",
+    "megatron": "placewise.export.megatron:MegatronExporter",
+    "vllm": "placewise.export.vllm:VllmExporter",
+}
 
 
 def names() -> tuple[str, ...]:

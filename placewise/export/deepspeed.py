@@ -1,0 +1,92 @@
+"""DeepSpeed: which entries of a PipelineModule's list are on which stage (deepspeed/runtime/pipe/module.py).
+
+The methods that `partition_method` offers (uniform, parameters, type:REGEX) balance by themselves and take no list,
+so the file is a class that puts the plan's in their place.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from itertools import pairwise
+
+from placewise.errors import ExportError
+from placewise.export.base import Exported, ExportInfo, OptionValues
+from placewise.export.commands import heading
+from placewise.export.stages import stages_of, stages_read
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+_MODULE = '''\
+"""A DeepSpeed pipeline with the stages of a plan.
+
+    from {name} import PARTS, PlannedPipeline
+
+    model = PlannedPipeline(layers, num_stages=len(PARTS) - 1, loss_fn=loss)
+
+`layers` has {entries} entries: all that comes before the first layer, the {count} layers, and all that comes after
+the last. Stage s has the entries from PARTS[s] to below PARTS[s + 1] and belongs on DEVICES[s].
+"""
+
+{heading}
+
+from deepspeed.pipe import PipelineModule
+
+PARTS = {parts}
+DEVICES = {devices}
+
+
+class PlannedPipeline(PipelineModule):
+    def _partition_layers(self, method="planned"):
+        if len(self._layer_specs) != PARTS[-1]:
+            raise ValueError(f"the plan has {{PARTS[-1]}} entries, and the pipeline {{len(self._layer_specs)}}")
+        self.parts = list(PARTS)
+        stage = self._topo.get_coord(self.global_rank).pipe
+        self._set_bounds(start=self.parts[stage], stop=self.parts[stage + 1])
+'''
+
+
+class DeepspeedExporter:
+    """A module with a subclass of PipelineModule; embeddings are on the first stage, norm and head on the last."""
+
+    info = ExportInfo(
+        "deepspeed",
+        writes="a Python module",
+        loaded_by="DeepSpeed 0.19",
+        verified="executed",
+        cannot_say="anything but whole layers, in order, on accelerators",
+        takes="models whose scopes number their layers",
+        suffix=".py",
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`."""
+        stages = stages_of(problem, placement, self.info.name)
+        parts = [0]
+        for layers in stages.layers:
+            parts.append(parts[-1] + layers)
+        parts = [0, *(part + 1 for part in parts[1:-1]), parts[-1] + 2]
+        text = _MODULE.format(
+            name="planned_pipeline",
+            entries=parts[-1],
+            count=stages.stack.count,
+            heading="\n".join(heading(problem, stages)),
+            parts=parts,
+            devices=json.dumps([problem.cluster.names[device] for device in stages.devices]),
+        )
+        return Exported({"planned_pipeline.py": text}, stages.placement())
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`."""
+        found = {
+            statement.targets[0].id: ast.literal_eval(statement.value)
+            for statement in ast.parse(str(exported.files["planned_pipeline.py"])).body
+            if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
+        }
+        parts, devices = found.get("PARTS", []), found.get("DEVICES", [])
+        if len(parts) < 2 or parts[0] != 0:
+            raise ExportError("PARTS does not begin with 0")
+        ends = [0, *(part - 1 for part in parts[1:-1]), parts[-1] - 2]
+        layers = [end - start for start, end in pairwise(ends)]
+        return stages_read(problem, self.info.name, devices, layers)

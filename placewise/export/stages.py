@@ -1,0 +1,85 @@
+"""Stages of whole layers, in order, on accelerators: all that pipelines of repeated layers can say of a placement."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from placewise.errors import ExportError
+from placewise.export.projection import in_stages, line_of, staged
+from placewise.export.stack import Stack, stack_of
+from placewise.model.columns import Bools, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stages:
+    """Stage s, on ``devices[s]``, has ``layers[s]`` layers of the stack; the first also has what comes before them,
+    the last what comes after.
+    """
+
+    stack: Stack
+    devices: tuple[int, ...]
+    layers: tuple[int, ...]
+
+    def placement(self) -> Placement:
+        """The device of every op."""
+        bounds = np.concatenate(([0], np.cumsum(self.layers)))
+        return Placement(staged(bounds.tolist(), self.devices)[_line(self.stack)])
+
+
+def stages_of(problem: Problem, placement: Placement, target: str) -> Stages:
+    """The stages nearest to a placement. Raises ExportError for a model or a cluster that cannot be cut so."""
+    stack = needed_stack(problem, target)
+    line = line_of(problem, placement, _line(stack), accelerators(problem, target))
+    if not line:
+        remedy = "place the model on accelerators"
+        raise ExportError(f"the plan uses no accelerator, and {target} runs stages on nothing else", remedy=remedy)
+    cuts = in_stages(problem, placement, _line(stack), line)
+    if not cuts:
+        names = ", ".join(problem.cluster.names[device] for device in line)
+        raise ExportError(
+            f"no cut between layers lets {names} run every op of its stage",
+            remedy="see what the plan puts elsewhere, and choose a target that places single ops",
+        )
+    layers = np.diff(cuts).tolist()
+    kept = [stage for stage, count in enumerate(layers) if count]
+    return Stages(stack, tuple(line[stage] for stage in kept), tuple(layers[stage] for stage in kept))
+
+
+def needed_stack(problem: Problem, target: str) -> Stack:
+    """The stack of a model. Raises ExportError where it has none."""
+    stack = stack_of(problem)
+    if stack is None:
+        raise ExportError(
+            f"{target} splits a model by its layers, and the scopes of this one number none",
+            remedy="give it a transformer read from Hugging Face, torch.export or ONNX with scopes "
+            "(model.layers.3.mlp), or choose a target that takes every model: placewise export --list",
+        )
+    return stack
+
+
+def accelerators(problem: Problem, target: str) -> Bools:
+    """Which devices [n_devices] are accelerators. Raises ExportError where there is none."""
+    found: Bools = ~problem.cluster.is_host
+    if not found.any():
+        raise ExportError(f"{target} runs stages on accelerators, and the cluster has none", remedy="add some")
+    return found
+
+
+def stages_read(problem: Problem, target: str, devices: Sequence[str], layers: Sequence[int]) -> Ints:
+    """The device of each op [n_ops] as names of devices and numbers of layers say it. Raises ExportError."""
+    stack = needed_stack(problem, target)
+    if sum(layers) != stack.count or len(layers) != len(devices) or min(layers, default=0) < 1:
+        raise ExportError(f"{list(layers)} on {len(devices)} devices are no stages of {stack.count} layers")
+    if len(set(devices)) < len(devices):
+        raise ExportError(f"a device has two stages: {', '.join(devices)}")
+    return Stages(stack, tuple(problem.cluster.index(name) for name in devices), tuple(layers)).placement().device
+
+
+def _line(stack: Stack) -> Ints:
+    """The place of each op along the layers: what comes before is with the first, what comes after with the last."""
+    return np.clip(stack.of, 0, stack.count - 1).astype(np.int32)
