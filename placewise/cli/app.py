@@ -8,6 +8,7 @@ import typer
 
 from placewise.cli.compare import compare
 from placewise.cli.devices import devices
+from placewise.cli.execute import run
 from placewise.cli.inspect import inspect
 from placewise.cli.place import place
 from placewise.cli.price import check, simulate
@@ -20,7 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (place, inspect, check, simulate, compare, devices):
+for command in (place, inspect, check, simulate, compare, devices, run):
     app.command()(command)
 app.add_typer(zoo, name="zoo")
 

@@ -9,6 +9,7 @@ import typer
 
 from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
+from placewise.cli.execute import Bind, InFlight, Inputs, Rounds, Runtime, Seconds, protocol_of, read_inputs
 from placewise.cli.run import INFEASIBLE, UNKNOWN, emit, guarded, listen, progress, show, show_json, warn_of
 from placewise.errors import InputError
 
@@ -31,6 +32,15 @@ def compare(
     expert: Annotated[
         Path | None, typer.Option(help="A human's split or plan, which the placer 'expert' takes.")
     ] = None,
+    measure: Annotated[
+        int | None, typer.Option(min=1, help="Run the best so many placements for real, in turns.")
+    ] = None,
+    runtime: Runtime = None,
+    bind: Bind = None,
+    inputs: Inputs = None,
+    in_flight: InFlight = None,
+    rounds: Rounds = 10,
+    measure_time: Seconds = "60s",
     time_limit: opt.TimeLimit = None,
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
@@ -48,6 +58,7 @@ def compare(
     from placewise.report.leaderboard import board_view, document_of, format_for, text_of
     from placewise.studies.compare import board_of, parse_placers
     from placewise.studies.compare import compare as run
+    from placewise.studies.race import Setting, measured
 
     listen(quiet)
     form = format_for(output, _wanted(form, as_json))
@@ -60,6 +71,9 @@ def compare(
         entries = run(problem, names, budget, expert=human, on_progress=on_progress)
     warn_of(problem, devices, quiet)
     board = board_of(entries)
+    if measure is not None:
+        protocol = protocol_of(problem, in_flight, rounds, measure_time)
+        board = measured(board, entries, measure, Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol))
     if output is not None:
         with atomic_write(output) as file:
             file.write(text_of(board, form))

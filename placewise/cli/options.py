@@ -193,6 +193,17 @@ def parse_dims(texts: list[str] | None) -> dict[str, int]:
     return dims
 
 
+def bindings(texts: list[str] | None) -> dict[str, str]:
+    """``["npu=openvino:NPU"]`` → {"npu": "openvino:NPU"}: the first '=' counts. Raises InputError."""
+    found: dict[str, str] = {}
+    for text in texts or []:
+        name, sign, place = text.partition("=")
+        if not sign or not name or not place:
+            raise InputError(f"--bind {text!r} names no place", remedy="write it like --bind cpu=cores:0-3")
+        found[name] = place
+    return found
+
+
 def _rules(texts: list[str] | None, option: str) -> tuple[Rule, ...] | None:
     """Every rule, in order; None if none is given."""
     from placewise.model.problem import Rule

@@ -246,6 +246,25 @@ def is_plan(path: str | os.PathLike[str]) -> bool:
         return not is_split(parse_json(data, PlanError))
 
 
+def model_behind(path: str | os.PathLike[str], given: str | None = None) -> str:
+    """The model that a plan was made from, or the one that is given instead.
+
+    Raises PlanError where nothing is given and the plan names no model, or one that is not there any more.
+    """
+    if given is not None:
+        return given
+    if not is_plan(path):
+        raise PlanError("a published split names no model", where=str(path), remedy="give its workload with --model")
+    source = load_plan(path).source
+    if source is None or not source.path or source.format == "torch-module":
+        raise PlanError("does not say which model file it is for", where=str(path), remedy="give it with --model")
+    if ":" not in source.path and not os.path.exists(source.path):
+        raise PlanError(
+            f"was made from {source.path}, which is not there", where=str(path), remedy="give the model with --model"
+        )
+    return source.path
+
+
 def is_split(document: object) -> bool:
     """Whether a parsed JSON document looks like a published split."""
     return isinstance(document, dict) and "format" not in document and not {"fpgas", "cpus"}.isdisjoint(document)

@@ -33,7 +33,8 @@ class Row:
     `rank` counts from 1 and is shared by equal values; `gap` is that to the best bound of all, `ratio` the value by the
     best value; `own_lower_bound` is what this placer proved, by `bound_method`; `seconds` is the time that it used,
     `devices` how many run an op; `best_bound_by` says who proved the best bound. `refusal` says why it did not run,
-    `unmet` why no placement exists.
+    `unmet` why no placement exists. `measured` is what running it took and `spread` the distance between the quartiles
+    as a share of it; `failure` says why it did not run.
     """
 
     rank: int | None = None
@@ -53,6 +54,9 @@ class Row:
     notes: tuple[str, ...] = ()
     unmet: str = ""
     refusal: str = ""
+    measured: float | None = None
+    spread: float | None = None
+    failure: str = ""
 
 
 COLUMNS = tuple(column.name for column in fields(Row))
@@ -60,13 +64,18 @@ COLUMNS = tuple(column.name for column in fields(Row))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Board:
-    """Every row, the best first; the highest lower bound in seconds, who proved it and how; the best value."""
+    """Every row, the best first; the highest lower bound in seconds, who proved it and how; the best value.
+
+    Where placements were run, also what the best single device took, and its spread.
+    """
 
     rows: tuple[Row, ...]
     lower_bound: float | None
     best_bound_by: str
     bound_method: str
     best_value: float | None
+    single_measured: float | None = None
+    single_spread: float | None = None
 
     @property
     def not_run(self) -> int:
@@ -107,6 +116,8 @@ def document_of(board: Board) -> dict[str, Any]:
         "bound_method": board.bound_method,
         "best_value": board.best_value,
         "not_run": board.not_run,
+        "single_measured": board.single_measured,
+        "single_spread": board.single_spread,
         "entries": [asdict(row) | {"notes": list(row.notes)} for row in board.rows],
     }
 
@@ -128,13 +139,14 @@ def _csv(board: Board) -> str:
 
 
 def _markdown(board: Board) -> str:
+    shown = _shown(board)
     lines = [
-        "| " + " | ".join(column.strip() for column in _SHOWN) + " |",
-        "|" + "|".join(" ---: " if column.endswith(" ") else " --- " for column in _SHOWN) + "|",
+        "| " + " | ".join(column.strip() for column in shown) + " |",
+        "|" + "|".join(" ---: " if column.endswith(" ") else " --- " for column in shown) + "|",
     ]
     for row in board.rows:
         if row.status != NOT_RUN:
-            lines.append("| " + " | ".join(_escaped(cell) for cell in _cells(row).values()) + " |")
+            lines.append("| " + " | ".join(_escaped(_cells(row)[name]) for name in shown) + " |")
     for depth, line in _listed(board):
         lines.append(f"- {_escaped(line)}" if depth else f"\n{_escaped(line)}")
     return "\n".join(lines) + "\n"
@@ -148,18 +160,26 @@ def _escaped(text: str) -> str:
 
 
 _SHOWN = (
-    "# ", "placer", "value ", "gap ", "ratio ", "own bound ", "status", "took ", "devices ", "best bound by", "source",
+    "# ", "placer", "value ", "gap ", "measured ", "spread ", "ratio ", "own bound ", "status", "took ", "devices ",
+    "best bound by", "source",
 )  # fmt: skip
 """The columns that people read; those that end in a space are numbers."""
 _LEAVING = ("source", "best bound by", "own bound ", "devices ", "status", "# ", "ratio ")
 """Which of them go, one after the other, where the terminal is narrow."""
 
 
+def _shown(board: Board) -> tuple[str, ...]:
+    """The columns that have something to say."""
+    ran = any(row.measured is not None or row.failure for row in board.rows)
+    return tuple(name for name in _SHOWN if ran or name not in ("measured ", "spread "))
+
+
 def _cells(row: Row) -> dict[str, str]:
     cells = (
         _said(row.rank, str), row.placer, _said(row.value, format_seconds), _said(row.gap, "{:.2%}".format),
-        _said(row.ratio, "{:.4f}".format), _said(row.own_lower_bound, format_seconds), _status(row),
-        _said(row.seconds, "{:.2f} s".format), _said(row.devices, str), row.best_bound_by, row.source,
+        _said(row.measured, format_seconds), _said(row.spread, "{:.1%}".format), _said(row.ratio, "{:.4f}".format),
+        _said(row.own_lower_bound, format_seconds), _status(row), _said(row.seconds, "{:.2f} s".format),
+        _said(row.devices, str), row.best_bound_by, row.source,
     )  # fmt: skip
     return dict(zip(_SHOWN, cells, strict=True))
 
@@ -180,7 +200,7 @@ class _Table:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         rows = [_cells(row) for row in self.board.rows if row.status != NOT_RUN]
-        shown = list(_SHOWN)
+        shown = list(_shown(self.board))
         for leaving in (*_LEAVING, ""):
             table = rows_table(shown, [[row[name] for name in shown] for row in rows])
             if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
@@ -196,6 +216,12 @@ def _listed(board: Board) -> Iterator[tuple[int, str]]:
         yield 0, f"infeasible: {unmet}"
     elif board.lower_bound is not None:
         yield 0, f"lower bound {format_seconds(board.lower_bound)}, by {board.best_bound_by} ({board.bound_method})"
+    if board.single_measured is not None:
+        spread = "" if board.single_spread is None else f" (spread {board.single_spread:.1%})"
+        yield 0, f"measured on the best single device: {format_seconds(board.single_measured)}{spread}"
+    for row in board.rows:
+        if row.failure:
+            yield 1, f"{row.placer} failed when it ran: {row.failure}"
     nothing = [row for row in board.rows if row.status != NOT_RUN and row.value is None]
     if nothing:
         yield 0, f"without a placement: {len(nothing)}"

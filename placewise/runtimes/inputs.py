@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import numpy.typing as npt
@@ -42,6 +44,18 @@ def fresh_inputs(graph: Graph, seed: int, given: Arrays | None = None) -> dict[s
         name: _checked(graph, tensor, (given or {})[name]) if name in (given or {}) else _drawn(graph, tensor, rng)
         for name, tensor in named.items()
     }
+
+
+def load_inputs(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a .npz file, by name. Raises InputError for a file that is none, or holds objects."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from None
+    except (ValueError, AttributeError, BadZipFile):
+        remedy = "save the inputs by name with numpy.savez"
+        raise InputError("is no .npz file of arrays", where=str(path), remedy=remedy) from None
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:

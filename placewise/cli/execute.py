@@ -1,0 +1,99 @@
+"""placewise run: execute a plan on this machine, check its outputs, and time it beside the best single device."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import guarded, listen, show, show_json, warn
+
+if TYPE_CHECKING:
+    from placewise.model.problem import Problem
+    from placewise.runtimes.inputs import Arrays
+    from placewise.runtimes.measure import Protocol
+    from placewise.wishes import Wishes
+
+Runtime = Annotated[
+    str | None, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the model's format).")
+]
+Bind = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="DEVICE=PLACE, where a device of the plan is: cores:0-3, cuda:1, openvino:GPU.0, with options of the "
+        "runtime after ';'; may be repeated."
+    ),
+]
+Inputs = Annotated[Path | None, typer.Option(help="Inputs by name (.npz); drawn at random otherwise.")]
+InFlight = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Samples in flight: 1 for latency, more for the time per sample of a pipeline (default: by the objective).",
+    ),
+]
+Rounds = Annotated[int, typer.Option(min=1, help="Rounds, in which every placement is timed once.")]
+Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this long, as 30s.")]
+
+
+@guarded
+@opt.wishing
+def run(
+    plan: opt.PlanPath,
+    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    runtime: Runtime = None,
+    bind: Bind = None,
+    inputs: Inputs = None,
+    in_flight: InFlight = None,
+    rounds: Rounds = 10,
+    measure_time: Seconds = "60s",
+    seed: opt.Seed = 0,
+    *,
+    wishes: Wishes,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Run a plan for real: outputs checked against one device, then timed in turns with the best single device.
+
+    Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
+    """
+    from placewise.building import build_for_plan
+    from placewise.errors import RunError
+    from placewise.files.plan_file import model_behind
+    from placewise.report.measured import document_of, sheet_view
+    from placewise.studies.race import Setting, race, sheet_of
+
+    listen(quiet)
+    problem, placement = build_for_plan(model_behind(plan, model), plan, wishes=wishes)
+    protocol = protocol_of(problem, in_flight, rounds, measure_time)
+    setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, seed=seed)
+    found = race(problem, {"plan": placement}, setting)
+    sheet = sheet_of(found, "plan")
+    if as_json:
+        show_json(document_of(sheet))
+    else:
+        warn(problem.warnings, quiet)
+        show(sheet_view(sheet))
+    failure = found.of("plan").measurement.failure
+    if failure:
+        raise RunError(failure)
+
+
+def protocol_of(problem: Problem, in_flight: int | None, rounds: int, measure_time: str) -> Protocol:
+    """How to measure, from the command line; a pipeline has two samples per device in flight. Raises InputError."""
+    from placewise.runtimes.measure import Protocol
+    from placewise.units import parse_seconds
+
+    if in_flight is None:
+        in_flight = 2 * len(problem.cluster) if problem.objective.kind == "throughput" else 1
+    samples = max(8 * in_flight, 16) if in_flight > 1 else Protocol().samples
+    return Protocol(rounds=rounds, samples=samples, in_flight=in_flight, seconds=parse_seconds(measure_time))
+
+
+def read_inputs(path: Path | None) -> Arrays | None:
+    """The arrays of a .npz file by name. Raises InputError."""
+    from placewise.runtimes.inputs import load_inputs
+
+    return None if path is None else load_inputs(path)
