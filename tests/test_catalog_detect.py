@@ -7,6 +7,7 @@ import os
 import pytest
 
 from placewise.catalog import this_machine
+from placewise.catalog.detect import this_core
 
 
 def write(root, **files):
@@ -110,6 +111,9 @@ def test_affinity_and_control_groups_limit_cores_and_memory(tmp_path):
     write(tmp_path, **{"sys__fs__cgroup__jobs__memory.max": "636870912\n"})
     assert machine(tmp_path).peak_flops["float32"] == 1.5 * 8e9
     assert machine(tmp_path).memory == 512 * 2**20
+    core = this_core(root=tmp_path, cpus=frozenset(range(256)))
+    assert core.peak_flops["float32"] == 8e9 and core.memory == 512 * 2**20
+    assert core.memory_bandwidth == machine(tmp_path).memory_bandwidth / 8
 
 
 def test_control_groups_of_version_1(tmp_path):

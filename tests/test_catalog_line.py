@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewise.catalog import read_cluster, this_machine
+from placewise.catalog.detect import core_count
 from placewise.catalog.entries import catalog
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import HOST
@@ -40,6 +41,17 @@ def test_every_default_is_noted():
     for text in ("datasheet", "assumed", "PCIe 4.0", "NVLink 3", "transfers are not given: direct"):
         assert text in notes
     assert "model not given" in "\n".join(read_cluster("cpu").devices[0].notes)
+
+
+def test_cores_share_the_machine():
+    """Cores of this machine split its peak, share its memory, and nothing between them is copied."""
+    machine, cluster = this_machine(), read_cluster("2xcore")
+    assert cluster.names == ("core:0", "core:1") and cluster.is_host.all()
+    assert {device.memory for device in cluster} == {machine.memory}
+    assert cluster.devices[0].peak_flops["float32"] * core_count() == pytest.approx(machine.peak_flops["float32"])
+    assert (cluster.link_class == 0).all()
+    assert len(read_cluster("cores")) == max(int(core_count()), 1)
+    assert read_cluster("core@2GiB").devices[0].memory == 2 * 2**30
 
 
 @pytest.mark.parametrize("spec", ["2xL4", "A100-80GB,H100", "V100-16GB,V100-32GB", "2xFlex-170", "A100,cpu", "4xK80"])

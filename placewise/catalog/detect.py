@@ -10,7 +10,7 @@ import os
 import platform
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placewise.catalog.entries import catalog
@@ -53,8 +53,7 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
     """
     allowed = _affinity() if cpus is None else cpus
     processor = _processor(root, allowed)
-    quota = _limit(root, "cpu", _cpu_quota)
-    cores = processor.cores if quota is None else min(processor.cores, quota)
+    cores = core_count(root=root, cpus=allowed)
     width = next((width for flag, width in _WIDTHS if flag in processor.flags), 8)
     rate = cores * processor.clock * width
     peaks = {"float64": rate / 2, "float32": rate}
@@ -78,6 +77,30 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
             f"efficiency and {format_seconds(behaviour.op_overhead)} per op: assumed as for cpu",
         ),
     )
+
+
+def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
+    """One core of this machine: an equal part of its speed and of the bandwidth of its memory, and all its memory."""
+    machine, cores = this_machine(root=root, cpus=cpus), core_count(root=root, cpus=cpus)
+    whole = _processor(root, _affinity() if cpus is None else cpus).cores
+    return replace(
+        machine,
+        name="core",
+        peak_flops={dtype: peak / cores for dtype, peak in machine.peak_flops.items()},
+        memory_bandwidth=machine.memory_bandwidth / whole,
+        notes=(
+            *machine.notes,
+            f"one core of {whole}: an equal part of the machine's speed and memory bandwidth; the memory itself is that "
+            "of the machine, and all cores share it",
+        ),
+    )
+
+
+def core_count(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> float:
+    """The physical cores that this process may use, fewer where a quota says so: at most 2.5, for example."""
+    cores = _processor(root, _affinity() if cpus is None else cpus).cores
+    quota = _limit(root, "cpu", _cpu_quota)
+    return cores if quota is None else min(cores, quota)
 
 
 def _affinity() -> frozenset[int]:

@@ -114,7 +114,8 @@ def find(name: str) -> str:
     likely = dict.fromkeys(names[match] for match in close)
     guess = f"did you mean {' or '.join(likely)}? " if likely else ""
     raise ClusterError(
-        f"there is no device called {name[:60]!r}", remedy=f"{guess}known: {', '.join(catalog().devices)}, cpu, this"
+        f"there is no device called {name[:60]!r}",
+        remedy=f"{guess}known: {', '.join(catalog().devices)}, cpu, this, core",
     )
 
 

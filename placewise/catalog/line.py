@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 
+from placewise.catalog.detect import core_count
 from placewise.catalog.entries import catalog
 from placewise.catalog.parts import MAX_DEVICES, Part, numbered, part_of, renamed, stand_in, with_memory
 from placewise.catalog.wiring import wired
@@ -18,16 +19,18 @@ _LIKE = "2xA100-80GB,cpu"
 
 
 def read_line(text: str) -> Cluster:
-    """``2xA100-80GB,cpu``, ``this``, ``2xA100@20GiB``: items separated by commas; raises ClusterError."""
+    """``2xA100-80GB,cpu``, ``this``, ``cores``, ``2xA100@20GiB``: items separated by commas; raises ClusterError."""
     parts: list[Part] = []
     for item in text.split(","):
         match = _ITEM.fullmatch(item)
         if match is None:
             raise ClusterError(f"{item[:60]!r} is not a device", remedy=f"write devices like {_LIKE!r}")
-        count = int(match[1] or 1) if len(match[1] or "") < 9 else MAX_DEVICES + 1
+        count, name = int(match[1] or 1) if len(match[1] or "") < 9 else MAX_DEVICES + 1, match[2]
+        if name.lower() == "cores":
+            count, name = count if match[1] else int(max(core_count(), 1)), "core"
         if not 1 <= count <= MAX_DEVICES - len(parts):
             raise ClusterError(f"{item[:60].strip()!r} makes {len(parts) + count} devices", remedy=_allowed())
-        parts += [part_of(match[2], None if match[3] is None else _bytes(match[3]))] * count
+        parts += [part_of(name, None if match[3] is None else _bytes(match[3]))] * count
     return wired(numbered(parts))
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from placewise.catalog.detect import this_machine
+from placewise.catalog.detect import this_core, this_machine
 from placewise.catalog.entries import catalog, find
 from placewise.errors import ClusterError
 from placewise.model.cluster import Device
@@ -32,10 +32,12 @@ class Part:
 
 
 def part_of(name: str, memory: float | None = None) -> Part:
-    """The part that a user's word means: a model of the catalogue, ``cpu`` or ``this``; raises ClusterError."""
+    """The part that a user's word means: a model of the catalogue, ``cpu``, ``this`` or ``core``; raises ClusterError."""
     word = name.strip().lower()
     if word == "this":
         return with_memory(Part(this_machine(), prefix="cpu"), memory)
+    if word == "core":
+        return with_memory(Part(this_core(), prefix="core:"), memory)
     if word == "cpu":
         return with_memory(stand_in(catalog().defaults.cpu), memory)
     return with_memory(_catalogued(find(name)), memory)
