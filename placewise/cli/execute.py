@@ -31,7 +31,7 @@ InFlight = Annotated[
     int | None,
     typer.Option(
         min=1,
-        help="Samples in flight: 1 for latency, more for the time per sample of a pipeline (default: by the objective).",
+        help="Samples in flight: 1 for latency, more for time per sample in a pipeline (default: by the objective).",
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds, in which every placement is timed once.")]
