@@ -90,8 +90,8 @@ def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> 
         memory_bandwidth=machine.memory_bandwidth / whole,
         notes=(
             *machine.notes,
-            f"one core of {whole}: an equal part of the machine's speed and memory bandwidth; the memory itself is that "
-            "of the machine, and all cores share it",
+            f"one core of {whole}: an equal part of the machine's speed and memory bandwidth; the memory itself is "
+            "that of the machine, and all cores share it",
         ),
     )
 

@@ -32,7 +32,7 @@ class Part:
 
 
 def part_of(name: str, memory: float | None = None) -> Part:
-    """The part that a user's word means: a model of the catalogue, ``cpu``, ``this`` or ``core``; raises ClusterError."""
+    """The part that a user's word means: a model of the catalogue, ``core``, ``cpu``, ``this``; raises ClusterError."""
     word = name.strip().lower()
     if word == "this":
         return with_memory(Part(this_machine(), prefix="cpu"), memory)
