@@ -23,6 +23,7 @@ _HOMES = {
     "Graph": "placewise.model.graph",
     "GraphBuilder": "placewise.model.builder",
     "Leaderboard": "placewise.api",
+    "Measured": "placewise.api",
     "Link": "placewise.model.cluster",
     "Objective": "placewise.model.problem",
     "Placement": "placewise.model.placement",
@@ -37,6 +38,7 @@ _HOMES = {
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
     "read_cluster": "placewise.catalog",
+    "run": "placewise.api",
 }
 
 __all__ = [
@@ -49,6 +51,7 @@ __all__ = [
     "GraphBuilder",
     "Leaderboard",
     "Link",
+    "Measured",
     "Objective",
     "Placement",
     "PlacewiseError",
@@ -62,10 +65,11 @@ __all__ = [
     "lower_bound",
     "place",
     "read_cluster",
+    "run",
 ]
 
 if TYPE_CHECKING:
-    from placewise.api import Leaderboard, Plan, compare, place
+    from placewise.api import Leaderboard, Measured, Plan, compare, place, run
     from placewise.building import build
     from placewise.catalog import read_cluster
     from placewise.errors import PlacewiseError

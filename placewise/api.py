@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from placewise.building import Devices, build, start_of
+from placewise.building import Devices, build, build_for_plan, start_of
 from placewise.errors import InputError
 from placewise.files.atomic import atomic_write
-from placewise.files.plan_file import save_plan
+from placewise.files.plan_file import model_behind, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
@@ -19,8 +20,10 @@ from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.placing import place as place_problem
 from placewise.report.console import plain, result_view
 from placewise.report.leaderboard import format_for, text_of
+from placewise.report.measured import sheet_view
 from placewise.studies.compare import Entry, best_bound, board_of, parse_placers
 from placewise.studies.compare import compare as run_all
+from placewise.studies.race import Race, Setting, protocol_of, race, sheet_of, verdict
 from placewise.units import parse_seconds
 from placewise.wishes import Rules, Wishes
 
@@ -183,6 +186,90 @@ def compare(
     problem = build(model, devices, Wishes(**wishes), inputs=inputs)
     human = None if expert is None else start_of(expert, problem)
     return Leaderboard(run_all(problem, names, _budget(budget), expert=human, on_progress=on_progress))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """The answer of `run`: what a plan really took, beside the best single device."""
+
+    race: Race
+
+    @property
+    def seconds(self) -> float:
+        """The median of the rounds, per sample; inf if the plan failed."""
+        return self.race.of(PLAN).seconds
+
+    @property
+    def spread(self) -> float:
+        """The distance between the quartiles of the rounds, as a share of the median."""
+        return self.race.of(PLAN).measurement.spread
+
+    @property
+    def predicted(self) -> float:
+        """What the judge says of the plan under the runtime's execution, in seconds."""
+        return self.race.of(PLAN).predicted
+
+    @property
+    def single(self) -> float:
+        """Seconds of the best single device."""
+        return self.race.single.seconds
+
+    @property
+    def failure(self) -> str:
+        """Why the plan does not run, or gives other outputs; "" if it runs."""
+        return self.race.of(PLAN).measurement.failure
+
+    @property
+    def verdict(self) -> str:
+        """Whether the split is worth it, in one sentence."""
+        return verdict(self.race, PLAN)
+
+    def summary(self) -> str:
+        """What `placewise run` prints, as text."""
+        return plain(sheet_view(sheet_of(self.race, PLAN)))
+
+    def __repr__(self) -> str:
+        return f"Measured({self.seconds:.6g} s, best single device {self.single:.6g} s, {self.race.runtime.name})"
+
+
+def run(
+    plan: Plan | str | os.PathLike[str],
+    model: Model = None,
+    *,
+    inputs: Any = None,
+    runtime: str | None = None,
+    bind: Mapping[str, str] | None = None,
+    feeds: Mapping[str, Any] | None = None,
+    in_flight: int | None = None,
+    rounds: int = 10,
+    measure_time: float | str = "60s",
+    seed: int = 0,
+    **wishes: Any,
+) -> Measured:
+    """Run a plan (or plan file) on this machine, check its outputs against one device, and time it.
+
+    `model` is needed where the plan does not say its file: a PyTorch module, with its example `inputs`. `runtime` is
+    a name (docs/runtimes.md; default: by the model's format), `bind` says where devices are
+    (``{"npu": "openvino:NPU", "cpu": "cores:0-3"}``), `feeds` gives the model's inputs by name instead of random ones,
+    `in_flight` above 1 measures a pipeline's time per sample (default: by the plan's objective). `wishes` are those
+    of `place`, such as the `costs` by which the plan is predicted. Raises PlacewiseError; a plan that fails while
+    it runs is an answer with a `failure`.
+    """
+    if isinstance(plan, Plan):
+        problem, placement = plan.problem, plan.placement
+        if placement is None:
+            raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
+    else:
+        source = model_behind(plan, None) if model is None else model
+        problem, placement = build_for_plan(source, Path(plan), None, Wishes(**wishes), inputs=inputs)
+    live = None if isinstance(model, (str, os.PathLike)) else model
+    protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
+    setting = Setting(runtime, dict(bind or {}), feeds, protocol, live, inputs, seed=seed)
+    return Measured(race(problem, {PLAN: placement}, setting))
+
+
+PLAN = "plan"
+"""What the plan is called among what it is measured with."""
 
 
 def _budget(budget: Budget | float | str | None) -> Budget | None:

@@ -9,7 +9,7 @@ import typer
 
 from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
-from placewise.cli.execute import Bind, InFlight, Inputs, Rounds, Runtime, Seconds, protocol_of, read_inputs
+from placewise.cli.execute import Bind, InFlight, Inputs, Rounds, Runtime, Seconds, read_inputs
 from placewise.cli.run import INFEASIBLE, UNKNOWN, emit, guarded, listen, progress, show, show_json, warn_of
 from placewise.errors import InputError
 
@@ -58,7 +58,8 @@ def compare(
     from placewise.report.leaderboard import board_view, document_of, format_for, text_of
     from placewise.studies.compare import board_of, parse_placers
     from placewise.studies.compare import compare as run
-    from placewise.studies.race import Setting, measured
+    from placewise.studies.race import Setting, measured, protocol_of
+    from placewise.units import parse_seconds
 
     listen(quiet)
     form = format_for(output, _wanted(form, as_json))
@@ -72,7 +73,7 @@ def compare(
     warn_of(problem, devices, quiet)
     board = board_of(entries)
     if measure is not None:
-        protocol = protocol_of(problem, in_flight, rounds, measure_time)
+        protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
         board = measured(board, entries, measure, Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol))
     if output is not None:
         with atomic_write(output) as file:

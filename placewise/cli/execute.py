@@ -11,9 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, warn
 
 if TYPE_CHECKING:
-    from placewise.model.problem import Problem
     from placewise.runtimes.inputs import Arrays
-    from placewise.runtimes.measure import Protocol
     from placewise.wishes import Wishes
 
 Runtime = Annotated[
@@ -63,11 +61,12 @@ def run(
     from placewise.errors import RunError
     from placewise.files.plan_file import model_behind
     from placewise.report.measured import document_of, sheet_view
-    from placewise.studies.race import Setting, race, sheet_of
+    from placewise.studies.race import Setting, protocol_of, race, sheet_of
+    from placewise.units import parse_seconds
 
     listen(quiet)
     problem, placement = build_for_plan(model_behind(plan, model), plan, wishes=wishes)
-    protocol = protocol_of(problem, in_flight, rounds, measure_time)
+    protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, seed=seed)
     found = race(problem, {"plan": placement}, setting)
     sheet = sheet_of(found, "plan")
@@ -79,17 +78,6 @@ def run(
     failure = found.of("plan").measurement.failure
     if failure:
         raise RunError(failure)
-
-
-def protocol_of(problem: Problem, in_flight: int | None, rounds: int, measure_time: str) -> Protocol:
-    """How to measure, from the command line; a pipeline has two samples per device in flight. Raises InputError."""
-    from placewise.runtimes.measure import Protocol
-    from placewise.units import parse_seconds
-
-    if in_flight is None:
-        in_flight = 2 * len(problem.cluster) if problem.objective.kind == "throughput" else 1
-    samples = max(8 * in_flight, 16) if in_flight > 1 else Protocol().samples
-    return Protocol(rounds=rounds, samples=samples, in_flight=in_flight, seconds=parse_seconds(measure_time))
 
 
 def read_inputs(path: Path | None) -> Arrays | None:

@@ -127,6 +127,14 @@ def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting
     return Race(runtime.info, places, executed, setting.protocol, tuple(found.values()))
 
 
+def protocol_of(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
+    """How to measure a problem's placements; a pipeline has two samples per device in flight."""
+    if in_flight is None:
+        in_flight = 2 * len(problem.cluster) if problem.objective.kind == "throughput" else 1
+    samples = max(8 * in_flight, 16) if in_flight > 1 else STANDARD.samples
+    return Protocol(rounds=rounds, samples=samples, in_flight=in_flight, seconds=seconds)
+
+
 def _runtime_for(problem: Problem, setting: Setting) -> Runtime:
     """The runtime that is asked for, or the usual one. Raises InputError where it cannot run the model so."""
     source = problem.graph.source
