@@ -1,0 +1,161 @@
+"""Pieces: what one device is handed as one call. Pieces wait for each other, and never in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+from itertools import pairwise
+
+import numpy as np
+
+from placewise.errors import PlanError
+from placewise.model.columns import Floats, Ints, Longs, Ragged, distinct, frozen
+from placewise.model.graph import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pieces:
+    """A placement cut into pieces, numbered so that each waits for smaller numbers only.
+
+    `piece` [n_ops] is the piece of each op, `device` [n_pieces] where a piece runs. A device that could begin several
+    pieces takes the smallest number. `ops`, `reads` and `makes` list, per piece, its ops, the tensors that it reads and
+    does not make itself, and those of its tensors that other pieces read or that are outputs of the model.
+    """
+
+    piece: Ints
+    device: Ints
+    ops: Ragged
+    reads: Ragged
+    makes: Ragged
+
+    def __len__(self) -> int:
+        return len(self.device)
+
+    def count(self, n_devices: int) -> tuple[int, ...]:
+        """How many pieces each device has."""
+        return tuple(np.bincount(self.device, minlength=n_devices).tolist())
+
+
+def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, start: Floats | None = None) -> Pieces:
+    """The pieces that a label [n_ops] makes: ops of one label and one device.
+
+    Of pieces that do not wait for each other, the one whose first op starts earlier (`start` [n_ops]; else stands
+    earlier in the graph) has the smaller number. Raises PlanError if they wait for each other in a circle.
+    """
+    _, dense = np.unique(np.stack((device, label)), axis=1, return_inverse=True)
+    rank = np.empty(graph.n_ops, np.int64)
+    rank[by_time(graph, start)] = np.arange(graph.n_ops)
+    first = np.full(int(dense.max(initial=-1)) + 1, graph.n_ops)
+    np.minimum.at(first, dense, rank)
+    after = _waits(graph, dense)
+    order = in_turn(after, first.tolist())
+    if len(order) < len(first):
+        raise PlanError(
+            "its pieces wait for each other in a circle: each needs a tensor that another one makes",
+            remedy="cut it into more pieces",
+        )
+    number = np.empty(len(first), np.int32)
+    number[order] = np.arange(len(first), dtype=np.int32)
+    return _described(graph, device, number[dense])
+
+
+def cut_by_time(graph: Graph, device: Ints, start: Floats) -> Longs:
+    """Labels [n_ops] that delay nothing, for ops that start at `start` [n_ops] (seconds, as the judge has them).
+
+    Each device's ops are taken in the order of their starts. A piece ends after an op whose tensor another device
+    reads, and one begins before an op that reads what another device makes: nothing is sent late, and no piece waits
+    in its middle.
+    """
+    maker, reader = _crossings(graph, device)
+    order = by_time(graph, start)
+    label = np.zeros(graph.n_ops, np.int64)
+    for d in distinct(device).tolist():
+        ops = order[device[order] == d]
+        begins = np.isin(ops, reader)
+        begins[1:] |= np.isin(ops, maker)[:-1]
+        label[ops] = np.cumsum(begins)
+    return label
+
+
+def cut_by_changes(graph: Graph, device: Ints) -> Longs:
+    """Few labels [n_ops]: how often the paths to an op change device, at most. They never make a circle."""
+    number = np.zeros(graph.n_ops, np.int64)
+    where, producer = device.tolist(), graph.tensors.producer.tolist()
+    for op in range(graph.n_ops):
+        makers = (producer[tensor] for tensor in graph.inputs_of(op).tolist())
+        number[op] = max((number[m] + (where[m] != where[op]) for m in makers if m >= 0), default=0)
+    return number
+
+
+def by_time(graph: Graph, start: Floats | None) -> Longs:
+    """The ops by start, then as they stand in the graph: always in topological order."""
+    rows = np.arange(graph.n_ops)
+    return rows if start is None else np.lexsort((rows, start))
+
+
+def in_turn(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
+    """Nodes so that each stands behind those that it is `after`, smallest `first` first; those of circles are left out.
+
+    >>> in_turn([(), (2,), (), (0, 1)], [3, 0, 1, 2])
+    [2, 1, 0, 3]
+    """
+    needs = [set(nodes) for nodes in after]
+    followers: list[list[int]] = [[] for _ in needs]
+    for node, others in enumerate(needs):
+        for other in others:
+            followers[other].append(node)
+    missing = [len(others) for others in needs]
+    ready = [(first[node], node) for node, count in enumerate(missing) if not count]
+    heapify(ready)
+    order = []
+    while ready:
+        _, node = heappop(ready)
+        order.append(node)
+        for follower in followers[node]:
+            missing[follower] -= 1
+            if not missing[follower]:
+                heappush(ready, (first[follower], follower))
+    return order
+
+
+def _waits(graph: Graph, label: Longs) -> list[set[int]]:
+    """Per label, the labels whose tensors it reads."""
+    maker = graph.tensors.producer[graph.edges.value]
+    made = maker >= 0
+    source, target = label[maker[made]], label[graph.edges.consumer[made]]
+    after: list[set[int]] = [set() for _ in range(int(label.max(initial=-1)) + 1)]
+    for one, other in zip(source.tolist(), target.tolist(), strict=True):
+        if one != other:
+            after[other].add(one)
+    return after
+
+
+def _crossings(graph: Graph, device: Ints) -> tuple[Ints, Ints]:
+    """Maker and reader of every tensor that is read on another device than it is made on."""
+    maker, reader = graph.tensors.producer[graph.edges.value], graph.edges.consumer
+    crosses = (maker >= 0) & (device[maker] != device[reader])
+    return maker[crosses], reader[crosses]
+
+
+def _described(graph: Graph, device: Ints, piece: Ints) -> Pieces:
+    count = int(piece.max(initial=-1)) + 1
+    where = np.zeros(count, np.int32)
+    where[piece] = device
+    order = np.argsort(piece, kind="stable")
+    bounds = np.searchsorted(piece[order], np.arange(count + 1))
+    ops = [order[first:last].tolist() for first, last in pairwise(bounds.tolist())]
+    maker, reader = graph.tensors.producer[graph.edges.value], piece[graph.edges.consumer]
+    source = np.where(maker >= 0, piece[maker], -1)
+    crosses = source != reader
+    reads, makes = [set[int]() for _ in range(count)], [set[int]() for _ in range(count)]
+    for tensor, one, other in zip(
+        graph.edges.value[crosses].tolist(), source[crosses].tolist(), reader[crosses].tolist(), strict=True
+    ):
+        reads[other].add(tensor)
+        if one >= 0:
+            makes[one].add(tensor)
+    for tensor in np.flatnonzero(graph.tensors.output & (graph.tensors.producer >= 0)).tolist():
+        makes[piece[graph.tensors.producer[tensor]]].add(tensor)
+    columns = (Ragged.of(map(sorted, rows)) for rows in (ops, reads, makes))
+    return Pieces(frozen(piece, np.int32), frozen(where, np.int32), *columns)
