@@ -86,6 +86,7 @@ def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> 
     return replace(
         machine,
         name="core",
+        kind="core",
         peak_flops={dtype: peak / cores for dtype, peak in machine.peak_flops.items()},
         memory_bandwidth=machine.memory_bandwidth / whole,
         notes=(

@@ -37,7 +37,8 @@ def part_of(name: str, memory: float | None = None) -> Part:
     if word == "this":
         return with_memory(Part(this_machine(), prefix="cpu"), memory)
     if word == "core":
-        return with_memory(Part(this_core(), prefix="core:"), memory)
+        core = Part(this_core(), "core:", model="core", host_link="in_place", peer_link="core_to_core")
+        return with_memory(core, memory)
     if word == "cpu":
         return with_memory(stand_in(catalog().defaults.cpu), memory)
     return with_memory(_catalogued(find(name)), memory)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from placewise.catalog.entries import catalog
+from placewise.catalog.entries import LinkEntry, catalog
 from placewise.catalog.parts import Part, noted
 from placewise.model.cluster import HOST, Cluster, Link, Transfers
 from placewise.units import format_seconds
@@ -38,10 +39,7 @@ class _Wiring:
     def _catalogued(self, link: str, to: str, name: str) -> Speed:
         entry = catalog().links[link]
         speed = Speed(entry.bandwidth * entry.efficiency, entry.latency)
-        self.notes.setdefault(name, []).append(
-            f"link to {to}: {entry.title}, {speed.bandwidth / 1e9:.3g} GB/s each way ({entry.efficiency:.0%} "
-            f"of {entry.bandwidth / 1e9:.4g} GB/s) and {format_seconds(entry.latency)} per copy, assumed"
-        )
+        self.notes.setdefault(name, []).append(f"link to {to}: {entry.title}, {_said(entry)}")
         return speed
 
 
@@ -79,6 +77,16 @@ _MEANING: Mapping[Transfers, str] = {
     "direct": "transfers are not given: direct between devices",
     "staged": "transfers are not given: staged through host memory",
 }
+
+
+def _said(entry: LinkEntry) -> str:
+    """The speed of a link of the catalogue in words."""
+    if math.isinf(entry.bandwidth):
+        return "no time"
+    return (
+        f"{entry.bandwidth * entry.efficiency / 1e9:.3g} GB/s each way ({entry.efficiency:.0%} "
+        f"of {entry.bandwidth / 1e9:.4g} GB/s) and {format_seconds(entry.latency)} per copy, assumed"
+    )
 
 
 def _usual_way(peers: Sequence[tuple[Part, Part]], wiring: _Wiring) -> Transfers:

@@ -12,6 +12,8 @@ from placewise.model.cluster import Cluster
 from placewise.runtimes.process.worker import allowed_cores
 
 _CUDA = re.compile(r"(?:cuda|gpu)[:.]?(\d+)?", re.IGNORECASE)
+_PROCESSOR = ("cpu", "core")
+"""Kinds of devices that are cores of this machine, unless it is said otherwise."""
 _LIKE = "cpu=cores:0-3, npu=openvino:NPU, fast=cuda:0, slow=cores:4;INFERENCE_PRECISION_HINT=f32"
 
 
@@ -40,7 +42,7 @@ def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place
     """A place for every device of `cluster`, in its order.
 
     `said` maps names of devices to places, as ``cores:0-3``, ``cuda:1`` or ``openvino:GPU.0``, with options after
-    semicolons. Of the others, those that work in host memory (kind ``cpu``) share the cores that nobody was given, in
+    semicolons. Of the others, processors and cores (kinds ``cpu`` and ``core``) share the cores that nobody was given, in
     equal parts and in order, and ``cuda:1`` is the GPU with this number. Raises ClusterError for a device that is not
     here, InputError for a place that cannot be read.
     """
@@ -53,7 +55,7 @@ def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place
     given = {name: parse_place(name, text, allowed) for name, text in said.items()}
     taken = {core for place in given.values() for core in place.cores}
     free = [core for core in allowed if core not in taken]
-    hosts = [device.name for device in cluster if device.is_host and device.name not in given]
+    hosts = [device.name for device in cluster if device.kind in _PROCESSOR and device.name not in given]
     shares = dict(zip(hosts, _shares(hosts, free), strict=True))
     return tuple(given.get(device.name) or _found(device.name, shares) for device in cluster)
 

@@ -7,6 +7,10 @@ import re
 from placewise.model.cluster import Cluster
 
 
+_PARTS = {"core": "cpu"}
+"""Kinds of device that are parts of one of another kind."""
+
+
 def columns_of(word: str, cluster: Cluster) -> tuple[int, ...]:
     """Devices by name, by kind (``cpu``, ``gpu``), by the name before their number (``cuda``), or all (``*``)."""
     if word == "*":
@@ -14,7 +18,9 @@ def columns_of(word: str, cluster: Cluster) -> tuple[int, ...]:
     if word in cluster.names:
         return (cluster.index(word),)
     found = [
-        place for place, device in enumerate(cluster) if word.lower() in (device.kind.lower(), _family(device.name))
+        place
+        for place, device in enumerate(cluster)
+        if word.lower() in (device.kind.lower(), _family(device.name), _PARTS.get(device.kind, ""))
     ]
     return tuple(found)
 
