@@ -37,14 +37,14 @@ def load(path: Path) -> tuple[onnx.ModelProto, str]:
     if not model.HasField("graph"):
         raise ModelFileError("this is not an ONNX model (no graph in it)", remedy="give a .onnx file")
     check_names(model)
-    _plain_domains(model)
+    plain_domains(model)
     _check_opset(model)
     for tensor in _tensors([*model.graph.node, *(node for function in model.functions for node in function.node)]):
         _slim(tensor)
     for tensor in _initializers(model.graph):
         _slim(tensor)
     if model.functions:
-        model = _inlined(model)
+        model = inlined(model)
     if not model.graph.node:
         raise ModelFileError("the graph has no nodes", remedy="export the model again")
     return model, sha256
@@ -79,7 +79,7 @@ def _parse_into(model: onnx.ModelProto, data: bytes | memoryview) -> None:
         ) from None
 
 
-def _plain_domains(model: onnx.ModelProto) -> None:
+def plain_domains(model: onnx.ModelProto) -> None:
     """Write the standard domain in one way: "" (files also say "ai.onnx")."""
     for opset in model.opset_import:
         opset.domain = "" if opset.domain == "ai.onnx" else opset.domain
@@ -133,7 +133,7 @@ def _slim(tensor: onnx.TensorProto) -> None:
             tensor.ClearField(field)
 
 
-def _inlined(model: onnx.ModelProto) -> onnx.ModelProto:
+def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     """The model with calls of its own functions replaced by their bodies; refuses recursion and explosions."""
     bodies = {(f.domain, f.name, f.overload): Counter(map(_called, _nodes(f.node))) for f in model.functions}
     try:

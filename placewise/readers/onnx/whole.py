@@ -1,0 +1,131 @@
+"""A whole ONNX model, to be run: with its weights, and with random ones where the file came without."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.external_data_helper
+
+from placewise.errors import InputError, ModelFileError
+from placewise.readers.onnx.file import inlined, plain_domains
+from placewise.readers.onnx.symbols import set_dims
+from placewise.readers.onnx.types import subgraphs
+
+_LONGEST_DRAW = 1 << 20
+"""Random numbers that are drawn for one weight; longer ones repeat them."""
+_SMALL = 0.02
+_NORMS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"})
+_SCALE, _VARIANCE = 1, 4  # argument positions: of all norms, and of BatchNormalization
+
+
+def load_whole(
+    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0
+) -> tuple[onnx.ModelProto, tuple[str, ...]]:
+    """The model in `path` with its weights inside, its functions inlined, and notes.
+
+    Nodes stand where `origin` counts them (`read_onnx`). `dims`, if given, are put in place of symbolic dimensions.
+    External data is loaded; what is missing is drawn from `seed` and the weight's name, in sizes that keep activations
+    finite, and a note says so. Raises ModelFileError, naming the file.
+    """
+    try:
+        model = _parsed(path)
+        plain_domains(model)
+        notes = _fill(model, path.parent, seed)
+        if model.functions:
+            model = inlined(model)
+        if dims is not None:
+            set_dims(model.graph, dims)
+    except InputError as error:
+        raise error.at(str(path)) from None
+    return model, notes
+
+
+def _parsed(path: Path) -> onnx.ModelProto:
+    try:
+        return onnx.load(path, load_external_data=False)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({error.strerror})", remedy="give a .onnx file") from None
+    except Exception:  # protobuf's own error type differs between its back ends
+        raise ModelFileError(
+            "this is not an ONNX model, or the file is cut off", remedy="export or download the model again"
+        ) from None
+
+
+def _fill(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
+    """Load the weights that lie elsewhere; draw those that are nowhere."""
+    roles, drawn, missing = _roles(model.graph), 0, ""
+    for tensor in _weights(model.graph):
+        where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
+        is_outside = tensor.data_location == onnx.TensorProto.EXTERNAL
+        if is_outside and (folder / where).is_file():
+            try:
+                onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
+            except Exception as error:  # several unrelated error types of the checker and of the system
+                raise ModelFileError(f"the weight {tensor.name!r} cannot be read from {where} ({error})") from None
+            tensor.data_location = onnx.TensorProto.DEFAULT
+            del tensor.external_data[:]
+        elif is_outside or _is_empty(tensor):
+            values = _drawn(tensor, roles.get(tensor.name, ("", 0)), seed)
+            tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
+            drawn, missing = drawn + 1, missing or where
+    if not drawn:
+        return ()
+    lost = f" ({missing} is not here)" if missing else ""
+    return (f"{drawn} weights of the model are missing{lost}: random numbers stand in for them",)
+
+
+def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            if attribute.HasField("t"):
+                yield attribute.t
+        for body in subgraphs(node):
+            yield from _weights(body)
+
+
+def _is_empty(tensor: onnx.TensorProto) -> bool:
+    """Whether a tensor has dimensions, but no values in any of its fields."""
+    fields = ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
+    return math.prod(tensor.dims) > 0 and not any(len(getattr(tensor, field)) for field in fields)
+
+
+def _roles(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
+    """Who reads a value first: the op's type and the argument's position."""
+    roles: dict[str, tuple[str, int]] = {}
+    for node in graph.node:
+        for position, name in enumerate(node.input):
+            roles.setdefault(name, (node.op_type, position))
+    return roles
+
+
+def _drawn(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.NDArray[Any]:
+    """Whole numbers are 0, which every table has an entry for, and truth values true; floats by what they are for."""
+    dims, dtype = tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+    if tensor.data_type == onnx.TensorProto.BOOL or np.dtype(dtype).kind in "iu":
+        return np.full(dims, tensor.data_type == onnx.TensorProto.BOOL, dtype)
+    rng = np.random.default_rng((seed, zlib.crc32(tensor.name.encode())))
+    size = math.prod(dims)
+    values = np.resize(rng.standard_normal(min(size, _LONGEST_DRAW), np.float32), dims)
+    kind, position = role
+    if kind == "BatchNormalization" and position == _VARIANCE:
+        values = 1 + _SMALL * np.abs(values)
+    elif (kind in _NORMS and position == _SCALE) or (kind == "Mul" and len(dims) < 2):
+        values = 1 + _SMALL * values
+    else:
+        values = values * _scale(dims)
+    return values.astype(dtype)
+
+
+def _scale(dims: tuple[int, ...]) -> float:
+    """1 / √(what is summed up for one result): windows and channels of a convolution, the longer side of a matrix."""
+    if len(dims) < 2:
+        return _SMALL
+    return 1 / math.sqrt(max(dims) if len(dims) == 2 else math.prod(dims[1:]))

@@ -1,0 +1,40 @@
+"""Which op of a graph each op of a folded OpenVINO model stands for, or follows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import Ints
+from placewise.model.graph import Graph
+from placewise.readers.openvino.live import Listing
+
+
+def counterparts(graph: Graph, listing: Listing) -> Ints:
+    """The op of `graph` [n ops of the listing] that each op belongs to.
+
+    By the nodes of the file that both came from; a node of the graph's own before one that was folded into it. What
+    a node was taken apart into, and what nobody knows, follows its first consumer that belongs somewhere, else the
+    first op that it reads (−1 only if nothing is known at all).
+    """
+    own = {int(graph.ops.origin[op][0]): op for op in range(graph.n_ops) if len(graph.ops.origin[op])}
+    folded = {int(node): op for op in range(graph.n_ops) for node in graph.ops.origin[op]}
+    found = np.full(len(listing), -1, np.int32)
+    for row, ids in enumerate(listing.origin):
+        known = [own[node] for node in ids if node in own] or [folded[node] for node in ids if node in folded]
+        if known:
+            found[row] = known[0]
+    return _followed(found, listing)
+
+
+def _followed(found: Ints, listing: Listing) -> Ints:
+    readers: list[list[int]] = [[] for _ in range(len(listing))]
+    for row, sources in enumerate(listing.sources):
+        for source in sources:
+            readers[source].append(row)
+    for row in reversed(range(len(listing))):
+        if found[row] < 0:
+            found[row] = next((found[reader] for reader in readers[row] if found[reader] >= 0), -1)
+    for row, sources in enumerate(listing.sources):
+        if found[row] < 0:
+            found[row] = next((found[source] for source in sources if found[source] >= 0), -1)
+    return found

@@ -1,0 +1,158 @@
+"""A model file as OpenVINO holds it: static shapes, constants folded; and which node of the file each op came from."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from placewise.errors import InputError, MissingExtraError, RunError
+from placewise.model.graph import Graph
+from placewise.readers.naming import distinct
+from placewise.readers.onnx.names import op_names
+from placewise.readers.onnx.whole import load_whole
+from placewise.readers.openvino.parse import parse
+
+FORMATS = ("openvino", "onnx")
+"""What `open_live` opens, as `Source.format` says it."""
+_LIMIT = 1 << 31  # bytes of a protobuf message
+_NOISE = ("Exception from ", "Check '")
+
+Shapes = Mapping[str, Sequence[int]]
+Origins = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The ops of a folded model [n], in an order in which they can run.
+
+    `sources` are the ops that each one reads; `origin` the ids of the nodes of the file that it may stand for, the
+    likeliest first; `is_open` whether a shape that it makes is still open.
+    """
+
+    name: tuple[str, ...]
+    type: tuple[str, ...]
+    sources: tuple[tuple[int, ...], ...]
+    origin: tuple[tuple[int, ...], ...]
+    is_open: tuple[bool, ...]
+
+    def __len__(self) -> int:
+        return len(self.name)
+
+
+def input_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The shapes of the model's inputs that some op reads, by name."""
+    read = {int(tensor) for tensor in graph.edges.value if graph.tensors.producer[tensor] < 0}
+    return {graph.tensors.name[tensor]: tuple(map(int, graph.tensors.shape[tensor])) for tensor in sorted(read)}
+
+
+def open_live(path: Path, file_format: str, shapes: Shapes) -> tuple[Any, Listing, tuple[str, ...]]:
+    """The ``openvino.Model`` of a file with these shapes of its inputs, its ops, and notes; every op has its own name.
+
+    Raises InputError for a format that OpenVINO is not asked to read, RunError for what it refuses, MissingExtraError.
+    """
+    if file_format not in FORMATS:
+        raise InputError(f"OpenVINO runs models of the formats {' and '.join(FORMATS)}, and this is {file_format!r}")
+    ov = library()
+    try:
+        model, nodes, values, notes = _onnx(ov, path) if file_format == "onnx" else _ir(ov, path)
+        _set_shapes(model, shapes)
+        passes = ov.passes.Manager()
+        passes.register_pass(ov.passes.ConstantFolding())
+        passes.run_passes(model)
+    except RuntimeError as error:
+        raise RunError(f"OpenVINO cannot read {path}: {reason(error)}") from None
+    listing = _listing(model, nodes, values)
+    _set_names(model, listing)
+    return model, listing, notes
+
+
+def library() -> Any:
+    """The module ``openvino``. Raises MissingExtraError."""
+    try:
+        import openvino
+        import openvino.passes
+    except ImportError:
+        raise MissingExtraError("OpenVINO", "openvino") from None
+    return openvino
+
+
+def reason(error: Exception) -> str:
+    """What OpenVINO objects to, in one line: its messages are stacks of places in its sources, the cause last."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    said = [line for line in lines if line and not line.startswith(_NOISE)]
+    shown = said or [line.partition(" failed at")[0] for line in lines if line] or [type(error).__name__]
+    return " ".join(shown)[:300]
+
+
+def input_names(model: Any) -> list[set[str]]:
+    """What each input of a model may be called: the tensor's names and that of its Parameter."""
+    return [{*port.names, port.get_node().get_friendly_name()} for port in model.inputs]
+
+
+def output_names(model: Any) -> list[set[str]]:
+    """What each output of a model may be called: the tensor's names, and the op that makes it (``op:1`` by port)."""
+    found = []
+    for port in model.outputs:
+        made = port.get_node().input(0).get_source_output()
+        name = made.get_node().get_friendly_name()
+        found.append({*port.names, name, f"{name}:{made.get_index()}"})
+    return found
+
+
+def _onnx(ov: Any, path: Path) -> tuple[Any, Origins, Origins, tuple[str, ...]]:
+    """The model, its nodes by name, by the values that they make, and notes."""
+    proto, notes = load_whole(path)
+    nodes = proto.graph.node
+    for node, name in zip(nodes, op_names(nodes), strict=True):
+        node.name = name
+    values = {value: index for index, node in enumerate(nodes) for value in node.output if value}
+    if proto.ByteSize() >= _LIMIT:
+        raise RunError(f"{path} is larger than 2 GiB with its weights, which cannot be handed to OpenVINO")
+    model = ov.Core().read_model(proto.SerializeToString())
+    return model, {node.name: index for index, node in enumerate(nodes)}, values, notes
+
+
+def _ir(ov: Any, path: Path) -> tuple[Any, Origins, Origins, tuple[str, ...]]:
+    if not path.with_suffix(".bin").exists():
+        raise RunError(f"{path}: the weights are missing: there is no {path.with_suffix('.bin').name} beside it")
+    layers = parse(path)[0].layers
+    count = Counter(layer.name for layer in layers)
+    return ov.Core().read_model(path), {each.name: each.id for each in layers if count[each.name] == 1}, {}, ()
+
+
+def _set_shapes(model: Any, shapes: Shapes) -> None:
+    wanted = {}
+    for row, names in enumerate(input_names(model)):
+        name = next((name for name in sorted(names) if name in shapes), None)
+        if name is not None and model.input(row).partial_shape.is_dynamic:
+            wanted[row] = list(shapes[name])
+    if wanted:
+        model.reshape(wanted)
+
+
+def _listing(model: Any, nodes: Origins, values: Origins) -> Listing:
+    ops = model.get_ordered_ops()
+    number = {op.get_name(): row for row, op in enumerate(ops)}
+    names = [op.get_friendly_name() for op in ops]
+    taken: set[str] = set()
+    tensors = [sorted({name for port in op.outputs() for name in port.names}) for op in ops]
+    return Listing(
+        tuple(distinct(name, taken) for name in names),
+        tuple(op.get_type_name() for op in ops),
+        tuple(tuple(number[port.get_source_output().get_node().get_name()] for port in op.inputs()) for op in ops),
+        tuple((*_found(nodes, [name]), *_found(values, made)) for name, made in zip(names, tensors, strict=True)),
+        tuple(any(port.get_partial_shape().is_dynamic for port in op.outputs()) for op in ops),
+    )
+
+
+def _found(ids: Origins, names: Iterable[str]) -> Iterable[int]:
+    return (ids[name] for name in names if name in ids)
+
+
+def _set_names(model: Any, listing: Listing) -> None:
+    for op, name in zip(model.get_ordered_ops(), listing.name, strict=True):
+        if op.get_friendly_name() != name:
+            op.set_friendly_name(name)
