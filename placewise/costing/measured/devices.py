@@ -20,7 +20,7 @@ def columns_of(word: str, cluster: Cluster) -> tuple[int, ...]:
     found = [
         place
         for place, device in enumerate(cluster)
-        if word.lower() in (device.kind.lower(), _family(device.name), _PARTS.get(device.kind, ""))
+        if word.lower() in (device.kind.lower(), _family(device.name), _PARTS.get(device.kind, device.kind))
     ]
     return tuple(found)
 
