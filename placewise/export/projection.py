@@ -22,6 +22,8 @@ from placewise.simulate.blocks import storage_bytes
 NOTHING: Mapping[int, int] = {}
 TRIES = 8
 """How often a projection is made again with less memory where live activations leave less than was thought."""
+LEAST = 1e-9
+"""What an op counts at least, as a share of the longest one: those that take no time stay too if they can."""
 EVEN = 1e-6
 """How little an even split counts beside seconds that move: it decides between equals."""
 
@@ -98,6 +100,7 @@ def _moved(problem: Problem, placement: Placement, unit: Ints) -> Floats:
     """Seconds that move if a unit goes to a device: [units, n_devices]."""
     count, devices = int(unit.max(initial=-1)) + 1, problem.n_devices
     seconds = seconds_of(problem, placement.device)
+    seconds = seconds + LEAST * (float(seconds.max(initial=0.0)) or 1.0)
     on = np.bincount(unit.astype(np.int64) * devices + placement.device, weights=seconds, minlength=count * devices)
     on = on.reshape(count, devices)
     moved: Floats = on.sum(axis=1, keepdims=True) - on

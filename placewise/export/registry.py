@@ -14,6 +14,7 @@ _TARGETS: dict[str, str] = {
     "deepspeed": "placewise.export.deepspeed:DeepspeedExporter",
     "llama.cpp": "placewise.export.llama_cpp:LlamaCppExporter",
     "megatron": "placewise.export.megatron:MegatronExporter",
+    "tensorflow": "placewise.export.tensorflow:TensorflowExporter",
     "vllm": "placewise.export.vllm:VllmExporter",
 }
 

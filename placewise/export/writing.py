@@ -19,18 +19,18 @@ from placewise.simulate import judge
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Export:
-    """The files for a placement, and the judge's word on what was asked and on what they say."""
+    """The files for a placement, and the judge's word on what was asked and on what they say.
+
+    `projected`: the target could not say the placement as it is; `moved` ops are on another device (none where only
+    an order of ops, or replicas of stages, are left unsaid).
+    """
 
     info: ExportInfo
     exported: Exported
     asked: Judgement
     said: Judgement
+    projected: bool
     moved: int
-
-    @property
-    def projected(self) -> bool:
-        """Whether the target could not say the placement as it is: `moved` ops stand elsewhere."""
-        return self.moved > 0
 
     @property
     def loss(self) -> float:
@@ -58,7 +58,9 @@ def export_placement(
     read = made.read_back(exported, problem)
     _same(problem, target, exported.placement, read)
     moved = int((exported.placement.device != placement.device).sum())
-    return Export(made.info, exported, asked, judge(problem, exported.placement) if moved else asked, moved)
+    projected = exported.placement != placement
+    said = judge(problem, exported.placement) if projected else asked
+    return Export(made.info, exported, asked, said, projected, moved)
 
 
 def _same(problem: Problem, target: str, placement: Placement, read: Ints) -> None:

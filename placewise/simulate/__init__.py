@@ -3,9 +3,9 @@
 from placewise.simulate.bounds import lower_bound
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.judge import Evaluator, evaluate, simulate
-from placewise.simulate.memory import device_memory
+from placewise.simulate.memory import device_memory, memory_while
 
 judge = simulate
 """The public name: `placewise.simulate` is this room."""
 
-__all__ = ["Evaluator", "device_memory", "evaluate", "judge", "lower_bound", "simulate", "why_infeasible"]
+__all__ = ["Evaluator", "device_memory", "evaluate", "judge", "lower_bound", "memory_while", "simulate", "why_infeasible"]

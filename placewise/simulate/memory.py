@@ -16,7 +16,6 @@ For a training graph one sample is in flight.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -74,16 +73,29 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
         resident, peak = device_memory(problem, replace(placement, replicas=None), timeline)
         return resident[placement.replicas], peak[placement.replicas]
     resident = resident_bytes(problem, placement.device)
+    held = memory_while(problem, placement, timeline)
+    peak = resident.copy()
+    np.maximum.at(peak, placement.device, held)
+    return resident, peak
+
+
+def memory_while(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Floats:
+    """Bytes that the device of each op holds while that op runs [n_ops], as the memory model counts them.
+
+    `timeline` as for `device_memory`. Of a placement that cannot run, resident bytes.
+    """
+    resident = resident_bytes(problem, placement.device)[placement.device]
     if problem.objective.memory == "sum" or not problem.graph.n_tensors:
-        return resident, resident.copy()
+        return resident
     piece = piece_numbers(problem, placement)
     if piece is None and timeline is None:
         prepared = prepare(problem, arrays_of(problem), placement.order)
         timeline = operator_timeline(prepared, placement.device)[1]
     if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
-        return resident, resident.copy()
+        return resident
     run = _running_order(problem, placement.device, piece, timeline)
-    return resident, resident + _peaks(problem, run)
+    held: Floats = resident + _live(problem, run)[run.position]
+    return held
 
 
 class _Run(NamedTuple):
@@ -113,8 +125,8 @@ def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline:
     return _Run(device, position, base, edges[which], edges[which + 1] - 1, timeline, starts)
 
 
-def _peaks(problem: Problem, run: _Run) -> Floats:
-    """Peak of live activations [n_devices]."""
+def _live(problem: Problem, run: _Run) -> Floats:
+    """Bytes of live activations at each position [n_ops]."""
     graph, objective = problem.graph, problem.objective
     copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
     size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
@@ -130,8 +142,8 @@ def _peaks(problem: Problem, run: _Run) -> Floats:
     ):
         np.add.at(change, first, held)
         np.subtract.at(change, last + 1, held)
-    live = np.cumsum(change)
-    return np.array([live[first:last].max(initial=0.0) for first, last in pairwise(run.base.tolist())])
+    live: Floats = np.cumsum(change)[:-1]
+    return live
 
 
 def _held_by_makers(problem: Problem, run: _Run, tensor: Longs, here: Bools) -> tuple[Longs, Longs, Longs, Bools]:
