@@ -15,6 +15,7 @@ from placewise.files.costs_file import save_costs
 from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import plan_of, save_plan
 from placewise.files.problem_file import save_problem
+from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile, save_profile
 from placewise.files.schema import RECORDS, schema_of
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -52,6 +53,10 @@ def documents(folder: Path) -> dict[str, object]:
     found: dict[str, object] = {"cluster": cluster_to_dict(problem.cluster)}
     save_plan(result, path)
     found["plan"] = json.loads(path.read_text("utf-8"))
+    figures = Figures(whole=1.0, ops=(1.0,))
+    device = DeviceProfile(name="gpu", fused=((0,),), idle=figures, loaded=figures)
+    save_profile(ProfileFile(runtime="onnxruntime", ops=("a",), cluster=found["cluster"], devices=(device,)), path)
+    found["profile"] = json.loads(path.read_text("utf-8"))
     for name, save in (
         ("graph", lambda: save_graph(problem.graph, path)),
         ("problem", lambda: save_problem(problem, path)),

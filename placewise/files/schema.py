@@ -11,6 +11,7 @@ from placewise.files.costs_file import CostsHeader
 from placewise.files.graph_file import GraphHeader
 from placewise.files.plan_file import PlanFile
 from placewise.files.problem_file import ProblemHeader
+from placewise.files.profile_file import ProfileFile
 from placewise.files.records import Record
 
 RECORDS: dict[str, type[Record]] = {
@@ -19,6 +20,7 @@ RECORDS: dict[str, type[Record]] = {
     "graph": GraphHeader,
     "plan": PlanFile,
     "problem": ProblemHeader,
+    "profile": ProfileFile,
 }
 
 

@@ -1,0 +1,126 @@
+"""Profiles: what every op of a model took on the devices of a machine, measured while the whole model ran."""
+
+from __future__ import annotations
+
+import os
+from typing import Literal
+
+from pydantic import Field
+
+from placewise.errors import CostError
+from placewise.files.atomic import atomic_write
+from placewise.files.cluster_file import ClusterRecord
+from placewise.files.graph_file import SourceRecord
+from placewise.files.plan_file import ToolRecord
+from placewise.files.records import Record, checked, json_bytes, naming, parse_json, read_bytes
+
+FORMAT = "placewise-profile"
+_START = 4096
+
+
+class Figures(Record):
+    """The times of one device in one state of the machine, in seconds per run of the whole model."""
+
+    whole: float | None = Field(None, description="the whole model in one call, without the profiler: median")
+    spread: float = Field(0.0, description="distance between the quartiles of the runs, as a share of the median")
+    runs: int = Field(0, description="how often the whole model ran")
+    kernels: float = Field(0.0, description="all kernels together, as the profiler says")
+    outside: float = Field(0.0, description="the part of `kernels` that belongs to no op: changes of layout, copies")
+    dispatch: float = Field(0.0, description="what the run takes besides its kernels, per kernel; it is in `ops`")
+    slowdown: float = Field(1.0, description="by this the profiler slowed the kernels; `ops` are divided by it")
+    ops: tuple[float | None, ...] = Field(
+        description="per op; with the call overhead they add up to `whole`; null: no kernel of its own"
+    )
+
+
+class DeviceProfile(Record):
+    """What was measured on one device."""
+
+    name: str
+    place: str = Field("", description="where on the machine it is")
+    processor: str = Field("", description="what it is, so that times are not taken for those of another")
+    call_overhead: float = Field(0.0, description="seconds of a call that does nothing")
+    measured: str = Field("", description="when, in UTC")
+    cached: bool = Field(False, description="nothing ran: every op was measured before")
+    fused: tuple[tuple[int, ...], ...] = Field((), description="sets of ops that one kernel runs")
+    idle: Figures = Field(description="while the other devices did nothing")
+    loaded: Figures | None = Field(None, description="while the other devices ran the same")
+
+    def figures(self, *, loaded: bool) -> Figures:
+        """Those of the wished state, if they were measured, else the other ones."""
+        return self.loaded if loaded and self.loaded is not None else self.idle
+
+
+class ProfileFile(Record):
+    """A profile. All lists per op are in the order of `ops`."""
+
+    format: Literal["placewise-profile"] = "placewise-profile"
+    version: Literal[1] = 1
+    runtime: str
+    runtime_version: str = ""
+    source: SourceRecord | None = Field(None, description="the model file")
+    graph_hash: str = Field("", description="sha256 of the graph's structure and shapes")
+    ops: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    flops: tuple[float, ...] = Field((), description="per op, counted from shapes")
+    bytes: tuple[float, ...] = Field((), description="per op, read and written")
+    classes: tuple[str, ...] = Field((), description="class of op, as in the efficiency of devices")
+    dtypes: tuple[str, ...] = Field((), description="element type of the arithmetic")
+    cluster: ClusterRecord | None = Field(None, description="the devices, with what was assumed of them")
+    devices: tuple[DeviceProfile, ...] = Field(min_length=1)
+    notes: tuple[str, ...] = ()
+    tool: ToolRecord | None = None
+
+    def device(self, name: str) -> DeviceProfile:
+        """The device called `name`. Raises CostError."""
+        for device in self.devices:
+            if device.name == name:
+                return device
+        raise CostError(f"has no times of {name!r}", remedy=f"it has {', '.join(d.name for d in self.devices)}")
+
+
+def save_profile(profile: ProfileFile, path: str | os.PathLike[str]) -> None:
+    """Write a profile, atomically. Raises OutputError."""
+    with naming(path):
+        text = json_bytes(profile)
+    with atomic_write(path, "wb") as file:
+        file.write(text)
+
+
+def load_profile(path: str | os.PathLike[str]) -> ProfileFile:
+    """The profile of a file. Raises CostError, naming the file and the field."""
+    data = read_bytes(path, CostError)
+    with naming(path):
+        profile = checked(ProfileFile, parse_json(data, CostError), CostError)
+        _check(profile)
+    return profile
+
+
+def is_profile(path: str | os.PathLike[str]) -> bool:
+    """Whether a file says at its beginning that it is a profile of ours."""
+    try:
+        with open(path, "rb") as file:
+            start = file.read(_START)
+    except OSError:
+        return False
+    return start.lstrip()[:1] == b"{" and f'"{FORMAT}"'.encode() in start
+
+
+def _check(profile: ProfileFile) -> None:
+    count = len(profile.ops)
+    columns = {name: getattr(profile, name) for name in ("kinds", "flops", "bytes", "classes", "dtypes")}
+    for name, column in columns.items():
+        if column and len(column) != count:
+            raise CostError(f"{name!r} has {len(column)} entries for {count} ops", remedy="profile the model again")
+    if len({device.name for device in profile.devices}) < len(profile.devices):
+        raise CostError("a device is there twice", remedy="profile the model again")
+    for device in profile.devices:
+        for figures in filter(None, (device.idle, device.loaded)):
+            if len(figures.ops) != count:
+                problem = f"has {len(figures.ops)} times for {count} ops"
+                raise CostError(problem, where=device.name, remedy="profile the model again")
+            bad = next((t for t in figures.ops if t is not None and not 0 <= t < float("inf")), None)
+            if bad is not None:
+                raise CostError(f"{bad} is not a time", where=device.name, remedy="profile the model again")
+        if any(not 0 <= op < count for fused in device.fused for op in fused):
+            raise CostError("'fused' names an op that is not there", where=device.name, remedy="profile it again")
