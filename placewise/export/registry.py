@@ -12,9 +12,11 @@ from placewise.export.base import Exporter, ExportInfo, OptionValue, OptionValue
 
 _TARGETS: dict[str, str] = {
     "deepspeed": "placewise.export.deepspeed:DeepspeedExporter",
+    "dot": "placewise.export.dot:DotExporter",
     "llama.cpp": "placewise.export.llama_cpp:LlamaCppExporter",
     "megatron": "placewise.export.megatron:MegatronExporter",
     "tensorflow": "placewise.export.tensorflow:TensorflowExporter",
+    "trace": "placewise.export.trace:TraceExporter",
     "vllm": "placewise.export.vllm:VllmExporter",
 }
 

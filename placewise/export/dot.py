@@ -1,0 +1,152 @@
+"""Graphviz: the graph in the DOT language, a cluster of boxes per device, arrows between devices with their bytes.
+
+A large graph is drawn by scope: ops of one device whose scopes begin alike are one box. Every box says in its
+attribute `comment` which ops it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from urllib.parse import quote, unquote
+
+import numpy as np
+
+from placewise.errors import ExportError
+from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.export.commands import printable
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.simulate import judge
+from placewise.units import format_bytes, format_seconds
+
+FILE = "plan.dot"
+FEWEST = 0.1
+"""Scopes that make fewer boxes than this share of the most that are wanted say too little: runs of ops do it then."""
+_COLOURS = (
+    "#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#ffff99", "#80cdc1", "#dfc27d", "#d9d9d9", "#fccde5",
+)  # fmt: skip
+_CLUSTER = re.compile(r'^  subgraph "cluster_(\d+)" \{')
+_BOX = re.compile(r'^    n\d+ \[.*comment="([^"]*)"\];')
+
+
+class DotExporter:
+    """A directed graph from top to bottom."""
+
+    info = ExportInfo(
+        "dot",
+        writes="a graph in the DOT language",
+        loaded_by="Graphviz 2.42 (dot -Tsvg plan.dot)",
+        verified="parsed by the tool's own code",
+        cannot_say="the order of ops, and replicas of stages",
+        suffix=".dot",
+        options={"most": ExportOption(200, "the most boxes before ops are drawn together, 1 or more")},
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`."""
+        most = int(options["most"])
+        if most < 1:
+            raise ExportError(f"most is {most}", remedy="allow one box or more")
+        projected = Placement(placement.device)
+        label, texts = _boxes(problem, projected.device, most)
+        lines = ["digraph plan {", '  graph [rankdir=TB, fontname="Helvetica"];']
+        lines += ['  node [shape=box, style="filled,rounded", fontname="Helvetica"];', '  edge [color="#555555"];']
+        lines += [*_clusters(problem, projected, label, texts), *_edges(problem, projected.device, label), "}", ""]
+        return Exported({FILE: "\n".join(lines)}, projected)
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`."""
+        index = {name: op for op, name in enumerate(problem.graph.ops.name)}
+        read, device = np.full(problem.n_ops, -1, np.int32), -1
+        for line in str(exported.files[FILE]).splitlines():
+            cluster, box = _CLUSTER.match(line), _BOX.match(line)
+            device = int(cluster[1]) if cluster else device
+            for word in box[1].split() if box else ():
+                op = index.get(unquote(word), -1)
+                if op < 0 or read[op] >= 0:
+                    raise ExportError(f"op {unquote(word)!r} is in two boxes, or is none of the model")
+                read[op] = device
+        return read
+
+
+def _boxes(problem: Problem, device: Ints, most: int) -> tuple[Ints, list[str]]:
+    """The box [n_ops] of every op, by the first op of each, and what stands in them."""
+    graph, count = problem.graph, problem.n_ops
+    if count <= most:
+        return np.arange(count, dtype=np.int32), [
+            f"{name}\n{kind}" for name, kind in zip(graph.ops.name, graph.ops.kind, strict=True)
+        ]
+    words = [re.split(r"[./]", scope) if scope else [] for scope in graph.ops.scope.values]
+    for depth in range(max(map(len, words), default=0), 0, -1):
+        stems = [".".join(parts[:depth]) for parts in words]
+        keys = [(stems[code], place) for code, place in zip(graph.ops.scope.codes.tolist(), device, strict=True)]
+        if len(set(keys)) <= most:
+            if len(set(keys)) >= FEWEST * most:
+                return _numbered(keys)
+            break
+    return _numbered(_runs(problem, device, most))
+
+
+def _runs(problem: Problem, device: Ints, most: int) -> list[tuple[str, int]]:
+    """Ops of a device in order, so many together that there are at most `most` boxes."""
+    names, size = problem.graph.ops.name, -(-problem.n_ops // max(most - problem.n_devices, 1))
+    found: list[tuple[str, int]] = [("", 0)] * problem.n_ops
+    for place in np.unique(device).tolist():
+        ops = np.flatnonzero(device == place).tolist()
+        for start in range(0, len(ops), size):
+            some = ops[start : start + size]
+            text = names[some[0]] if len(some) == 1 else f"{names[some[0]]} … {names[some[-1]]}"
+            for op in some:
+                found[op] = (text, place)
+    return found
+
+
+def _numbered(keys: Sequence[tuple[str, int]]) -> tuple[Ints, list[str]]:
+    number: dict[tuple[str, int], int] = {}
+    label = np.array([number.setdefault(key, len(number)) for key in keys], np.int32)
+    ops = np.bincount(label).tolist()
+    return label, [f"{text or 'no scope'}\n{ops[box]} ops" for box, (text, _) in enumerate(number)]
+
+
+def _clusters(problem: Problem, placement: Placement, label: Ints, texts: Sequence[str]) -> Iterator[str]:
+    device, names = placement.device, problem.graph.ops.name
+    members: list[list[str]] = [[] for _ in texts]
+    for name, box in zip(names, label.tolist(), strict=True):
+        members[box].append(quote(name, safe="/:._-"))
+    home = np.zeros(len(texts), np.int32)
+    home[label] = device
+    for place, use in enumerate(judge(problem, placement).devices):
+        about = f"{use.device}\n{format_seconds(use.load)} of work, {format_bytes(use.peak)}"
+        colour = _COLOURS[place % len(_COLOURS)]
+        yield f'  subgraph "cluster_{place}" {{'
+        yield f'    graph [label="{_text(about)}", style=rounded, color="{colour}"];'
+        for box in np.flatnonzero(home == place).tolist():
+            named = f'label="{_text(texts[box])}", fillcolor="{colour}", comment="{" ".join(members[box])}"'
+            yield f"    n{box} [{named}];"
+        yield "  }"
+
+
+def _edges(problem: Problem, device: Ints, label: Ints) -> Iterator[str]:
+    graph = problem.graph
+    total: dict[tuple[int, int], int] = {}
+    crosses: set[tuple[int, int]] = set()
+    for tensor in range(graph.n_tensors):
+        maker = int(graph.tensors.producer[tensor])
+        if maker < 0:
+            continue
+        users = graph.consumers_of(tensor)
+        for target in dict.fromkeys(label[users].tolist()):
+            pair = (int(label[maker]), target)
+            if pair[0] != target:
+                total[pair] = total.get(pair, 0) + max(int(graph.tensors.bytes[tensor]), 0)
+        crosses |= {(int(label[maker]), int(label[user])) for user in users if device[user] != device[maker]}
+    for (source, target), nbytes in total.items():
+        more = f' [label="{format_bytes(nbytes)}", color="#cc0000", penwidth=2]' if (source, target) in crosses else ""
+        yield f"  n{source} -> n{target}{more};"
+
+
+def _text(text: str) -> str:
+    lines = (printable(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
+    return "\\n".join(lines)
