@@ -29,6 +29,11 @@ def dtype_name(element_type: int) -> str:
     return _DTYPES.get(element_type, "unknown")
 
 
+def element_type(dtype: str) -> int:
+    """The ONNX element type of a name of ours. Every name but ``"unknown"`` has one."""
+    return next(code for code, name in _DTYPES.items() if name == dtype)
+
+
 def dtype_of(kind: onnx.TypeProto | None) -> str:
     """The element type of a tensor type; ``"unknown"`` for sequences, maps and missing types."""
     return dtype_name(kind.tensor_type.elem_type) if kind is not None and kind.HasField("tensor_type") else "unknown"

@@ -1,0 +1,87 @@
+"""cut(): a placement → pieces, and each piece → a sub-model of its own. Here the judge and the model file meet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from placewise.errors import InputError
+from placewise.model.columns import Floats
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.readers.onnx import read_onnx
+from placewise.readers.onnx.parts import ANYWHERE, Part, kinds_of, parts_of
+from placewise.readers.onnx.whole import load_whole
+from placewise.simulate import judge
+from placewise.transform.joining import joined
+from placewise.transform.pieces import Pieces, cut_by_changes, cut_by_time, pieces_of
+
+How = Literal["operator", "calls", "few"]
+"""How a placement is cut: as `operator` execution has it (`cut_by_time`), into the calls of the placement, or into as
+few pieces as do not wait for each other in a circle."""
+
+
+def cut(
+    problem: Problem, placement: Placement, how: str = "", *, hand_over: float = 0.0, overhead: float = 0.0
+) -> Pieces:
+    """The pieces of a placement.
+
+    Unless `how` says it, latency is cut as its execution has it, and throughput into few. Pieces of `operator`
+    execution are joined again where the makespan holds with `hand_over` seconds from device to device and `overhead`
+    per piece. Raises InputError for an unknown way, PlanError for calls that wait for each other in a circle.
+    """
+    objective, graph, device = problem.objective, problem.graph, placement.device
+    usual = {"operator": "operator", "subgraph": "calls", "sequential": "few"}[objective.execution]
+    how = how or ("few" if objective.kind == "throughput" else usual)
+    if how not in get_args(How):
+        raise InputError(f"there is no way {how!r} to cut pieces", remedy=f"choose from {', '.join(get_args(How))}")
+    if how == "calls" and placement.call is not None:
+        return pieces_of(graph, device, placement.call)
+    if how == "operator":
+        start = _starts(problem, placement)
+        pieces = pieces_of(graph, device, cut_by_time(graph, device, start), start)
+        return joined(problem, pieces, hand_over=hand_over, overhead=overhead)
+    return joined(problem, pieces_of(graph, device, cut_by_changes(graph, device)), few=True)
+
+
+def sub_models(graph: Graph, pieces: Pieces) -> tuple[list[Part], tuple[str, ...]]:
+    """The sub-model of every piece, empty where all its ops are constants, and notes. Raises InputError and its kin.
+
+    The model is the ONNX file that the graph's source names, with its weights, and random ones where it has none.
+    """
+    source = graph.source
+    if source is None or source.format != "onnx" or graph.ops.backward.any():
+        what = "a training graph" if graph.ops.backward.any() else "this model"
+        raise InputError(f"{what} is no ONNX file that can be cut", remedy="give an ONNX model for inference")
+    dims = source.options.get("dims", {})
+    raw = read_onnx(Path(source.path), dims=dims).graph
+    if raw.source is None or raw.source.sha256 != source.sha256:
+        raise InputError(
+            "the file is not what it was when the plan was made", where=source.path, remedy="plan it again"
+        )
+    model, notes = load_whole(Path(source.path), dims)
+    return parts_of(model, owners(graph, pieces, raw), kinds_of(raw)), notes
+
+
+def owners(graph: Graph, pieces: Pieces, raw: Graph) -> list[int]:
+    """The piece of each node of the file, which the raw view counts; constants and what folding removed go anywhere."""
+    owner = [ANYWHERE] * raw.n_ops
+    for op in range(graph.n_ops):
+        owner[graph.ops.origin[op][0]] = int(pieces.piece[op])
+    for op in np.flatnonzero(raw.ops.kind.equals("Constant")).tolist():
+        if not any(raw.tensors.output[tensor] for tensor in raw.outputs_of(op)):
+            owner[raw.ops.origin[op][0]] = ANYWHERE
+    return owner
+
+
+def _starts(problem: Problem, placement: Placement) -> Floats:
+    """When each op starts in `operator` execution, as the judge has it."""
+    operator = problem.with_(objective=replace(problem.objective, kind="latency", execution="operator"))
+    timeline = judge(operator, placement).timeline
+    if timeline is None or not np.isfinite(timeline.start).all():
+        raise InputError("some op cannot run where the placement puts it", remedy="judge the placement first")
+    return timeline.start

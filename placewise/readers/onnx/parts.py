@@ -1,0 +1,156 @@
+"""An ONNX model in parts: sub-models that together compute what the whole does, each node in one of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx.numpy_helper
+
+from placewise.errors import ModelFileError
+from placewise.model.graph import Graph
+from placewise.readers.onnx.structure import in_order, reads
+from placewise.readers.onnx.types import element_type
+
+Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Element type and shape of values by name; −1 for a dimension that is unknown."""
+
+ANYWHERE = -1
+"""The part of a node that is computed in every part that needs it."""
+
+_OLDEST_IR = 4  # since then a weight need not be listed among the inputs
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """A sub-model; the names of what it is given by others and of what others, or the user, get from it.
+
+    `weight_bytes` is the size of its weights.
+    """
+
+    model: onnx.ModelProto
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+    weight_bytes: int
+
+
+def kinds_of(raw: Graph) -> Kinds:
+    """The kinds of all values between the ops of a raw view."""
+    tensors = raw.tensors
+    return {
+        name: (tensors.dtype_name(row), tuple(map(int, tensors.shape[row]))) for row, name in enumerate(tensors.name)
+    }
+
+
+def parts_of(model: onnx.ModelProto, owner: Sequence[int], kinds: Kinds) -> list[Part]:
+    """The sub-models of a model whose node i belongs to part ``owner[i]``; `kinds` are those of its values.
+
+    Nodes that belong `ANYWHERE` (their results are the same everywhere: constants, arithmetic on weights and shapes,
+    identities) are repeated in the parts that need them; instead of reading a tensor for its shape, a part has the
+    shape as a constant. A part without nodes of its own is empty. Raises ModelFileError where parts would hand over
+    anything but tensors.
+    """
+    whole = _Whole.of(model, owner, kinds)
+    drafts = [_gathered(whole, part) for part in range(max(owner, default=-1) + 1)]
+    wanted = {name for draft in drafts for name in draft.reads} | {value.name for value in model.graph.output}
+    return [_built(whole, draft, wanted) for draft in drafts]
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    """The model with tables: who makes a value, which values are weights, and the nodes in topological order."""
+
+    model: onnx.ModelProto
+    owner: Sequence[int]
+    kinds: Kinds
+    nodes: list[onnx.NodeProto]
+    turn: list[int]
+    maker: dict[str, int]
+    weights: dict[str, onnx.TensorProto | onnx.SparseTensorProto]
+
+    @classmethod
+    def of(cls, model: onnx.ModelProto, owner: Sequence[int], kinds: Kinds) -> _Whole:
+        graph, nodes = model.graph, list(model.graph.node)
+        place = {id(node): turn for turn, node in enumerate(in_order(nodes))}
+        maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
+        weights = {tensor.name: tensor for tensor in graph.initializer}
+        weights |= {sparse.values.name: sparse for sparse in graph.sparse_initializer}
+        return cls(model, owner, kinds, nodes, [place[id(node)] for node in nodes], maker, weights)
+
+
+@dataclass(slots=True)
+class _Draft:
+    """What a part holds: nodes of its own and all its nodes, weights, shapes as constants, and what it reads."""
+
+    own: list[int]
+    nodes: set[int]
+    weights: dict[str, None]
+    shapes: dict[str, onnx.TensorProto]
+    reads: dict[str, None]
+
+
+def _gathered(whole: _Whole, part: int) -> _Draft:
+    own = [index for index, owner in enumerate(whole.owner) if owner == part]
+    draft = _Draft(own, set(own), {}, {}, {})
+    todo = own[::-1]
+    while todo:
+        for name in filter(None, reads(whole.nodes[todo.pop()])):
+            index = whole.maker.get(name, -1)
+            if name in whole.weights:
+                draft.weights[name] = None
+            elif index < 0 or whole.owner[index] not in (part, ANYWHERE):
+                draft.reads[name] = None
+            elif index not in draft.nodes:
+                shape = _known_shape(whole, whole.nodes[index])
+                if shape is None:
+                    draft.nodes.add(index)
+                    todo.append(index)
+                else:
+                    draft.shapes[name] = onnx.numpy_helper.from_array(shape, name)
+    return draft
+
+
+def _known_shape(whole: _Whole, node: onnx.NodeProto) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
+    """What a Shape or Size gives, if it is known."""
+    if node.domain or node.op_type not in ("Shape", "Size"):
+        return None
+    _, shape = whole.kinds.get(node.input[0], ("", (-1,)))
+    if node.input[0] in whole.weights or min(shape, default=0) < 0:
+        return None
+    if node.op_type == "Size":
+        return np.array(math.prod(shape), np.int64)
+    ends = {attribute.name: attribute.i for attribute in node.attribute}
+    return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)
+
+
+def _built(whole: _Whole, draft: _Draft, wanted: set[str]) -> Part:
+    made = [name for index in draft.own for name in whole.nodes[index].output if name in wanted]
+    model = onnx.ModelProto(ir_version=max(whole.model.ir_version, _OLDEST_IR), producer_name="placewise")
+    model.opset_import.extend(whole.model.opset_import)
+    graph = model.graph
+    graph.name = whole.model.graph.name or "graph"
+    graph.node.extend(whole.nodes[index] for index in sorted(draft.nodes, key=whole.turn.__getitem__))
+    for name in draft.weights:
+        weight = whole.weights[name]
+        is_sparse = isinstance(weight, onnx.SparseTensorProto)
+        (graph.sparse_initializer if is_sparse else graph.initializer).append(weight)
+    weight_bytes = sum(tensor.ByteSize() for tensor in (*graph.initializer, *graph.sparse_initializer))
+    graph.initializer.extend(draft.shapes.values())
+    graph.input.extend(_values(draft.reads, whole.kinds))
+    graph.output.extend(_values(made, whole.kinds))
+    return Part(model, tuple(draft.reads), tuple(made), weight_bytes)
+
+
+def _values(names: Iterable[str], kinds: Kinds) -> Iterable[onnx.ValueInfoProto]:
+    for name in names:
+        dtype, shape = kinds.get(name, ("unknown", ()))
+        if dtype == "unknown":
+            raise ModelFileError(
+                f"{name!r} would be handed over between parts of the model, and is no tensor of a known type",
+                remedy="keep the ops that make and read it together",
+            )
+        dims = [None if dim < 0 else dim for dim in shape]
+        yield onnx.helper.make_tensor_value_info(name, element_type(dtype), dims)
