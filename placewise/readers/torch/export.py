@@ -6,18 +6,20 @@ import functools
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.export import ExportedProgram
 
 from placewise.readers.torch.example import Example, faked, tensors_in
 from placewise.readers.torch.listing import Listing
 from placewise.readers.torch.program import listing_of
 
+T = TypeVar("T")
 LONGEST_REASON = 160
 _INSIDE = "module"
 """What the module is called inside a `_Flat`."""
@@ -30,13 +32,28 @@ def exported(example: Example, dims: Mapping[str, int]) -> tuple[Listing | None,
     a CPU in name only first, where it is laid out in memory as it would be with data. `dims` are sizes that depend
     on data (``u0``).
     """
+
+    def listed(program: ExportedProgram, attempt: _Attempt) -> Listing:
+        listing = listing_of(program, dims)
+        return _without_prefix(listing) if attempt.flat else listing
+
+    return _first(example, listed)
+
+
+def exported_program(example: Example) -> tuple[ExportedProgram | None, str]:
+    """The program that `exported` lists, or None and the reason why there is none."""
+    return _first(example, lambda program, _: program)
+
+
+def _first(example: Example, use: Callable[[ExportedProgram, _Attempt], T]) -> tuple[T | None, str]:
+    """What `use` makes of the first program that it can take, or None and why the first attempt failed."""
     reasons: list[str] = []
     with _quiet():
         for attempt in _ATTEMPTS:
             if (attempt.on_cpu and not example.is_meta) or (attempt.flat and not _is_about_results(reasons)):
                 continue
             try:
-                return _exported(faked(example) if attempt.on_cpu else example, attempt, dims), ""
+                return use(_exported(faked(example) if attempt.on_cpu else example, attempt), attempt), ""
             except Exception as error:  # torch.export reports through many unrelated types
                 reasons.append(_reason(error))
     return None, reasons[0]
@@ -59,12 +76,10 @@ def _is_about_results(reasons: list[str]) -> bool:
     return any("output" in reason for reason in reasons)
 
 
-def _exported(example: Example, attempt: _Attempt, dims: Mapping[str, int]) -> Listing:
+def _exported(example: Example, attempt: _Attempt) -> ExportedProgram:
     module = _Flat(example.module) if attempt.flat else example.module
     with torch.no_grad():
-        program = torch.export.export(module, example.args, dict(example.kwargs), strict=attempt.strict)
-    listing = listing_of(program, dims)
-    return _without_prefix(listing) if attempt.flat else listing
+        return torch.export.export(module, example.args, dict(example.kwargs), strict=attempt.strict)
 
 
 class _Flat(nn.Module):

@@ -1,0 +1,194 @@
+"""An exported program cut into modules: each has some of its calls, with the weights put back.
+
+This module needs PyTorch and nothing else, so that it can go along with an export.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import fx, nn
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+
+Device = str | torch.device
+_ASSERTIONS = ("_assert", "_functional_assert", "sym_constrain_range", "_functional_sym_constrain_range", "_print")
+
+
+class Piece(NamedTuple):
+    """A module of some calls: it takes the values `reads` in order, and returns a tuple of the values `makes`."""
+
+    module: fx.GraphModule
+    reads: tuple[str, ...]
+    makes: tuple[str, ...]
+
+
+def is_item(node: fx.Node) -> bool:
+    """Whether a node takes one result of several: such a node is no call of its own, here as in a saved archive."""
+    return getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.meta.get("val"), (int, float))
+
+
+def calls_of(program: ExportedProgram) -> list[fx.Node]:
+    """The calls of a program; the place of a call in this list is its number in the archive (`origin`)."""
+    return [node for node in program.graph.nodes if node.op == "call_function" and not is_item(node)]
+
+
+def steps_of(program: ExportedProgram) -> list[fx.Node]:
+    """The nodes that a run needs, in order: no assertions, and nothing whose result nobody reads."""
+    needed: set[fx.Node] = {node for node in program.graph.nodes if node.op == "output"}
+    steps = []
+    for node in reversed(program.graph.nodes):
+        if node in needed or (node.op == "call_function" and writes_of(node)):
+            needed.update(node.all_input_nodes)
+            if node.op == "call_function":
+                steps.append(node)
+    return steps[::-1]
+
+
+def writes_of(node: fx.Node) -> list[fx.Node]:
+    """The values that a call writes to in place."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or _is_assertion(node):
+        return []
+    places = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
+    return [found for argument in places for found in _given(node, schema, argument)]
+
+
+def views_of(node: fx.Node) -> list[fx.Node]:
+    """The values whose memory the results of a call may share."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None:
+        return node.all_input_nodes[:1] if is_item(node) else []
+    return [found for item in schema.arguments if item.alias_info for found in _given(node, schema, item)]
+
+
+def weights_of(program: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Parameters, buffers and constants by the name of the value that stands for them. Raises ValueError."""
+    held: dict[str, torch.Tensor] = {}
+    for spec in program.graph_signature.input_specs:
+        if spec.kind == InputKind.USER_INPUT:
+            continue
+        data = program.state_dict.get(spec.target or "", program.constants.get(spec.target or ""))
+        if not isinstance(data, torch.Tensor):
+            raise ValueError(f"{spec.arg.name!r} is not a tensor but a {type(data).__name__}")
+        held[spec.arg.name] = data.detach()
+    return held
+
+
+def inputs_of(program: ExportedProgram) -> list[str]:
+    """The names of the program's own inputs, in order."""
+    return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
+
+
+def outputs_of(program: ExportedProgram) -> list[str]:
+    """The values that the program returns, each once; constants are none."""
+    kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
+    specs = [spec for spec in program.graph_signature.output_specs if spec.kind in kinds]
+    values = {node.name for node in program.graph.nodes}
+    return list(dict.fromkeys(spec.arg.name for spec in specs if getattr(spec.arg, "name", None) in values))
+
+
+def piece_of(
+    program: ExportedProgram,
+    nodes: Sequence[fx.Node],
+    makes: Sequence[str],
+    held: Mapping[str, torch.Tensor],
+    *,
+    device: Device,
+    reads: Sequence[str] = (),
+    moved: dict[tuple[str, str], torch.Tensor] | None = None,
+) -> Piece:
+    """A module of `nodes`, in this order, on `device`.
+
+    Values that `held` has are put into it; the others that it needs are its inputs, those of `reads` first, in this
+    order. `moved` remembers what is on a device already, so that pieces share their weights.
+    """
+    graph, root, moved = fx.Graph(), nn.Module(), {} if moved is None else moved
+    known: dict[fx.Node, fx.Node] = {}
+    named, inside = {node.name: node for node in program.graph.nodes}, set(nodes)
+    needed = [found for node in nodes for found in node.all_input_nodes if found not in inside]
+    needed += [named[name] for name in makes if named[name] not in inside]
+    taken = [named[name] for name in reads]
+    taken += [node for node in needed if node.op != "get_attr" and node.name not in held]
+    for node in dict.fromkeys(taken):
+        known[node] = graph.placeholder(node.name)
+    for node in dict.fromkeys(needed):
+        if node in known:
+            continue
+        if node.op == "get_attr":
+            put = _on(copy.deepcopy(_attribute(program.graph_module, str(node.target))), device)
+        elif (node.name, str(device)) in moved:
+            put = moved[node.name, str(device)]
+        else:
+            put = moved[node.name, str(device)] = held[node.name].to(device)
+        name = f"held_{len(known)}"
+        root.register_buffer(name, put) if isinstance(put, torch.Tensor) else setattr(root, name, put)
+        known[node] = graph.get_attr(name)
+    for node in nodes:
+        made = graph.node_copy(node, known.__getitem__)
+        made.args, made.kwargs = _there(made.args, device), _there(made.kwargs, device)
+        known[node] = made
+    graph.output(tuple(known[named[name]] for name in makes))
+    return Piece(fx.GraphModule(root, graph), tuple(node.name for node in dict.fromkeys(taken)), tuple(makes))
+
+
+def stage_of(program: ExportedProgram, stages: Mapping[str, int], place: int, *, device: Device) -> Piece:
+    """The module of the stage `place`; `stages` says in which stage each step runs, by its name.
+
+    A stage takes all that it or a later one needs, and hands on what later ones need: values pass through. The first
+    takes the program's inputs, the last gives its outputs. Raises ValueError where a value would have to go backwards.
+    """
+    held, last = weights_of(program), max(stages.values(), default=0)
+    made = dict.fromkeys(inputs_of(program), 0)
+    until = dict.fromkeys(outputs_of(program), last)
+    steps = steps_of(program)
+    for node in steps:
+        made[node.name] = stages[node.name]
+        for read in node.all_input_nodes:
+            until[read.name] = max(until.get(read.name, 0), stages[node.name])
+            if made.get(read.name, 0) > stages[node.name]:
+                raise ValueError(f"{node.name!r} is in an earlier stage than {read.name!r}, which it reads")
+
+    def handed_on(by: int) -> list[str]:
+        return [name for name in made if made[name] <= by < until.get(name, 0)]
+
+    reads = inputs_of(program) if place == 0 else handed_on(place - 1)
+    makes = outputs_of(program) if place == last else handed_on(place)
+    nodes = [node for node in steps if stages[node.name] == place]
+    return piece_of(program, nodes, makes, held, device=device, reads=reads)
+
+
+def _given(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
+    place = next(place for place, other in enumerate(schema.arguments) if other.name == argument.name)
+    value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in items if isinstance(item, fx.Node)]
+
+
+def _is_assertion(node: fx.Node) -> bool:
+    name = str(getattr(node.target, "_schema", node.target)).partition("::")[2]
+    return name.startswith(_ASSERTIONS)
+
+
+def _attribute(module: Any, path: str) -> Any:
+    for part in path.split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _there(value: Any, device: Device) -> Any:
+    """Arguments in which every device that was traced is `device`."""
+    return fx.node.map_aggregate(value, lambda item: torch.device(device) if isinstance(item, torch.device) else item)
+
+
+def _on(body: Any, device: Device) -> Any:
+    """A body of calls for a device."""
+    if isinstance(body, fx.GraphModule):
+        for module in body.modules():
+            for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
+                node.args, node.kwargs = _there(node.args, device), _there(node.kwargs, device)
+        body.recompile()
+    return body.to(device) if isinstance(body, (nn.Module, torch.Tensor)) else body

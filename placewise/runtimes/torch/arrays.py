@@ -1,0 +1,30 @@
+"""Numpy arrays ↔ tensors of PyTorch, element types that numpy itself does not have included."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from placewise.readers.torch.dtypes import dtype_name
+from placewise.runtimes.inputs import numpy_dtype
+
+
+def tensor_of(array: npt.NDArray[Any]) -> torch.Tensor:
+    """A tensor with the values of an array, in memory of its own."""
+    array = np.array(array, order="C")
+    if array.dtype.kind in "fiubc":
+        return torch.from_numpy(array)
+    found = getattr(torch, str(array.dtype))  # bfloat16, float8_e4m3fn, float8_e5m2
+    return torch.from_numpy(array.view(f"u{array.dtype.itemsize}")).view(found)
+
+
+def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """An array with the values of a tensor in host memory."""
+    dtype = numpy_dtype(dtype_name(tensor.dtype))
+    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if dtype.kind in "fiubc":
+        return np.array(tensor.numpy())
+    return np.array(tensor.view(torch.uint8).numpy()).view(dtype).reshape(tensor.shape)
