@@ -1,0 +1,1 @@
+"""OpenVINO's HETERO: one process, several devices of OpenVINO, the pieces of one sample one after another."""
