@@ -90,6 +90,7 @@ def merged_weights(graph: Graph, label: Ints, op: Ints) -> Held:
         dtype=graph.weights.dtype[example],
         shape=Ragged.empty(len(first)),
         storage=frozen(np.arange(len(first)), np.int32),
+        trainable=graph.weights.trainable[example],
     )
     uses = sets.take(first)
     return Held(weights, np.repeat(np.arange(len(first)), np.diff(uses.offsets)), reader[uses.values])

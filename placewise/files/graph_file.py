@@ -55,6 +55,7 @@ class GraphHeader(Record):
     dtypes: tuple[str, ...] = Field(description="names of the codes in the columns called dtype")
     source: SourceRecord | None = None
     phases: tuple[PhaseRecord, ...] = Field((), description="none, or those that the column ops.phase indexes")
+    frozen: bool = Field(False, description="whether the column weights.trainable is there; without it all train")
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -93,7 +94,10 @@ def graph_parts(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
         dtypes=DTYPES,
         source=source_record(graph.source),
         phases=tuple(PhaseRecord(name=phase.name, repeats=phase.repeats) for phase in graph.phases),
+        frozen=not graph.weights.trainable.all(),
     )
+    if header.frozen:
+        arrays["weights.trainable"] = graph.weights.trainable
     if graph.phases:
         arrays["ops.phase"] = ops.phase
     return header, arrays
@@ -124,11 +128,18 @@ def graph_of(header: GraphHeader, arrays: Arrays) -> Graph:
         name=arrays.strings("weights.name", n_weights),
         dtype=_dtype(arrays, "weights", n_weights, codes),
         shape=arrays.ragged("weights.shape", n_weights),
+        trainable=_trainable(header, arrays),
         **_plain_columns(arrays, "weights", n_weights),
     )
     edges, weight_edges = _edges(arrays, "edges"), _edges(arrays, "weight_edges")
     phases = tuple(Phase(phase.name, phase.repeats) for phase in header.phases)
     return Graph(ops, tensors, weights, edges, weight_edges, _source(header.source), phases)
+
+
+def _trainable(header: GraphHeader, arrays: Arrays) -> Array:
+    if not header.frozen:
+        return np.ones(header.n_weights, np.bool_)
+    return arrays.take("weights.trainable", np.bool_, header.n_weights)
 
 
 def source_record(source: Source | None) -> SourceRecord | None:

@@ -80,6 +80,7 @@ class GraphBuilder:
         self._tensor_shape = _Shapes()
         self._weight_name: list[str] = []
         self._weight_bytes, self._weight_dtype, self._storage = array("q"), array("b"), array("i")
+        self._trainable = array("b")
         self._weight_shape = _Shapes()
         self._edges = (array("i"), array("i"), array("i"))
         self._weight_edges = (array("i"), array("i"), array("i"))
@@ -154,7 +155,14 @@ class GraphBuilder:
         return number
 
     def add_weight(
-        self, name: str, *, shape: Sequence[int], dtype: str, nbytes: int | None = None, storage: int | None = None
+        self,
+        name: str,
+        *,
+        shape: Sequence[int],
+        dtype: str,
+        nbytes: int | None = None,
+        storage: int | None = None,
+        trainable: bool = True,
     ) -> int:
         """Add a weight and return its id; give tied weights the same `storage` id (default: its own)."""
         number = len(self._weight_name)
@@ -163,6 +171,7 @@ class GraphBuilder:
         self._weight_dtype.append(dtype_code(dtype))
         self._weight_shape.add(shape)
         self._storage.append(number if storage is None else storage)
+        self._trainable.append(trainable)
         return number
 
     def add_edge(self, tensor: int, consumer: int, position: int | None = None) -> None:
@@ -225,6 +234,7 @@ class GraphBuilder:
                 dtype=np.frombuffer(self._weight_dtype, np.int8),
                 shape=self._weight_shape.column(),
                 storage=np.frombuffer(self._storage, np.int32),
+                trainable=np.frombuffer(self._trainable, np.int8).astype(np.bool_),
             ),
             edges=_sorted_edges(tensor_rank[value] if len(value) else value, consumer, position, rank),
             weight_edges=_sorted_edges(*_columns(self._weight_edges), rank),

@@ -135,16 +135,20 @@ class Tensors:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weights:
-    """One row per weight; tied weights share a `storage` id and are held once per device."""
+    """One row per weight; tied weights share a `storage` id and are held once per device.
+
+    `trainable` is false for what training leaves as it is: buffers, constants, parameters that the model freezes.
+    """
 
     name: tuple[str, ...]
     bytes: Longs
     dtype: Bytes8
     shape: Ragged
     storage: Ints
+    trainable: Bools
 
     def __post_init__(self) -> None:
-        dtypes = {"bytes": np.int64, "dtype": np.int8, "storage": np.int32}
+        dtypes = {"bytes": np.int64, "dtype": np.int8, "storage": np.int32, "trainable": np.bool_}
         _freeze(self, dtypes, len(self.name), "weight")
 
     def __len__(self) -> int:

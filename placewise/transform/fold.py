@@ -352,6 +352,9 @@ def _take_weights(graph: Graph, plan: _Plan, fresh: Longs, rows: Longs) -> Weigh
         dtype=np.concatenate((weights.dtype, dtype.astype(np.int8)))[rows],
         shape=shapes.take(rows),
         storage=storage[rows],
+        trainable=np.concatenate((weights.trainable, np.where(origin >= 0, weights.trainable[origin], True)))[rows]
+        if len(weights)
+        else np.ones(len(rows), np.bool_),
     )
 
 

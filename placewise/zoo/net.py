@@ -68,7 +68,7 @@ class Net:
         """A number that is no parameter: a weight without dimensions, one per number."""
         found = self._constants.get(value)
         if found is None:
-            number = self.builder.add_weight(f"constant.{value:g}", shape=(), dtype=self.dtype)
+            number = self.builder.add_weight(f"constant.{value:g}", shape=(), dtype=self.dtype, trainable=False)
             found = self._constants[value] = Weight(number, ())
         return found
 

@@ -112,7 +112,12 @@ class _Draft:
                 self.names.add(own)
                 storage = self.storage.setdefault((phase, int(weights.storage[weight])), len(self.weights))
                 self.weights[key] = self.builder.add_weight(
-                    own, shape=shape, dtype=dtype, nbytes=int(weights.bytes[weight]), storage=storage
+                    own,
+                    shape=shape,
+                    dtype=dtype,
+                    nbytes=int(weights.bytes[weight]),
+                    storage=storage,
+                    trainable=bool(weights.trainable[weight]),
                 )
             found.append(self.weights[key])
         return found

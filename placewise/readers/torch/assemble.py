@@ -68,6 +68,7 @@ def _add_parameters(draft: _Draft) -> None:
                 shape=meta.shape,
                 dtype=meta.dtype,
                 storage=storages.setdefault(parameter.storage, number),
+                trainable=parameter.trainable,
             )
         draft.weights[parameter.value] = by_name[parameter.name]
         draft.root[parameter.value] = f"storage {storages[parameter.storage]}"

@@ -53,11 +53,15 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A value that is a parameter, buffer or constant: `name` in the model, `storage` equal where two share memory."""
+    """A value that is a parameter, buffer or constant: `name` in the model, `storage` equal where two share memory.
+
+    `trainable` is true for parameters that want a gradient.
+    """
 
     value: str
     name: str
     storage: object
+    trainable: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,7 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
         if spec.kind == InputKind.USER_INPUT and _is_tensor(placeholders.get(name)):
             inputs.append(name)
         elif spec.kind in (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR):
-            weights.append((name, spec.target or name))
+            weights.append((name, spec.target or name, spec.kind == InputKind.PARAMETER))
     shapes = {
         spec.arg.name: _sizes_of(placeholders.get(spec.arg.name))
         for spec in signature.input_specs
@@ -64,7 +64,15 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
     data = {**program.constants, **program.state_dict}
     return Listing(
         metas=body.metas,
-        parameters=tuple(Parameter(name, target, storage_of(data.get(target), target)) for name, target in weights),
+        parameters=tuple(
+            Parameter(
+                name,
+                target,
+                storage_of(data.get(target), target),
+                is_parameter and bool(getattr(data.get(target), "requires_grad", True)),
+            )
+            for name, target, is_parameter in weights
+        ),
         inputs=tuple(inputs),
         calls=body.calls,
         outputs=tuple(_names(signature.output_specs, OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)),

@@ -116,7 +116,8 @@ class _Notes:
 
     def _add_weight(self, name: str, tensor: torch.Tensor) -> str:
         value = self.add(f"p_{name}", tensor)
-        self.parameters.append(Parameter(value, name, storage_of(tensor, id(tensor))))
+        trains = isinstance(tensor, nn.Parameter) and tensor.requires_grad
+        self.parameters.append(Parameter(value, name, storage_of(tensor, id(tensor)), trains))
         return value
 
     def name_of(self, tensor: torch.Tensor) -> str:

@@ -37,7 +37,9 @@ def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str,
         ((kind, content),) = spec.items()
         if kind in _WEIGHTS:
             name, value = content[_WEIGHTS[kind]], content["arg"]["name"]
-            parameters.append(Parameter(value, name, _storage(name, weights.get(name))))
+            entry = weights.get(name)
+            trains = kind == "parameter" and (entry is None or bool(entry["tensor_meta"].get("requires_grad", True)))
+            parameters.append(Parameter(value, name, _storage(name, entry), trains))
         elif kind == "user_input" and "as_tensor" in content["arg"]:
             inputs.append(content["arg"]["as_tensor"]["name"])
     shapes = {name: [_size(size) for size in graph["tensor_values"][name]["sizes"]] for name in inputs}

@@ -35,8 +35,8 @@ class Flow:
 def flow_of(graph: Graph, frozen: Sequence[str] = ()) -> Flow:
     """Where gradients can flow in a forward graph; weights whose name matches a pattern of `frozen` do not train.
 
-    A weight trains if it is of floating point (or of unknown type) and an op uses it where a gradient can flow to and
-    models do not have constants (`constants.py`). Tied weights train together.
+    A weight trains if the model lets it, it is of floating point (or of unknown type) and an op uses it where a
+    gradient can flow to and models do not have constants (`constants.py`). Tied weights train together.
     """
     tensors, weights = _values(graph.tensors, False), _values(graph.weights, True)
     arguments = _arguments(graph, tensors, weights)
@@ -68,8 +68,10 @@ def _trained(
         for at, value in ((at, of[at]) for at in places)
         if value.is_weight and not is_constant(kind, at, value, scores=op in scores)
     }
+    trainable = graph.weights.trainable.tolist()
     return [
         storage[value.number] in used
+        and trainable[value.number]
         and _is_floating(value)
         and not is_buffer(names[value.number])
         and not any(pattern.search(names[value.number]) for pattern in frozen)

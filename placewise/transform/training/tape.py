@@ -192,7 +192,7 @@ class Tape:
         for number, name in enumerate(weights.name):
             builder.add_weight(
                 name, shape=weights.shape[number], dtype=weights.dtype_name(number), nbytes=int(weights.bytes[number]),
-                storage=int(weights.storage[number]),
+                storage=int(weights.storage[number]), trainable=bool(weights.trainable[number]),
             )  # fmt: skip
         for edges, use in ((graph.edges, builder.add_edge), (graph.weight_edges, builder.use_weight)):
             for row in zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True):
