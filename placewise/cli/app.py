@@ -9,9 +9,11 @@ import typer
 from placewise.cli.compare import compare
 from placewise.cli.devices import devices
 from placewise.cli.execute import run
+from placewise.cli.export import export
 from placewise.cli.inspect import inspect
 from placewise.cli.place import place
 from placewise.cli.price import check, simulate
+from placewise.cli.profile import profile
 from placewise.cli.zoo import app as zoo
 
 app = typer.Typer(
@@ -21,7 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (place, inspect, check, simulate, compare, devices, run):
+for command in (place, inspect, check, simulate, compare, devices, run, export, profile):
     app.command()(command)
 app.add_typer(zoo, name="zoo")
 

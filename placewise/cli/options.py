@@ -204,6 +204,26 @@ def bindings(texts: list[str] | None) -> dict[str, str]:
     return found
 
 
+def typed(texts: list[str] | None) -> dict[str, Any]:
+    """``["max_ideals=1000"]`` → {"max_ideals": 1000}: whole numbers, numbers, true and false, else text."""
+    found: dict[str, Any] = {}
+    for text in texts or []:
+        name, sign, value = text.partition("=")
+        if not sign:
+            raise InputError(f"--option {text!r} has no '='", remedy="write it like --option max_ideals=100000")
+        found[name] = {"true": True, "false": False}.get(value.lower(), _number(value))
+    return found
+
+
+def _number(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
 def _rules(texts: list[str] | None, option: str) -> tuple[Rule, ...] | None:
     """Every rule, in order; None if none is given."""
     from placewise.model.problem import Rule

@@ -10,7 +10,6 @@ import typer
 from placewise.cli import INTERRUPTED
 from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
-from placewise.errors import InputError
 
 if TYPE_CHECKING:
     from placewise.wishes import Wishes
@@ -55,7 +54,7 @@ def place(
     with progress(quiet, budget.seconds) as on_progress:
         problem = build(model, devices, wishes)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-        result = place_problem(problem, placer, budget, options=_typed(option), hints=hints, on_progress=on_progress)
+        result = place_problem(problem, placer, budget, options=opt.typed(option), hints=hints, on_progress=on_progress)
     warn_of(problem, devices, quiet)
     if output is not None and result.placement is not None:
         save_plan(result, output)
@@ -71,23 +70,3 @@ def place(
         raise typer.Exit(INFEASIBLE)
     if result.placement is None:
         raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)
-
-
-def _typed(texts: list[str] | None) -> dict[str, object]:
-    """``["max_ideals=1000"]`` → {"max_ideals": 1000}: whole numbers, numbers, true and false, else text."""
-    found: dict[str, object] = {}
-    for text in texts or []:
-        name, sign, value = text.partition("=")
-        if not sign:
-            raise InputError(f"--option {text!r} has no '='", remedy="write it like --option max_ideals=100000")
-        found[name] = {"true": True, "false": False}.get(value.lower(), _number(value))
-    return found
-
-
-def _number(text: str) -> object:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -52,7 +52,10 @@ class DotExporter:
         projected = Placement(placement.device)
         label, texts = _boxes(problem, projected.device, most)
         lines = ["digraph plan {", '  graph [rankdir=TB, fontname="Helvetica"];']
-        lines += ['  node [shape=box, style="filled,rounded", fontname="Helvetica"];', '  edge [color="#555555"];']
+        lines += [
+            '  node [shape=box, style="filled,rounded", fontname="Helvetica"];',
+            '  edge [color="#555555", fontname="Helvetica"];',
+        ]
         lines += [*_clusters(problem, projected, label, texts), *_edges(problem, projected.device, label), "}", ""]
         return Exported({FILE: "\n".join(lines)}, projected)
 
@@ -129,22 +132,23 @@ def _clusters(problem: Problem, placement: Placement, label: Ints, texts: Sequen
 
 
 def _edges(problem: Problem, device: Ints, label: Ints) -> Iterator[str]:
+    """An arrow per pair of boxes: with bytes between devices, dashed from one phase of the model to the next."""
     graph = problem.graph
-    total: dict[tuple[int, int], int] = {}
-    crosses: set[tuple[int, int]] = set()
-    for tensor in range(graph.n_tensors):
+    phase, nbytes = graph.ops.phase, np.maximum(graph.tensors.bytes, 0).tolist()
+    carried: dict[tuple[int, int], set[int]] = {}
+    crosses, later = set[tuple[int, int]](), set[tuple[int, int]]()
+    uses = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets)).tolist()
+    for tensor, reader in zip(uses, graph.consumers.tolist(), strict=True):
         maker = int(graph.tensors.producer[tensor])
-        if maker < 0:
-            continue
-        users = graph.consumers_of(tensor)
-        for target in dict.fromkeys(label[users].tolist()):
-            pair = (int(label[maker]), target)
-            if pair[0] != target:
-                total[pair] = total.get(pair, 0) + max(int(graph.tensors.bytes[tensor]), 0)
-        crosses |= {(int(label[maker]), int(label[user])) for user in users if device[user] != device[maker]}
-    for (source, target), nbytes in total.items():
-        more = f' [label="{format_bytes(nbytes)}", color="#cc0000", penwidth=2]' if (source, target) in crosses else ""
-        yield f"  n{source} -> n{target}{more};"
+        pair = (int(label[maker]), int(label[reader]))
+        if maker >= 0 and pair[0] != pair[1]:
+            carried.setdefault(pair, set()).add(tensor)
+            crosses |= {pair} if device[maker] != device[reader] else set()
+            later |= {pair} if phase[maker] != phase[reader] else set()
+    for pair, tensors in carried.items():
+        text = format_bytes(sum(nbytes[tensor] for tensor in tensors))
+        about = f'label="{text}", color="#cc0000", penwidth=2' if pair in crosses else 'label=""'
+        yield f"  n{pair[0]} -> n{pair[1]} [{about}{', style=dashed, constraint=false' if pair in later else ''}];"
 
 
 def _text(text: str) -> str:

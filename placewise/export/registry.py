@@ -15,6 +15,7 @@ _TARGETS: dict[str, str] = {
     "dot": "placewise.export.dot:DotExporter",
     "llama.cpp": "placewise.export.llama_cpp:LlamaCppExporter",
     "megatron": "placewise.export.megatron:MegatronExporter",
+    "openvino": "placewise.export.openvino:OpenvinoExporter",
     "tensorflow": "placewise.export.tensorflow:TensorflowExporter",
     "trace": "placewise.export.trace:TraceExporter",
     "vllm": "placewise.export.vllm:VllmExporter",

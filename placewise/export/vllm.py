@@ -18,8 +18,8 @@ class VllmExporter:
     info = ExportInfo(
         "vllm",
         writes="a shell script with one command",
-        loaded_by="vLLM",
-        verified="text only",
+        loaded_by="vLLM 0.33",
+        verified="parsed by the tool's own code",
         cannot_say="anything but whole layers, in order, on accelerators",
         takes="models whose scopes number their layers",
         suffix=".sh",

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from placewise.errors import ExportError, InternalError
+from placewise.errors import ExportError, InternalError, OutputError
 from placewise.export.base import Exported, ExportInfo, OptionValue
 from placewise.export.registry import available, exporter, filled
+from placewise.files.atomic import atomic_write
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Judgement
-from placewise.simulate import judge
+from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
+from placewise.simulate import judge, lower_bound
+from placewise.units import format_seconds
+
+SMALLEST = 5e-4
+"""A loss that is told in percent; less is none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,6 +68,54 @@ def export_placement(
     projected = exported.placement != placement
     said = judge(problem, exported.placement) if projected else asked
     return Export(made.info, exported, asked, said, projected, moved)
+
+
+def plan_said(export: Export, problem: Problem, placer: str = "") -> Result:
+    """What the files say as a result, to be saved as a plan. `placer` made the plan that they were made from."""
+    value, bound = export.said.value, lower_bound(problem)
+    notes = (f"projected for the target {export.info.name}",) if export.projected else ()
+    reached = export.said.valid and gap_of(value, bound.value) <= OPTIMAL_GAP
+    status = Status(Outcome.OPTIMAL if reached else Outcome.FEASIBLE, Reason.FINISHED)
+    return Result(problem, export.exported.placement, status, export.said, bound, placer or "export", 0.0, notes=notes)
+
+
+def sentence(export: Export, n_ops: int) -> str:
+    """What a projection changes and costs; "" where the target says the placement as it is."""
+    if not export.projected:
+        return ""
+    moved = f"{export.moved} of {n_ops} ops are on another device" if export.moved else "no op moves"
+    said, asked = format_seconds(export.said.value), format_seconds(export.asked.value)
+    change = f"as fast: {said}"
+    if abs(export.loss) >= SMALLEST:
+        change = f"{abs(export.loss):.1%} {'slower' if export.loss > 0 else 'faster'}: {said} instead of {asked}"
+    return f"{export.info.name} cannot say {export.info.cannot_say}; projected, {moved}, {change}"
+
+
+def write(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) -> tuple[Path, ...]:
+    """Write the files, each whole or not at all: the only one as `path`, several into the folder `path`.
+
+    Returns their paths. Raises OutputError.
+    """
+    target = Path(path)
+    if info.suffix:
+        where = dict.fromkeys((target,), next(iter(exported.files.values())))
+    else:
+        _folder(target)
+        where = {target / name: content for name, content in exported.files.items()}
+    for place, content in where.items():
+        if place.parent != target.parent:
+            _folder(place.parent)
+        with atomic_write(place, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
+    return tuple(where)
+
+
+def _folder(path: Path) -> None:
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        reason = (error.strerror or "unknown cause").lower()
+        raise OutputError(f"cannot be made ({reason})", where=str(path), remedy="name a new folder") from None
 
 
 def _same(problem: Problem, target: str, placement: Placement, read: Ints) -> None:

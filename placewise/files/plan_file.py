@@ -280,6 +280,19 @@ def same_model(plan: PlanFile, graph: Graph) -> None:
         )
 
 
+def same_file(path: str | os.PathLike[str], graph: Graph) -> None:
+    """Raise PlanError if the model's file is not, byte for byte, the one that the plan of a file was made from."""
+    source = load_plan(path).source if is_plan(path) else None
+    found = graph.source
+    if source is None or found is None or not source.sha256 or not found.sha256 or source.sha256 == found.sha256:
+        return
+    raise PlanError(
+        f"{found.path} has changed since the plan was made from {source.path}",
+        where=str(path),
+        remedy="place it again, or give the file as it was with --model",
+    )
+
+
 def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster: Cluster) -> Placement:
     """The placement of a plan (or plan file) for this graph and cluster.
 

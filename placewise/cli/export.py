@@ -1,0 +1,129 @@
+"""placewise export: a plan in the form that another tool loads, read back and judged before it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import INFEASIBLE, emit, guarded, listen, say, show, show_json, warn
+from placewise.errors import InputError, OutputError
+
+if TYPE_CHECKING:
+    from placewise.export.writing import Export
+    from placewise.wishes import Wishes
+
+
+@guarded
+@opt.wishing
+def export(
+    plan: Annotated[Path | None, typer.Argument(help="Plan file, or a published split.")] = None,
+    to: Annotated[str | None, typer.Option("--to", help="The target: see --list.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write here (default: a text, on standard output).")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    option: Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the target.")] = None,
+    save_plan: Annotated[
+        Path | None,
+        typer.Option(help="Write what the files say as a plan (default, if projected: beside the output)."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Write also what breaks a rule.")] = False,
+    list_targets: Annotated[bool, typer.Option("--list", help="Show the targets, and stop.")] = False,
+    devices: opt.Devices = None,
+    *,
+    wishes: Wishes,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Write a plan for another tool: what it cannot say is projected to the nearest that it can, and judged again.
+
+    Exit codes: 0 written, 2 bad input, 3 it would break a rule (nothing is written without --force).
+    """
+    from placewise.export.writing import export_placement, plan_said, sentence, write
+    from placewise.files.plan_file import save_plan as save
+
+    if list_targets:
+        _show_targets(as_json)
+        return
+    if plan is None or to is None:
+        raise InputError("export takes a plan and a target", remedy="write placewise export PLAN --to TARGET")
+    listen(quiet)
+    problem, placement = _opened(plan, model, devices, wishes)
+    made = export_placement(problem, placement, to, opt.typed(option))
+    warn((*problem.warnings, *made.exported.notes), quiet)
+    told = sentence(made, problem.n_ops)
+    if told and not quiet:
+        say(told)
+    if made.said.violations and not force:
+        for broken in made.said.violations:
+            say(f"✗ {broken.kind}: {broken.message}")
+        say("nothing is written: --force writes it as it is")
+        raise typer.Exit(INFEASIBLE)
+    written = () if output is None else write(made.exported, made.info, output)
+    beside = _beside(output, made) if save_plan is None else save_plan
+    if beside is not None:
+        save(plan_said(made, problem), beside)
+    if as_json:
+        show_json(_document(made, problem.n_ops, written, beside))
+    elif output is None:
+        emit(_text(made))
+    else:
+        show(*(f"wrote {path}" for path in (*written, *([beside] if beside else []))))
+
+
+def _opened(plan: Path, model: str | None, devices: str | None, wishes: Wishes) -> Any:
+    from placewise.building import build_for_plan
+    from placewise.files.plan_file import model_behind, same_file
+
+    problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)
+    if model is None:
+        same_file(plan, problem.graph)
+    return problem, placement
+
+
+def _beside(output: Path | None, made: Export) -> Path | None:
+    """Where a projected plan goes: into the folder of the files, or behind the only file."""
+    if output is None or not made.projected:
+        return None
+    return output.with_name(f"{output.name}.plan.json") if made.info.suffix else output / "plan.json"
+
+
+def _text(made: Export) -> str:
+    """The only file, which is text. Raises OutputError."""
+    content = next(iter(made.exported.files.values()), "")
+    if not made.info.suffix or isinstance(content, bytes):
+        what = "a binary file" if made.info.suffix else "a folder"
+        raise OutputError(f"the target {made.info.name} writes {what}", remedy="say where with -o")
+    return content
+
+
+def _document(made: Export, n_ops: int, written: tuple[Path, ...], beside: Path | None) -> dict[str, Any]:
+    return {
+        "target": made.info.name,
+        "files": [str(path) for path in written] if written else {made.info.name: _text(made)},
+        "projected": made.projected,
+        "moved": made.moved,
+        "ops": n_ops,
+        "value": made.said.value,
+        "asked": made.asked.value,
+        "loss": made.loss,
+        "valid": made.said.valid,
+        "notes": list(made.exported.notes),
+        "plan": str(beside) if beside else None,
+    }
+
+
+def _show_targets(as_json: bool) -> None:
+    from placewise.export.registry import exporter, names
+    from placewise.report.console import rows_table
+
+    infos = [exporter(name).info for name in names()]
+    if as_json:
+        columns = ("name", "writes", "loaded_by", "verified", "cannot_say", "takes", "extra")
+        show_json([{column: getattr(info, column) for column in columns} for info in infos])
+        return
+    rows = [(info.name, info.writes, info.loaded_by, info.verified, info.takes) for info in infos]
+    show(rows_table(("target", "writes", "loaded by", "verified", "takes"), rows))
