@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ import numpy as np
 
 from placewise.catalog import read_cluster
 from placewise.costing.measured import load_measured
+from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import InputError, PlanError
@@ -20,6 +21,7 @@ from placewise.files.costs_file import load_costs
 from placewise.files.format import format_name
 from placewise.files.plan_file import PlanFile, is_plan, load_plan, same_model
 from placewise.files.problem_file import constraints_of
+from placewise.files.profile_file import is_profile, load_profile
 from placewise.files.records import naming
 from placewise.files.split_file import read_placement, split_is_latency
 from placewise.model.cluster import Cluster
@@ -28,6 +30,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
 from placewise.opening import Model, name_of, open_model, replayed
+from placewise.profiled import with_profile
 from placewise.readers.base import Reading
 from placewise.simulate import judge
 from placewise.wishes import NO_WISHES, Wishes
@@ -96,15 +99,15 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
     cluster = devices if isinstance(devices, Cluster) else read_cluster(devices)
     kind = wishes.objective or "latency"
     base, warnings = _costs(reading, name, cluster)
-    costs, said = _with_given(base, reading.graph, cluster, wishes)
+    given = _with_given(base, reading.graph, cluster, wishes, kind)
     constraints = _constraints(kind == "throughput", False, wishes)
     return Problem(
         reading.graph,
-        cluster,
-        costs,
+        given.cluster,
+        given.costs,
         _objective(Objective(_kind(kind)), wishes),
-        replace(constraints, together=_together(reading.graph, wishes)),
-        (*reading.warnings, *warnings, *said),
+        replace(constraints, together=(*given.together, *_together(reading.graph, wishes))),
+        (*reading.warnings, *warnings, *given.notes),
     )
 
 
@@ -124,16 +127,41 @@ def _costs(reading: Reading, name: str, cluster: Cluster) -> tuple[CostTable, tu
     return profiled, ("every accelerator is given the times of the profile, and no CPU runs an op",)
 
 
-def _with_given(base: CostTable, graph: Graph, cluster: Cluster, wishes: Wishes) -> tuple[CostTable, tuple[str, ...]]:
-    """The cost table with the figures of the files that the user names, and notes that say so."""
-    notes: list[str] = []
+@dataclass(frozen=True, slots=True, eq=False)
+class _Given:
+    """What the files of costs say: the table, the cluster with what a call costs, sets of ops of one kernel, notes."""
+
+    costs: CostTable
+    cluster: Cluster
+    together: tuple[tuple[str, ...], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def _with_given(base: CostTable, graph: Graph, cluster: Cluster, wishes: Wishes, kind: str) -> _Given:
+    """The cost table and the cluster with the figures of the files that the user names, the last over the others."""
+    given = _Given(base, cluster)
     for name in wishes.costs:
+        device, file = split_device(name)
         if format_name(name) == "placewise-costs":
-            base, said = load_costs(name, graph, cluster), tuple[str, ...]()
+            given = replace(given, costs=load_costs(name, graph, cluster))
+        elif is_profile(file):
+            with naming(file):
+                profile = load_profile(file)
+                found = with_profile(given.costs, graph, cluster, profile, device=device, loaded=kind == "throughput")
+            together = tuple(dict.fromkeys((*given.together, *found.together)))
+            given = _Given(found.costs, _calling(given.cluster, found.calls), together, given.notes + found.notes)
         else:
-            base, said = load_measured(name, graph, cluster, base)
-        notes += (*said, f"op times come from {name} where it names them: give it again to price the plan")
-    return base, tuple(notes)
+            costs, said = load_measured(name, graph, cluster, given.costs)
+            given = replace(given, costs=costs, notes=given.notes + said)
+        said_again = f"op times come from {name} where it names them: give it again to price the plan"
+        given = replace(given, notes=(*given.notes, said_again))
+    return given
+
+
+def _calling(cluster: Cluster, calls: Mapping[str, float]) -> Cluster:
+    """The cluster with what a call costs on each device, where nothing said it before."""
+    devices = (replace(device, call_overhead=device.call_overhead or calls.get(device.name, 0.0)) for device in cluster)
+    return Cluster(tuple(devices), cluster.links, cluster.transfers)
 
 
 def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
@@ -177,7 +205,7 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
     kept = problem.constraints
     shape = (objective.kind == "throughput", False) if wishes.objective else (kept.contiguous, kept.convex)
     wished = _constraints(*shape, wishes)
-    costs, said = _with_given(problem.costs, problem.graph, problem.cluster, wishes)
+    given = _with_given(problem.costs, problem.graph, problem.cluster, wishes, objective.kind)
     constraints = Constraints(
         (*kept.pins, *wished.pins),
         (*kept.forbidden, *wished.forbidden),
@@ -185,10 +213,12 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         kept.headroom if wishes.headroom is None else wishes.headroom,
         wished.convex,
         kept.replicas if wishes.replicas is None else wished.replicas,
-        (*kept.together, *_together(problem.graph, wishes)),
+        (*kept.together, *given.together, *_together(problem.graph, wishes)),
     )
-    warnings = (*problem.warnings, *said)
-    return problem.with_(costs=costs, objective=objective, constraints=constraints, warnings=warnings)
+    return problem.with_(
+        cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
+        warnings=(*problem.warnings, *given.notes),
+    )  # fmt: skip
 
 
 def _kind(name: str) -> Any:

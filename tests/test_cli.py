@@ -70,7 +70,7 @@ def workload(path: Path, **changes: Any) -> Path:
 def test_help_names_every_command() -> None:
     """`--help` lists the verbs."""
     text = run("--help").stdout
-    for verb in ("place", "inspect", "check", "simulate", "compare", "devices", "run", "export"):
+    for verb in ("place", "inspect", "check", "simulate", "compare", "devices", "run", "export", "profile"):
         assert verb in text
 
 

@@ -97,6 +97,12 @@ def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> 
     )
 
 
+def processor_title() -> str:
+    """What the processor of this machine calls itself, and how many of its cores there are."""
+    processor = _processor(Path("/"), frozenset(range(os.cpu_count() or 1)))
+    return f"{processor.title}, {processor.cores} cores"
+
+
 def core_count(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> float:
     """The physical cores that this process may use, fewer where a quota says so: at most 2.5, for example."""
     cores = _processor(root, _affinity() if cpus is None else cpus).cores

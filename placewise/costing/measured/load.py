@@ -44,7 +44,7 @@ def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) ->
     ``*``). Formats: op, device and seconds in CSV or JSON, ONNX Runtime's profile, OpenVINO's counters and execution
     graph, torch.profiler's trace; each also packed with gzip. Raises CostError, naming the file.
     """
-    device, file = _split(path)
+    device, file = split_device(path)
     try:
         base.validate(graph, cluster)
         timings = read_timings(Path(file), graph)
@@ -85,7 +85,7 @@ def apply_measured(
     groups = _by_device(timings, device)
     columns = {word: _columns(word, cluster, skip=timings.by_op and not device) for word in groups}
     runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which no kernel runs
-    owners, inside = ([], set()) if timings.by_op else _owners(timings, graph, ~runs)
+    owners, inside = ([], set()) if timings.by_op else owners_of(timings, graph, ~runs)
     notes: list[str] = []
     shares: list[Share] = []
     for word, numbers in groups.items():
@@ -116,7 +116,7 @@ def apply_measured(
     return table, tuple(notes)
 
 
-def _split(path: str) -> tuple[str, str]:
+def split_device(path: str) -> tuple[str, str]:
     """The device in front and the file. Raises CostError where no file is named."""
     device, sign, file = path.partition("=")
     if not device or not sign or Path(path).exists():
@@ -147,8 +147,11 @@ def _columns(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
     return columns
 
 
-def _owners(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
-    """The ops of every row, and which of them have no row of their own. Raises CostError if no row has any."""
+def owners_of(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
+    """The ops of every row, and which of them have no row of their own; `idle` ops [n_ops] run in no kernel.
+
+    Raises CostError if no row has any.
+    """
     rows = timings.rows
     owners = _in_order(rows, graph) if timings.in_order else by_name(rows, graph)
     if not timings.in_order:

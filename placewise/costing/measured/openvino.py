@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from io import StringIO
 from pathlib import Path
 from statistics import median
@@ -57,6 +57,12 @@ def _shorter(*names: str) -> tuple[str, ...]:
     return tuple(name.rpartition("/")[0] for name in names if "/" in name)
 
 
+def kernel_row(name: str, seconds: float, kind: str, layers: Iterable[str]) -> Row:
+    """A kernel that says for which layers it stands; one that stands for none is a change of layout."""
+    ops = tuple(layers)
+    return Row(name, seconds, kind=kind, ops=(*ops, *_shorter(*ops)), aliases=_shorter(name) if ops else ())
+
+
 def _csv_counters(text: str) -> Iterator[Counter]:
     places: list[int] = []
     lines = csv.reader(StringIO(text, newline=""), delimiter=";")
@@ -97,8 +103,8 @@ def read_execution_graph(path: Path) -> Timings:
             layer.update(name=attributes.get("name", ""), type=attributes.get("type", ""))
         elif tag == "data" and attributes.get("execTimeMcs", "not_executed") != "not_executed" and layer:
             seconds = seconds_of(attributes["execTimeMcs"], f"line {parser.CurrentLineNumber}", unit=_MICRO)
-            ops = tuple(filter(None, attributes.get("originalLayersNames", "").split(",")))
-            rows.append(Row(layer["name"], seconds, kind=layer["type"], ops=ops, aliases=_shorter(layer["name"], *ops)))
+            layers = filter(None, attributes.get("originalLayersNames", "").split(","))
+            rows.append(kernel_row(layer["name"], seconds, layer["type"], layers))
 
     def refuse(*_: object) -> None:
         raise CostError("it declares a document type or entities", remedy="give the file as OpenVINO wrote it")

@@ -1,0 +1,87 @@
+"""placewise profile: what every op of a model takes on the devices of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.execute import Bind
+from placewise.cli.run import guarded, listen, show, show_json, warn
+
+if TYPE_CHECKING:
+    from placewise.files.profile_file import ProfileFile
+
+
+@guarded
+def profile(
+    model: opt.Model,
+    devices: opt.Devices = "cores",
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the profile here.")] = None,
+    runtime: Annotated[str, typer.Option(help="onnxruntime, openvino or torch (default: by the model's format).")] = "",
+    dim: opt.Dims = None,
+    view: opt.View = None,
+    bind: Bind = None,
+    repeats: Annotated[int, typer.Option(min=3, help="Run the model at least so often on each device.")] = 20,
+    loaded: Annotated[
+        bool, typer.Option("--loaded", help="Measure also while all devices run the same: they share memory.")
+    ] = False,
+    cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep times, and use those that were kept.")] = True,
+    seed: opt.Seed = 0,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Measure every op of a model on the devices of this machine: the file goes into --costs.
+
+    Exit codes: 0 done, 2 bad input or it does not run, 130 interrupted.
+    """
+    from placewise.building import build
+    from placewise.files.atomic import ensure_writable
+    from placewise.files.profile_file import save_profile
+    from placewise.studies.profile import Profiling
+    from placewise.studies.profile import profile as measure
+    from placewise.studies.remembered import Shelf
+    from placewise.wishes import Wishes
+
+    listen(quiet)
+    if output is not None:
+        ensure_writable(output)
+    problem = build(model, devices, Wishes(dims=opt.parse_dims(dim), view=view))
+    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, seed)
+    found = measure(problem, how)
+    warn(found.notes, quiet)
+    if output is not None:
+        save_profile(found, output)
+    if as_json:
+        show_json(found.model_dump(mode="json"))
+    else:
+        _show(found)
+        if output is not None:
+            show(f"wrote {output}")
+
+
+def _show(found: ProfileFile) -> None:
+    from placewise.report.console import rows_table
+    from placewise.units import format_seconds
+
+    rows = []
+    for device in found.devices:
+        for state, figures in (("alone", device.idle), ("all busy", device.loaded)):
+            if figures is None:
+                continue
+            total = sum(seconds or 0.0 for seconds in figures.ops)
+            whole = ("–", "–") if figures.whole is None else (format_seconds(figures.whole), f"{figures.spread:.1%}")
+            kernels = "–" if figures.whole is None else f"{figures.kernels / figures.whole:.1%}"
+            calls = format_seconds(device.call_overhead)
+            rows.append((device.name, state, *whole, kernels, calls, format_seconds(total), _origin(device.cached)))
+    head = ("device", "other devices", "whole model ", "spread ", "kernels ", "a call ", "ops ", "")
+    show(f"{found.runtime} {found.runtime_version}: {len(found.ops)} ops", rows_table(head, rows))
+    fused = {ops for device in found.devices for ops in device.fused}
+    if fused:
+        show(f"{sum(map(len, fused))} ops share {len(fused)} kernels, and stay together where these costs are used")
+
+
+def _origin(cached: bool) -> str:
+    return "measured before" if cached else "measured"

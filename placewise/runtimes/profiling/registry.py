@@ -1,0 +1,53 @@
+"""Which server profiles for which runtime, and what it is told of a place."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from placewise.errors import InputError, MissingExtraError, RunError
+from placewise.model.graph import Graph, Source
+from placewise.runtimes.binding import Place
+from placewise.runtimes.process.worker import Worker
+
+_ROOM = "placewise.runtimes.profiling"
+_SERVED = {
+    "onnxruntime": f"{_ROOM}.onnxruntime:OnnxRuntimeServer",
+    "openvino": f"{_ROOM}.openvino:OpenVinoServer",
+    "torch": f"{_ROOM}.torch:TorchServer",
+}
+
+
+def names() -> tuple[str, ...]:
+    """The runtimes that can be profiled."""
+    return tuple(_SERVED)
+
+
+def installed(runtime: str) -> str:
+    """The version of a runtime here. Raises InputError for one that is not known, MissingExtraError."""
+    if runtime not in _SERVED:
+        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVED)}")
+    try:
+        return version(runtime)
+    except PackageNotFoundError:
+        raise MissingExtraError(f"profiling with {runtime}", runtime) from None
+
+
+def profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start: float) -> Worker:
+    """A worker at `place` that holds the model of `graph`; `start` is how many seconds it may take to load it.
+
+    Raises RunError, and InputError for what the place says and the runtime does not know.
+    """
+    if runtime != "openvino" and place.options:
+        raise InputError(f"{runtime} takes no options for {place.device!r}", remedy="leave out what is after ';'")
+    if runtime != "openvino" and place.kind == "openvino":
+        raise RunError(f"{runtime} is profiled on cores and on CUDA, not on {place}")
+    told: tuple[Any, ...]
+    if runtime == "onnxruntime":
+        provider = "CUDAExecutionProvider" if place.kind == "cuda" else "CPUExecutionProvider"
+        told = source.path, dict(source.options.get("dims", {})), len(place.cores), provider
+    elif runtime == "openvino":
+        told = source.path, source.format, graph, place
+    else:
+        told = source.path, f"cuda:{place.name}" if place.kind == "cuda" else "cpu"
+    return Worker(_SERVED[runtime], *told, name=str(place), cores=place.cores, start=start)
