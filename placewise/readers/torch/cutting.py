@@ -135,21 +135,46 @@ def piece_of(
     return Piece(fx.GraphModule(root, graph), tuple(node.name for node in dict.fromkeys(taken)), tuple(makes))
 
 
-def stage_of(program: ExportedProgram, stages: Mapping[str, int], place: int, *, device: Device) -> Piece:
-    """The module of the stage `place`; `stages` says in which stage each step runs, by its name.
+def filled(
+    program: ExportedProgram, steps: Sequence[fx.Node], said: Mapping[int, int], *, ordered: bool = False
+) -> dict[fx.Node, int]:
+    """Where every step runs: as `said` of its call, by number, else with its first reader, else with what it reads.
+
+    With `ordered`, places are stages: a step of which nothing is said goes with the earliest stage that reads it.
+    """
+    numbers = {node: number for number, node in enumerate(calls_of(program))}
+    rank = {node: number for number, node in enumerate(steps)}
+    found: dict[fx.Node, int] = {}
+    for node in reversed(steps):
+        users = [user for user in node.users if user in found]
+        if numbers.get(node) in said:
+            found[node] = said[numbers[node]]
+        elif users:
+            found[node] = min(found[user] for user in users) if ordered else found[min(users, key=rank.__getitem__)]
+    for node in steps:
+        reads = [found[read] for read in node.all_input_nodes if read in found]
+        if is_item(node) and reads:
+            found[node] = reads[0]
+        found.setdefault(node, max(reads) if reads else min(said.values(), default=0))
+    return found
+
+
+def stage_of(program: ExportedProgram, said: Mapping[int, int], place: int, *, device: Device) -> Piece:
+    """The module of the stage `place`; `said` is the stage of calls, by number, and the rest follows them.
 
     A stage takes all that it or a later one needs, and hands on what later ones need: values pass through. The first
     takes the program's inputs, the last gives its outputs. Raises ValueError where a value would have to go backwards.
     """
-    held, last = weights_of(program), max(stages.values(), default=0)
+    steps, held = steps_of(program), weights_of(program)
+    stages = filled(program, steps, said, ordered=True)
+    last = max(stages.values(), default=0)
     made = dict.fromkeys(inputs_of(program), 0)
     until = dict.fromkeys(outputs_of(program), last)
-    steps = steps_of(program)
     for node in steps:
-        made[node.name] = stages[node.name]
+        made[node.name] = stages[node]
         for read in node.all_input_nodes:
-            until[read.name] = max(until.get(read.name, 0), stages[node.name])
-            if made.get(read.name, 0) > stages[node.name]:
+            until[read.name] = max(until.get(read.name, 0), stages[node])
+            if made.get(read.name, 0) > stages[node]:
                 raise ValueError(f"{node.name!r} is in an earlier stage than {read.name!r}, which it reads")
 
     def handed_on(by: int) -> list[str]:
@@ -157,7 +182,7 @@ def stage_of(program: ExportedProgram, stages: Mapping[str, int], place: int, *,
 
     reads = inputs_of(program) if place == 0 else handed_on(place - 1)
     makes = outputs_of(program) if place == last else handed_on(place)
-    nodes = [node for node in steps if stages[node.name] == place]
+    nodes = [node for node in steps if stages[node] == place]
     return piece_of(program, nodes, makes, held, device=device, reads=reads)
 
 

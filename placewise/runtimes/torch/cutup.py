@@ -11,7 +11,7 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from placewise.errors import RunError
-from placewise.readers.torch.cutting import calls_of, is_item, outputs_of, piece_of, steps_of, views_of, writes_of
+from placewise.readers.torch.cutting import calls_of, filled, outputs_of, piece_of, steps_of, views_of, writes_of
 from placewise.runtimes.torch.handed import Handed
 
 
@@ -35,7 +35,7 @@ def cut_up(program: ExportedProgram, handed: Handed, held: dict[str, torch.Tenso
     writes = any(writes_of(node) for node in steps)
     if not writes:
         steps = _without_known(program, steps, {node for node in steps if numbers.get(node) in handed.names}, held)
-    lane = _lanes(steps, {node: handed.device[n] for node, n in numbers.items() if n in handed.device})
+    lane = filled(program, steps, handed.device)
     if writes:
         _check_writes(steps, lane)
         ordered = list(steps)
@@ -72,24 +72,6 @@ def _is_pure(node: fx.Node) -> bool:
         and isinstance(node.meta.get("val"), torch.Tensor)
         and torch.Tag.nondeterministic_seeded not in (tags or ())
     )
-
-
-def _lanes(steps: Sequence[fx.Node], said: Mapping[fx.Node, int]) -> dict[fx.Node, int]:
-    """The lane of every step: as said, else that of its first reader, else that of what it reads."""
-    lane: dict[fx.Node, int] = {}
-    place = {node: number for number, node in enumerate(steps)}
-    for node in reversed(steps):
-        users = sorted((user for user in node.users if user in lane), key=place.__getitem__)
-        if node in said:
-            lane[node] = said[node]
-        elif users:
-            lane[node] = lane[users[0]]
-    for node in steps:
-        reads = [lane[read] for read in node.all_input_nodes if read in lane]
-        if is_item(node) and reads:
-            lane[node] = reads[0]
-        lane.setdefault(node, reads[0] if reads else min(said.values(), default=0))
-    return lane
 
 
 def _check_writes(steps: Sequence[fx.Node], lane: Mapping[fx.Node, int]) -> None:

@@ -17,6 +17,8 @@ import torch
 from placewise.runtimes.torch.flow import HOST
 from placewise.runtimes.torch.handed import LanePlace
 
+_CUDA: Any = torch.cuda
+
 
 @dataclass(frozen=True, slots=True)
 class _Copied:
@@ -38,7 +40,7 @@ class Lanes:
                 number = int(place.device.partition(":")[2] or 0)
                 if number >= torch.cuda.device_count():
                     raise RuntimeError(f"PyTorch sees {torch.cuda.device_count()} GPUs, and {place.device} is not one")
-                self._streams[lane] = torch.cuda.Stream(place.device)
+                self._streams[lane] = _CUDA.Stream(place.device)
 
     def enter(self, lane: int) -> Any:
         """What the thread of a lane enters: its cores, its stream, no gradients."""
@@ -64,12 +66,12 @@ class Lanes:
             return value
         stream = self._copy_stream(value, source, target, there)
         if value.is_cuda:
-            made = torch.cuda.Event()
+            made = _CUDA.Event()
             made.record(torch.cuda.current_stream(value.device))
             stream.wait_event(made)
         with torch.cuda.stream(stream):
             moved = value.to(there, non_blocking=True)
-            event = torch.cuda.Event()
+            event = _CUDA.Event()
             event.record(stream)
         if value.is_cuda:
             value.record_stream(stream)
@@ -88,5 +90,5 @@ class Lanes:
 
     def _copy_stream(self, value: torch.Tensor, source: int, target: int, there: str) -> Any:
         if (source, target) not in self._copies:
-            self._copies[source, target] = torch.cuda.Stream(value.device if value.is_cuda else there)
+            self._copies[source, target] = _CUDA.Stream(value.device if value.is_cuda else there)
         return self._copies[source, target]

@@ -58,7 +58,7 @@ class _Prepared:
         except BaseException:
             self._program.close()
             raise
-        self.realised = _realised(job, self._worker.ask("pieces", timeout=job.seconds))
+        self.realised = realised_of(job, self._worker.ask("pieces", timeout=job.seconds))
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         found: dict[str, npt.NDArray[Any]] = self._worker.ask("run", dict(inputs), timeout=self._seconds)
@@ -104,8 +104,8 @@ def _notes(places: Sequence[Place]) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _realised(job: Job, pieces: list[int]) -> Realised:
-    """What runs elsewhere: ops that stand for a part of a call which goes with its greater part."""
+def realised_of(job: Job, pieces: list[int]) -> Realised:
+    """What runs where; elsewhere run ops that stand for a part of a call which goes with its greater part."""
     problem, device = job.problem, job.placement.device
     ran = nodes_of(problem, job.placement)
     origins = problem.graph.ops.origin

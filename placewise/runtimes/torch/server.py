@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from placewise.errors import RunError
-from placewise.readers.torch.cutting import calls_of, inputs_of, outputs_of, piece_of, weights_of
+from placewise.readers.torch.cutting import inputs_of, outputs_of, piece_of, weights_of
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.cutup import cut_up
 from placewise.runtimes.torch.flow import Flow, Task
 from placewise.runtimes.torch.handed import Handed, LanePlace
 from placewise.runtimes.torch.lanes import Lanes
+from placewise.runtimes.torch.loading import load
 
 
 class Server:
@@ -63,18 +62,3 @@ class Server:
     def _given(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         missing = [name for name in self._inputs if name not in inputs]
         return {name: tensor_of(array) for name, array in inputs.items()} | dict.fromkeys(missing)
-
-
-def load(handed: Handed) -> torch.export.ExportedProgram:
-    """The program of an archive, if it is the one that the placement is for. Raises RunError."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            program = torch.export.load(handed.path)
-        except Exception as error:
-            raise RunError(f"{handed.shown} cannot be loaded by torch.export ({type(error).__name__})") from None
-    names = [node.name for node in calls_of(program)]
-    for number, name in handed.names.items():
-        if number >= len(names) or name != names[number]:
-            raise RunError(f"{handed.shown} is not the program that this plan is for: it has no call {name!r} there")
-    return program

@@ -1,0 +1,40 @@
+"""The order in which the devices of a placement can stand as the stages of a pipeline."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import Ints
+from placewise.model.graph import Graph
+
+
+def stage_order(graph: Graph, device: Ints) -> tuple[tuple[int, ...], tuple[int, int] | None]:
+    """The devices of a placement [n_ops], each after all that feed it, and no edge; else an edge that goes back.
+
+    Where devices feed each other in a circle, they stand by the mean place of their ops, and the edge is the first
+    (producer op, consumer op) that leads from a later device to an earlier one.
+    """
+    maker = graph.tensors.producer[graph.edges.value]
+    real = maker >= 0
+    source, target = maker[real], graph.edges.consumer[real]
+    between = device[source] != device[target]
+    source, target = source[between], target[between]
+    used = np.unique(device).tolist()
+    mean = {d: float(np.flatnonzero(device == d).mean()) for d in used}
+    before: dict[int, set[int]] = {d: set() for d in used}
+    for a, b in zip(device[source].tolist(), device[target].tolist(), strict=True):
+        before[b].add(a)
+    order: list[int] = []
+    while len(order) < len(used):
+        free = [d for d in used if d not in order and before[d] <= set(order)]
+        if not free:
+            break
+        order.append(min(free, key=mean.__getitem__))
+    if len(order) == len(used):
+        return tuple(order), None
+    order = sorted(used, key=mean.__getitem__)
+    place = {d: number for number, d in enumerate(order)}
+    for op, reader in zip(source.tolist(), target.tolist(), strict=True):
+        if place[int(device[op])] > place[int(device[reader])]:
+            return tuple(order), (op, reader)
+    raise AssertionError("a circle of devices has an edge that goes back")
