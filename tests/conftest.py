@@ -1,9 +1,23 @@
 """Settings of all tests: on continuous integration, hypothesis draws the same examples every time."""
 
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import settings
+
+from placewise import placing
+from placewise.placers.exact import cover
 
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+
+@pytest.fixture(scope="module")
+def brief_proofs() -> Iterator[None]:
+    """Less time for what takes its time where it cannot succeed: a proof in bytes, a set cover that closes no gap."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(placing, "PACKING", 0.05)
+        patch.setattr(cover, "LONGEST_PROOF", 0.5)
+        yield

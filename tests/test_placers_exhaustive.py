@@ -16,6 +16,7 @@ from placewise.placers.registry import create
 from placewise.placing import place
 from placewise.simulate import judge
 
+pytestmark = pytest.mark.usefixtures("brief_proofs")
 SHAPES = (Constraints(), Constraints(contiguous=True), Constraints(convex=True))
 
 
