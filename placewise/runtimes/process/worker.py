@@ -9,10 +9,11 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any, Self
 
@@ -76,6 +77,11 @@ class Worker:
         return self._process.pid
 
     @property
+    def link(self) -> Connection:
+        """Where its answers come from."""
+        return self._link
+
+    @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -128,6 +134,29 @@ class Worker:
         code = self._process.poll()
         self.kill()
         return RunError(f"the worker of {self.name} {_reason(code)}{f' ({words})' if words else ''}")
+
+
+def answers(
+    workers: Sequence[Worker], timeout: float = ANSWER, *, suspects: Callable[[], Sequence[Worker]] | None = None
+) -> list[Any]:
+    """The answer of each worker to its oldest question, in their order; the first that fails fails them all at once.
+
+    Raises as `Worker.answer` does. Where time runs out, the message names the `suspects` of those that did not answer,
+    if there are any: workers that wait for another one do not answer either.
+    """
+    found: dict[Worker, Any] = {}
+    until = time.monotonic() + timeout
+    while len(found) < len(workers):
+        late = [worker for worker in workers if worker not in found]
+        ready = wait([worker.link for worker in late], max(until - time.monotonic(), 0.0))
+        if not ready:
+            guilty = [worker.name for worker in (suspects() if suspects else ()) if worker in late]
+            names = " and ".join(guilty or [worker.name for worker in late])
+            raise RunError(f"the worker of {names} did not answer within {timeout:g} s")
+        for worker in late:
+            if worker.link in ready:
+                found[worker] = worker.answer()
+    return [found[worker] for worker in workers]
 
 
 def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list[str]:

@@ -1,0 +1,37 @@
+"""Sub-models on their way to the workers: as bytes, or, where they are too large for that, as files for a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import onnx
+
+from placewise.readers.onnx.parts import Part
+from placewise.runtimes.onnxruntime.wiring import Work
+
+LARGEST = 1 << 30
+"""Bytes of weights that still travel inside a model; a message of protobuf may have 2 GiB."""
+
+
+@contextmanager
+def packed(parts: Sequence[Part], works: Sequence[Sequence[Work]]) -> Iterator[tuple[tuple[Work, ...], ...]]:
+    """The works of every worker with their models, which are there until the end of the context."""
+    with ExitStack() as stack:
+        models = {}
+        for number in sorted({work.number for own in works for work in own}):
+            models[number] = _packed(parts[number], stack)
+        yield tuple(tuple(replace(work, model=models[work.number]) for work in own) for own in works)
+
+
+def _packed(part: Part, stack: ExitStack) -> bytes | str:
+    if part.weight_bytes <= LARGEST:
+        content: bytes = part.model.SerializeToString()
+        return content
+    folder = Path(stack.enter_context(TemporaryDirectory(prefix="placewise-")))
+    path = folder / "model.onnx"
+    onnx.save(part.model, path, save_as_external_data=True, location="weights")
+    return str(path)

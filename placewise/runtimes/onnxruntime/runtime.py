@@ -1,0 +1,118 @@
+"""The runtime `onnxruntime`: pieces of a placement at the workers of their devices, started when inputs arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from importlib.util import find_spec
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.cutting import cut, sub_models
+from placewise.errors import InputError, MissingExtraError, RunError
+from placewise.model.placement import Placement
+from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
+from placewise.runtimes.onnxruntime.crew import Crew, Works, crew_of, crowded
+from placewise.runtimes.onnxruntime.dataflow import Dataflow
+from placewise.runtimes.onnxruntime.packing import packed
+from placewise.transform.pieces import Pieces
+
+HAND_OVER, CALL = 2e-5, 1.5e-5
+"""Seconds from the end of a piece to the start of one on another device that waits for it, and of a piece besides its
+ops, as measured on two cores of a Xeon; pieces are joined by them."""
+SPIN = 2e-3
+"""Seconds that a worker with cores of its own looks out for work before it sleeps."""
+_OPTIONS = ("pieces", "spin")
+
+
+class OnnxRuntime:
+    """One worker process per device holds its pieces as sub-models; tensors pass through shared memory.
+
+    Options: `pieces` says how the placement is cut (`cutting.How`), `spin` how many seconds a worker looks out for work
+    before it sleeps. Options of a place: `threads` (one per core), session settings by their full name
+    (``session.…``, ``ep.…``), and those of its execution provider.
+    """
+
+    info: ClassVar[RuntimeInfo] = RuntimeInfo(
+        "onnxruntime",
+        "ONNX Runtime, one worker per device; a piece starts when its inputs have arrived",
+        "operator",
+        ("onnx",),
+        "onnxruntime",
+    )
+
+    def prepare(self, job: Job) -> Dataflow:
+        """As `Runtime.prepare` says. Raises RunError, InputError, MissingExtraError."""
+        _check(job)
+        how = job.options.get("pieces", "")
+        pieces = cut(job.problem, job.placement, how, hand_over=HAND_OVER, overhead=CALL)
+        flow, crew = _started(job, pieces, [_members(job.placement, device) for device in pieces.device.tolist()])
+        flow.realised = _realised(job, crew, flow.elsewhere)
+        return flow
+
+
+def replicas(job: Job) -> Dataflow:
+    """The whole model at every place of a job, samples dealt in turn: what a plan for throughput is compared with.
+
+    The placement does not matter. Raises as `OnnxRuntime.prepare`.
+    """
+    _check(job)
+    alone, everywhere = job.alone(0), tuple(range(len(job.places)))
+    pieces = cut(alone.problem, alone.placement, "few")
+    flow, crew = _started(job, pieces, [everywhere] * len(pieces))
+    flow.realised = Realised(tuple(len(works) for works in crew.works))
+    return flow
+
+
+def _check(job: Job) -> None:
+    stranger = next((name for name in job.options if name not in _OPTIONS), None)
+    if stranger is not None:
+        raise InputError(
+            f"the runtime 'onnxruntime' has no option {stranger!r}", remedy=f"it has {', '.join(_OPTIONS)}"
+        )
+    if find_spec("onnxruntime") is None:
+        raise MissingExtraError("the runtime 'onnxruntime'", "onnxruntime")
+    if job.placement.device.min(initial=0) < 0:
+        raise RunError("some ops have no device, so the placement cannot run")
+
+
+def _spin(job: Job) -> float:
+    try:
+        return float(job.options.get("spin", SPIN))
+    except ValueError:
+        raise InputError(f"spin is {job.options['spin']!r}", remedy="give seconds, as 0.002") from None
+
+
+def _members(placement: Placement, device: int) -> tuple[int, ...]:
+    """The devices that run a device's stage, itself first: samples are dealt to them in turn."""
+    stage = placement.replicas
+    others = [] if stage is None else np.flatnonzero(stage == stage[device]).tolist()
+    return (device, *(other for other in others if other != device))
+
+
+def _started(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tuple[Dataflow, Crew]:
+    """The workers that it takes to run these pieces, each at its members."""
+    graph = job.problem.graph
+    parts, notes = sub_models(graph, pieces)
+    kept = [parts]  # until they are loaded; the file is read again if workers must be started again
+
+    def loaded(works: Works) -> AbstractContextManager[Works]:
+        return packed(kept.pop() if kept else sub_models(graph, pieces)[0], works)
+
+    crew = crew_of(graph, parts, members, job.places, loaded, _spin(job))
+    crowd = [place.device for row, place in enumerate(crew.places) if crowded(crew.places, row)]
+    if crowd:
+        notes = (*notes, f"{' and '.join(crowd)} share cores, so they disturb each other")
+    del parts
+    return Dataflow(graph, crew, notes, job.seconds), crew
+
+
+def _realised(job: Job, crew: Crew, elsewhere: Sequence[str]) -> Realised:
+    names = job.problem.cluster.names
+    count = {place.device: len(works) for place, works in zip(crew.places, crew.works, strict=True)}
+    strays = set(elsewhere)
+    asked = np.array([name not in strays for name in job.problem.graph.ops.name], np.bool_)
+    share = share_of_time(job.problem, job.placement.device, asked)
+    idle = tuple(names[d] for d in np.unique(job.placement.device).tolist() if names[d] not in count)
+    return Realised(tuple(count.get(name, 0) for name in names), share, idle, tuple(elsewhere))
