@@ -27,7 +27,9 @@ class Figures(Record):
     kernels: float = Field(0.0, description="all kernels together, as the profiler says")
     outside: float = Field(0.0, description="the part of `kernels` that belongs to no op: changes of layout, copies")
     dispatch: float = Field(0.0, description="what the run takes besides its kernels, per kernel; it is in `ops`")
-    slowdown: float = Field(1.0, description="by this the profiler slowed the kernels; `ops` are divided by it")
+    slowdown: float = Field(
+        1.0, description="kernels over what the run without the profiler has for them; divides `ops`"
+    )
     ops: tuple[float | None, ...] = Field(
         description="per op; with the call overhead they add up to `whole`; null: no kernel of its own"
     )

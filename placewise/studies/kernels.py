@@ -21,16 +21,17 @@ def attributed(measured: Measured, graph: Graph, estimate: Floats, idle: Bools, 
     """What the ops took in one window, and the sets of ops that share a kernel.
 
     A kernel's time is shared out over its ops as `estimate` [n_ops] says; `idle` ops run in no kernel; `call` is what
-    every call costs. What the run without the profiler takes besides kernels and call is the dispatch, the same for
-    every kernel; where it takes less than the kernels, the profiler slowed them, and their times are divided by as
-    much. What belongs to no op is then spread over all, so that ops and call together are the whole. Raises CostError
-    if nothing matches.
+    every call costs. What a run takes besides kernels and call is the dispatch, the same for every kernel. Kernels are
+    divided by what they together are more (the profiler slowed them) or less (something else disturbed the run) than
+    the rest of the run without the profiler; what belongs to no op is spread over all. So ops and call together are the
+    whole. Raises CostError if nothing matches.
     """
     owners, _ = owners_of(Timings("profile", measured.rows), graph, idle)
     whole, kernels = float(np.median(measured.whole)), sum(row.seconds for row in measured.rows)
     inside = max(whole - call, 0.0)
-    slowdown = max(kernels / inside, 1.0) if inside else 1.0
-    dispatch = max(inside - kernels, 0.0) / len(measured.rows)
+    besides = min(max(measured.besides - call, 0.0), inside / 2)
+    dispatch = besides / len(measured.rows)
+    slowdown = kernels / (inside - besides) if inside and kernels else 1.0
     rows = [_timed(row, row.seconds / slowdown + dispatch) for row in measured.rows]
     share = shared_out(rows, owners, estimate)
     factor = inside / share.given if share.given else 1.0

@@ -50,15 +50,21 @@ class Crew:
     def seat(self, row: int, board: int, data: int, doors: tuple[int, ...]) -> Seat:
         """The seat of a worker, given the descriptors of the board, of the tensors and of everybody's door."""
         place = self.places[row]
-        settings = {key: value for key, value in place.options.items() if key.startswith(("session.", "ep."))}
-        options = {key: value for key, value in place.options.items() if key not in settings and key != "threads"}
-        if place.kind in _DEVICE_OPTION:
-            options = {_DEVICE_OPTION[place.kind]: place.name, **options}
+        provider, options, settings = asked_of(place)
         own = bool(place.cores) and not crowded(self.places, row)
         return Seat(
-            row, board, self.cells, data, doors, self.last, place.device, _PROVIDERS[place.kind], options, settings,
+            row, board, self.cells, data, doors, self.last, place.device, provider, options, settings,
             threads_of(place), self.spin if own else 0.0,
         )  # fmt: skip
+
+
+def asked_of(place: Place) -> tuple[str, dict[str, str], dict[str, str]]:
+    """The execution provider of a place, its options, and the settings of a session there."""
+    settings = {key: value for key, value in place.options.items() if key.startswith(("session.", "ep."))}
+    options = {key: value for key, value in place.options.items() if key not in settings and key != "threads"}
+    if place.kind in _DEVICE_OPTION:
+        options = {_DEVICE_OPTION[place.kind]: place.name, **options}
+    return _PROVIDERS[place.kind], options, settings
 
 
 def crew_of(

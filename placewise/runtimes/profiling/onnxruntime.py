@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import tempfile
+from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+from placewise.costing.measured.content import events
 from placewise.costing.measured.onnxruntime import read_onnxruntime
-from placewise.errors import MissingExtraError, RunError
+from placewise.errors import RunError
 from placewise.readers.onnx.whole import load_whole
+from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
+from placewise.runtimes.onnxruntime.crew import asked_of, threads_of
 from placewise.runtimes.profiling.window import Measured, Window, in_turns
 
 _TINY = (1, 1)
 
 
 class OnnxRuntimeServer:
-    """Times a model in sessions with one thread per core, on an execution provider."""
+    """Times a model in sessions at one place, set as the runtime sets them."""
 
-    def __init__(self, path: str, dims: Mapping[str, int], threads: int, provider: str) -> None:
-        try:
-            import onnxruntime
-        except ImportError:
-            raise MissingExtraError("profiling with ONNX Runtime", "onnxruntime") from None
-        self._runtime, self._threads = onnxruntime, threads
-        self._providers = [provider]
+    def __init__(self, path: str, dims: Mapping[str, int], place: Place) -> None:
+        import onnxruntime
+
+        self._runtime, self._threads = onnxruntime, threads_of(place)
+        provider, options, self._settings = asked_of(place)
+        self._providers = [(provider, options)]
         if provider not in onnxruntime.get_available_providers():
             raise RunError(f"the ONNX Runtime that is installed has no {provider}")
         model, self.notes = load_whole(Path(path), dims)
@@ -43,8 +47,8 @@ class OnnxRuntimeServer:
             profiled = self._session(self._model, folder)
             runs = [lambda: self._plain.run(None, fed), lambda: profiled.run(None, fed)]
             whole, _ = in_turns(runs, window)
-            rows = read_onnxruntime(Path(profiled.end_profiling())).rows
-        return Measured(tuple(whole), rows)
+            path = Path(profiled.end_profiling())
+            return Measured(tuple(whole), read_onnxruntime(path).rows, _besides(path))
 
     def call_seconds(self, least: int) -> tuple[float, ...]:
         """Seconds of calls that do next to nothing: what every call costs."""
@@ -62,10 +66,16 @@ class OnnxRuntimeServer:
     def _session(self, model: bytes, profile: str = "") -> Any:
         options = self._runtime.SessionOptions()
         options.intra_op_num_threads, options.inter_op_num_threads = self._threads, 1
-        options.log_severity_level = 3
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
+        for key, value in self._settings.items():
+            options.add_session_config_entry(key, value)
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, str(Path(profile, "run"))
-        return self._runtime.InferenceSession(model, options, providers=self._providers)
+        try:
+            return self._runtime.InferenceSession(model, options, providers=self._providers)
+        except Exception as error:  # its own error types, which share no base
+            raise RunError(f"ONNX Runtime cannot load it: {(str(error).splitlines() or [''])[0][:300]}") from None
 
     def _fed(self, inputs: Arrays) -> dict[str, Any]:
         """What the session takes; an input that no op reads, and that therefore is not given, is zeros."""
@@ -80,3 +90,18 @@ class OnnxRuntimeServer:
                 kind = {"tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(bool)": np.bool_}
                 fed[wanted.name] = np.zeros(shape, kind.get(wanted.type, np.float32))
         return fed
+
+
+def _besides(path: Path) -> float:
+    """The median over runs of what a run took longer than its kernels, in seconds."""
+    runs, starts, kernels = dict[float, float](), list[float](), list[tuple[float, float]]()
+    for event in events(path):
+        start, length = float(event.get("ts", 0)), float(event.get("dur", 0))
+        if event.get("cat") == "Session" and event.get("name") == "model_run":
+            runs[start] = length
+        elif event.get("cat") == "Node" and str(event.get("name")).endswith("_kernel_time"):
+            kernels.append((start, length))
+    starts = sorted(runs)
+    for start, length in kernels:
+        runs[starts[max(bisect_right(starts, start) - 1, 0)]] -= length
+    return max(median(runs.values()), 0.0) * 1e-6

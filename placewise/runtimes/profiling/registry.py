@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from placewise.errors import InputError, MissingExtraError, RunError
+from placewise.errors import InputError, MissingExtraError
 from placewise.model.graph import Graph, Source
 from placewise.runtimes.binding import Place
 from placewise.runtimes.process.worker import Worker
@@ -36,18 +36,13 @@ def installed(runtime: str) -> str:
 def profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start: float) -> Worker:
     """A worker at `place` that holds the model of `graph`; `start` is how many seconds it may take to load it.
 
-    Raises RunError, and InputError for what the place says and the runtime does not know.
+    Raises RunError, InputError.
     """
-    if runtime != "openvino" and place.options:
-        raise InputError(f"{runtime} takes no options for {place.device!r}", remedy="leave out what is after ';'")
-    if runtime != "openvino" and place.kind == "openvino":
-        raise RunError(f"{runtime} is profiled on cores and on CUDA, not on {place}")
     told: tuple[Any, ...]
     if runtime == "onnxruntime":
-        provider = "CUDAExecutionProvider" if place.kind == "cuda" else "CPUExecutionProvider"
-        told = source.path, dict(source.options.get("dims", {})), len(place.cores), provider
+        told = source.path, dict(source.options.get("dims", {})), place
     elif runtime == "openvino":
         told = source.path, source.format, graph, place
     else:
-        told = source.path, f"cuda:{place.name}" if place.kind == "cuda" else "cpu"
+        told = source.path, place
     return Worker(_SERVED[runtime], *told, name=str(place), cores=place.cores, start=start)

@@ -24,10 +24,13 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a window gave: `whole`, the seconds of each run of the model without the profiler, and a row per kernel."""
+    """What a window gave: `whole`, the seconds of each run of the model without the profiler; a row per kernel; and
+    `besides`, the median seconds of a run with the profiler that no kernel took.
+    """
 
     whole: tuple[float, ...]
     rows: tuple[Row, ...]
+    besides: float
 
 
 def in_turns(runs: Sequence[Callable[[], object]], window: Window) -> list[list[float]]:
