@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
 from placewise.model.columns import Ints
@@ -24,6 +26,27 @@ def counterparts(graph: Graph, listing: Listing) -> Ints:
         if known:
             found[row] = known[0]
     return _followed(found, listing)
+
+
+def affinities(device: Ints, belongs: Ints, names: Mapping[int, str]) -> list[str]:
+    """The name of a device for every op of a folded model, from those of the ops of the graph [n_ops].
+
+    What belongs nowhere goes where the first device is.
+    """
+    first = next(iter(names.values()))
+    return [names[int(device[op])] if op >= 0 else first for op in belongs.tolist()]
+
+
+def open_cut(listing: Listing, affinity: Sequence[str]) -> tuple[int, int] | None:
+    """An op that makes a tensor of an open shape, and one on another device that reads it.
+
+    HETERO makes the buffers between pieces before it runs, so it cannot hand such a tensor over.
+    """
+    for row, sources in enumerate(listing.sources):
+        for source in sources:
+            if listing.is_open[source] and affinity[source] != affinity[row]:
+                return source, row
+    return None
 
 
 def _followed(found: Ints, listing: Listing) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from placewise.readers.openvino.parse import parse
 FORMATS = ("openvino", "onnx")
 """What `open_live` opens, as `Source.format` says it."""
 _LIMIT = 1 << 31  # bytes of a protobuf message
-_NOISE = ("Exception from ", "Check '")
+_NOISE = re.compile(r"(Standard exception from compilation library: )?Exception from \S+:\d+:|^Check '.*")
 
 Shapes = Mapping[str, Sequence[int]]
 Origins = Mapping[str, int]
@@ -81,9 +82,9 @@ def library() -> Any:
 
 def reason(error: Exception) -> str:
     """What OpenVINO objects to, in one line: its messages are stacks of places in its sources, the cause last."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    said = [line for line in lines if line and not line.startswith(_NOISE)]
-    shown = said or [line.partition(" failed at")[0] for line in lines if line] or [type(error).__name__]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in (_NOISE.sub("", line).strip() for line in lines) if line]
+    shown = said or [line.partition(" failed at")[0] for line in lines[-1:]] or [type(error).__name__]
     return " ".join(shown)[:300]
 
 

@@ -174,7 +174,8 @@ _JOINED = """Abs Acos Acosh Add And Asin Asinh Atan Atanh BitwiseAnd BitwiseNot 
     Multiply Negative NotEqual Power ReLU Round Select Sigmoid Sign Sin Sinh SoftPlus SoftSign Sqrt SquaredDifference
     Subtract Tan Tanh"""
 _LIKE_FIRST = """BatchNormInference CumSum FakeQuantize GroupNormalization HardSigmoid LRN LogSoftmax MVN NormalizeL2
-    PReLU RMS Result ReverseSequence Roll ScatterElementsUpdate ScatterNDUpdate ScatterUpdate Selu Softmax Swish"""
+    PReLU RMS Result ReverseSequence Roll ScatterElementsUpdate ScatterNDUpdate ScatterUpdate Selu SoftMax Softmax
+    Swish"""
 _VIEWS = "Reshape Squeeze Unsqueeze"
 _ORDERED = """Gather ReduceL1 ReduceL2 ReduceLogicalAnd ReduceLogicalOr ReduceMax ReduceMean ReduceMin ReduceProd
     ReduceSum"""

@@ -64,9 +64,13 @@ def _real(place: Place, available: Sequence[str]) -> str:
     if place.kind != "openvino":
         remedy = f"bind it to cores or to openvino:NAME with one of {', '.join(available)}"
         raise ClusterError(f"OpenVINO has no device for {place}", remedy=remedy)
-    name = place.name.upper()
-    real = next((one for one in available if one.upper() in (name, f"{name}.0")), None)
-    if real is None:
+    name = _plain(place.name)
+    if name not in map(_plain, available):
         remedy = f"OpenVINO sees {', '.join(available) or 'none'}"
         raise ClusterError(f"the device {place} is not on this machine", remedy=remedy)
-    return name if real.upper().startswith(name) else real
+    return name
+
+
+def _plain(name: str) -> str:
+    """``gpu.0`` is ``GPU`` by its full name."""
+    return name.upper().removesuffix(".0")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers.openvino.counterparts import counterparts
+from placewise.readers.openvino.counterparts import affinities, counterparts, open_cut
 from placewise.readers.openvino.live import FORMATS, Listing, input_shapes
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.inputs import Arrays
@@ -108,7 +108,7 @@ class Compiled:
         """End the worker."""
         self._worker.close()
 
-    def __enter__(self) -> Compiled:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -144,7 +144,11 @@ def _compiled(job: Job, worker: Worker, used: list[int], automatic: bool, profil
     asked: Ints | None = job.placement.device
     if automatic:
         asked = _automatic(job, worker, devices, belongs)
-    affinity = None if asked is None else _affinities(asked, belongs, devices)
+    affinity = (
+        None
+        if asked is None
+        else affinities(asked, belongs, {device: logical.name for device, logical in devices.items()})
+    )
     if affinity is not None:
         _refuse_open_cuts(listing, affinity)
     split = worker.ask("compile", list(devices.values()), affinity, profiled, timeout=job.seconds)
@@ -174,21 +178,14 @@ def _automatic(job: Job, worker: Worker, devices: Mapping[int, Logical], belongs
     return device
 
 
-def _affinities(device: Ints, belongs: Ints, devices: Mapping[int, Logical]) -> list[str]:
-    """The name of a device for every op of the folded model."""
-    first = next(iter(devices))
-    return [devices[int(device[op]) if op >= 0 else first].name for op in belongs.tolist()]
-
-
 def _refuse_open_cuts(listing: Listing, affinity: Sequence[str]) -> None:
-    """HETERO hands tensors over in buffers that it makes before it runs: their shapes must be known."""
-    for row, sources in enumerate(listing.sources):
-        for source in sources:
-            if listing.is_open[source] and affinity[source] != affinity[row]:
-                raise RunError(
-                    f"the shape that {listing.name[source]!r} makes depends on values, and HETERO cannot hand it from "
-                    f"{affinity[source]} to {affinity[row]}; keep both on one device (--together)"
-                )
+    found = open_cut(listing, affinity)
+    if found is not None:
+        made, read = found
+        raise RunError(
+            f"the shape that {listing.name[made]!r} makes depends on values, and HETERO cannot hand it from "
+            f"{affinity[made]} to {affinity[read]}; keep both on one device (--together)"
+        )
 
 
 def _ran_on(problem: Problem, split: Split, belongs: Ints, names: Mapping[int, str], asked: Ints) -> Ints:

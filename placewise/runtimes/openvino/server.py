@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,9 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.errors import RunError
-from placewise.readers.openvino.live import (
-    Listing, Shapes, input_names, library, open_live, output_names, reason,
-)  # fmt: skip
+from placewise.readers.openvino.live import Listing, Shapes, input_names, library, open_live, output_names, reason
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.openvino.devices import Logical
 from placewise.runtimes.openvino.dot import code, ops_in, read_split
@@ -119,7 +118,7 @@ class Server:
         found = []
         for sample in ready:
             began = time.perf_counter()
-            _guard(lambda given=sample: self._request.infer(given, share_outputs=True), "run")
+            _guard(partial(self._request.infer, sample, share_outputs=True), "run")
             found.append(time.perf_counter() - began)
         return found
 
@@ -160,8 +159,9 @@ class Server:
     def _set_up(self, device: Logical, more: Mapping[str, str] | None = None) -> None:
         if device.name != device.real and device.name not in self._core.available_devices:
             self._core.register_plugin(_CPU_PLUGIN, device.name)
+            self._core.get_property(device.name, "FULL_DEVICE_NAME")  # loads it: it then refuses what it does not know
         for key, value in {**device.properties, **(more or {})}.items():
-            _guard(lambda k=key, v=value: self._core.set_property(device.name, {k: v}), f"set {device.name}")
+            _guard(partial(self._core.set_property, device.name, {key: value}), f"set {device.name}")
 
     def _split(self, said: Mapping[int, tuple[int, str]], seconds: float) -> Split:
         count = range(len(self._ops))

@@ -1,0 +1,199 @@
+"""OpenVINO: the static, folded model as IR, the affinity of every op beside it, and a script that puts them together.
+
+IR files keep no affinities: ``openvino.save_model`` drops them, so they travel in a file of their own.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import ExportError
+from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.model.columns import Ints
+from placewise.model.graph import Graph, Source
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.readers.openvino.counterparts import affinities, counterparts, open_cut
+from placewise.readers.openvino.live import FORMATS, Listing, input_shapes, library, open_live
+from placewise.readers.openvino.parse import parse
+
+MODEL, WEIGHTS, AFFINITIES, LOADER = "model.xml", "model.bin", "affinities.json", "load.py"
+CPU_PLUGIN = "openvino_intel_cpu_plugin"
+_REAL = ("CPU", "GPU", "NPU")
+_SCRIPT = f'''\
+"""Compile {MODEL} for the devices that {AFFINITIES} names: python {LOADER}, or `from load import load`."""
+
+import json
+from pathlib import Path
+
+import openvino as ov
+
+HERE = Path(__file__).resolve().parent
+
+
+def load(core=None):
+    """The compiled model; every op has the affinity that the plan gives it."""
+    said = json.loads((HERE / "{AFFINITIES}").read_text())
+    core = core or ov.Core()
+    for device, plugin in said["plugins"].items():
+        core.register_plugin(plugin, device)
+    for device, properties in said["properties"].items():
+        core.set_property(device, properties)
+    model = core.read_model(HERE / "{MODEL}")
+    for op in model.get_ops():
+        op.get_rt_info()["affinity"] = said["affinity"][op.get_friendly_name()]
+    return core.compile_model(model, said["target"])
+
+
+if __name__ == "__main__":
+    compiled = load()
+    print("devices:", ", ".join(compiled.get_property("EXECUTION_DEVICES")))
+    for port in (*compiled.inputs, *compiled.outputs):
+        print(port.any_name, port.shape, port.element_type)
+'''
+
+
+class OpenvinoExporter:
+    """IR of the model as it is placed (its shapes fixed, its constants folded), and affinities by its ops' names."""
+
+    info = ExportInfo(
+        "openvino",
+        writes=f"{MODEL}, {WEIGHTS}, {AFFINITIES} and {LOADER}, which loads them",
+        loaded_by="OpenVINO 2024.6 and later, through HETERO",
+        verified="executed",
+        cannot_say="replicas; that pieces of one sample run at the same time (HETERO runs them one after another)",
+        takes="OpenVINO IR and ONNX models",
+        library="openvino",
+        extra="openvino",
+        options={
+            "devices": ExportOption("", "OpenVINO's names of the devices, like fast=GPU.0,slow=CPU"),
+            "precision": ExportOption(
+                "", "INFERENCE_PRECISION_HINT of every device: f32, f16 or bf16 (its own choice)"
+            ),
+        },
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`."""
+        graph = problem.graph
+        source = _source(graph)
+        used = sorted(set(placement.device.tolist()))
+        names = _names(problem, used, str(options["devices"]))
+        model, listing, notes = open_live(Path(source.path), source.format, input_shapes(graph))
+        belongs = counterparts(graph, listing)
+        affinity = affinities(placement.device, belongs, names)
+        _refuse_open_cut(listing, affinity)
+        said = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
+        text = json.dumps(said, indent=1, ensure_ascii=False)
+        return Exported({**_serialized(model), AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), notes)
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`. Every layer of the IR has one affinity, and all layers of an op the same."""
+        said = json.loads(str(exported.files[AFFINITIES]))
+        _same_names(_layers(exported), said["affinity"])
+        number = {name: problem.cluster.index(device) for device, name in said["devices"].items()}
+        op_of = {name: op for op, name in enumerate(problem.graph.ops.name)}
+        device = np.full(problem.n_ops, -1, np.int32)
+        seen: set[str] = set()
+        for name, layers in said["ops"].items():
+            found = {number[said["affinity"][layer]] for layer in layers}
+            if len(found) != 1 or seen & set(layers):
+                raise ExportError(f"the op {name!r} is on {len(found)} devices, or shares a layer with another")
+            seen |= set(layers)
+            device[op_of[name]] = found.pop()
+        for name, home in said["folded"].items():
+            device[op_of[name]] = problem.cluster.index(home)
+        return device
+
+
+def _source(graph: Graph) -> Source:
+    source = graph.source
+    if source is None or source.format not in FORMATS:
+        found = "no file" if source is None else f"of the format {source.format!r}"
+        raise ExportError(f"the target 'openvino' takes ONNX files and OpenVINO IR, and this model is {found}")
+    if graph.ops.backward.any() or graph.phases:
+        raise ExportError("the target 'openvino' takes inference of one pass", remedy="place the inference graph")
+    if not Path(source.path).is_file():
+        raise ExportError("the model of this plan is not there", where=source.path, remedy="say where it is")
+    return source
+
+
+def _names(problem: Problem, used: list[int], said: str) -> dict[int, str]:
+    """OpenVINO's name of each used device: as the user says, else its own if OpenVINO has such, else CPU for hosts."""
+    given = dict(part.strip().partition("=")[::2] for part in said.split(",") if part.strip())
+    stranger = next((name for name in given if name not in problem.cluster.names), None)
+    if stranger is not None:
+        remedy = f"the cluster has {', '.join(problem.cluster.names)}"
+        raise ExportError(f"there is no device {stranger!r} to give a name", remedy=remedy)
+    names: dict[int, str] = {}
+    for device in used:
+        own = problem.cluster.names[device]
+        is_real = own.upper().split(".")[0] in _REAL and ":" not in own
+        is_host = problem.cluster.devices[device].is_host
+        name = given.get(own) or (own.upper() if is_real else "CPU" if is_host else "")
+        if not name:
+            remedy = f"say it with --option devices={own}=GPU.0"
+            raise ExportError(f"what is {own!r} to OpenVINO?", remedy=remedy)
+        if name == "CPU" and "CPU" in names.values():
+            name = f"CPU{1 + sum(other.startswith('CPU') for other in names.values())}"
+        if name in names.values():
+            raise ExportError(f"two devices are both called {name}", remedy="give them names of their own")
+        names[device] = name
+    return names
+
+
+def _refuse_open_cut(listing: Listing, affinity: list[str]) -> None:
+    found = open_cut(listing, affinity)
+    if found is not None:
+        raise ExportError(
+            f"the shape that {listing.name[found[0]]!r} makes depends on values, and HETERO cannot hand it to another "
+            "device",
+            remedy="keep it and what reads it together (--together)",
+        )
+
+
+def _document(
+    problem: Problem, placement: Placement, names: Mapping[int, str], listing: Listing, belongs: Ints,
+    affinity: list[str], precision: str,
+) -> dict[str, Any]:  # fmt: skip
+    ops: dict[str, list[str]] = {}
+    for layer, op in zip(listing.name, belongs.tolist(), strict=True):
+        if op >= 0:
+            ops.setdefault(problem.graph.ops.name[op], []).append(layer)
+    home = placement.assignment(problem.graph, problem.cluster)
+    return {
+        "format": "placewise-openvino",
+        "target": next(iter(names.values())) if len(names) == 1 else "HETERO:" + ",".join(names.values()),
+        "devices": {problem.cluster.names[device]: name for device, name in names.items()},
+        "plugins": {name: CPU_PLUGIN for name in names.values() if name.startswith("CPU") and name != "CPU"},
+        "properties": {name: {"INFERENCE_PRECISION_HINT": precision} for name in names.values() if precision},
+        "affinity": dict(zip(listing.name, affinity, strict=True)),
+        "ops": ops,
+        "folded": {name: device for name, device in home.items() if name not in ops},
+    }
+
+
+def _serialized(model: Any) -> dict[str, bytes]:
+    with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
+        library().save_model(model, Path(folder) / MODEL, compress_to_fp16=False)
+        return {name: (Path(folder) / name).read_bytes() for name in (MODEL, WEIGHTS)}
+
+
+def _layers(exported: Exported) -> list[str]:
+    """The names of all layers of the IR, as our own reader finds them."""
+    with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
+        path = Path(folder) / MODEL
+        content = exported.files[MODEL]
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return [layer.name for layer in parse(path)[0].layers]
+
+
+def _same_names(layers: list[str], affinity: Mapping[str, str]) -> None:
+    if len(set(layers)) < len(layers) or set(layers) != set(affinity):
+        raise ExportError(f"{len(set(layers) ^ set(affinity))} layers of {MODEL} have no affinity, or several")
