@@ -174,7 +174,8 @@ def test_places_become_logical_devices():
     """Cores are CPUs with as many threads; names tell them apart; a real device is taken once."""
     places = (
         Place("a", "cores", cores=(0, 1)), Place("b", "openvino", "gpu", options={"X": "1"}),
-        Place("c", "cores", cores=(2,)), Place("d", "openvino", "GPU.0"), Place("e", "openvino", "CPU", options={"INFERENCE_PRECISION_HINT": "bf16"}),
+        Place("c", "cores", cores=(2,)), Place("d", "openvino", "GPU.0"),
+        Place("e", "openvino", "CPU", options={"INFERENCE_PRECISION_HINT": "bf16"}),
     )  # fmt: skip
     found = logical_devices(places, (0, 1, 2, 4), ["CPU", "GPU.0"])
     assert [found[number].name for number in (0, 1, 2, 4)] == ["CPU", "GPU", "CPU2", "CPU3"]
