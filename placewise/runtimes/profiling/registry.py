@@ -44,5 +44,14 @@ def profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start:
     elif runtime == "openvino":
         told = source.path, source.format, graph, place
     else:
-        told = source.path, place
+        told = source.path, _calls(graph), place
     return Worker(_SERVED[runtime], *told, name=str(place), cores=place.cores, start=start)
+
+
+def _calls(graph: Graph) -> dict[int, tuple[str, ...]]:
+    """The ops that stand for each call of a program, by its number in the file."""
+    found: dict[int, tuple[str, ...]] = {}
+    for name, origin in zip(graph.ops.name, graph.ops.origin, strict=True):
+        if origin:
+            found[int(origin[0])] = (*found.get(int(origin[0]), ()), name)
+    return found
