@@ -21,6 +21,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Schedule
 from placewise.model.result import Outcome, Reason, Result
 from placewise.placers import registry
+from placewise.placers.base import Budget
 from placewise.placing import place
 from placewise.simulate import evaluate, lower_bound, simulate
 
@@ -90,12 +91,13 @@ def optimum(problem: Problem) -> float:
 
 
 def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
-    """What every placer that takes the problem answers; the slow ones are asked seldom."""
+    """What every placer that takes the problem answers; the slow ones are asked seldom, and for a second."""
     late = {"auto", "multilevel", "windows", *(("cpsat",) if problem.objective.kind == "latency" else ())}
     for name in registry.names():
         placer = registry.create(name)
         if placer.supports(problem) is None and (slow or name not in late):
-            yield name, place(problem, name, options=QUICK.get(name))
+            budget = Budget(1.0) if name in late else Budget()
+            yield name, place(problem, name, budget, options=QUICK.get(name))
 
 
 def holds(name: str, problem: Problem, best: float, result: Result) -> None:
