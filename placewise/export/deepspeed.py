@@ -56,13 +56,13 @@ class DeepspeedExporter:
         loaded_by="DeepSpeed 0.19",
         verified="executed",
         cannot_say="anything but whole layers, in order, on accelerators",
-        takes="models whose scopes number their layers",
+        takes="models that are one list of layers, numbered in their scopes",
         suffix=".py",
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
-        stages = stages_of(problem, placement, self.info.name)
+        stages = stages_of(problem, placement, self.info.name, transformer=False)
         parts = [0]
         for layers in stages.layers:
             parts.append(parts[-1] + layers)

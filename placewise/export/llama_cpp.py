@@ -54,7 +54,7 @@ class LlamaCppExporter:
         loaded_by="llama.cpp (llama-server, llama-cli; since b5000)",
         verified="text only",
         cannot_say="anything but the host's layers first, then whole layers per GPU in order; experts by layer",
-        takes="models whose scopes number their layers, with accelerators",
+        takes="transformers whose scopes number their layers",
         suffix=".sh",
     )
 

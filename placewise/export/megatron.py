@@ -25,7 +25,7 @@ class MegatronExporter:
         loaded_by="Megatron-LM (Megatron Core 0.16)",
         verified="parsed by the tool's own code",
         cannot_say="anything but whole layers, in order, on accelerators",
-        takes="models whose scopes number their layers",
+        takes="transformers whose scopes number their layers",
         suffix=".sh",
     )
 

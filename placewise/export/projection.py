@@ -24,8 +24,8 @@ TRIES = 8
 """How often a projection is made again with less memory where live activations leave less than was thought."""
 LEAST = 1e-9
 """What an op counts at least, as a share of the longest one: those that take no time stay too if they can."""
-EVEN = 1e-6
-"""How little an even split counts beside seconds that move: it decides between equals."""
+EVEN = (1e-6, 0.1, 1.0, 10.0, 100.0)
+"""How much an even split counts beside seconds that move: at first, it only decides between equals."""
 
 
 def nearest(problem: Problem, placement: Placement, unit: Ints, *, forced: Mapping[int, int] = NOTHING) -> Placement:
@@ -50,22 +50,39 @@ def in_stages(
     """Where a line of units, numbered from 0 along it, is cut: a position per device, from 0, and the end.
 
     Stage s, on ``devices[s]``, has the units from ``cuts[s]`` to below ``cuts[s + 1]``; none where these are equal.
-    `forced` names the device of units that have no choice. Memory is kept where any cut keeps it. () where no cut
-    lets every op run.
+    Of the nearest cut and more even ones, it is the one that the judge finds fastest: where a plan puts much on
+    devices that have no stage, little of it is left to be near to. `forced` names the device of units that have no
+    choice. Memory is kept where any cut keeps it. () where no cut lets every op run.
     """
     line = list(devices)
     cost = np.where(_may(problem, unit, forced), _moved(problem, placement, unit), np.inf)[:, line]
-    seconds = np.bincount(unit, weights=seconds_of(problem, placement.device), minlength=len(cost))
-    held, capacity = _range_bytes(problem, unit, len(cost)), problem.capacity
+    table = np.where(np.isfinite(problem.costs.op_seconds), problem.costs.op_seconds, 0.0)[:, line]
+    load, held = np.zeros(cost.shape), _range_bytes(problem, unit, len(cost))
+    np.add.at(load, unit, table)
+    found: list[tuple[bool, float, int, tuple[int, ...]]] = []
+    for rank, even in enumerate(EVEN):
+        cuts = _fitting(problem, unit, line, cost, even * load, held)
+        if not cuts:
+            return ()
+        judged = judge(problem, Placement(staged(cuts, line)[unit]))
+        found.append((not judged.valid, judged.value, rank, cuts))
+        if np.array_equal(staged(cuts, line)[unit], placement.device):
+            break
+    return min(found)[-1]
+
+
+def _fitting(
+    problem: Problem, unit: Ints, line: list[int], cost: Floats, load: Floats, held: Floats
+) -> tuple[int, ...]:
+    """Cuts for which memory is enough, if there are any."""
+    capacity = problem.capacity
     for _ in range(TRIES):
-        cuts = _cut(cost, seconds, held, capacity[line])
-        short = _short(problem, staged(cuts, devices)[unit]) if cuts else np.zeros(problem.n_devices)
+        cuts = _cut(cost, load, held, capacity[line])
+        short = _short(problem, staged(cuts, line)[unit]) if cuts else np.zeros(problem.n_devices)
         if cuts and not short.any():
             return cuts
-        if not cuts:
-            break
         capacity = capacity - short
-    return _cut(cost, seconds, held, np.full(len(line), np.inf))
+    return _cut(cost, load, held, np.full(len(line), np.inf))
 
 
 def staged(cuts: Sequence[int], devices: Sequence[int]) -> Ints:
@@ -189,20 +206,23 @@ def _range_bytes(problem: Problem, unit: Ints, count: int) -> Floats:
     return held
 
 
-def _cut(cost: Floats, seconds: npt.NDArray[Any], held: Floats, capacity: Floats) -> tuple[int, ...]:
-    """Cuts with the least cost, by dynamic programming over (stage, end); () if no cut fits."""
+def _cut(cost: Floats, load: Floats, held: Floats, capacity: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Cuts with the least cost, by dynamic programming over (stage, end); () if no cut fits.
+
+    `cost` and `load` [units, stages]: a stage costs the sum over its units, and its load squared, as a share of all.
+    """
     count, stages = cost.shape
     moved = np.vstack((np.zeros(stages), np.cumsum(np.where(np.isfinite(cost), cost, 0.0), axis=0)))
     barred = np.vstack((np.zeros(stages), np.cumsum(~np.isfinite(cost), axis=0)))
-    load = np.concatenate(([0.0], np.cumsum(seconds)))
-    even = EVEN / max(float(load[-1]), np.finfo(float).tiny)
+    total = max(float(load.sum(axis=0).max(initial=0.0)), np.finfo(float).tiny)
+    done = np.vstack((np.zeros(stages), np.cumsum(load / np.sqrt(total), axis=0)))
     best = np.full(count + 1, np.inf)
     best[0] = 0.0
     choice = np.tile(np.arange(count + 1), (stages, 1))
     for stage in range(stages):
         before = best.copy()
         for end in range(1, count + 1):
-            price = before[:end] + moved[end, stage] - moved[:end, stage] + even * (load[end] - load[:end]) ** 2
+            price = before[:end] + moved[end, stage] - moved[:end, stage] + (done[end, stage] - done[:end, stage]) ** 2
             price[(barred[end, stage] > barred[:end, stage]) | (held[:end, end - 1] > capacity[stage])] = np.inf
             start = int(np.argmin(price))
             if price[start] < best[end]:

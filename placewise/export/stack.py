@@ -12,6 +12,7 @@ from placewise.model.problem import Problem
 
 FEWEST = 2
 """A stack has so many layers at least."""
+_ATTENDS = re.compile("attention|softmax", re.IGNORECASE)
 _STEPS = frozenset({"step", "steps", "time", "timestep"})
 
 
@@ -21,13 +22,17 @@ class Stack:
 
     `of` [n_ops] is the layer of every op, −1 for what runs before the first one (embeddings), `count` for what runs
     after the last one (norm, head). The ops of a block have one layer. `inside` are the scopes below the layer,
-    ``self_attn``, "" for an op that is in no layer by its scope.
+    ``self_attn``, "" for an op that is in no layer by its scope. `share` is the stack's part of the seconds of all
+    layers, `others` are the other lists of layers; `attends`: there is attention in it.
     """
 
     path: str
     count: int
     of: Ints
     inside: tuple[str, ...]
+    share: float
+    others: tuple[str, ...]
+    attends: bool
 
 
 def seconds_of(problem: Problem, device: Ints) -> Floats:
@@ -68,7 +73,13 @@ def stack_of(problem: Problem) -> Stack | None:
     own = np.array([part[1] if part and part[0] == path else -1 for part in parts], np.int32)[graph.ops.scope.codes]
     inside = [part[2] if part and part[0] == path else "" for part in parts]
     of = _by_block(problem, _filled(problem, own, count))
-    return Stack(path, count, frozen(of, np.int32), tuple(inside[code] for code in graph.ops.scope.codes.tolist()))
+    attends = any(
+        _ATTENDS.search(kind) and layer >= 0 for kind, layer in zip(graph.ops.kind, own.tolist(), strict=True)
+    )
+    share = seconds[path] / (sum(seconds.values()) or 1.0)
+    others = tuple(other for other in stacks if other != path)
+    within = tuple(inside[code] for code in graph.ops.scope.codes.tolist())
+    return Stack(path, count, frozen(of, np.int32), within, share, others, attends)
 
 
 def _parts(scope: str) -> tuple[str, int, str] | None:

@@ -14,6 +14,9 @@ from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
+MOST_OF_IT = 0.5
+"""The share of the seconds of all layers that the list of layers which is cut has at least."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
@@ -31,9 +34,9 @@ class Stages:
         return Placement(staged(bounds.tolist(), self.devices)[_line(self.stack)])
 
 
-def stages_of(problem: Problem, placement: Placement, target: str) -> Stages:
+def stages_of(problem: Problem, placement: Placement, target: str, *, transformer: bool = True) -> Stages:
     """The stages nearest to a placement. Raises ExportError for a model or a cluster that cannot be cut so."""
-    stack = needed_stack(problem, target)
+    stack = needed_stack(problem, target, transformer=transformer)
     line = line_of(problem, placement, _line(stack), accelerators(problem, target))
     if not line:
         remedy = "place the model on accelerators"
@@ -50,16 +53,31 @@ def stages_of(problem: Problem, placement: Placement, target: str) -> Stages:
     return Stages(stack, tuple(line[stage] for stage in kept), tuple(layers[stage] for stage in kept))
 
 
-def needed_stack(problem: Problem, target: str) -> Stack:
-    """The stack of a model. Raises ExportError where it has none."""
+def needed_stack(problem: Problem, target: str, *, transformer: bool = True) -> Stack:
+    """The stack of a model, of a transformer if so asked. Raises ExportError for a model that is none."""
     stack = stack_of(problem)
+    lacks = ""
     if stack is None:
+        lacks = "the scopes of this model number no layers"
+    elif stack.share < MOST_OF_IT:
+        lacks = f"the longest list of layers here, {stack.path}, is but {stack.share:.0%} of all layers"
+    elif transformer and not stack.attends:
+        lacks = f"there is no attention in the layers of {stack.path}"
+    elif transformer and _coded(stack):
+        lacks = f"this model has an encoder and a decoder ({', '.join(sorted((stack.path, *stack.others)))})"
+    if lacks or stack is None:
+        kind = "a decoder, or an encoder," if transformer else "a model"
         raise ExportError(
-            f"{target} splits a model by its layers, and the scopes of this one number none",
-            remedy="give it a transformer read from Hugging Face, torch.export or ONNX with scopes "
-            "(model.layers.3.mlp), or choose a target that takes every model: placewise export --list",
+            f"{target} takes {kind} of one list of layers, and {lacks}",
+            remedy="choose a target that takes every model: placewise export --list",
         )
     return stack
+
+
+def _coded(stack: Stack) -> bool:
+    """Whether one list of layers is an encoder's and another one a decoder's."""
+    words = [path.split(".") for path in (stack.path, *stack.others)]
+    return any("encoder" in parts for parts in words) and any("decoder" in parts for parts in words)
 
 
 def accelerators(problem: Problem, target: str) -> Bools:
@@ -72,7 +90,7 @@ def accelerators(problem: Problem, target: str) -> Bools:
 
 def stages_read(problem: Problem, target: str, devices: Sequence[str], layers: Sequence[int]) -> Ints:
     """The device of each op [n_ops] as names of devices and numbers of layers say it. Raises ExportError."""
-    stack = needed_stack(problem, target)
+    stack = needed_stack(problem, target, transformer=False)
     if sum(layers) != stack.count or len(layers) != len(devices) or min(layers, default=0) < 1:
         raise ExportError(f"{list(layers)} on {len(devices)} devices are no stages of {stack.count} layers")
     if len(set(devices)) < len(devices):

@@ -21,7 +21,7 @@ class VllmExporter:
         loaded_by="vLLM 0.33",
         verified="parsed by the tool's own code",
         cannot_say="anything but whole layers, in order, on accelerators",
-        takes="models whose scopes number their layers",
+        takes="transformers whose scopes number their layers",
         suffix=".sh",
     )
 
