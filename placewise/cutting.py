@@ -9,19 +9,19 @@ from typing import Literal, get_args
 import numpy as np
 
 from placewise.errors import InputError
-from placewise.model.columns import Floats
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.result import Timeline
 from placewise.readers.onnx import read_onnx
 from placewise.readers.onnx.parts import ANYWHERE, Part, kinds_of, parts_of
 from placewise.readers.onnx.whole import load_whole
 from placewise.simulate import judge
 from placewise.transform.joining import joined
-from placewise.transform.pieces import Pieces, cut_by_changes, cut_by_time, pieces_of
+from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, pieces_of
 
 How = Literal["operator", "calls", "few"]
-"""How a placement is cut: as `operator` execution has it (`cut_by_time`), into the calls of the placement, or into as
+"""How a placement is cut: as `operator` execution has it (`cut_in_order`), into the calls of the placement, or into as
 few pieces as do not wait for each other in a circle."""
 
 
@@ -42,8 +42,8 @@ def cut(
     if how == "calls" and placement.call is not None:
         return pieces_of(graph, device, placement.call)
     if how == "operator":
-        start = _starts(problem, placement)
-        pieces = pieces_of(graph, device, cut_by_time(graph, device, start), start)
+        order = in_time(_timeline(problem, placement))
+        pieces = pieces_of(graph, device, cut_in_order(graph, device, order), order)
         return joined(problem, pieces, hand_over=hand_over, overhead=overhead)
     return joined(problem, pieces_of(graph, device, cut_by_changes(graph, device)), few=True)
 
@@ -78,10 +78,10 @@ def owners(graph: Graph, pieces: Pieces, raw: Graph) -> list[int]:
     return owner
 
 
-def _starts(problem: Problem, placement: Placement) -> Floats:
-    """When each op starts in `operator` execution, as the judge has it."""
+def _timeline(problem: Problem, placement: Placement) -> Timeline:
+    """What runs when in `operator` execution, as the judge has it."""
     operator = problem.with_(objective=replace(problem.objective, kind="latency", execution="operator"))
     timeline = judge(operator, placement).timeline
     if timeline is None or not np.isfinite(timeline.start).all():
         raise InputError("some op cannot run where the placement puts it", remedy="judge the placement first")
-    return timeline.start
+    return timeline

@@ -20,7 +20,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge
 from placewise.transform.joining import joined, predicted
-from placewise.transform.pieces import Pieces, cut_by_changes, cut_by_time, in_turn, pieces_of
+from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, in_turn, pieces_of
 
 
 def problem_of(graph: Graph, seconds: Sequence[float], devices: int = 3) -> Problem:
@@ -42,9 +42,9 @@ def chained(edges: dict[str, str]) -> Graph:
 
 
 def by_operator(problem: Problem, device: np.ndarray) -> tuple[Pieces, np.ndarray]:
-    """The pieces of `operator` execution, and when the judge starts each op."""
-    start = judge(problem, Placement(device)).timeline.start
-    return pieces_of(problem.graph, device, cut_by_time(problem.graph, device, start), start), start
+    """The pieces of `operator` execution, and the order in which the judge runs the ops."""
+    order = in_time(judge(problem, Placement(device)).timeline)
+    return pieces_of(problem.graph, device, cut_in_order(problem.graph, device, order), order), order
 
 
 def names(graph: Graph, pieces: Pieces) -> list[str]:
@@ -78,11 +78,11 @@ def holds(graph: Graph, device: np.ndarray, pieces: Pieces) -> None:
 def test_operator_pieces_delay_nothing(case):
     """Inside a piece nothing is waited for and nothing is sent; run as pieces, a placement takes as long as by op."""
     problem, device = case
-    pieces, start = by_operator(problem, device)
+    pieces, order = by_operator(problem, device)
     graph = problem.graph
     holds(graph, device, pieces)
     for ops in pieces.ops:
-        inner = sorted(ops, key=lambda op: (start[op], op))
+        inner = sorted(ops, key=order.tolist().index)
         for before, after in pairwise(inner):
             assert all(
                 device[reader] == device[before] for t in graph.outputs_of(before) for reader in graph.consumers_of(t)
@@ -127,11 +127,11 @@ def test_a_branch_is_sent_before_the_rest():
     graph = chained({"a": "", "b": "a", "c": "a", "d": "bc"})
     problem = problem_of(graph, [1, 3, 2, 1], devices=2)
     pieces, _ = by_operator(problem, np.array([0, 0, 1, 0]))
-    assert names(graph, pieces) == ["a", "b", "c", "d"]
+    assert names(graph, pieces) == ["a", "c", "b", "d"]
     assert pieces.count(2) == (3, 1)
     assert predicted(problem, pieces) == 5
     assert predicted(problem, pieces, hand_over=0.5, overhead=0.25) == 1.25 + 3.25 + 1.25
-    assert names(graph, joined(problem, pieces)) == ["a", "b", "c", "d"]
+    assert names(graph, joined(problem, pieces)) == ["a", "c", "b", "d"]
 
 
 def test_what_nobody_waits_for_early_is_sent_later():
@@ -150,16 +150,16 @@ def test_what_nobody_waits_for_early_is_sent_later():
 
 
 def test_a_dear_call_is_worth_waiting_for():
-    """b and d in one call wait 2 s for c, and save 3 s where a call of their device costs that."""
+    """a and b in one call keep c waiting for 4 s, and save 3 s where a call of their device costs that."""
     graph = chained({"a": "", "b": "a", "c": "a", "d": "bc"})
     problem = problem_of(graph, [1, 4, 2, 1], devices=2)
     pieces, _ = by_operator(problem, np.array([0, 0, 1, 0]))
-    assert names(graph, joined(problem, pieces)) == ["a", "b", "c", "d"]
+    assert names(graph, joined(problem, pieces)) == ["a", "c", "b", "d"]
     dear = problem.with_(cluster=Cluster((Device("core:0", kind="cpu", call_overhead=3), problem.cluster.devices[1])))
     assert predicted(dear, pieces) == 4 + 7 + 4
     fewer = joined(dear, pieces)
-    assert names(graph, fewer) == ["a", "c", "bd"]
-    assert predicted(dear, fewer) == 4 + 2 + 8
+    assert names(graph, fewer) == ["ab", "c", "d"]
+    assert predicted(dear, fewer) == 8 + 2 + 4
 
 
 def test_stages_are_one_piece_each():

@@ -31,8 +31,8 @@ def joined(
     label = np.empty(len(pieces), np.int64)
     for kept, parts in plan.parts.items():
         label[parts] = kept
-    start = np.arange(len(pieces), dtype=np.float64)[pieces.piece]
-    return pieces_of(problem.graph, pieces.device[pieces.piece], label[pieces.piece], start)
+    order = np.argsort(pieces.piece, kind="stable")
+    return pieces_of(problem.graph, pieces.device[pieces.piece], label[pieces.piece], order)
 
 
 def predicted(problem: Problem, pieces: Pieces, *, hand_over: float = 0.0, overhead: float = 0.0) -> float:

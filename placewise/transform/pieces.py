@@ -10,8 +10,9 @@ from itertools import pairwise
 import numpy as np
 
 from placewise.errors import PlanError
-from placewise.model.columns import Floats, Ints, Longs, Ragged, distinct, frozen
+from placewise.model.columns import Ints, Longs, Ragged, distinct, frozen
 from placewise.model.graph import Graph
+from placewise.model.result import Timeline
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -37,15 +38,16 @@ class Pieces:
         return tuple(np.bincount(self.device, minlength=n_devices).tolist())
 
 
-def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, start: Floats | None = None) -> Pieces:
+def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | None = None) -> Pieces:
     """The pieces that a label [n_ops] makes: ops of one label and one device.
 
-    Of pieces that do not wait for each other, the one whose first op starts earlier (`start` [n_ops]; else stands
-    earlier in the graph) has the smaller number. Raises PlanError if they wait for each other in a circle.
+    Of pieces that do not wait for each other, the one whose first op comes earlier in `order` (all ops; else as they
+    stand in the graph) has the smaller number. Raises PlanError if they wait for each other in a circle.
     """
     _, dense = np.unique(np.stack((device, label)), axis=1, return_inverse=True)
-    rank = np.empty(graph.n_ops, np.int64)
-    rank[by_time(graph, start)] = np.arange(graph.n_ops)
+    rank = np.arange(graph.n_ops)
+    if order is not None:
+        rank[order] = np.arange(graph.n_ops)
     first = np.full(int(dense.max(initial=-1)) + 1, graph.n_ops)
     np.minimum.at(first, dense, rank)
     after = _waits(graph, dense)
@@ -60,15 +62,13 @@ def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, start: Floats | N
     return _described(graph, device, number[dense])
 
 
-def cut_by_time(graph: Graph, device: Ints, start: Floats) -> Longs:
-    """Labels [n_ops] that delay nothing, for ops that start at `start` [n_ops] (seconds, as the judge has them).
+def cut_in_order(graph: Graph, device: Ints, order: Longs) -> Longs:
+    """Labels [n_ops] that delay nothing, for ops that run in this order (all ops, as `in_time` has them).
 
-    Each device's ops are taken in the order of their starts. A piece ends after an op whose tensor another device
-    reads, and one begins before an op that reads what another device makes: nothing is sent late, and no piece waits
-    in its middle.
+    Of each device's ops in a row, a piece ends after one whose tensor another device reads, and begins before one that
+    reads what another device makes: nothing is sent late, and no piece waits in its middle.
     """
     maker, reader = _crossings(graph, device)
-    order = by_time(graph, start)
     label = np.zeros(graph.n_ops, np.int64)
     for d in distinct(device).tolist():
         ops = order[device[order] == d]
@@ -76,6 +76,12 @@ def cut_by_time(graph: Graph, device: Ints, start: Floats) -> Longs:
         begins[1:] |= np.isin(ops, maker)[:-1]
         label[ops] = np.cumsum(begins)
     return label
+
+
+def in_time(timeline: Timeline) -> Longs:
+    """All ops in the order in which they run, which is topological: ops of no duration come before what starts then."""
+    order: Longs = np.lexsort((np.arange(len(timeline.start)), timeline.finish, timeline.start))
+    return order
 
 
 def cut_by_changes(graph: Graph, device: Ints) -> Longs:
@@ -86,12 +92,6 @@ def cut_by_changes(graph: Graph, device: Ints) -> Longs:
         makers = (producer[tensor] for tensor in graph.inputs_of(op).tolist())
         number[op] = max((number[m] + (where[m] != where[op]) for m in makers if m >= 0), default=0)
     return number
-
-
-def by_time(graph: Graph, start: Floats | None) -> Longs:
-    """The ops by start, then as they stand in the graph: always in topological order."""
-    rows = np.arange(graph.n_ops)
-    return rows if start is None else np.lexsort((rows, start))
 
 
 def in_turn(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
