@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -99,11 +99,13 @@ class Server:
             drawn = Path(f"hetero_subgraphs_{_MODEL}.dot")
             said = read_split(drawn.read_text()) if drawn.exists() else {}
         self._request = self._compiled.create_infer_request()
+        self._runs = 0
         return self._split(said, seconds)
 
     def run(self, inputs: Arrays, wanted: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
         """The outputs by name: one of those that are `wanted`, where it has one of them."""
         _guard(lambda: self._request.infer(self._by_port(inputs)), "run")
+        self._runs += 1
         found = {}
         for row, names in enumerate(self._outputs):
             name = next((name for name in wanted if name in names), min(names))
@@ -113,6 +115,7 @@ class Server:
     def time(self, samples: Sequence[Arrays], in_flight: int) -> list[float]:
         """As `Prepared.time` says."""
         ready = [self._by_port(sample) for sample in samples]
+        self._runs += len(samples)
         if in_flight > 1:
             return [_guard(lambda: self._stream(ready, in_flight), "run")]
         found = []
@@ -123,21 +126,27 @@ class Server:
         return found
 
     def kernels(self, samples: Sequence[Arrays]) -> tuple[list[Kernel], list[float]]:
-        """What every kernel took, the mean of these samples; and the seconds of each whole sample."""
-        totals: dict[str, float] = {}
-        wholes = []
-        for sample in samples:
-            wholes += self.time([sample], 1)
-            for entry in self._request.profiling_info:
-                if entry.real_time.total_seconds() > 0:
-                    totals[entry.node_name] = totals.get(entry.node_name, 0.0) + entry.real_time.total_seconds()
-        listed = self._listed_kernels()
-        made = []
-        for label, total in totals.items():
-            name = label.partition(": ")[2] or label
+        """What every kernel took, the mean of these samples; and the seconds of each whole sample.
+
+        OpenVINO counts the mean of all runs so far: those before are taken off again.
+        """
+        before, runs = self._counted(), self._runs
+        wholes = self.time(samples, 1)
+        listed, made = self._listed_kernels(), []
+        home: dict[str, str] = {}  # a piece's device, by its name in front of those of kernels
+        for label, mean in self._counted().items():
+            piece, _, name = label.rpartition(": ")
             kind, ops = listed.get(name, ("", ()))
-            made.append(Kernel(name, kind, ops, self._device_of(ops), total / len(samples)))
-        return made, wholes
+            home[piece] = home.get(piece) or self._device_of(ops)
+            seconds = (mean * self._runs - before.get(label, 0.0) * runs) / len(samples)
+            made.append((piece, Kernel(name, kind, ops, "", max(seconds, 0.0))))
+        return [replace(kernel, device=home[piece]) for piece, kernel in made if kernel.seconds > 0], wholes
+
+    def _counted(self) -> dict[str, float]:
+        """Mean seconds of each kernel over all runs."""
+        if not self._runs:
+            return {}
+        return {entry.node_name: entry.real_time.total_seconds() for entry in self._request.profiling_info}
 
     def _stream(self, ready: Sequence[Mapping[int, Any]], in_flight: int) -> float:
         queue = library().AsyncInferQueue(self._compiled, in_flight)
