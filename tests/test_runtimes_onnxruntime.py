@@ -1,0 +1,232 @@
+"""The dataflow runtime on ONNX Runtime: outputs as of the whole model, streams, and workers that fail."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx_branches
+import pytest
+from onnx.helper import make_node
+from onnx_branches import branching, modelled, written
+
+from placewise.building import build
+from placewise.errors import InputError, RunError
+from placewise.model.cluster import Cluster, Device
+from placewise.model.costs import CostTable
+from placewise.model.placement import Placement
+from placewise.model.problem import Objective, Problem
+from placewise.readers.onnx import read_onnx
+from placewise.runtimes.base import Job
+from placewise.runtimes.binding import Place
+from placewise.runtimes.inputs import fresh_inputs
+from placewise.runtimes.measure import check, fresh_of
+from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
+from placewise.runtimes.process.worker import allowed_cores
+from placewise.wishes import Wishes
+
+pytest.importorskip("onnxruntime")
+CORES = allowed_cores()
+
+
+def cluster(count: int = 2) -> Cluster:
+    return Cluster(tuple(Device(f"core:{n}", kind="cpu", peak_flops={"float32": 1e10}) for n in range(count)))
+
+
+def problem_of(path: str, *, kind: str = "latency", devices: int = 2, **wishes) -> Problem:
+    return build(path, cluster(devices), Wishes(**wishes)).with_(objective=Objective(kind))
+
+
+def places(count: int = 2, *, apart: bool = True) -> tuple[Place, ...]:
+    """Cores of their own, if there are as many and it is wished; else the first for all."""
+    apart = apart and len(CORES) >= count
+    return tuple(Place(f"core:{n}", "cores", cores=(CORES[n if apart else 0],)) for n in range(count))
+
+
+def job_of(problem: Problem, device, *, apart: bool = True, seconds: float = 60.0, **options) -> Job:
+    placement = device if isinstance(device, Placement) else Placement(np.asarray(device, np.int32))
+    return Job(problem, placement, places(problem.n_devices, apart=apart), options=options, seconds=seconds)
+
+
+@pytest.fixture(scope="module")
+def branches(tmp_path_factory) -> Problem:
+    return problem_of(written(tmp_path_factory.mktemp("branches"), branching()))
+
+
+def equal(found, wanted):
+    assert found.keys() == wanted.keys()
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_outputs_are_those_of_the_whole_model(branches, seed):
+    """Whatever runs where, on cores of their own or on one."""
+    device = np.random.default_rng(seed).integers(0, 2, branches.n_ops)
+    inputs = fresh_inputs(branches.graph, seed)
+    with OnnxRuntime().prepare(job_of(branches, device, apart=seed != 1)) as prepared:
+        equal(prepared.run(inputs), onnx_branches.reference(branching(), inputs))
+        assert sum(prepared.realised.pieces) >= 2 and prepared.realised.share == 1.0
+        assert any("share cores" in note for note in prepared.notes) == (seed == 1 or len(CORES) < 2)
+
+
+@pytest.mark.parametrize("view", ["folded", "raw"])
+def test_one_device_is_one_session(tmp_path, view):
+    """The reference is the unsplit model: one piece, all its weights in one worker."""
+    problem = problem_of(written(tmp_path, branching()), view=view)
+    inputs = fresh_inputs(problem.graph, 0)
+    with OnnxRuntime().prepare(job_of(problem, [1] * problem.n_ops)) as prepared:
+        assert prepared.realised.pieces == (0, 1)
+        assert list(prepared.weights) == ["core:1"] and prepared.weights["core:1"] >= 5 * 16 * 16 * 4
+        assert prepared.resident["core:1"] > 1 << 20
+        equal(prepared.run(inputs), onnx_branches.reference(branching(), inputs))
+
+
+def test_a_stream_gives_what_single_samples_give(branches):
+    """Several samples in flight do not mix; the time of a stream is one figure, of single samples one each."""
+    device = np.arange(branches.n_ops) % 2
+    samples = [fresh_inputs(branches.graph, seed) for seed in range(7)]
+    with OnnxRuntime().prepare(job_of(branches, device)) as prepared:
+        alone = [prepared.run(sample) for sample in samples]
+        for in_flight in (1, 2, 3, 10):
+            for found, wanted in zip(prepared.stream(samples, in_flight=in_flight), alone, strict=True):
+                equal(found, wanted)
+        assert len(prepared.time(samples)) == 7 and min(prepared.time(samples)) > 0
+        (mean,) = prepared.time(samples, in_flight=3)
+        assert 0 < mean < 1
+
+
+def test_members_of_a_stage_take_samples_in_turn(branches):
+    """Two devices share the second stage of three; replicas of the whole model share everything."""
+    problem = problem_of(branches.graph.source.path, kind="throughput", devices=3)
+    device = (np.arange(problem.n_ops) >= 5).astype(np.int32)
+    samples = [fresh_inputs(problem.graph, seed) for seed in range(5)]
+    wanted = [onnx_branches.reference(branching(), sample) for sample in samples]
+    placement = Placement(device, replicas=np.array([0, 1, 1]))
+    with OnnxRuntime().prepare(job_of(problem, placement)) as prepared:
+        assert prepared.realised.pieces == (1, 1, 1)
+        for found, each in zip(prepared.stream(samples, in_flight=4), wanted, strict=True):
+            equal(found, each)
+    with replicas(job_of(problem, device)) as prepared:
+        assert prepared.realised.pieces == (1, 1, 1)
+        for found, each in zip(prepared.stream(samples, in_flight=3), wanted, strict=True):
+            equal(found, each)
+        assert len(prepared.time(samples, in_flight=3)) == 1
+
+
+def test_all_ways_of_cutting_agree(branches):
+    """By operator, by calls and in as few pieces as can be."""
+    device, inputs = np.arange(branches.n_ops) // 2 % 2, fresh_inputs(branches.graph, 0)
+    wanted = onnx_branches.reference(branching(), inputs)
+    for how in ("operator", "few", "calls"):
+        with OnnxRuntime().prepare(job_of(branches, device, pieces=how)) as prepared:
+            equal(prepared.run(inputs), wanted)
+    with pytest.raises(InputError, match="no way 'none' to cut"):
+        OnnxRuntime().prepare(job_of(branches, device, pieces="none"))
+
+
+def test_a_killed_worker_fails_one_measurement(branches):
+    """Whoever is killed is named; afterwards everything works again, in new processes."""
+    inputs = fresh_inputs(branches.graph, 0)
+    with OnnxRuntime().prepare(job_of(branches, np.arange(branches.n_ops) % 2)) as prepared:
+        wanted, before = prepared.run(inputs), prepared.pids
+        killer = threading.Timer(0.3, os.kill, (before["core:1"], signal.SIGKILL))
+        killer.start()
+        with pytest.raises(RunError, match=r"core:1 was killed"):
+            for _ in range(10_000):
+                prepared.time([inputs] * 50)
+        assert not any(Path(f"/proc/{pid}").exists() for pid in before.values())
+        equal(prepared.run(inputs), wanted)
+        assert not set(prepared.pids.values()) & set(before.values())
+
+
+def test_a_hanging_worker_is_named(branches):
+    """A worker that stands still in the midst of a stream is stopped when time is up."""
+    inputs = fresh_inputs(branches.graph, 0)
+    with OnnxRuntime().prepare(job_of(branches, np.zeros(branches.n_ops), seconds=1.0)) as prepared:
+        prepared.run(inputs)
+        pid = prepared.pids["core:0"]
+        os.kill(pid, signal.SIGSTOP)
+        began = time.monotonic()
+        with pytest.raises(RunError, match=r"core:0 did not answer within 1 s"):
+            prepared.run(inputs)
+        assert time.monotonic() - began < 10
+        assert not Path(f"/proc/{pid}").exists()
+
+
+@pytest.mark.parametrize(
+    ("kind", "provider"), [("cuda", "CUDAExecutionProvider"), ("openvino", "OpenVINOExecutionProvider")]
+)
+def test_a_missing_provider_is_no_fallback(branches, kind, provider):
+    """A device whose execution provider is not installed is an error that names both."""
+    import onnxruntime
+
+    if provider in onnxruntime.get_available_providers():
+        pytest.skip(f"{provider} is installed")
+    job = job_of(branches, np.arange(branches.n_ops) % 2)
+    there = (job.places[0], Place("core:1", kind, "0"))
+    with pytest.raises(RunError, match=f"core:1 needs {provider}"):
+        OnnxRuntime().prepare(Job(job.problem, job.placement, there))
+
+
+def test_wrong_inputs_are_refused(branches):
+    """A wrong shape, a missing and a strange input are clear sentences, and nothing is broken by them."""
+    with OnnxRuntime().prepare(job_of(branches, np.zeros(branches.n_ops))) as prepared:
+        pid = prepared.pids
+        with pytest.raises(InputError, match=r"'x' has shape \(3, 16\), and the plan is for \(2, 16\)"):
+            prepared.run({"x": np.zeros((3, 16), np.float32)})
+        with pytest.raises(InputError, match="the input 'x' is missing"):
+            prepared.run({})
+        with pytest.raises(InputError, match="no input 'u'"):
+            prepared.run({"x": np.zeros((2, 16), np.float32), "u": np.zeros(1)})
+        assert prepared.pids == pid
+
+
+def test_random_outputs_are_refused(tmp_path):
+    """A model that gives other outputs every time cannot be checked, and that is said."""
+    nodes = [make_node("RandomNormalLike", ["x"], ["n"]), make_node("Add", ["x", "n"], ["y"])]
+    problem = problem_of(written(tmp_path, modelled(nodes, {"x": [8]}, {"y": [8]})))
+    random = pytest.raises(RunError, match="outputs of this model are random")
+    with OnnxRuntime().prepare(job_of(problem, np.zeros(problem.n_ops))) as prepared, random:
+        check(prepared, prepared, fresh_of(problem.graph), who="itself")
+
+
+def test_open_shapes_stay_on_one_device(tmp_path):
+    """How many entries are not zero is known only when they are there: nothing can be prepared to receive them."""
+    nodes = [
+        make_node("NonZero", ["x"], ["where"], "where"),
+        make_node("Cast", ["where"], ["cast"], "cast", to=1),
+        make_node("ReduceSum", ["cast"], ["y"], "sum", keepdims=1),
+    ]
+    graph = read_onnx(Path(written(tmp_path, modelled(nodes, {"x": [8]}, {"y": [1, 1]})))).graph
+    costs = CostTable.given(np.ones((graph.n_ops, 2)), np.zeros((graph.n_tensors, 1)))
+    problem = Problem(graph, cluster(), costs)
+    with pytest.raises(RunError, match="'cast' is handed over between pieces, and its shape is only known"):
+        OnnxRuntime().prepare(job_of(problem, [0, 0, 1]))
+    with OnnxRuntime().prepare(job_of(problem, [0, 0, 0])) as prepared:
+        inputs = {"x": np.array([0, 1, 0, 1, 1, 0, 0, 1], np.float32)}
+        assert prepared.run(inputs)["y"].tolist() == [[1 + 3 + 4 + 7]]
+
+
+def test_symbolic_dimensions_get_their_numbers(tmp_path):
+    """The batch of the plan is the batch that runs."""
+    path = written(tmp_path, branching(batch="batch"))
+    problem = problem_of(path, dims={"batch": 3})
+    inputs = fresh_inputs(problem.graph, 0)
+    with OnnxRuntime().prepare(job_of(problem, np.arange(problem.n_ops) % 2)) as prepared:
+        found = prepared.run(inputs)
+    assert found["y"].shape == (3, 16)
+    equal(found, onnx_branches.reference(branching(), inputs))
+
+
+def test_a_changed_file_is_refused(tmp_path):
+    """A plan is for the file that it was made from."""
+    path = written(tmp_path, branching())
+    problem = problem_of(path)
+    written(tmp_path, branching(seed=1))
+    with pytest.raises(InputError, match="not what it was when the plan was made"):
+        OnnxRuntime().prepare(job_of(problem, np.zeros(problem.n_ops)))
