@@ -63,7 +63,7 @@ def _parts(table: DeviceTable) -> list[Part]:
     changes: dict[str, Any] = {
         name: value
         for name in DeviceTable.model_fields
-        if name not in ("model", "name", "count", "memory") and (value := getattr(table, name)) is not None
+        if name not in ("model", "name", "count", "memory", "notes") and (value := getattr(table, name)) is not None
     }
     known = {"peak_flops": DTYPES, "efficiency": tuple(catalog().behaviour["cpu"].efficiency)}
     for key in changes.keys() & known.keys():
@@ -71,7 +71,7 @@ def _parts(table: DeviceTable) -> list[Part]:
         if unknown:
             raise ClusterError(f"{key} has no {min(unknown)!r}", remedy=f"it knows {', '.join(known[key])}")
         changes[key] = {**getattr(part.device, key), **changes[key]}
-    part = with_memory(replace(part, device=replace(part.device, **changes)), table.memory)
+    part = with_memory(replace(part, device=noted(replace(part.device, **changes), *table.notes)), table.memory)
     if table.name and table.count == 1:
         part = renamed(part, table.name)
     elif table.name:

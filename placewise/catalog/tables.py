@@ -30,6 +30,7 @@ class DeviceTable(Table):
     streams: Annotated[int, Field(strict=True, ge=1)] | None = None
     unsupported: frozenset[str] | None = None
     available: Annotated[bool, Field(strict=True)] | None = None
+    notes: tuple[str, ...] = ()
 
 
 class SpeedTable(Table):

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from placewise.cli import options as opt
+from placewise.cli.execute import Bind
 from placewise.cli.run import guarded, listen, show, show_json
 
 if TYPE_CHECKING:
     from placewise.model.cluster import Cluster
+    from placewise.studies.calibrate import Calibration, Fit
+    from placewise.studies.links import Figure, Links
+
+
+_CLASSES = ("matmul", "conv", "attention", "reduction", "elementwise", "memory")
 
 
 @guarded
@@ -19,12 +26,26 @@ def devices(
     cluster: Annotated[
         str | None, typer.Argument(help="'2xA100-80GB,cpu', 'this', a TOML file, or memory per device as JSON.")
     ] = None,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure memory, calls and hand-overs of cores of this machine.")
+    ] = False,
+    bind: Bind = None,
+    fit: Annotated[
+        list[Path] | None, typer.Option(help="Fit efficiencies to this profile of theirs; may be repeated.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster here, as TOML.")] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """List the known devices and this machine; or show what a cluster description means, with every default taken."""
+    """List the known devices and this machine; or show what a cluster description means, with every default taken.
+
+    With --measure and --fit figures of the catalogue are replaced by those of this machine.
+    """
     from placewise.catalog import known_devices, read_cluster, this_machine
 
     listen(quiet=False)
+    if measure or fit or output is not None:
+        _show_measured(read_cluster(cluster or "cores"), measure, opt.bindings(bind), fit or [], output, as_json)
+        return
     if cluster is not None:
         _show_cluster(read_cluster(cluster), as_json)
         return
@@ -39,6 +60,86 @@ def devices(
     rows.append(("this", here.kind, *speeds, "this machine"))
     show(rows_table(("name", "kind", "memory ", "bandwidth ", "float32 ", "float16 ", ""), rows))
     show(*(f"note: this: {note}" for note in here.notes))
+
+
+def _show_measured(
+    cluster: Cluster, measure: bool, bind: dict[str, str], fit: list[Path], output: Path | None, as_json: bool
+) -> None:
+    from placewise.catalog.written import cluster_text
+    from placewise.files.atomic import atomic_write, ensure_writable
+    from placewise.files.cluster_file import cluster_to_dict
+    from placewise.files.profile_file import load_profile
+    from placewise.runtimes.binding import bind as bound
+    from placewise.studies.calibrate import fitted
+    from placewise.studies.links import measure_links, measured_cluster
+
+    if output is not None:
+        ensure_writable(output)
+    shown: list[Any] = []
+    if measure:
+        links = measure_links(cluster, bound(cluster, bind))
+        cluster = measured_cluster(cluster, links)
+        shown += _links_view(links)
+    if fit:
+        calibration = fitted(cluster, [load_profile(path) for path in fit])
+        cluster = calibration.cluster
+        shown += _fit_view(calibration)
+    if as_json:
+        show_json(cluster_to_dict(cluster))
+    elif shown:
+        show(*shown)
+    else:
+        _show_cluster(cluster, as_json=False)
+    if output is not None:
+        with atomic_write(output) as file:
+            file.write(cluster_text(cluster, ("written by placewise devices; -d reads it",)))
+        if not as_json:
+            show(f"wrote {output}")
+
+
+def _links_view(links: Links) -> list[Any]:
+    from placewise.report.console import rows_table
+    from placewise.units import format_bytes, format_seconds
+
+    def rate(figure: Figure) -> str:
+        return f"{format_bytes(figure.value)}/s ± {figure.spread / 2:.0%}"
+
+    def took(figure: Figure | None) -> str:
+        return "–" if figure is None else f"{format_seconds(figure.value)} ± {figure.spread / 2:.0%}"
+
+    head: tuple[str, ...] = ("device", "memory, alone ", "memory, all at once ", "a call ")
+    rows = [
+        (name, rate(alone), rate(links.all[name]), took(links.call.get(name))) for name, alone in links.alone.items()
+    ]
+    shown: list[Any] = [rows_table(head, rows)]
+    if links.latency:
+        head = ("from", "to", "in memory: seen after ", "and read at ", "in the runtime: ", "and ")
+        pairs = [
+            (
+                *pair, took(latency), rate(links.bandwidth[pair]), took(links.hop_latency.get(pair)),
+                rate(links.hop_bandwidth[pair]) if pair in links.hop_bandwidth else "–",
+            )
+            for pair, latency in links.latency.items()
+        ]  # fmt: skip
+        shown += ["", rows_table(head, pairs)]
+    if links.skipped:
+        shown.append(f"not measured, figures as they were: {', '.join(links.skipped)}")
+    return [*shown, *(f"note: {note}" for note in links.notes)]
+
+
+def _fit_view(calibration: Calibration) -> list[Any]:
+    from placewise.report.console import rows_table
+
+    def said(fit: Fit | None) -> tuple[str, str]:
+        return ("–", "–") if fit is None else (f"{fit.error:.1%}", f"{fit.rank:.3f}")
+
+    head = ("device", "kernels", "error before ", "rank ", "after ", "rank ", "model left out ", "rank ")
+    rows = [
+        (name, str(after.kernels), *said(calibration.before[name]), *said(after), *said(calibration.left_out.get(name)))
+        for name, after in calibration.after.items()
+    ]
+    shares = [(d.name, *(f"{d.efficiency[name]:.3g}" for name in _CLASSES)) for d in calibration.cluster]
+    return ["", rows_table(head, rows), "", rows_table(("efficiency", *(f"{name} " for name in _CLASSES)), shares)]
 
 
 def _show_cluster(cluster: Cluster, as_json: bool) -> None:

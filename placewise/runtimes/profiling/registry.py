@@ -34,7 +34,7 @@ def installed(runtime: str) -> str:
 
 
 def profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start: float) -> Worker:
-    """A worker at `place` that holds the model of `graph`; `start` is how many seconds it may take to load it.
+    """A worker at `place` that holds the model `source` of `graph`; `start`: how many seconds it may take to load it.
 
     Raises RunError, InputError.
     """
