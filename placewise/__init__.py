@@ -34,6 +34,7 @@ _HOMES = {
     "Wishes": "placewise.wishes",
     "build": "placewise.building",
     "compare": "placewise.api",
+    "device_map": "placewise.studies.device_map",
     "judge": "placewise.simulate",
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
@@ -61,6 +62,7 @@ __all__ = [
     "Wishes",
     "build",
     "compare",
+    "device_map",
     "judge",
     "lower_bound",
     "place",
@@ -82,6 +84,7 @@ if TYPE_CHECKING:
     from placewise.model.result import Result
     from placewise.placers.base import Budget
     from placewise.simulate import judge, lower_bound
+    from placewise.studies.device_map import device_map
     from placewise.wishes import Wishes
 
 

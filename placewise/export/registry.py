@@ -12,6 +12,7 @@ from placewise.export.base import Exporter, ExportInfo, OptionValue, OptionValue
 
 _TARGETS: dict[str, str] = {
     "deepspeed": "placewise.export.deepspeed:DeepspeedExporter",
+    "device-map": "placewise.export.device_map:DeviceMapExporter",
     "dot": "placewise.export.dot:DotExporter",
     "llama.cpp": "placewise.export.llama_cpp:LlamaCppExporter",
     "megatron": "placewise.export.megatron:MegatronExporter",
