@@ -34,7 +34,8 @@ _CUDA = re.compile(r"cuda:(\d{1,4})", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Line:
-    """`line` [n_ops]: 0 for the input, 1 to n for the layers, n + 1 for the output. `experts` [n_ops] marks experts.
+    """`line` [n_ops]: 0 for the input embeddings, 1 to n for the layers, n + 1 for the output. `experts` [n_ops] marks
+    experts.
 
     `host` is the device that stands for host memory, −1 if the cluster has none.
     """
@@ -107,7 +108,10 @@ def _line(problem: Problem, placement: Placement | None) -> _Line:
         hosts.sort(key=lambda host: -int((placement.device == host).sum()))
     marks = np.array(["experts" in inside.split(".") for inside in stack.inside], np.bool_)
     layered = (stack.of >= 0) & (stack.of < stack.count)
-    return _Line(stack, (stack.of + 1).astype(np.int32), marks & layered, hosts[0] if hosts else -1)
+    looks_up = problem.graph.ops.kind.equals("Gather") & (np.diff(problem.graph.weight_offsets) > 0) & (stack.of < 0)
+    line = np.maximum(stack.of + 1, 1).astype(np.int32)
+    line[np.isin(problem.block, problem.block[looks_up])] = 0
+    return _Line(stack, line, marks & layered, hosts[0] if hosts else -1)
 
 
 def _cut(problem: Problem, placement: Placement, known: _Line, gpus: Sequence[int]) -> tuple[Ints, list[int]]:

@@ -6,6 +6,7 @@ of its own choice; `in_stages` cuts a line of units into stages.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,9 +51,9 @@ def in_stages(
     """Where a line of units, numbered from 0 along it, is cut: a position per device, from 0, and the end.
 
     Stage s, on ``devices[s]``, has the units from ``cuts[s]`` to below ``cuts[s + 1]``; none where these are equal.
-    Of the nearest cut and more even ones, it is the one that the judge finds fastest: where a plan puts much on
-    devices that have no stage, little of it is left to be near to. `forced` names the device of units that have no
-    choice. Memory is kept where any cut keeps it. () where no cut lets every op run.
+    Memory is kept where any cut keeps it. Where ops must leave devices that have no stage, and the nearest cut is
+    slower than the plan for it, it is the fastest of the nearest and more even cuts. `forced` names the device of
+    units that have no choice. () where no cut lets every op run.
     """
     line = list(devices)
     cost = np.where(_may(problem, unit, forced), _moved(problem, placement, unit), np.inf)[:, line]
@@ -60,13 +61,14 @@ def in_stages(
     load, held = np.zeros(cost.shape), _range_bytes(problem, unit, len(cost))
     np.add.at(load, unit, table)
     found: list[tuple[bool, float, int, tuple[int, ...]]] = []
+    slowest = math.inf if np.isin(placement.device, line).all() else judge(problem, placement).value
     for rank, even in enumerate(EVEN):
         cuts = _fitting(problem, unit, line, cost, even * load, held)
         if not cuts:
             return ()
         judged = judge(problem, Placement(staged(cuts, line)[unit]))
         found.append((not judged.valid, judged.value, rank, cuts))
-        if np.array_equal(staged(cuts, line)[unit], placement.device):
+        if found[0][1] <= slowest:
             break
     return min(found)[-1]
 
