@@ -50,7 +50,7 @@ def outputs(prepared, problem, seed=0):
     return prepared.run(fresh_inputs(problem.graph, seed))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_random_placements_run_equal_and_where_asked(model, alone, seed):
     """Op by op at random, HETERO does as told: outputs equal, every op read back on its device."""
     base = job(model)
@@ -74,22 +74,13 @@ def test_single_device_needs_no_hetero(model, alone):
         require_equal(first, second, who="another sample")
 
 
-def test_pieces_are_counted(model):
-    """A chain cut once is two pieces; three times, four."""
+def test_pieces_are_counted_and_timed(model):
+    """Layers 0, 1, 4, 5 here and 2, 3 there are three pieces; samples have a time each, a stream has one for all."""
     base = job(model)
-    n = base.problem.n_ops
-    scope = np.array([int("".join(filter(str.isdigit, name)) or 5) for name in base.problem.graph.ops.name])
-    for device, pieces in ((scope >= 3, (1, 1)), (scope % 4 >= 2, (2, 1)), (np.zeros(n), (1, 0))):
-        with RUNTIME.prepare(base.on(Placement(device.astype(np.int32)))) as prepared:
-            assert prepared.realised.pieces == pieces
-
-
-def test_times_of_samples_alone_and_of_a_stream(model):
-    """One figure per sample, or one for the stream."""
-    base = job(model)
-    device = np.arange(base.problem.n_ops) > base.problem.n_ops // 2
+    layer = np.array([int("".join(filter(str.isdigit, name)) or 5) for name in base.problem.graph.ops.name])
     samples = [fresh_inputs(base.problem.graph, seed) for seed in range(4)]
-    with RUNTIME.prepare(base.on(Placement(device.astype(np.int32)))) as prepared:
+    with RUNTIME.prepare(base.on(Placement((layer % 4 >= 2).astype(np.int32)))) as prepared:
+        assert prepared.realised.pieces == (2, 1)
         assert len(prepared.time(samples)) == 4 and min(prepared.time(samples)) > 0
         assert len(prepared.time(samples, in_flight=2)) == 1
 
@@ -100,27 +91,24 @@ def test_onnx_nodes_that_are_taken_apart_stay_together(tmp_path):
     names, kinds = base.problem.graph.ops.name, list(base.problem.graph.ops.kind)
     assert len(names) == 7 and "Identity" not in kinds
     with RUNTIME.prepare(base) as reference:
-        for device in ([0, 0, 0, 1, 1, 0, 1], [1, 0, 1, 0, 1, 0, 1]):
-            with RUNTIME.prepare(base.on(Placement(np.array(device, np.int32)))) as prepared:
-                check(reference, prepared, fresh_of(base.problem.graph), who="it")
-                assert prepared.placement.device.tolist() == device and not prepared.realised.elsewhere
-                belongs = prepared._belongs
-                types = {kind: set() for kind in kinds}
-                for row, op in enumerate(belongs):
-                    types[kinds[op]].add(prepared._listing.type[row])
+        device = [1, 0, 1, 0, 1, 0, 1]
+        with RUNTIME.prepare(base.on(Placement(np.array(device, np.int32)))) as prepared:
+            check(reference, prepared, fresh_of(base.problem.graph), who="it")
+            assert prepared.placement.device.tolist() == device and not prepared.realised.elsewhere
+            types: dict[str, set[str]] = {kind: set() for kind in kinds}
+            for row, op in enumerate(prepared._belongs):
+                types[kinds[op]].add(prepared._listing.type[row])
     assert {"MatMul", "Add"} <= types["Gemm"] and "MVN" in types["LayerNormalization"]
     assert "Convolution" in types["Conv"] and "BatchNormInference" in types["BatchNormalization"]
 
 
 def test_lost_weights_are_drawn(tmp_path):
-    """A model whose weights are not there runs on random ones, always the same, and says so."""
+    """A model whose weights are not there runs on random ones, and says so."""
     base = job(classifier(tmp_path, weights=False))
-    found = []
-    for _ in range(2):
-        with RUNTIME.prepare(base) as prepared:
-            found.append(outputs(prepared, base.problem)["out"])
+    with RUNTIME.prepare(base) as prepared:
+        found = outputs(prepared, base.problem)["out"]
     assert "9 weights of the model are missing (lost.bin is not here)" in prepared.notes[0]
-    assert np.array_equal(*found) and np.isfinite(found[0]).all() and found[0].std() > 0
+    assert np.isfinite(found).all() and found.std() > 0
 
 
 def test_kernels_name_the_ops_behind_them(tmp_path):
@@ -241,7 +229,7 @@ def test_open_shapes_are_not_handed_over(tmp_path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
     base = job(path, dims={})
     x = {"x": np.array([1, -1, 2, 3], np.float32)}
-    for device in ([0, 0, 0, 0], [0, 1, 1, 1], [1, 0, 0, 0]):
+    for device in ([0, 0, 0, 0], [0, 1, 1, 1]):
         with RUNTIME.prepare(base.on(Placement(np.array(device, np.int32)))) as prepared:
             assert prepared.run(x)["y"] == 5
     with pytest.raises(RunError, match="'where' makes depends on values, and HETERO cannot hand it from CPU to CPU2"):

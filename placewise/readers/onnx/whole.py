@@ -26,18 +26,19 @@ _SCALE, _VARIANCE = 1, 4  # argument positions: of all norms, and of BatchNormal
 
 
 def load_whole(
-    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0
+    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0, outside: bool = False
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model in `path` with its weights inside, its functions inlined, and notes.
 
     Nodes stand where `origin` counts them (`read_onnx`). `dims`, if given, are put in place of symbolic dimensions.
     External data is loaded; what is missing is drawn from `seed` and the weight's name, in sizes that keep activations
-    finite, and a note says so. Raises ModelFileError, naming the file.
+    finite, and a note says so. With `outside`, external data stays where it lies. Raises ModelFileError, naming the
+    file.
     """
     try:
         model = _parsed(path)
         plain_domains(model)
-        notes = _fill(model, path.parent, seed)
+        notes = () if outside else _fill(model, path.parent, seed)
         if model.functions:
             model = inlined(model)
         if dims is not None:
@@ -49,13 +50,16 @@ def load_whole(
 
 def _parsed(path: Path) -> onnx.ModelProto:
     try:
-        return onnx.load(path, load_external_data=False)
+        model = onnx.load(path, load_external_data=False)
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", remedy="give a .onnx file") from None
     except Exception:  # protobuf's own error type differs between its back ends
         raise ModelFileError(
             "this is not an ONNX model, or the file is cut off", remedy="export or download the model again"
         ) from None
+    if not model.HasField("graph"):
+        raise ModelFileError("this is not an ONNX model (no graph in it)", remedy="give a .onnx file")
+    return model
 
 
 def _fill(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:

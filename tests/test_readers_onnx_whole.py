@@ -1,0 +1,119 @@
+"""Whole ONNX models: weights from where they lie, random ones where they are lost, nodes where `origin` counts them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from placewise.errors import ModelFileError
+from placewise.readers.onnx import read_onnx
+from placewise.readers.onnx.whole import load_whole
+
+SHAPES = {"k": (4, 3, 3, 3), "scale": (4,), "bias": (4,), "mean": (4,), "var": (4,)}
+
+
+def saved(folder, nodes, tensors, *, outputs=("y",), functions=()):
+    """A model of the input x [batch, 3, 8, 8]."""
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch", 3, 8, 8])
+    made = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs]
+    graph = helper.make_graph(nodes, "it", [x], made, tensors)
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=9, functions=list(functions))
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def outside(values, name, location, offset=0):
+    tensor = numpy_helper.from_array(values, name)
+    onnx.external_data_helper.set_external_data(tensor, location, offset, values.nbytes)
+    tensor.ClearField("raw_data")
+    return tensor
+
+
+def normalized(folder, shapes=SHAPES):
+    """Convolution and normalization, whose weights are lost."""
+    nodes = [
+        helper.make_node("Conv", ["x", "k"], ["c"], "conv"),
+        helper.make_node("BatchNormalization", ["c", "scale", "bias", "mean", "var"], ["y"], "norm"),
+    ]
+    return saved(folder, nodes, [outside(np.zeros(s, np.float32), name, "lost.bin") for name, s in shapes.items()])
+
+
+def arrays(model):
+    return {tensor.name: numpy_helper.to_array(tensor) for tensor in model.graph.initializer}
+
+
+def test_lost_weights_are_drawn_by_their_role(tmp_path):
+    """Variances and scales near 1, others small, sums of convolutions about 1; always the same; a note says so."""
+    model, notes = load_whole(normalized(tmp_path))
+    found = arrays(model)
+    assert {name: array.shape for name, array in found.items()} == SHAPES
+    assert found["var"].min() >= 1 and abs(found["scale"] - 1).max() < 0.2 and abs(found["mean"]).max() < 0.2
+    assert 0.5 < found["k"].std() * np.sqrt(27) < 1.5
+    assert notes == ("5 weights of the model are missing (lost.bin is not here): random numbers stand in for them",)
+    again, other = arrays(load_whole(normalized(tmp_path))[0]), arrays(load_whole(normalized(tmp_path), seed=1)[0])
+    assert all(np.array_equal(found[name], again[name]) for name in found)
+    assert not np.array_equal(found["k"], other["k"])
+
+
+def test_a_weight_is_the_same_whatever_is_around_it(tmp_path):
+    """It depends on its name and the seed, so that parts of a model can be filled one by one."""
+    whole = arrays(load_whole(normalized(tmp_path))[0])["k"]
+    part = saved(
+        tmp_path, [helper.make_node("Conv", ["x", "k"], ["y"], "conv")], [outside(np.zeros(SHAPES["k"], "f4"), "k", "lost.bin")]
+    )  # fmt: skip
+    assert np.array_equal(arrays(load_whole(part)[0])["k"], whole)
+
+
+def test_whole_numbers_are_zero_and_truth_is_true(tmp_path):
+    """0 is an index into every table; a mask that hides everything would make sums of nothing."""
+    tensors = [outside(np.ones(5, dtype), str(dtype), "lost.bin") for dtype in ("int64", "bool")]
+    found = arrays(load_whole(saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"], "relu")], tensors))[0])
+    assert not found["int64"].any() and found["bool"].all()
+
+
+def test_weights_that_are_there_are_loaded(tmp_path):
+    """From the file beside the model, at their place in it; no note, nothing external left."""
+    values = np.arange(8, dtype=np.float32)
+    (tmp_path / "here.bin").write_bytes(np.concatenate(([7.0] * 16, values)).astype(np.float32).tobytes())
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
+    model, notes = load_whole(saved(tmp_path, nodes, [outside(values, "w", "here.bin", 64)]), {"batch": 3})
+    assert np.array_equal(arrays(model)["w"], values) and not notes
+    assert model.graph.initializer[0].data_location == TensorProto.DEFAULT
+    assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
+
+
+def test_nodes_stand_where_origin_counts_them(tmp_path):
+    """Functions are inlined as the reader does: `origin` of an op is the place of its node."""
+    inner = [helper.make_node("Relu", ["a"], ["b"]), helper.make_node("Exp", ["b"], ["c"])]
+    function = helper.make_function("mine", "Both", ["a"], ["c"], inner, [helper.make_opsetid("", 17)])
+    nodes = [
+        helper.make_node("Both", ["x"], ["m"], "both", domain="mine"),
+        helper.make_node("Tanh", ["m"], ["y"], "tanh", domain="ai.onnx"),
+    ]
+    path = saved(tmp_path, nodes, [], functions=[function])
+    graph, model = read_onnx(path, dims={"batch": 1}).graph, load_whole(path)[0]
+    kinds = [model.graph.node[int(graph.ops.origin[op][0])].op_type for op in range(graph.n_ops)]
+    assert kinds == list(graph.ops.kind) == ["Relu", "Exp", "Tanh"]
+
+
+@pytest.mark.parametrize("content", [b"", b"what is this?", None])
+def test_what_is_no_model(tmp_path, content):
+    """A file that is not there, empty or something else: its name and why."""
+    path = tmp_path / "bad.onnx"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ModelFileError, match=r"bad\.onnx"):
+        load_whole(path)
+
+
+def test_a_file_of_weights_that_is_too_short(tmp_path):
+    """The weight is named."""
+    (tmp_path / "short.bin").write_bytes(b"1234")
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
+    path = saved(tmp_path, nodes, [outside(np.zeros(8, np.float32), "w", "short.bin", 64)])
+    with pytest.raises(ModelFileError, match=r"model\.onnx.*'w'"):
+        load_whole(path)
