@@ -62,9 +62,8 @@ def test_lost_weights_are_drawn_by_their_role(tmp_path):
 def test_a_weight_is_the_same_whatever_is_around_it(tmp_path):
     """It depends on its name and the seed, so that parts of a model can be filled one by one."""
     whole = arrays(load_whole(normalized(tmp_path))[0])["k"]
-    part = saved(
-        tmp_path, [helper.make_node("Conv", ["x", "k"], ["y"], "conv")], [outside(np.zeros(SHAPES["k"], "f4"), "k", "lost.bin")]
-    )  # fmt: skip
+    lost = outside(np.zeros(SHAPES["k"], np.float32), "k", "lost.bin")
+    part = saved(tmp_path, [helper.make_node("Conv", ["x", "k"], ["y"], "conv")], [lost])
     assert np.array_equal(arrays(load_whole(part)[0])["k"], whole)
 
 
