@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
+import onnx
 
 from placewise.errors import InputError
 from placewise.model.graph import Graph
@@ -48,11 +49,18 @@ def cut(
     return joined(problem, pieces_of(graph, device, cut_by_changes(graph, device)), few=True)
 
 
-def sub_models(graph: Graph, pieces: Pieces) -> tuple[list[Part], tuple[str, ...]]:
+def sub_models(graph: Graph, pieces: Pieces, *, outside: bool = False) -> tuple[list[Part], tuple[str, ...]]:
     """The sub-model of every piece, empty where all its ops are constants, and notes. Raises InputError and its kin.
 
-    The model is the ONNX file that the graph's source names, with its weights, and random ones where it has none.
+    The model is the ONNX file that the graph's source names, with its weights, and random ones where it has none; with
+    `outside`, weights that lie in other files stay there.
     """
+    raw, model, notes = original(graph, outside=outside)
+    return parts_of(model, owners(graph, pieces, raw), kinds_of(raw)), notes
+
+
+def original(graph: Graph, *, outside: bool = False) -> tuple[Graph, onnx.ModelProto, tuple[str, ...]]:
+    """The raw view of the ONNX file that a graph was read from, the model in it, and notes. Raises as `sub_models`."""
     source = graph.source
     if source is None or source.format != "onnx" or graph.ops.backward.any():
         what = "a training graph" if graph.ops.backward.any() else "this model"
@@ -63,8 +71,7 @@ def sub_models(graph: Graph, pieces: Pieces) -> tuple[list[Part], tuple[str, ...
         raise InputError(
             "the file is not what it was when the plan was made", where=source.path, remedy="plan it again"
         )
-    model, notes = load_whole(Path(source.path), dims)
-    return parts_of(model, owners(graph, pieces, raw), kinds_of(raw)), notes
+    return raw, *load_whole(Path(source.path), dims, outside=outside)
 
 
 def owners(graph: Graph, pieces: Pieces, raw: Graph) -> list[int]:

@@ -16,6 +16,8 @@ _TARGETS: dict[str, str] = {
     "dot": "placewise.export.dot:DotExporter",
     "llama.cpp": "placewise.export.llama_cpp:LlamaCppExporter",
     "megatron": "placewise.export.megatron:MegatronExporter",
+    "onnx": "placewise.export.onnx:OnnxExporter",
+    "onnx-annotated": "placewise.export.onnx_annotated:AnnotatedOnnxExporter",
     "openvino": "placewise.export.openvino:OpenvinoExporter",
     "tensorflow": "placewise.export.tensorflow:TensorflowExporter",
     "trace": "placewise.export.trace:TraceExporter",

@@ -1,0 +1,194 @@
+"""ONNX: a sub-model per piece, a file that says which runs where and what is handed on, and a script that runs them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+import onnx
+
+from placewise.cutting import cut, sub_models
+from placewise.errors import ExportError, InputError
+from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
+from placewise.model.cluster import Cluster
+from placewise.model.columns import Ints
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.readers.onnx.parts import Part
+from placewise.transform.pieces import Pieces
+
+PIPELINE, SCRIPT = "pipeline.json", "run.py"
+HOST, ACCELERATOR = "CPUExecutionProvider", "CUDAExecutionProvider"
+PROCESSOR = ("cpu", "core")
+"""Kinds of devices that are the processor to ONNX Runtime."""
+_SCRIPT = f'''\
+"""Run the pieces of a model one after the other: python {SCRIPT} INPUTS.npz OUTPUTS.npz, or `from run import load`.
+
+{PIPELINE} says which piece runs on which device, what it reads and what it makes; pieces that do not wait for each
+other may run at the same time.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+
+HERE = Path(__file__).resolve().parent
+
+
+def load():
+    """A function from inputs to outputs, both by name."""
+    said = json.loads((HERE / "{PIPELINE}").read_text())
+    sessions = []
+    for piece in said["pieces"]:
+        providers = [tuple(provider) for provider in said["providers"][piece["device"]]]
+        sessions.append(onnxruntime.InferenceSession(HERE / piece["file"], providers=providers))
+
+    def run(inputs):
+        values = dict(inputs)
+        for piece, session in zip(said["pieces"], sessions):
+            given = {{name: values[name] for name in piece["reads"]}}
+            values.update(zip(piece["makes"], session.run(piece["makes"], given)))
+        return {{name: values[name] for name in said["outputs"]}}
+
+    return run
+
+
+if __name__ == "__main__":
+    np.savez(sys.argv[2], **load()(np.load(sys.argv[1])))
+'''
+
+
+class OnnxExporter:
+    """The pieces that the runtime `onnxruntime` runs, as files; each node in one of them, constants wherever needed."""
+
+    info = ExportInfo(
+        "onnx",
+        writes=f"a .onnx file per piece, {PIPELINE} (what runs where, what is handed on) and {SCRIPT}",
+        loaded_by="ONNX Runtime 1.20 and later, and whatever loads ONNX",
+        verified="executed",
+        cannot_say="the order of ops inside a piece",
+        takes="ONNX models for inference",
+        options={
+            "pieces": ExportOption("", "how the placement is cut: operator, calls or few (as its objective is judged)"),
+            "provider": ExportOption(ACCELERATOR, "the execution provider of devices that are no processors"),
+        },
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`. Shapes are those of the plan; weights in other files stay there."""
+        graph = problem.graph
+        try:
+            pieces = cut(problem, placement, str(options["pieces"]))
+            parts, _ = sub_models(graph, pieces, outside=True)
+        except InputError as error:
+            raise ExportError(error.problem, where=error.where, remedy=error.remedy) from None
+        names = {
+            number: f"piece-{number:0{len(str(len(parts)))}d}.onnx" for number, part in enumerate(parts) if part.makes
+        }
+        said = _document(problem, placement, pieces, parts, names, str(options["provider"]))
+        files: dict[str, str | bytes] = {
+            name: parts[number].model.SerializeToString() for number, name in names.items()
+        }
+        text = json.dumps(said, indent=1, ensure_ascii=False)
+        return Exported(
+            {**files, PIPELINE: text, SCRIPT: _SCRIPT}, placement, notes_on_weights(part.model for part in parts)
+        )
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`. Every op is named once, and its node is in the file of its piece and in no other."""
+        said, graph, cluster = json.loads(str(exported.files[PIPELINE])), problem.graph, problem.cluster
+        number = {name: op for op, name in enumerate(graph.ops.name)}
+        device, file_of = np.full(problem.n_ops, -1, np.int32), dict[int, str]()
+        for home, name, file in _named(said):
+            if name not in number or device[number[name]] >= 0:
+                raise ExportError(f"{PIPELINE} names the op {name!r} twice, or it is none of the model's")
+            device[number[name]], file_of[number[name]] = cluster.index(home), file
+        where: dict[str, set[str]] = {}
+        for piece in said["pieces"]:
+            for output in _made_in(exported.files[piece["file"]]):
+                where.setdefault(output, set()).add(piece["file"])
+        for op, file in file_of.items():
+            makes = [graph.tensors.name[tensor] for tensor in graph.outputs_of(op)]
+            if file and not any(where.get(output) == {file} for output in makes):
+                raise ExportError(f"the node of the op {graph.ops.name[op]!r} is not in {file} alone")
+        return device
+
+
+def notes_on_weights(models: Any) -> tuple[str, ...]:
+    """Which other files hold weights of these models, and must lie beside them."""
+    outside = {
+        entry.value
+        for model in models
+        for tensor in model.graph.initializer
+        if tensor.data_location == onnx.TensorProto.EXTERNAL
+        for entry in tensor.external_data
+        if entry.key == "location"
+    }
+    return tuple(f"the weights stay in {name}: put it beside the exported files" for name in sorted(outside))
+
+
+def providers_of(cluster: Cluster, device: int, accelerator: str) -> list[tuple[str, dict[str, str]]]:
+    """The execution providers of a device with their options: accelerators are counted as they stand."""
+    if cluster.devices[device].kind in PROCESSOR:
+        return [(HOST, {})]
+    count = sum(other.kind not in PROCESSOR for other in cluster.devices[:device])
+    return [(accelerator, {"device_id": str(count)}), (HOST, {})]
+
+
+def _document(
+    problem: Problem,
+    placement: Placement,
+    pieces: Pieces,
+    parts: Sequence[Part],
+    names: Mapping[int, str],
+    accelerator: str,
+) -> dict[str, Any]:
+    graph, cluster = problem.graph, problem.cluster
+    used = sorted(set(pieces.device.tolist()))
+    described = []
+    for number, file in names.items():
+        home, part = int(pieces.device[number]), parts[number]
+        ops = [graph.ops.name[op] for op in pieces.ops[number] if _has_node(graph, op)]
+        entry = {"file": file, "device": cluster.names[home], "reads": part.reads, "makes": part.makes, "ops": ops}
+        described.append({**entry, **_members(placement, cluster, home)})
+    written = {name for piece in described for name in piece["ops"]}
+    placed = placement.assignment(graph, cluster)
+    return {
+        "format": "placewise-onnx",
+        "model": PurePath(graph.source.path).name if graph.source else "",
+        "outputs": [graph.tensors.name[tensor] for tensor in np.flatnonzero(graph.tensors.output)],
+        "providers": {cluster.names[device]: providers_of(cluster, device, accelerator) for device in used},
+        "pieces": described,
+        "everywhere": {name: device for name, device in placed.items() if name not in written},
+    }
+
+
+def _members(placement: Placement, cluster: Cluster, home: int) -> dict[str, list[str]]:
+    """The devices that share a stage, if there are several."""
+    if placement.replicas is None:
+        return {}
+    members = np.flatnonzero(placement.replicas == placement.replicas[home]).tolist()
+    return {"members": [cluster.names[device] for device in members]} if len(members) > 1 else {}
+
+
+def _has_node(graph: Graph, op: int) -> bool:
+    """Whether the op is more than a constant that goes wherever it is needed."""
+    return graph.ops.kind[op] != "Constant" or any(graph.tensors.output[t] for t in graph.outputs_of(op))
+
+
+def _named(said: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """Device, op and file ("" for what is everywhere) of every op."""
+    pieces = [(piece["device"], op, piece["file"]) for piece in said["pieces"] for op in piece["ops"]]
+    return [*pieces, *((device, op, "") for op, device in said["everywhere"].items())]
+
+
+def _made_in(content: str | bytes) -> list[str]:
+    model = onnx.ModelProto.FromString(content if isinstance(content, bytes) else content.encode())
+    return [name for node in model.graph.node for name in node.output if name]
