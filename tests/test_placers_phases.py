@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from operator import itemgetter
 
 import pytest
 from hypothesis import given, settings
-from plain_rules import placements
+from plain_rules import keeps_the_rules, placements
 from simulate_problems import random_problem, seeded
 from strategies import problems
 from test_placers_lines import best_along
@@ -34,7 +35,10 @@ def flushing(problem: Problem) -> Problem:
 
 
 def optimum(problem: Problem) -> float:
-    return min((value for _, value in placements(problem)), default=math.inf)
+    """The least value of any placement that keeps the rules, live tensors included; inf if there is none."""
+    live = problem.objective.memory == "live"
+    by_value = sorted(placements(problem), key=itemgetter(1))
+    return next((value for device, value in by_value if not live or keeps_the_rules(problem, device)), math.inf)
 
 
 @settings(max_examples=200, deadline=None)
@@ -85,9 +89,10 @@ def test_a_gap_ends_the_search_with_a_true_bound(problem: Problem) -> None:
         assert proposal.bound.value <= best <= value <= proposal.bound.value * 1.25 * (1 + 1e-9)
 
 
+@pytest.mark.usefixtures("brief_proofs")
 @settings(max_examples=40, deadline=None)
 @given(problems(kind="throughput", training=True, rules=False, max_ops=6))
-@pytest.mark.parametrize("placer", ["auto", "cover", "cpsat", "temper"])
+@pytest.mark.parametrize("placer", ["auto", "cover", "cpsat"])
 def test_other_placers_stay_honest(placer: str, problem: Problem) -> None:
     """Free or contiguous: what others propose is judged as it flushes, and no bound is above the optimum."""
     problem = flushing(problem)
