@@ -114,10 +114,10 @@ def kernels_of(profile: ProfileFile, found: DeviceProfile, device: Device, *, lo
 
 def joined(parts: Sequence[Kernels]) -> Kernels:
     """Kernels of several profiles together."""
-    columns = [
+    seconds, flops, moved, peak = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("seconds", "flops", "bytes", "peak")
-    ]
-    return Kernels(*columns, tuple(word for part in parts for word in part.op_class))
+    )
+    return Kernels(seconds, flops, moved, peak, tuple(word for part in parts for word in part.op_class))
 
 
 def predicted(device: Device, kernels: Kernels) -> Floats:

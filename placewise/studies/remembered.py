@@ -113,8 +113,9 @@ def remembered(graph: Graph, words: Sequence[str], known: Known) -> tuple[Figure
     sets: dict[int, list[int]] = defaultdict(list)
     for op in range(graph.n_ops):
         sets[top(op)].append(op)
+    own = contexts(graph, 0)
     for ops in sets.values():
-        kernel = _kernel(words, ops)
+        kernel = _kernel(own, ops)
         if any(known.ops[words[op]][1] != kernel for op in ops):
             return None
     figures = Figures.model_validate({"ops": tuple(known.ops[word][0] for word in words)})
@@ -125,7 +126,7 @@ def with_measured(
     known: Known, graph: Graph, words: Sequence[str], figures: Figures, fused: Fused, call: float
 ) -> Known:
     """What is known, and these figures; ops of one context that are not fused alike are left out."""
-    member = {op: ops for ops in fused for op in ops}
+    member, own = {op: ops for ops in fused for op in ops}, contexts(graph, 0)
     found: dict[str, tuple[float | None, str, tuple[int, ...]]] = {}
     doubtful: set[str] = set()
     for op, word in enumerate(words):
@@ -133,7 +134,7 @@ def with_measured(
         inside = tuple(
             position for value, position in _arguments(graph, op) if int(graph.tensors.producer[value]) in ops
         )
-        entry = figures.ops[op], _kernel(words, ops), inside
+        entry = figures.ops[op], _kernel(own, ops), inside
         if found.setdefault(word, entry)[1:] != entry[1:]:
             doubtful.add(word)
     kept = {word: entry for word, entry in known.ops.items() if word not in doubtful}
@@ -200,8 +201,9 @@ def _value(values: Tensors | Weights, number: int) -> tuple[tuple[int, ...], str
     return tuple(int(size) for size in values.shape[number]), values.dtype_name(number)
 
 
-def _kernel(words: Sequence[str], ops: Sequence[int]) -> str:
-    return _word(sorted(words[op] for op in ops))
+def _kernel(own: Sequence[str], ops: Sequence[int]) -> str:
+    """A word for what a kernel computes; `own` [n_ops] says what each op does by itself."""
+    return _word(sorted(own[op] for op in ops))
 
 
 def _word(*parts: object) -> str:
