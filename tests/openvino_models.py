@@ -44,6 +44,19 @@ def branching(folder: Path, *, layers: int = 6, name: str = "branching") -> Path
     return path
 
 
+def mixed(folder: Path) -> Path:
+    """An IR of a scalar, truth values and bfloat16, which numpy does not have itself."""
+    x = op.parameter([], np.float32, name="x")
+    mask = op.parameter([3], bool, name="mask")
+    brain = op.parameter([3], ov.Type.bf16, name="brain")
+    sums = op.add(op.convert(op.exp(brain, name="exp"), "f32", name="wide"), x, name="sum")
+    chosen = op.select(mask, sums, op.negative(sums, name="minus"), name="chosen")
+    model = ov.Model([op.result(chosen), op.result(op.relu(brain, name="relu"))], [x, mask, brain], "mixed")
+    path = folder / "mixed.xml"
+    ov.save_model(model, path, compress_to_fp16=False)
+    return path
+
+
 def classifier(folder: Path, *, weights: bool = True) -> Path:
     """An ONNX model that OpenVINO takes apart: Conv, BatchNormalization, Relu, a mean, Gemm, LayerNormalization."""
     rng = np.random.default_rng(2)
@@ -76,10 +89,10 @@ def classifier(folder: Path, *, weights: bool = True) -> Path:
     return path
 
 
-def job(path: Path, device=0, *, cluster=None, said=None, dims=None, **options) -> Job:
+def job(path: Path, device=0, *, cluster=None, said=None, dims=None, view=None, **options) -> Job:
     """A job on two logical devices of one core each, bound as `said`."""
     cluster = cluster or two()
-    problem = build(str(path), cluster, Wishes(dims={"batch": 2} if dims is None else dims))
+    problem = build(str(path), cluster, Wishes(dims={"batch": 2} if dims is None else dims, view=view))
     column = np.full(problem.n_ops, device) if np.isscalar(device) else np.asarray(device)
     said = said or {name: CORE.format(0) for name in cluster.names}
     return Job(problem, Placement(column.astype(np.int32)), bind(cluster, said), options=options, seconds=60.0)

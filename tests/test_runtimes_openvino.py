@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 pytest.importorskip("openvino")
 
-from openvino_models import branching, classifier, job, two
+from openvino_models import branching, classifier, job, mixed, two
 
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.placement import Placement
@@ -100,6 +100,31 @@ def test_onnx_nodes_that_are_taken_apart_stay_together(tmp_path):
                 types[kinds[op]].add(prepared._listing.type[row])
     assert {"MatMul", "Add"} <= types["Gemm"] and "MVN" in types["LayerNormalization"]
     assert "Convolution" in types["Conv"] and "BatchNormInference" in types["BatchNormalization"]
+
+
+def test_inputs_of_every_kind(tmp_path):
+    """Scalars stay scalars, truth values are chosen by, and bfloat16 goes in and out as it is."""
+    base = job(mixed(tmp_path), dims={})
+    inputs = fresh_inputs(base.problem.graph, 0)
+    device = np.arange(base.problem.n_ops, dtype=np.int32) % 2
+    with RUNTIME.prepare(base.on(Placement(device))) as prepared:
+        found = prepared.run(inputs)
+    brain = inputs["brain"].astype(np.float32)
+    wanted = np.where(inputs["mask"], 1, -1) * (np.exp(brain) + inputs["x"])
+    assert np.allclose(found["chosen"], wanted, rtol=1e-2)
+    assert found["relu"].dtype == inputs["brain"].dtype
+    assert np.array_equal(found["relu"].astype(np.float32), np.maximum(brain, 0))
+
+
+def test_raw_graphs_run_too(model, alone):
+    """Constants, inputs and outputs are ops there; the outputs are the same."""
+    base = job(model, view="raw")
+    device = np.random.default_rng(0).integers(0, 2, base.problem.n_ops)
+    with RUNTIME.prepare(base.on(Placement(device))) as prepared:
+        found = list(prepared.run(fresh_inputs(base.problem.graph, 0)).values())
+        assert prepared.realised.share == 1 and min(prepared.realised.pieces) > 0
+    wanted = list(outputs(alone, base.problem).values())
+    assert all(np.allclose(a, b, atol=1e-5) for a, b in zip(found, wanted, strict=True))
 
 
 def test_lost_weights_are_drawn(tmp_path):

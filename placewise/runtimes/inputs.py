@@ -22,10 +22,16 @@ _LARGEST = 2
 
 
 def input_tensors(graph: Graph) -> tuple[int, ...]:
-    """The tensors that the model is given: those without a producer, that some op reads or that are outputs."""
+    """The tensors that the model is given: those without a producer, that some op reads or that are outputs.
+
+    Raw graphs of IR have an op of the kind Input where others have none.
+    """
     read = np.zeros(graph.n_tensors, np.bool_)
     read[graph.edges.value] = True
-    wanted = (graph.tensors.producer < 0) & (read | graph.tensors.output)
+    producer = graph.tensors.producer
+    given = producer < 0
+    given[~given] = graph.ops.kind.equals("Input")[producer[~given]]
+    wanted = given & (read | graph.tensors.output)
     return tuple(np.flatnonzero(wanted).tolist())
 
 

@@ -44,9 +44,10 @@ class Listing:
 
 
 def input_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """The shapes of the model's inputs that some op reads, by name."""
-    read = {int(tensor) for tensor in graph.edges.value if graph.tensors.producer[tensor] < 0}
-    return {graph.tensors.name[tensor]: tuple(map(int, graph.tensors.shape[tensor])) for tensor in sorted(read)}
+    """The shapes of the model's inputs by name; raw graphs have ops of the kind Input for them."""
+    is_input = graph.ops.kind.equals("Input")
+    rows = [row for row, op in enumerate(graph.tensors.producer.tolist()) if op < 0 or is_input[op]]
+    return {graph.tensors.name[row]: tuple(map(int, graph.tensors.shape[row])) for row in rows}
 
 
 def open_live(path: Path, file_format: str, shapes: Shapes) -> tuple[Any, Listing, tuple[str, ...]]:

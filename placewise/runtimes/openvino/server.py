@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from placewise.errors import RunError
 from placewise.readers.openvino.live import Listing, Shapes, input_names, library, open_live, output_names, reason
-from placewise.runtimes.inputs import Arrays
+from placewise.runtimes.inputs import Arrays, numpy_dtype
 from placewise.runtimes.openvino.devices import Logical
 from placewise.runtimes.openvino.dot import code, ops_in, read_split
 
@@ -109,7 +109,7 @@ class Server:
         found = {}
         for row, names in enumerate(self._outputs):
             name = next((name for name in wanted if name in names), min(names))
-            found[name] = np.array(self._request.get_output_tensor(row).data)
+            found[name] = _array(self._request.get_output_tensor(row))
         return found
 
     def time(self, samples: Sequence[Arrays], in_flight: int) -> list[float]:
@@ -156,13 +156,13 @@ class Server:
         queue.wait_all()
         return (time.perf_counter() - began) / len(ready)
 
-    def _by_port(self, inputs: Arrays) -> dict[int, npt.NDArray[Any]]:
+    def _by_port(self, inputs: Arrays) -> dict[int, Any]:
         found = {}
         for row, names in enumerate(self._inputs):
             name = next((name for name in sorted(names) if name in inputs), None)
             if name is None:
                 raise RunError(f"the model's input {min(names)!r} is not given")
-            found[row] = np.ascontiguousarray(inputs[name])
+            found[row] = _tensor(np.asarray(inputs[name], order="C"), self._model.input(row).element_type)
         return found
 
     def _set_up(self, device: Logical, more: Mapping[str, str] | None = None) -> None:
@@ -194,6 +194,20 @@ class Server:
 
     def _device_of(self, ops: Sequence[int]) -> str:
         return next((self._said[op] for op in ops if self._said[op]), "")
+
+
+def _tensor(array: npt.NDArray[Any], element_type: Any) -> Any:
+    """What OpenVINO takes: types that numpy does not have itself go in as their bits."""
+    if array.dtype.kind != "V":
+        return array
+    bits = array.view(np.dtype(f"u{array.itemsize}"))
+    return library().Tensor(bits, library().Shape(array.shape), element_type)
+
+
+def _array(tensor: Any) -> npt.NDArray[Any]:
+    """A copy of what is in a tensor."""
+    is_brain = tensor.element_type == library().Type.bf16  # handed out as float16
+    return np.array(tensor.data.view(numpy_dtype("bfloat16")) if is_brain else tensor.data)
 
 
 def _guard(action: Callable[[], T], what: str) -> T:
