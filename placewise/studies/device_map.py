@@ -81,9 +81,10 @@ def device_map_of(
     units = units_of(reading.graph, modules)
     wishes = replace(wishes, together=sets_of(reading.graph, units))
     given = budget if isinstance(budget, Budget) else Budget(parse_seconds(budget))
-    result = place(build(reading, cluster, _on_accelerators(wishes, cluster)), "auto", given)
-    if result.placement is None and offload:
-        result = place(build(reading, cluster, wishes), "auto", given)
+    for attempt in _attempts(wishes, cluster, offload):
+        result = place(build(reading, cluster, attempt), "auto", given)
+        if result.placement is not None:
+            break
     if result.placement is None:
         remedy = "give more memory, smaller inputs, less headroom, or modules that may be split"
         raise InputError(f"no device map exists: {result.unmet or 'none was found in time'}", remedy=remedy)
@@ -91,11 +92,12 @@ def device_map_of(
     return mapping, replace(result, placement=said)
 
 
-def _on_accelerators(wishes: Wishes, cluster: Cluster) -> Wishes:
-    """The wishes, and that no CPU is used beside accelerators."""
-    if cluster.is_host.all():
-        return wishes
-    return replace(wishes, forbidden=tuple(Rule("", device.name) for device in cluster if device.is_host))
+def _attempts(wishes: Wishes, cluster: Cluster, offload: bool) -> list[Wishes]:
+    """What to try, one after the other: stages in a chain, any stages; without a CPU beside accelerators, then with."""
+    chains = [True, False] if wishes.objective == "throughput" else [None]
+    without = tuple(Rule("", device.name) for device in cluster if device.is_host and not cluster.is_host.all())
+    rules = [without, ()] if without and offload else [without]
+    return [replace(wishes, contiguous=chain, forbidden=rule) for rule in rules for chain in chains]
 
 
 def _weightless(model: Any, dtype: Any, special: Mapping[str, Any]) -> Any:
