@@ -19,6 +19,7 @@ _TARGETS: dict[str, str] = {
     "onnx": "placewise.export.onnx:OnnxExporter",
     "onnx-annotated": "placewise.export.onnx_annotated:AnnotatedOnnxExporter",
     "openvino": "placewise.export.openvino:OpenvinoExporter",
+    "pipelining": "placewise.export.pipelining:PipeliningExporter",
     "tensorflow": "placewise.export.tensorflow:TensorflowExporter",
     "trace": "placewise.export.trace:TraceExporter",
     "vllm": "placewise.export.vllm:VllmExporter",

@@ -186,6 +186,22 @@ def stage_of(program: ExportedProgram, said: Mapping[int, int], place: int, *, d
     return piece_of(program, nodes, makes, held, device=device, reads=reads)
 
 
+class Micro(nn.Module):
+    """A stage's module as schedules need it: what comes in and goes out of the pipeline has one more dimension.
+
+    Schedules cut their inputs along the first dimension into micro-batches, and join outputs along it; a sample's own
+    first dimension may be anything.
+    """
+
+    def __init__(self, module: nn.Module, *, first: bool, last: bool) -> None:
+        super().__init__()
+        self.module, self.first, self.last = module, first, last
+
+    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        made = self.module(*([value[0] for value in values] if self.first else values))
+        return tuple(value[None] if self.last else value for value in made)
+
+
 def _given(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
     place = next(place for place, other in enumerate(schema.arguments) if other.name == argument.name)
     value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)

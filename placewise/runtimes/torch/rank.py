@@ -11,11 +11,10 @@ from typing import Any
 import numpy.typing as npt
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from placewise.errors import RunError
-from placewise.readers.torch.cutting import stage_of
+from placewise.readers.torch.cutting import Micro, stage_of
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.handed import Handed
@@ -34,7 +33,7 @@ class Rank:
             raise RunError(f"these stages cannot run one after the other: {error}") from None
         self._device, self._place, self._count = torch.device(device), place, count
         self._meeting, self._seconds = meeting, seconds
-        self._module = _Micro(self._piece.module, first=place == 0, last=place == count - 1)
+        self._module = Micro(self._piece.module, first=place == 0, last=place == count - 1)
         self._stage_args: tuple[Any, Any] = ((), ())
         self._schedules: dict[int, ScheduleGPipe] = {}
 
@@ -101,15 +100,3 @@ class Rank:
                 first = [value.expand(count, *value.shape[1:]) for value in values] if self._place == 0 else []
                 self._schedules[count].step(*first)
         return self._schedules[count]
-
-
-class _Micro(nn.Module):
-    """A stage's module as the schedule needs it: what comes in and goes out of the pipeline has one more dimension."""
-
-    def __init__(self, module: nn.Module, *, first: bool, last: bool) -> None:
-        super().__init__()
-        self.module, self.first, self.last = module, first, last
-
-    def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = self.module(*([value[0] for value in values] if self.first else values))
-        return tuple(value[None] if self.last else value for value in made)

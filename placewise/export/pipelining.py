@@ -1,0 +1,219 @@
+"""torch.distributed.pipelining: the stage of every call of an exported program, and a script for torchrun."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import ExportError
+from placewise.export.base import Exported, ExportInfo, OptionValues
+from placewise.export.projection import in_stages, line_of, staged
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.transform.stages import stage_order
+
+STAGES, SCRIPT, CUTTING = "stages.json", "run_pipeline.py", "cutting.py"
+MOST_UNITS = 500
+_SCRIPT = f'''\
+"""Run the stages of {STAGES} side by side: torchrun --nproc-per-node STAGES {SCRIPT} [MODEL.pt2] [MICRO-BATCHES]
+
+The inputs are those that the program was exported with; the last stage compares its outputs with the whole program.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.utils import _pytree as pytree
+
+from {Path(CUTTING).stem} import Micro, calls_of, outputs_of, stage_of
+
+SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
+
+
+def example(program, names):
+    """Empty tensors like the values of these names."""
+    values = {{node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}}
+    return [torch.empty([int(size) for size in values[name].shape], dtype=values[name].dtype) for name in names]
+
+
+def main(model=SAID["model"], micro_batches=4):
+    torch.set_grad_enabled(False)
+    rank, count, device = int(os.environ["RANK"]), len(SAID["devices"]), torch.device("cpu")
+    if int(os.environ["WORLD_SIZE"]) != count:
+        raise SystemExit(f"{STAGES} has {{count}} stages: torchrun --nproc-per-node {{count}}")
+    if SAID["devices"][rank].startswith("cuda"):
+        device = torch.device(SAID["devices"][rank])
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if all(name.startswith("cuda") for name in SAID["devices"]) else "gloo")
+    program = torch.export.load(model)
+    names = [call.name for call in calls_of(program)]
+    if any(names[call["number"]] != call["name"] for call in SAID["calls"]):
+        raise SystemExit(f"{{model}} is not the program that {STAGES} is for")
+    piece = stage_of(program, {{call["number"]: call["stage"] for call in SAID["calls"]}}, rank, device=device)
+    first, last = rank == 0, rank == count - 1
+    taken = [value.to(device) for value in example(program, piece.reads)]
+    made = [value.to(device) for value in example(program, piece.makes)]
+    stage = PipelineStage(
+        Micro(piece.module, first=first, last=last), rank, count, device,
+        tuple(value[None] if first else value for value in taken),
+        tuple(value[None] if last else value for value in made),
+    )
+    schedule = ScheduleGPipe(stage, micro_batches)
+    inputs = pytree.tree_leaves(program.example_inputs)
+    given = [torch.stack([value] * micro_batches).to(device) for value in inputs] if first else []
+    schedule.step(*given)
+    dist.barrier()
+    begin = time.perf_counter()
+    outputs = schedule.step(*given)
+    dist.barrier()
+    if last:
+        wanted = dict(zip(outputs_of(program), pytree.tree_leaves(program.module()(*program.example_inputs[0],
+                      **program.example_inputs[1]))))
+        for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
+            torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=1e-3, atol=1e-4)
+        seconds = (time.perf_counter() - begin) / micro_batches
+        print(f"{{count}} stages, outputs as those of the whole program, {{seconds * 1e3:.3f}} ms per micro-batch")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2], *map(int, sys.argv[2:3]))
+'''
+
+
+class PipeliningExporter:
+    """A stage per device, one after the other; what no line of stages can say is projected."""
+
+    info = ExportInfo(
+        "pipelining",
+        writes=f"{STAGES} (call → stage), {CUTTING} (cuts a program) and {SCRIPT} (runs it under torchrun)",
+        loaded_by="PyTorch 2.13 (torch.distributed.pipelining)",
+        verified="executed",
+        cannot_say="devices that feed each other in a circle; replicas",
+        takes="programs of torch.export and modules that it can take",
+        library="torch",
+        extra="torch",
+    )
+
+    def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
+        """See `Exporter`."""
+        source = problem.graph.source
+        if source is None or source.format not in ("torch-export", "torch-module"):
+            raise ExportError("the model is no program of torch.export", remedy="export it with torch.export.save")
+        order, back = stage_order(problem.graph, placement.device)
+        if back is not None:
+            placement = _in_line(problem, placement)
+            order, _ = stage_order(problem.graph, placement.device)
+        path = source.path if source.format == "torch-export" else "model.pt2"
+        said = {
+            "model": path,
+            "devices": [_device(problem, device) for device in order],
+            "names": [problem.cluster.names[device] for device in order],
+            "split_points": _split_points(problem, placement.device, order),
+            "calls": _calls(problem, placement.device, order),
+        }
+        files = {STAGES: json.dumps(said, indent=1) + "\n", SCRIPT: _SCRIPT, CUTTING: _cutting()}
+        notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
+        return Exported(files, placement, notes)
+
+    def read_back(self, exported: Exported, problem: Problem) -> Ints:
+        """See `Exporter`."""
+        said = json.loads(str(exported.files[STAGES]))
+        device = [problem.cluster.index(name) for name in said["names"]]
+        stage: dict[int, int] = {}
+        for call in said["calls"]:
+            if call["number"] in stage:
+                raise ExportError(f"the call {call['name']!r} is in {STAGES} twice")
+            stage[call["number"]] = call["stage"]
+        own = [origin[0] if origin else -1 for origin in problem.graph.ops.origin]
+        return np.array([device[stage[number]] if number in stage else -1 for number in own], np.int32)
+
+
+def _in_line(problem: Problem, placement: Placement) -> Placement:
+    """The nearest placement whose devices stand in a line, cut between the ops in their order."""
+    count = problem.n_ops
+    unit = np.arange(count) * min(count, MOST_UNITS) // max(count, 1)
+    low, high = (np.full(problem.n_blocks, bound) for bound in (count, -1))
+    np.minimum.at(low, problem.block, unit)
+    np.maximum.at(high, problem.block, unit)
+    joined = np.zeros(int(unit.max(initial=0)) + 2, np.int64)
+    np.add.at(joined, low, 1)
+    np.add.at(joined, high, -1)
+    starts = np.concatenate(([True], np.cumsum(joined)[:-2] == 0))
+    line_unit: Ints = np.asarray((np.cumsum(starts) - 1)[unit], np.int32)
+    line = line_of(problem, placement, line_unit, np.ones(problem.n_devices, np.bool_))
+    cuts = in_stages(problem, placement, line_unit, line)
+    if not cuts:
+        raise ExportError("no cut of the ops in their order lets every device run its stage")
+    return Placement(staged(cuts, line)[line_unit])
+
+
+def _calls(problem: Problem, device: Ints, order: Sequence[int]) -> list[dict[str, Any]]:
+    """The stage of every call that an op stands for."""
+    stage = {home: place for place, home in enumerate(order)}
+    found: dict[int, dict[str, Any]] = {}
+    for name, origin, home in zip(problem.graph.ops.name, problem.graph.ops.origin, device.tolist(), strict=True):
+        if not origin:
+            raise ExportError(f"the op {name!r} stands for no call of the program")
+        entry = {"number": origin[0], "name": name.partition(".")[0].partition("#")[0], "stage": stage[home]}
+        if found.setdefault(origin[0], entry)["stage"] != entry["stage"]:
+            raise ExportError(f"the call {entry['name']!r} would be in two stages", remedy="keep it --together")
+    return [found[number] for number in sorted(found)]
+
+
+def _split_points(problem: Problem, device: Ints, order: Sequence[int]) -> list[str]:
+    """The modules with which the stages after the first begin, as `pipeline(split_spec=…)` takes them.
+
+    Empty where a stage begins within a module, or has calls that the program makes before others of an earlier stage.
+    """
+    place = {home: stage for stage, home in enumerate(order)}
+    own = np.array([origin[0] if origin else -1 for origin in problem.graph.ops.origin])
+    ops = np.argsort(own, kind="stable")
+    stages = [place[home] for home in device[ops].tolist()]
+    if any(later < earlier for earlier, later in pairwise(stages)):
+        return []
+    scopes = [problem.graph.ops.scope[int(op)] for op in ops]
+    points = []
+    for stage in range(1, len(order)):
+        start = stages.index(stage)
+        before = {prefix for scope in scopes[:start] for prefix in _prefixes(scope)}
+        point = next((prefix for prefix in _prefixes(scopes[start]) if prefix not in before), None)
+        if point is None:
+            return []
+        points.append(point)
+    return points
+
+
+def _prefixes(scope: str) -> list[str]:
+    parts = scope.split(".") if scope else []
+    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
+
+
+def _device(problem: Problem, device: int) -> str:
+    one = problem.cluster.devices[device]
+    if one.kind in ("cpu", "core"):
+        return "cpu"
+    if not one.name.startswith("cuda"):
+        raise ExportError(f"PyTorch knows no device {one.name!r}", remedy="name accelerators cuda:0, cuda:1, …")
+    return one.name
+
+
+def _cutting() -> str:
+    """The text of the module that cuts programs: it needs PyTorch and nothing else."""
+    spec = find_spec("placewise.readers.torch.cutting")
+    if spec is None or spec.origin is None:
+        raise ExportError("the module that cuts programs is not at hand")
+    return Path(spec.origin).read_text(encoding="utf-8")
