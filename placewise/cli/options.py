@@ -100,7 +100,7 @@ Headroom = Annotated[
 Costs = Annotated[
     list[str] | None,
     typer.Option(
-        help="Measured op times: CSV or JSON, a profile of ONNX Runtime, OpenVINO or PyTorch, or a cost table (.npz); "
+        help="Measured op times: CSV or JSON, a profile of placewise, ONNX Runtime, OpenVINO or PyTorch, or a cost table (.npz); "
         "may be repeated, and DEVICE=FILE says whose they are.",
         rich_help_panel="Meaning",
     ),
