@@ -35,6 +35,7 @@ _HOMES = {
     "build": "placewise.building",
     "compare": "placewise.api",
     "device_map": "placewise.studies.device_map",
+    "export_plan": "placewise.api",
     "judge": "placewise.simulate",
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
@@ -63,6 +64,7 @@ __all__ = [
     "build",
     "compare",
     "device_map",
+    "export_plan",
     "judge",
     "lower_bound",
     "place",
@@ -71,7 +73,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from placewise.api import Leaderboard, Measured, Plan, compare, place, run
+    from placewise.api import Leaderboard, Measured, Plan, compare, export_plan, place, run
     from placewise.building import build
     from placewise.catalog import read_cluster
     from placewise.errors import PlacewiseError

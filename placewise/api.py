@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from placewise.building import Devices, build, build_for_plan, start_of
-from placewise.errors import InputError
+from placewise.errors import ExportError, InputError
+from placewise.export.writing import Export, beside, export_placement, plan_said, write
 from placewise.files.atomic import atomic_write
-from placewise.files.plan_file import model_behind, save_plan
+from placewise.files.plan_file import model_behind, same_file, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
@@ -255,17 +256,54 @@ def run(
     of `place`, such as the `costs` by which the plan is predicted. Raises PlacewiseError; a plan that fails while
     it runs is an answer with a `failure`.
     """
-    if isinstance(plan, Plan):
-        problem, placement = plan.problem, plan.placement
-        if placement is None:
-            raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
-    else:
-        source = model_behind(plan, None) if model is None else model
-        problem, placement = build_for_plan(source, Path(plan), None, Wishes(**wishes), inputs=inputs)
+    problem, placement = _behind(plan, model, inputs, wishes)
     live = None if isinstance(model, (str, os.PathLike)) else model
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     setting = Setting(runtime, dict(bind or {}), feeds, protocol, live, inputs, seed=seed)
     return Measured(race(problem, {PLAN: placement}, setting))
+
+
+def export_plan(
+    plan: Plan | str | os.PathLike[str],
+    to: str,
+    path: str | os.PathLike[str] | None = None,
+    *,
+    model: Model = None,
+    inputs: Any = None,
+    options: Mapping[str, Any] | None = None,
+    **wishes: Any,
+) -> Export:
+    """A plan (or plan file) in the form of the target `to` (docs/export.md), read back, and written if `path` is given.
+
+    What the target cannot say is projected: the answer's `exported` has the files and their placement, `asked` and
+    `said` are the judge's word on the plan and on the files, `loss` how much slower that is. A projected plan is
+    written beside the files. `model` and `inputs` are those of `run`; `options` those of the target. Raises
+    PlacewiseError, also for files that would break a rule.
+    """
+    problem, placement = _behind(plan, model, inputs, wishes)
+    if not isinstance(plan, Plan) and model is None:
+        same_file(plan, problem.graph)
+    made = export_placement(problem, placement, to, options)
+    if path is not None:
+        broken = "; ".join(f"{violation.kind}: {violation.message}" for violation in made.said.violations)
+        if broken:
+            raise ExportError(f"what {to} can say of this plan breaks a rule: {broken}", remedy="choose another target")
+        write(made.exported, made.info, path)
+        if made.projected:
+            save_plan(plan_said(made, problem), beside(made.info, path))
+    return made
+
+
+def _behind(
+    plan: Plan | str | os.PathLike[str], model: Model, inputs: Any, wishes: Mapping[str, Any]
+) -> tuple[Problem, Placement]:
+    """The problem and the placement of a plan, or of a plan file and the model that it was made from."""
+    if not isinstance(plan, Plan):
+        source = model_behind(plan, None) if model is None else model
+        return build_for_plan(source, Path(plan), None, Wishes(**wishes), inputs=inputs)
+    if plan.placement is None:
+        raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
+    return plan.problem, plan.placement
 
 
 PLAN = "plan"

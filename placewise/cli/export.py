@@ -42,7 +42,7 @@ def export(
 
     Exit codes: 0 written, 2 bad input, 3 it would break a rule (nothing is written without --force).
     """
-    from placewise.export.writing import export_placement, plan_said, sentence, write
+    from placewise.export.writing import beside, export_placement, plan_said, sentence, write
     from placewise.files.plan_file import save_plan as save
 
     if list_targets:
@@ -63,15 +63,16 @@ def export(
         say("nothing is written: --force writes it as it is")
         raise typer.Exit(INFEASIBLE)
     written = () if output is None else write(made.exported, made.info, output)
-    beside = _beside(output, made) if save_plan is None else save_plan
-    if beside is not None:
-        save(plan_said(made, problem), beside)
+    if save_plan is None and output is not None and made.projected:
+        save_plan = beside(made.info, output)
+    if save_plan is not None:
+        save(plan_said(made, problem), save_plan)
     if as_json:
-        show_json(_document(made, problem.n_ops, written, beside))
+        show_json(_document(made, problem.n_ops, written, save_plan))
     elif output is None:
         emit(_text(made))
     else:
-        show(*(f"wrote {path}" for path in (*written, *([beside] if beside else []))))
+        show(*(f"wrote {path}" for path in (*written, *([save_plan] if save_plan else []))))
 
 
 def _opened(plan: Path, model: str | None, devices: str | None, wishes: Wishes) -> Any:
@@ -84,13 +85,6 @@ def _opened(plan: Path, model: str | None, devices: str | None, wishes: Wishes) 
     return problem, placement
 
 
-def _beside(output: Path | None, made: Export) -> Path | None:
-    """Where a projected plan goes: into the folder of the files, or behind the only file."""
-    if output is None or not made.projected:
-        return None
-    return output.with_name(f"{output.name}.plan.json") if made.info.suffix else output / "plan.json"
-
-
 def _text(made: Export) -> str:
     """The only file, which is text. Raises OutputError."""
     content = next(iter(made.exported.files.values()), "")
@@ -100,7 +94,7 @@ def _text(made: Export) -> str:
     return content
 
 
-def _document(made: Export, n_ops: int, written: tuple[Path, ...], beside: Path | None) -> dict[str, Any]:
+def _document(made: Export, n_ops: int, written: tuple[Path, ...], plan: Path | None) -> dict[str, Any]:
     return {
         "target": made.info.name,
         "files": [str(path) for path in written] if written else {made.info.name: _text(made)},
@@ -112,7 +106,7 @@ def _document(made: Export, n_ops: int, written: tuple[Path, ...], beside: Path 
         "loss": made.loss,
         "valid": made.said.valid,
         "notes": list(made.exported.notes),
-        "plan": str(beside) if beside else None,
+        "plan": str(plan) if plan else None,
     }
 
 

@@ -110,6 +110,12 @@ def write(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) ->
     return tuple(where)
 
 
+def beside(info: ExportInfo, path: str | os.PathLike[str]) -> Path:
+    """Where the plan of projected files goes: into their folder, or behind the only file."""
+    target = Path(path)
+    return target.with_name(f"{target.name}.plan.json") if info.suffix else target / "plan.json"
+
+
 def _folder(path: Path) -> None:
     try:
         path.mkdir(exist_ok=True)
