@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -58,6 +59,16 @@ class OpenVino:
         except BaseException:
             worker.kill()
             raise
+
+
+def own_split(job: Job) -> Placement:
+    """The placement that HETERO makes by itself, on the devices in the order of the cluster; that of `job` is ignored.
+
+    Each device takes all that it supports and the problem allows, in turn. Raises what `prepare` raises.
+    """
+    options = {**job.options, "affinity": "automatic"}
+    with OpenVino().prepare(replace(job, options=options)) as prepared:
+        return prepared.placement
 
 
 class Compiled:
