@@ -100,8 +100,8 @@ Headroom = Annotated[
 Costs = Annotated[
     list[str] | None,
     typer.Option(
-        help="Measured op times: CSV or JSON, a profile of placewise, ONNX Runtime, OpenVINO or PyTorch, or a cost table (.npz); "
-        "may be repeated, and DEVICE=FILE says whose they are.",
+        help="Measured op times: CSV or JSON, a profile of ours, of ONNX Runtime, OpenVINO or PyTorch, or a cost table "
+        "(.npz); may be repeated, and DEVICE=FILE says whose they are.",
         rich_help_panel="Meaning",
     ),
 ]
