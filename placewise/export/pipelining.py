@@ -79,12 +79,12 @@ def main(model=SAID["model"], micro_batches=4):
     begin = time.perf_counter()
     outputs = schedule.step(*given)
     dist.barrier()
+    seconds = (time.perf_counter() - begin) / micro_batches
     if last:
         wanted = dict(zip(outputs_of(program), pytree.tree_leaves(program.module()(*program.example_inputs[0],
                       **program.example_inputs[1]))))
         for name, value in zip(piece.makes, outputs if isinstance(outputs, (tuple, list)) else [outputs]):
             torch.testing.assert_close(value[0].cpu(), wanted[name].cpu(), rtol=1e-3, atol=1e-4)
-        seconds = (time.perf_counter() - begin) / micro_batches
         print(f"{{count}} stages, outputs as those of the whole program, {{seconds * 1e3:.3f}} ms per micro-batch")
     dist.destroy_process_group()
 

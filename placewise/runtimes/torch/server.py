@@ -59,6 +59,10 @@ class Server:
             return [self._flow.run(given, in_flight)[1] / max(len(given), 1)]
         return [self._flow.run([sample])[1] for sample in given]
 
+    def close(self) -> None:
+        """End the threads of the lanes."""
+        self._flow.close()
+
     def _given(self, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Any]:
         missing = [name for name in self._inputs if name not in inputs]
         return {name: tensor_of(array) for name, array in inputs.items()} | dict.fromkeys(missing)
