@@ -12,12 +12,15 @@ from typing import Any
 from placewise.costing.measured.content import events
 from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.errors import RunError
+from placewise.readers.onnx.names import op_names
 from placewise.readers.onnx.whole import load_whole
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.onnxruntime.crew import asked_of, threads_of
 from placewise.runtimes.profiling.window import Measured, Window, in_turns
 
+LARGEST = 1 << 31
+"""Bytes of a protobuf message."""
 _TINY = (1, 1)
 
 
@@ -33,6 +36,10 @@ class OnnxRuntimeServer:
         if provider not in onnxruntime.get_available_providers():
             raise RunError(f"the ONNX Runtime that is installed has no {provider}")
         model, self.notes = load_whole(Path(path), dims)
+        for node, name in zip(model.graph.node, op_names(model.graph.node), strict=True):
+            node.name = name
+        if model.ByteSize() >= LARGEST:
+            raise RunError(f"{path} is larger than 2 GiB with its weights, which cannot be profiled")
         self._model = model.SerializeToString()
         self._plain = self._session(self._model)
 
