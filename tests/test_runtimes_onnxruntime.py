@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx_branches
@@ -25,6 +26,7 @@ from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check, fresh_of
+from placewise.runtimes.onnxruntime import packing
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
 from placewise.runtimes.process.worker import allowed_cores
 from placewise.wishes import Wishes
@@ -118,6 +120,28 @@ def test_members_of_a_stage_take_samples_in_turn(branches):
         assert len(prepared.time(samples, in_flight=3)) == 1
 
 
+def test_workers_may_go_before_other_programs(branches):
+    """Where the system allows it, their threads are in its real-time order; where not, that is said."""
+    job = job_of(branches, np.arange(branches.n_ops) % 2, first="yes")
+    if os.geteuid():
+        with pytest.raises(RunError, match="may not go before other programs"):
+            OnnxRuntime().prepare(job)
+        return
+    with OnnxRuntime().prepare(job) as prepared:
+        prepared.run(fresh_inputs(branches.graph, 0))
+        assert {os.sched_getscheduler(pid) for pid in prepared.pids.values()} == {os.SCHED_FIFO}
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [({"spin": "long"}, "spin is 'long'"), ({"first": "me"}, "first is 'me'"), ({"speed": "9"}, "no option 'speed'")],
+)
+def test_wrong_options_are_refused(branches, options, said):
+    """Before anything is started."""
+    with pytest.raises(InputError, match=said):
+        OnnxRuntime().prepare(job_of(branches, np.zeros(branches.n_ops), **options))
+
+
 def test_all_ways_of_cutting_agree(branches):
     """By operator, by calls and in as few pieces as can be."""
     device, inputs = np.arange(branches.n_ops) // 2 % 2, fresh_inputs(branches.graph, 0)
@@ -142,6 +166,33 @@ def test_a_killed_worker_fails_one_measurement(branches):
         assert not any(Path(f"/proc/{pid}").exists() for pid in before.values())
         equal(prepared.run(inputs), wanted)
         assert not set(prepared.pids.values()) & set(before.values())
+
+
+def test_large_parts_travel_as_files(branches, monkeypatch):
+    """What no message could hold is written for a moment, read by the worker, and gone; also for a second start."""
+    monkeypatch.setattr(packing, "LARGEST", 100)
+    made = []
+    monkeypatch.setattr(packing, "TemporaryDirectory", lambda **how: made.append(TemporaryDirectory(**how)) or made[-1])
+    inputs = fresh_inputs(branches.graph, 0)
+    with OnnxRuntime().prepare(job_of(branches, np.zeros(branches.n_ops))) as prepared:
+        wanted = prepared.run(inputs)
+        equal(wanted, onnx_branches.reference(branching(), inputs))
+        os.kill(prepared.pids["core:0"], signal.SIGKILL)
+        while any(worker.alive for worker in prepared._workers):
+            time.sleep(0.01)
+        equal(prepared.run(inputs), wanted)
+    assert len(made) == 2 and not any(Path(folder.name).exists() for folder in made)
+
+
+def test_an_output_may_be_an_input(tmp_path):
+    """A model that hands an input back, and one tensor that is an output and is read on the other device."""
+    nodes = [make_node("Relu", ["x"], ["y"], "relu"), make_node("Neg", ["y"], ["z"], "neg")]
+    problem = problem_of(written(tmp_path, modelled(nodes, {"x": [4]}, {"x": [4], "y": [4], "z": [4]})))
+    samples = [fresh_inputs(problem.graph, seed) for seed in range(3)]
+    with OnnxRuntime().prepare(job_of(problem, [0, 1])) as prepared:
+        for found, sample in zip(prepared.stream(samples, in_flight=2), samples, strict=True):
+            positive = np.maximum(sample["x"], 0)
+            equal(found, {"x": sample["x"], "y": positive, "z": -positive})
 
 
 def test_a_hanging_worker_is_named(branches):

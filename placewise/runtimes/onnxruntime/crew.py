@@ -25,6 +25,16 @@ Works = tuple[tuple[Work, ...], ...]
 """The works of every worker."""
 
 
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How workers work: for how many seconds they look out for work before they sleep, if they have cores of their own;
+    whether they go before other programs.
+    """
+
+    spin: float = 5e-3
+    first: bool = False
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Crew:
     """Everything that is needed to start the workers, and to start them again.
@@ -41,7 +51,7 @@ class Crew:
     kinds: Mapping[str, Kind]
     cells: int
     last: tuple[tuple[int, ...], ...]
-    spin: float
+    habits: Habits
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,7 +64,7 @@ class Crew:
         own = bool(place.cores) and not crowded(self.places, row)
         return Seat(
             row, board, self.cells, data, doors, self.last, place.device, provider, options, settings,
-            threads_of(place), self.spin if own else 0.0,
+            threads_of(place), self.habits.spin if own else 0.0, self.habits.first,
         )  # fmt: skip
 
 
@@ -73,7 +83,7 @@ def crew_of(
     members: Sequence[Sequence[int]],
     places: Sequence[Place],
     loaded: Callable[[Works], AbstractContextManager[Works]],
-    spin: float,
+    habits: Habits,
 ) -> Crew:
     """The crew that runs each part at each of its `members` (devices), which take samples in turn.
 
@@ -86,7 +96,7 @@ def crew_of(
     for device in devices:
         threads_of(places[device])
     used = tuple(places[device] for device in devices)
-    return Crew(used, works, loaded, weights, _kinds(graph, parts), cells, last, spin)
+    return Crew(used, works, loaded, weights, _kinds(graph, parts), cells, last, habits)
 
 
 def threads_of(place: Place) -> int:

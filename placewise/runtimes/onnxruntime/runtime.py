@@ -13,25 +13,24 @@ from placewise.cutting import cut, sub_models
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.placement import Placement
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
-from placewise.runtimes.onnxruntime.crew import Crew, Works, crew_of, crowded
+from placewise.runtimes.onnxruntime.crew import Crew, Habits, Works, crew_of, crowded
 from placewise.runtimes.onnxruntime.dataflow import Dataflow
 from placewise.runtimes.onnxruntime.packing import packed
 from placewise.transform.pieces import Pieces
 
-HAND_OVER, CALL = 2e-5, 1.5e-5
+HAND_OVER, CALL = 5e-6, 4e-6
 """Seconds from the end of a piece to the start of one on another device that waits for it, and of a piece besides its
-ops, as measured on two cores of a Xeon; pieces are joined by them."""
-SPIN = 2e-3
-"""Seconds that a worker with cores of its own looks out for work before it sleeps."""
-_OPTIONS = ("pieces", "spin")
+ops, as measured between two cores of an AMD EPYC; pieces are joined by them."""
+_OPTIONS = ("pieces", "spin", "first")
 
 
 class OnnxRuntime:
     """One worker process per device holds its pieces as sub-models; tensors pass through shared memory.
 
     Options: `pieces` says how the placement is cut (`cutting.How`), `spin` how many seconds a worker looks out for work
-    before it sleeps. Options of a place: `threads` (one per core), session settings by their full name
-    (``session.…``, ``ep.…``), and those of its execution provider.
+    before it sleeps; `first` yes lets workers go before other programs (Linux's real-time order, which takes root), so
+    that a busy machine measures like a calm one. Options of a place: `threads` (one per core), session settings by
+    their full name (``session.…``, ``ep.…``), and those of its execution provider.
     """
 
     info: ClassVar[RuntimeInfo] = RuntimeInfo(
@@ -77,11 +76,15 @@ def _check(job: Job) -> None:
         raise RunError("some ops have no device, so the placement cannot run")
 
 
-def _spin(job: Job) -> float:
+def _habits(job: Job) -> Habits:
+    said = job.options
     try:
-        return float(job.options.get("spin", SPIN))
+        spin = float(said.get("spin", Habits().spin))
     except ValueError:
-        raise InputError(f"spin is {job.options['spin']!r}", remedy="give seconds, as 0.002") from None
+        raise InputError(f"spin is {said['spin']!r}", remedy="give seconds, as 0.002") from None
+    if said.get("first", "no") not in ("no", "yes"):
+        raise InputError(f"first is {said['first']!r}", remedy="say yes or no")
+    return Habits(spin, said.get("first") == "yes")
 
 
 def _members(placement: Placement, device: int) -> tuple[int, ...]:
@@ -100,7 +103,7 @@ def _started(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tupl
     def loaded(works: Works) -> AbstractContextManager[Works]:
         return packed(kept.pop() if kept else sub_models(graph, pieces)[0], works)
 
-    crew = crew_of(graph, parts, members, job.places, loaded, _spin(job))
+    crew = crew_of(graph, parts, members, job.places, loaded, _habits(job))
     crowd = [place.device for row, place in enumerate(crew.places) if crowded(crew.places, row)]
     if crowd:
         notes = (*notes, f"{' and '.join(crowd)} share cores, so they disturb each other")

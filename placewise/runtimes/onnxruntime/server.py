@@ -6,11 +6,12 @@ import os
 import time
 from bisect import insort
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from placewise.errors import RunError
-from placewise.runtimes.onnxruntime.sessions import Opened, open_session, share_threads
+from placewise.runtimes.onnxruntime.sessions import Opened, before_others, open_session, share_threads, trim
 from placewise.runtimes.onnxruntime.wiring import (
     CELL,
     GO,
@@ -50,8 +51,11 @@ class Server:
         shared = len(works) > 1 and seat.threads > 1 and seat.spin > 0
         if shared:
             share_threads(seat)
-        self._works = sorted(works, key=lambda work: work.number)
-        self._sessions = [open_session(work.model, work.name, seat, shared=shared) for work in self._works]
+        works = sorted(works, key=lambda work: work.number)
+        self._sessions = [open_session(work.model, work.name, seat, shared=shared) for work in works]
+        self._works = [replace(work, model=b"") for work in works]
+        if seat.first:
+            before_others(seat.device)
         return tuple(name for session in self._sessions for name in session.elsewhere)
 
     def lay(self, size: int, regions: Mapping[str, Region]) -> None:
@@ -61,6 +65,7 @@ class Server:
         self._bindings = [{} for _ in self._works]
         copies = {region.kind.role: region.count for region in regions.values()}
         self._copies = copies.get(Role.INNER, 1), copies.get(Role.OUTPUT, 1)
+        trim()
 
     def stream(self, count: int, in_flight: int, which: Sequence[int]) -> dict[int, list[int]]:
         """Run `count` samples, of which sample s is given the inputs ``which[s]``.
@@ -100,6 +105,7 @@ class Server:
 
     def resident(self) -> int:
         """Bytes of memory that this process holds now, without what it shares with the others."""
+        trim()
         fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
         return (int(fields["VmRSS"].split()[0]) - int(fields["RssShmem"].split()[0])) * 1024
 

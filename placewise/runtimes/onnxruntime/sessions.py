@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from placewise.errors import RunError
@@ -61,13 +64,44 @@ def open_session(model: bytes | str, name: str, seat: Seat, *, shared: bool = Fa
         options.add_session_config_entry(key, value)
     options.use_per_session_threads = not shared
     try:
-        providers = [(seat.provider, dict(seat.provider_options))]
-        session = onnxruntime.InferenceSession(model, options, providers=providers)
+        with _as_file(model) as path:
+            providers = [(seat.provider, dict(seat.provider_options))]
+            session = onnxruntime.InferenceSession(path, options, providers=providers)
     except Exception as error:  # its own error types, which share no base
         raise RunError(f"{name} cannot be loaded on {seat.device}: {_reason(error)}") from None
     if seat.provider not in session.get_providers():
         raise RunError(f"{seat.provider} does not start for {seat.device}: ONNX Runtime fell back to another provider")
     return Opened(session, name, seat)
+
+
+@contextmanager
+def _as_file(model: bytes | str) -> Iterator[str]:
+    """The path of a model: a session made from bytes would keep them for as long as it lives."""
+    if isinstance(model, str):
+        yield model
+        return
+    file = os.memfd_create("model")
+    try:
+        with open(file, "wb", closefd=False) as stream:
+            stream.write(model)
+        yield f"/proc/self/fd/{file}"
+    finally:
+        os.close(file)
+
+
+def trim() -> None:
+    """Give memory that was freed back to the system, where its C library can."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def before_others(name: str) -> None:
+    """Let all threads of this process go before those of other programs. Raises RunError where that is not allowed."""
+    try:
+        for task in os.listdir("/proc/self/task"):
+            os.sched_setscheduler(int(task), os.SCHED_FIFO, os.sched_param(1))
+    except PermissionError:
+        raise RunError(f"{name} may not go before other programs: that takes root, or CAP_SYS_NICE") from None
 
 
 def share_threads(seat: Seat) -> None:

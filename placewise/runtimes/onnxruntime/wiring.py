@@ -75,7 +75,7 @@ class Seat:
     """What one worker is, among all: its place in their row, the descriptors that it shares, and how it computes.
 
     `last` are the cells of the pieces that end a sample, in groups of members. `spin` is how many seconds it looks out
-    for work before it sleeps until somebody rings.
+    for work before it sleeps until somebody rings; `first` lets it go before other programs.
     """
 
     row: int
@@ -90,6 +90,7 @@ class Seat:
     session_options: Mapping[str, str]
     threads: int
     spin: float
+    first: bool
 
 
 def board_of(arena: Arena, cells: int) -> Any:
