@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from export_models import on, stack_graph, stack_problem
+from export_models import KINDS, on, stack_graph, stack_problem
 from huggingface_configs import SMALL
 
 from placewise.building import build
@@ -18,6 +18,7 @@ from placewise.export.megatron import layers_read
 from placewise.export.registry import exporter
 from placewise.export.stack import stack_of
 from placewise.export.writing import Export, export_placement
+from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.wishes import Wishes
@@ -155,6 +156,25 @@ def test_models_of_hugging_face_are_cut_between_layers(decoder: Problem, target:
     assert made.projected and set(said[(stack.of >= 0) & (stack.of < 3)].tolist()) == {0, 1}
     for layer in range(3):
         assert len(set(said[stack.of == layer].tolist())) == 1
+
+
+@pytest.mark.parametrize("target", BY_LAYER)
+def test_tied_weights_on_two_devices_are_told(target: str) -> None:
+    """The head uses the table of the embedding, on another device: a note names it."""
+    builder, ops = GraphBuilder(), ("embed", "layers.0.attn", "layers.1.attn", "head")
+    table, last = builder.add_weight("table", shape=(4,), dtype="int8"), builder.add_tensor(-1, nbytes=1)
+    for scope in ops:
+        op = builder.add_op(scope, KINDS[scope.rpartition(".")[2]], scope=scope)
+        builder.add_edge(last, op)
+        builder.use_weight(
+            table if scope in ("embed", "head") else builder.add_weight(scope, shape=(1,), dtype="int8"), op
+        )
+        last = builder.add_tensor(op, nbytes=1)
+    problem = stack_problem(builder.build(), cpu=False)
+    apart = export_placement(problem, Placement(np.array([0, 0, 1, 1])), target)
+    assert any("the same weights: table" in note for note in apart.exported.notes)
+    together = export_placement(problem, Placement(np.array([0, 0, 0, 0])), target)
+    assert not any("weights" in note for note in together.exported.notes)
 
 
 @pytest.mark.parametrize("target", BY_LAYER)

@@ -13,7 +13,7 @@ from itertools import pairwise
 from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import heading
-from placewise.export.stages import stages_of, stages_read
+from placewise.export.stages import shared_weights, stages_of, stages_read
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -75,7 +75,9 @@ class DeepspeedExporter:
             parts=parts,
             devices=json.dumps([problem.cluster.names[device] for device in stages.devices]),
         )
-        return Exported({"planned_pipeline.py": text}, stages.placement())
+        said = stages.placement()
+        notes = tuple(f"{note}: make such layers with TiedLayerSpec" for note in shared_weights(problem, said.device))
+        return Exported({"planned_pipeline.py": text}, said, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

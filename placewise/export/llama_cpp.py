@@ -20,7 +20,7 @@ from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import numbers, option, printable
 from placewise.export.projection import in_stages, line_of, staged
 from placewise.export.stack import Stack, seconds_of
-from placewise.export.stages import accelerators, needed_stack
+from placewise.export.stages import accelerators, needed_stack, shared_weights
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -68,7 +68,7 @@ class LlamaCppExporter:
         line, away = _cut(problem, placement, known, gpus)
         device = np.where(known.experts & np.isin(known.line, away), known.host, line[known.line])
         text = "\n".join((*_heading(problem, known), _command(problem, known, line, away), ""))
-        return Exported({"llama.sh": text}, Placement(device), _notes(known))
+        return Exported({"llama.sh": text}, Placement(device), (*_notes(known), *shared_weights(problem, device)))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`. The rule by which layers go to devices is that of `load_tensors`."""

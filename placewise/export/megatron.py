@@ -7,7 +7,7 @@ import re
 from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import devices_read, heading, option
-from placewise.export.stages import Stages, stages_of, stages_read
+from placewise.export.stages import Stages, shared_weights, stages_of, stages_read
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -33,7 +33,8 @@ class MegatronExporter:
         """See `Exporter`. Rank r of the pipeline is stage r; which device that is, is up to the launcher."""
         stages = stages_of(problem, placement, self.info.name)
         line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{layout_of(stages)}'"
-        return Exported({"megatron.sh": "\n".join((*heading(problem, stages), line, ""))}, stages.placement())
+        text, said = "\n".join((*heading(problem, stages), line, "")), stages.placement()
+        return Exported({"megatron.sh": text}, said, shared_weights(problem, said.device))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""

@@ -98,6 +98,19 @@ def stages_read(problem: Problem, target: str, devices: Sequence[str], layers: S
     return Stages(stack, tuple(problem.cluster.index(name) for name in devices), tuple(layers)).placement().device
 
 
+def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:
+    """A note for the user where ops on several devices use one weight, as with tied embeddings; () if none do."""
+    graph = problem.graph
+    storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
+    pairs = np.unique(storage * problem.n_devices + device[graph.weight_edges.consumer])
+    found = np.flatnonzero(np.bincount(pairs // problem.n_devices) > 1)
+    if not len(found):
+        return ()
+    names = [graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in found[:3].tolist()]
+    more = f" and {len(found) - 3} more" if len(found) > 3 else ""
+    return (f"several devices use, and hold, the same weights: {', '.join(names)}{more}",)
+
+
 def _line(stack: Stack) -> Ints:
     """The place of each op along the layers: what comes before is with the first, what comes after with the last."""
     return np.clip(stack.of, 0, stack.count - 1).astype(np.int32)

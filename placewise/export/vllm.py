@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import devices_read, heading, numbers, option, visible
-from placewise.export.stages import stages_of, stages_read
+from placewise.export.stages import shared_weights, stages_of, stages_read
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -33,7 +33,8 @@ class VllmExporter:
         serve = 'vllm serve "${MODEL:?a folder or a repository}"'
         command = f"{visible(names)}{split} {serve} --tensor-parallel-size 1 --pipeline-parallel-size {len(names)}"
         text = "\n".join((*heading(problem, stages), command, ""))
-        return Exported({"vllm.sh": text}, stages.placement())
+        said = stages.placement()
+        return Exported({"vllm.sh": text}, said, shared_weights(problem, said.device))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
