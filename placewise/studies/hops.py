@@ -8,6 +8,8 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import onnx
+from onnx import TensorProto, helper
 
 from placewise.building import build
 from placewise.model.cluster import Cluster
@@ -70,9 +72,6 @@ def _extra(cluster: Cluster, places: Sequence[Place], path: str, pair: tuple[int
 
 def chain(path: Path, size: int, ops: int = CHAIN) -> str:
     """A model of ops one after the other on `size` elements, written to `path`."""
-    import onnx
-    from onnx import TensorProto, helper
-
     nodes = [
         helper.make_node(_KINDS[number % 2], [f"t{number}"], [f"t{number + 1}"], name=f"op{number}")
         for number in range(ops)

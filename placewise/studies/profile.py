@@ -34,6 +34,8 @@ CALLS = 200
 """Calls that do nothing, to see what a call costs."""
 LEAD = 0.2
 """Seconds before a window that several workers share, so that all of them have heard of it."""
+DISTURBED = 0.8
+"""Kernels that make up less of a run than this, dispatch apart, were measured on a machine that did something else."""
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("onnx",), "openvino": ("onnx", "openvino"), "torch": ("torch-export",),
 }  # fmt: skip
@@ -199,6 +201,12 @@ def _record(device: _Device) -> DeviceProfile:
 def _notes(devices: Sequence[_Device]) -> Iterator[str]:
     for device in devices:
         yield from device.notes
+        for state, (figures, _, _) in device.found.items():
+            if device.ran and figures.slowdown < DISTURBED:
+                yield (
+                    f"{device.place.device}, {state}: kernels are only {figures.slowdown:.0%} of the run: something "
+                    "else used the machine, measure again when it is calm"
+                )
         if device.failure:
             yield f"{device.place.device}: no times: {device.failure}"
         elif not device.ran and device.found["idle"][0].whole is None:

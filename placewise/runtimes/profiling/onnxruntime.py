@@ -9,6 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
+from onnx import TensorProto, helper
+
 from placewise.costing.measured.content import events
 from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.errors import RunError
@@ -59,9 +62,6 @@ class OnnxRuntimeServer:
 
     def call_seconds(self, least: int) -> tuple[float, ...]:
         """Seconds of calls that do next to nothing: what every call costs."""
-        import numpy as np
-        from onnx import TensorProto, helper
-
         ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, _TINY) for name in "xy"]
         graph = helper.make_graph([helper.make_node("Relu", ["x"], ["y"])], "tiny", ends[:1], ends[1:])
         opset = helper.make_opsetid("", 17)
@@ -86,8 +86,6 @@ class OnnxRuntimeServer:
 
     def _fed(self, inputs: Arrays) -> dict[str, Any]:
         """What the session takes; an input that no op reads, and that therefore is not given, is zeros."""
-        import numpy as np
-
         fed: dict[str, Any] = {}
         for wanted in self._plain.get_inputs():
             if wanted.name in inputs:
