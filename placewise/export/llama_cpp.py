@@ -108,10 +108,21 @@ def _line(problem: Problem, placement: Placement | None) -> _Line:
         hosts.sort(key=lambda host: -int((placement.device == host).sum()))
     marks = np.array(["experts" in inside.split(".") for inside in stack.inside], np.bool_)
     layered = (stack.of >= 0) & (stack.of < stack.count)
-    looks_up = problem.graph.ops.kind.equals("Gather") & (np.diff(problem.graph.weight_offsets) > 0) & (stack.of < 0)
-    line = np.maximum(stack.of + 1, 1).astype(np.int32)
-    line[np.isin(problem.block, problem.block[looks_up])] = 0
+    line = np.where(_input(problem, stack), 0, np.maximum(stack.of + 1, 1)).astype(np.int32)
     return _Line(stack, line, marks & layered, hosts[0] if hosts else -1)
+
+
+def _input(problem: Problem, stack: Stack) -> Bools:
+    """Which ops [n_ops] before the layers look up embeddings, or lead to one that does; blocks are whole."""
+    graph, maker = problem.graph, problem.graph.tensors.producer
+    found = graph.ops.kind.equals("Gather") & (np.diff(graph.weight_offsets) > 0) & (stack.of < 0)
+    for op in reversed(range(graph.n_ops)):
+        if found[op]:
+            sources = maker[graph.inputs_of(op)]
+            sources = sources[sources >= 0]
+            found[sources[(stack.of[sources] < 0) & (graph.ops.phase[sources] == graph.ops.phase[op])]] = True
+    whole: Bools = np.isin(problem.block, problem.block[found])
+    return whole
 
 
 def _cut(problem: Problem, placement: Placement, known: _Line, gpus: Sequence[int]) -> tuple[Ints, list[int]]:

@@ -13,7 +13,10 @@ from placewise.export.stack import Stack, stack_of
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.simulate.blocks import storage_bytes
 
+WORTH_TELLING = 1e-4
+"""The share of all weights' bytes from which on a weight on several devices is told of."""
 MOST_OF_IT = 0.5
 """The share of the seconds of all layers that the list of layers which is cut has at least."""
 
@@ -99,11 +102,16 @@ def stages_read(problem: Problem, target: str, devices: Sequence[str], layers: S
 
 
 def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:
-    """A note for the user where ops on several devices use one weight, as with tied embeddings; () if none do."""
+    """A note for the user where ops on several devices use one weight, as with tied embeddings; () if none do.
+
+    Weights below `WORTH_TELLING`, such as constants, are passed over.
+    """
     graph = problem.graph
     storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
     pairs = np.unique(storage * problem.n_devices + device[graph.weight_edges.consumer])
-    found = np.flatnonzero(np.bincount(pairs // problem.n_devices) > 1)
+    size = storage_bytes(graph)
+    several = np.bincount(pairs // problem.n_devices, minlength=len(size)) > 1
+    found = np.flatnonzero(several & (size >= WORTH_TELLING * size.sum()))
     if not len(found):
         return ()
     names = [graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in found[:3].tolist()]
