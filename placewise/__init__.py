@@ -39,6 +39,7 @@ _HOMES = {
     "judge": "placewise.simulate",
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
+    "profile": "placewise.api",
     "read_cluster": "placewise.catalog",
     "run": "placewise.api",
 }
@@ -68,12 +69,13 @@ __all__ = [
     "judge",
     "lower_bound",
     "place",
+    "profile",
     "read_cluster",
     "run",
 ]
 
 if TYPE_CHECKING:
-    from placewise.api import Leaderboard, Measured, Plan, compare, export_plan, place, run
+    from placewise.api import Leaderboard, Measured, Plan, compare, export_plan, place, profile, run
     from placewise.building import build
     from placewise.catalog import read_cluster
     from placewise.errors import PlacewiseError

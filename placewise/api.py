@@ -13,6 +13,7 @@ from placewise.errors import ExportError, InputError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import model_behind, same_file, save_plan
+from placewise.files.profile_file import ProfileFile, save_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
@@ -24,7 +25,10 @@ from placewise.report.leaderboard import format_for, text_of
 from placewise.report.measured import sheet_view
 from placewise.studies.compare import Entry, best_bound, board_of, parse_placers
 from placewise.studies.compare import compare as run_all
+from placewise.studies.profile import Profiling
+from placewise.studies.profile import profile as measure
 from placewise.studies.race import Race, Setting, protocol_of, race, sheet_of, verdict
+from placewise.studies.remembered import Shelf
 from placewise.units import parse_seconds
 from placewise.wishes import Rules, Wishes
 
@@ -261,6 +265,32 @@ def run(
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     setting = Setting(runtime, dict(bind or {}), feeds, protocol, live, inputs, seed=seed)
     return Measured(race(problem, {PLAN: placement}, setting))
+
+
+def profile(
+    model: Model,
+    devices: Devices = "cores",
+    path: str | os.PathLike[str] | None = None,
+    *,
+    runtime: str = "",
+    bind: Mapping[str, str] | None = None,
+    repeats: int = 20,
+    loaded: bool = False,
+    cache: bool = True,
+    seed: int = 0,
+    **wishes: Any,
+) -> ProfileFile:
+    """Measure every op of a model file on the devices of this machine, and write that to `path`, for `costs`.
+
+    `loaded` measures also while all devices run the same; with `cache`, times are kept for the next profile, and used
+    (docs/measured.md). `runtime` and `bind` are those of `run`, `wishes` those of `place`, such as `dims`. Raises
+    PlacewiseError.
+    """
+    problem = build(model, devices, Wishes(**{"dims": {}, **wishes}))
+    made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, Shelf() if cache else None, seed))
+    if path is not None:
+        save_profile(made, path)
+    return made
 
 
 def export_plan(

@@ -10,6 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+import placewise as pw
 from placewise.building import build
 from placewise.errors import InputError, RunError
 from placewise.files.profile_file import load_profile, save_profile
@@ -129,6 +130,17 @@ def _only(found, folder: Path) -> Path:
     path = folder / "one.json"
     save_profile(found.model_copy(update={"devices": found.devices[:1]}), path)
     return path
+
+
+def test_from_python(tmp_path, monkeypatch):
+    """`pw.profile` measures, keeps what it measured in the user's cache folder, and writes the file."""
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    model, path = convolutions(tmp_path / "m.onnx", 1), tmp_path / "p.json"
+    for again in (False, True):
+        found = pw.profile(model, "core", path, repeats=3)
+        assert load_profile(path) == found and found.devices[0].cached is again
+    assert len(list((tmp_path / "cache" / "placewise" / "profiles").iterdir())) == 1
 
 
 def test_profiles_that_do_not_fit_are_refused(tmp_path, measured):
