@@ -52,7 +52,7 @@ class LlamaCppExporter:
     info = ExportInfo(
         TARGET,
         writes="a shell script with one command",
-        loaded_by="llama.cpp (llama-server, llama-cli; since b5000)",
+        loaded_by="llama.cpp (llama-server, llama-cli) that has --override-tensor",
         verified="text only",
         cannot_say="anything but the host's layers first, then whole layers per GPU in order; experts by layer",
         takes="transformers whose scopes number their layers",

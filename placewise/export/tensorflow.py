@@ -34,7 +34,7 @@ class TensorflowExporter:
     info = ExportInfo(
         "tensorflow",
         writes="a GraphDef, MetaGraphDef or SavedModel (.pb)",
-        loaded_by="TensorFlow 1.15 to 2.21, with allow_soft_placement",
+        loaded_by="TensorFlow 2.21 (tf.compat.v1.import_graph_def), with allow_soft_placement",
         verified="executed",
         cannot_say="different devices for what one node stands for, or for the ops of a function",
         takes="TensorFlow graphs in binary form, without calls of functions",
