@@ -105,7 +105,7 @@ def _filled(problem: Problem, own: Ints, count: int) -> list[int]:
     for op in reversed(range(graph.n_ops)):
         if needed[op]:
             for source in sources[op]:
-                needed[source] = True
+                needed[source] = needed[source] or backward[source] == backward[op]
     for op in range(graph.n_ops):
         if own[op] < 0 and sources[op]:
             if backward[op]:
