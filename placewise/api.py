@@ -277,17 +277,19 @@ def profile(
     repeats: int = 20,
     loaded: bool = False,
     cache: bool = True,
+    afresh: bool = False,
     seed: int = 0,
     **wishes: Any,
 ) -> ProfileFile:
     """Measure every op of a model file on the devices of this machine, and write that to `path`, for `costs`.
 
     `loaded` measures also while all devices run the same; with `cache`, times are kept for the next profile, and used
-    (docs/measured.md). `runtime` and `bind` are those of `run`, `wishes` those of `place`, such as `dims`. Raises
+    unless all is to be measured `afresh` (docs/measured.md). `runtime` and `bind` are those of `run`, `wishes` those of `place`, such as `dims`. Raises
     PlacewiseError.
     """
     problem = build(model, devices, Wishes(**{"dims": {}, **wishes}))
-    made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, Shelf() if cache else None, seed))
+    shelf = Shelf() if cache else None
+    made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, shelf, afresh, seed))
     if path is not None:
         save_profile(made, path)
     return made

@@ -141,6 +141,9 @@ def test_from_python(tmp_path, monkeypatch):
         found = pw.profile(model, "core", path, repeats=3)
         assert load_profile(path) == found and found.devices[0].cached is again
     assert len(list((tmp_path / "cache" / "placewise" / "profiles").iterdir())) == 1
+    afresh = pw.profile(model, "core", repeats=3, afresh=True)
+    assert not afresh.devices[0].cached and afresh.devices[0].idle.whole != found.devices[0].idle.whole
+    assert pw.profile(model, "core").devices[0].idle == afresh.devices[0].idle
 
 
 def test_profiles_that_do_not_fit_are_refused(tmp_path, measured):

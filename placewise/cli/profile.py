@@ -29,6 +29,7 @@ def profile(
         bool, typer.Option("--loaded", help="Measure also while all devices run the same: they share memory.")
     ] = False,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep times, and use those that were kept.")] = True,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Measure what is kept again, and keep that.")] = False,
     seed: opt.Seed = 0,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
@@ -49,7 +50,7 @@ def profile(
     if output is not None:
         ensure_writable(output)
     problem = build(model, devices, Wishes(dims=opt.parse_dims(dim), view=view))
-    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, seed)
+    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, afresh, seed)
     found = measure(problem, how)
     warn(found.notes, quiet)
     if output is not None:

@@ -28,7 +28,7 @@ from placewise.runtimes.profiling.registry import installed, profiler
 from placewise.runtimes.profiling.window import Measured, Window
 from placewise.runtimes.registry import default_for
 from placewise.studies.kernels import Fused, attributed
-from placewise.studies.remembered import Known, Shelf, contexts, pooled, remembered, with_measured
+from placewise.studies.remembered import NOTHING, Shelf, contexts, pooled, remembered, with_measured
 
 CALLS = 200
 """Calls that do nothing, to see what a call costs."""
@@ -45,7 +45,7 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
 class Profiling:
     """How to profile: the `runtime` ("": the usual one of the model's format), where devices are (`binding`), at least
     how many `repeats` of the model, whether also with all devices `loaded` at once, and what is remembered (`shelf`;
-    None: nothing). `seconds` is how long any one answer of a worker may take.
+    None: nothing), which is replaced where it is measured `afresh`. `seconds` is how long any one answer of a worker may take.
     """
 
     runtime: str = ""
@@ -53,6 +53,7 @@ class Profiling:
     repeats: int = 20
     loaded: bool = False
     shelf: Shelf | None = None
+    afresh: bool = False
     seed: int = 0
     seconds: float = 300.0
 
@@ -87,8 +88,8 @@ def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     beside = " ".join(sorted(device.about[2] for device in devices))
     shelf = how.shelf
     for device in devices:
-        for state in states if shelf else ():
-            known = shelf.read(*_key(device, state, beside)) if shelf else Known()
+        for state in states:
+            known = NOTHING if shelf is None or how.afresh else shelf.read(*_key(device, state, beside))
             again = remembered(graph, words, known)
             if again is not None:
                 device.found[state] = (*again, known.call)
@@ -202,10 +203,10 @@ def _notes(devices: Sequence[_Device]) -> Iterator[str]:
     for device in devices:
         yield from device.notes
         for state, (figures, _, _) in device.found.items():
-            if device.ran and figures.slowdown < DISTURBED:
+            if figures.slowdown < DISTURBED:
                 yield (
                     f"{device.place.device}, {state}: kernels are only {figures.slowdown:.0%} of the run: something "
-                    "else used the machine, measure again when it is calm"
+                    f"else used the machine; measure {'again' if device.ran else 'afresh'} when it is calm"
                 )
         if device.failure:
             yield f"{device.place.device}: no times: {device.failure}"
