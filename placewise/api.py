@@ -284,8 +284,8 @@ def profile(
     """Measure every op of a model file on the devices of this machine, and write that to `path`, for `costs`.
 
     `loaded` measures also while all devices run the same; with `cache`, times are kept for the next profile, and used
-    unless all is to be measured `afresh` (docs/measured.md). `runtime` and `bind` are those of `run`, `wishes` those of `place`, such as `dims`. Raises
-    PlacewiseError.
+    unless all is to be measured `afresh` (docs/measured.md). `runtime` and `bind` are those of `run`, `wishes` those of
+    `place`, such as `dims`. Raises PlacewiseError.
     """
     problem = build(model, devices, Wishes(**{"dims": {}, **wishes}))
     shelf = Shelf() if cache else None

@@ -45,7 +45,8 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
 class Profiling:
     """How to profile: the `runtime` ("": the usual one of the model's format), where devices are (`binding`), at least
     how many `repeats` of the model, whether also with all devices `loaded` at once, and what is remembered (`shelf`;
-    None: nothing), which is replaced where it is measured `afresh`. `seconds` is how long any one answer of a worker may take.
+    None: nothing), which is replaced where it is measured `afresh`. `seconds` is how long any one answer of a worker
+    may take.
     """
 
     runtime: str = ""
