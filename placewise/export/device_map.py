@@ -21,6 +21,7 @@ from placewise.opening import open_model, replayed
 from placewise.wishes import NO_WISHES
 
 FILE = "device_map.json"
+_FORMATS = ("torch-export", "torch-module", "torch-modules", "huggingface")
 Value = int | str
 _OTHERS = re.compile(r"(xpu|mps|npu|mlu|hpu|musa|sdaa|neuron)(:\d+)?")
 
@@ -43,8 +44,8 @@ class DeviceMapExporter:
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
         graph = problem.graph
-        if not any(graph.ops.scope.values):
-            raise ExportError("the ops of this model know no modules", remedy=f"give it {self.info.takes}")
+        if graph.source is not None and graph.source.format not in _FORMATS:
+            raise ExportError("the modules of this model are not PyTorch's", remedy=f"it takes {self.info.takes}")
         try:
             modules = modules_of(_raw(graph) or graph, str(options["whole"]))
         except re.error as error:
