@@ -12,7 +12,7 @@ from placewise.building import build
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.runtimes.base import Realised
-from placewise.runtimes.binding import bind
+from placewise.runtimes.binding import bind, physical
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs, load_inputs
 from placewise.runtimes.measure import Measurement, Protocol, check, measure
@@ -37,6 +37,15 @@ def test_host_devices_share_the_free_cores_in_order():
         bind(cluster("c0", "c1"), said) if len(CORES) > 1 else bind(cluster("c0", "c1"), {**said, "c0": said["c1"]})
     )
     assert one.cores == (CORES[1:] or CORES) and other.cores == CORES[:1]
+
+
+def test_threads_of_one_core_stay_together(monkeypatch):
+    """Where the system numbers the second threads of all cores last, a device still gets both threads of its core."""
+    monkeypatch.setattr("placewise.runtimes.binding.allowed_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("placewise.runtimes.binding.physical", lambda core: (0, core % 2))
+    assert [place.cores for place in bind(cluster("c0", "c1"))] == [(0, 2), (1, 3)]
+    assert bind(cluster("cpu"))[0].cores == (0, 1, 2, 3)
+    assert {physical(core)[0] >= 0 for core in CORES} == {True}
 
 
 def test_places_are_found_by_name_or_as_they_are_said():

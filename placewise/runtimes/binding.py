@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from pathlib import Path
 
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
@@ -42,9 +43,9 @@ def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place
     """A place for every device of `cluster`, in its order.
 
     `said` maps names of devices to places, as ``cores:0-3``, ``cuda:1`` or ``openvino:GPU.0``, with options after
-    semicolons. Of the others, processors and cores (kinds ``cpu`` and ``core``) share the cores that nobody was given, in
-    equal parts and in order, and ``cuda:1`` is the GPU with this number. Raises ClusterError for a device that is not
-    here, InputError for a place that cannot be read.
+    semicolons. Of the others, processors and cores (kinds ``cpu`` and ``core``) share the cores that nobody was given,
+    in equal parts and in order, threads of one core side by side, and ``cuda:1`` is the GPU with this number. Raises
+    ClusterError for a device that is not here, InputError for a place that cannot be read.
     """
     said = dict(said or {})
     for name in said:
@@ -54,7 +55,7 @@ def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place
     allowed = allowed_cores()
     given = {name: parse_place(name, text, allowed) for name, text in said.items()}
     taken = {core for place in given.values() for core in place.cores}
-    free = [core for core in allowed if core not in taken]
+    free = sorted((core for core in allowed if core not in taken), key=lambda core: (*physical(core), core))
     hosts = [device.name for device in cluster if device.kind in _PROCESSOR and device.name not in given]
     shares = dict(zip(hosts, _shares(hosts, free), strict=True))
     return tuple(given.get(device.name) or _found(device.name, shares) for device in cluster)
@@ -75,6 +76,15 @@ def parse_place(device: str, text: str, allowed: Sequence[int]) -> Place:
     raise InputError(f"{text!r} is no place for the device {device!r}", remedy=f"write it like {_LIKE}")
 
 
+def physical(core: int) -> tuple[int, int]:
+    """Socket and core of a processor as the system numbers them: two threads of one core have the same."""
+    topology = Path(f"/sys/devices/system/cpu/cpu{core}/topology")
+    try:
+        return int((topology / "physical_package_id").read_text()), int((topology / "core_id").read_text())
+    except (OSError, ValueError):
+        return 0, core
+
+
 def _found(name: str, shares: Mapping[str, tuple[int, ...]]) -> Place:
     if name in shares:
         return Place(name, "cores", cores=shares[name])
@@ -91,7 +101,7 @@ def _shares(hosts: Sequence[str], free: Sequence[int]) -> list[tuple[int, ...]]:
         remedy = "bind several of them to the same cores with --bind, or use fewer"
         raise ClusterError(f"{len(hosts)} devices share {len(free)} free cores of this machine", remedy=remedy)
     edges = [number * len(free) // max(len(hosts), 1) for number in range(len(hosts) + 1)]
-    return [tuple(free[first:last]) for first, last in pairwise(edges)]
+    return [tuple(sorted(free[first:last])) for first, last in pairwise(edges)]
 
 
 def _cores(device: str, text: str, allowed: Sequence[int]) -> tuple[int, ...]:

@@ -6,7 +6,6 @@ import re
 
 from placewise.model.cluster import Cluster
 
-
 _PARTS = {"core": "cpu"}
 """Kinds of device that are parts of one of another kind."""
 
