@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ from placewise.model.problem import Problem
 
 FEWEST = 2
 """A stack has so many layers at least."""
-_ATTENDS = re.compile("attention|softmax", re.IGNORECASE)
+_ATTENDS = re.compile("attention|attn|softmax", re.IGNORECASE)
 _STEPS = frozenset({"step", "steps", "time", "timestep"})
 
 
@@ -56,15 +57,7 @@ def stack_of(problem: Problem) -> Stack | None:
     """
     graph = problem.graph
     parts = [_parts(scope) for scope in graph.ops.scope.values]
-    weight = np.bincount(
-        graph.ops.scope.codes, weights=seconds_of(problem, np.full(problem.n_ops, -1)), minlength=len(parts)
-    )
-    seconds: dict[str, float] = {}
-    numbers: dict[str, set[int]] = {}
-    for part, share in zip(parts, weight.tolist(), strict=True):
-        if part is not None:
-            seconds[part[0]] = seconds.get(part[0], 0.0) + share
-            numbers.setdefault(part[0], set()).add(part[1])
+    seconds, numbers = _lists(problem, parts)
     stacks = [path for path, found in numbers.items() if len(found) >= FEWEST]
     if not stacks:
         return None
@@ -73,13 +66,31 @@ def stack_of(problem: Problem) -> Stack | None:
     own = np.array([part[1] if part and part[0] == path else -1 for part in parts], np.int32)[graph.ops.scope.codes]
     inside = [part[2] if part and part[0] == path else "" for part in parts]
     of = _by_block(problem, _filled(problem, own, count))
-    attends = any(
-        _ATTENDS.search(kind) and layer >= 0 for kind, layer in zip(graph.ops.kind, own.tolist(), strict=True)
-    )
-    share = seconds[path] / (sum(seconds.values()) or 1.0)
-    others = tuple(other for other in stacks if other != path)
     within = tuple(inside[code] for code in graph.ops.scope.codes.tolist())
+    layered = np.flatnonzero(own >= 0).tolist()
+    attends = any(_ATTENDS.search(f"{graph.ops.kind[op]} {within[op]}") for op in layered)
+    share = seconds[path] / sum(seconds.values())
+    others = tuple(other for other in stacks if other != path)
     return Stack(path, count, frozen(of, np.int32), within, share, others, attends)
+
+
+def _lists(
+    problem: Problem, parts: Sequence[tuple[str, int, str] | None]
+) -> tuple[dict[str, float], dict[str, set[int]]]:
+    """Of every list of layers, the seconds (or the ops, where none takes time) and the numbers."""
+    weight = seconds_of(problem, np.full(problem.n_ops, -1))
+    if not weight.any():
+        weight = np.ones(problem.n_ops)
+    total = np.bincount(problem.graph.ops.scope.codes, weights=weight, minlength=len(parts)).tolist()
+    seconds: dict[str, float] = {}
+    numbers: dict[str, set[int]] = {}
+    for part, share in zip(parts, total, strict=True):
+        if part is not None:
+            seconds[part[0]] = seconds.get(part[0], 0.0) + share
+            numbers.setdefault(part[0], set()).add(part[1])
+    if not any(seconds.values()):
+        seconds = dict.fromkeys(seconds, 1.0)
+    return seconds, numbers
 
 
 def _parts(scope: str) -> tuple[str, int, str] | None:
