@@ -100,6 +100,8 @@ def test_devices_get_openvinos_names(tmp_path):
         exported(base)
     with pytest.raises(ExportError, match="no device 'tpu'"):
         exported(base, {"devices": "tpu=GPU"})
+    with pytest.raises(ExportError, match="no precision 'f33'; say f32, f16 or bf16"):
+        exported(base, {"devices": "cuda:0=GPU.0", "precision": "f33"})
     said = json.loads(exported(base, {"devices": "cuda:0=GPU.0"}).exported.files[AFFINITIES])
     assert said["target"] == "HETERO:GPU.1,NPU,GPU.0" and said["plugins"] == {} and said["properties"] == {}
     alone = json.loads(exported(base.on(Placement(np.ones(6, np.int32)))).exported.files[AFFINITIES])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from openvino_models import branching, classifier, job, mixed, two
 
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.placement import Placement
+from placewise.model.problem import Objective
 from placewise.readers.openvino.counterparts import counterparts
 from placewise.readers.openvino.live import Listing, reason
 from placewise.runtimes.binding import Place
@@ -195,6 +197,14 @@ def test_places_become_logical_devices():
     assert precision_of([found[0]]) == "" and precision_of(found.values()) == "bfloat16"
     with pytest.raises(ClusterError, match="two devices of the cluster are both OpenVINO's GPU"):
         logical_devices(places, (1, 3), ["CPU", "GPU.0"])
+
+
+def test_a_pipeline_on_processors_is_none(model):
+    """HETERO's logical CPUs share a thread, and whoever measures samples in flight is told."""
+    base = job(model, np.arange(31) % 2)
+    streamed = replace(base, problem=base.problem.with_(objective=Objective("throughput")))
+    with RUNTIME.prepare(streamed) as prepared:
+        assert "samples in flight do not overlap" in prepared.notes[-1]
 
 
 def test_wrong_inputs_and_options(model, tmp_path):

@@ -26,6 +26,8 @@ from placewise.readers.openvino.parse import parse
 MODEL, WEIGHTS, AFFINITIES, LOADER = "model.xml", "model.bin", "affinities.json", "load.py"
 CPU_PLUGIN = "openvino_intel_cpu_plugin"
 _REAL = ("CPU", "GPU", "NPU")
+_PROCESSOR = ("cpu", "core")
+_PRECISIONS = ("", "f32", "f16", "bf16")
 _SCRIPT = f'''\
 """Compile {MODEL} for the devices that {AFFINITIES} names: python {LOADER}, or `from load import load`."""
 
@@ -85,6 +87,8 @@ class OpenvinoExporter:
         source = _source(graph)
         used = sorted(set(placement.device.tolist()))
         names = _names(problem, used, str(options["devices"]))
+        if options["precision"] not in _PRECISIONS:
+            raise ExportError(f"there is no precision {options['precision']!r}", remedy="say f32, f16 or bf16")
         model, listing, notes = open_live(Path(source.path), source.format, input_shapes(graph))
         belongs = counterparts(graph, listing)
         affinity = affinities(placement.device, belongs, names)
@@ -135,7 +139,7 @@ def _names(problem: Problem, used: list[int], said: str) -> dict[int, str]:
     for device in used:
         own = problem.cluster.names[device]
         is_real = own.upper().split(".")[0] in _REAL and ":" not in own
-        is_host = problem.cluster.devices[device].is_host
+        is_host = problem.cluster.devices[device].kind in _PROCESSOR
         name = given.get(own) or (own.upper() if is_real else "CPU" if is_host else "")
         if not name:
             remedy = f"say it with --option devices={own}=GPU.0"

@@ -86,7 +86,7 @@ def reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in (_NOISE.sub("", line).strip() for line in lines) if line]
     shown = said or [line.partition(" failed at")[0] for line in lines[-1:]] or [type(error).__name__]
-    return " ".join(shown)[:300]
+    return " ".join(shown)[:300].rstrip(".")
 
 
 def input_names(model: Any) -> list[set[str]]:

@@ -31,7 +31,7 @@ _SHOWN = 3
 
 
 class OpenVino:
-    """HETERO runs the pieces of one sample one after another; samples in flight overlap.
+    """HETERO runs the pieces of one sample one after another; samples in flight overlap on devices of several kinds.
 
     Options: `affinity` automatic lets HETERO split by itself, the first device taking all that it supports and may run
     (the placement is then ignored); `perf_count` yes counts the seconds of kernels, for `kernels`.
@@ -166,7 +166,15 @@ def _compiled(job: Job, worker: Worker, used: list[int], automatic: bool, profil
     if asked is None:
         names = {device: logical.name for device, logical in devices.items()}
         asked = _ran_on(job.problem, split, belongs, names, np.full(job.problem.n_ops, used[0], np.int32))
-    return Compiled(job, worker, listing, belongs, devices, split, asked, notes)
+    return Compiled(job, worker, listing, belongs, devices, split, asked, (*notes, *_serial(job.problem, devices)))
+
+
+def _serial(problem: Problem, devices: Mapping[int, Logical]) -> list[str]:
+    """What to say where samples in flight are to overlap and cannot (seen with OpenVINO 2026.4)."""
+    processors = sum(logical.real == "CPU" for logical in devices.values())
+    if processors < 2 or problem.objective.kind != "throughput":
+        return []
+    return [f"HETERO runs its {processors} CPUs on one thread: samples in flight do not overlap on them"]
 
 
 def _automatic(job: Job, worker: Worker, devices: Mapping[int, Logical], belongs: Ints) -> Ints | None:
