@@ -287,7 +287,7 @@ def halved(problem: Problem, op: int) -> Problem:
     ]
     first, second = {}, {}
     for v in range(whole.n_ops):
-        facts = {"backward": bool(kept.backward[v]), "group": int(kept.group[v])}
+        facts = {"backward": bool(kept.backward[v]), "group": int(kept.group[v]), "phase": int(kept.phase[v])}
         first[v] = second[v] = builder.add_op(kept.name[v], kept.kind[v], state_bytes=int(kept.state_bytes[v]), **facts)
         if v == op:
             second[v] = builder.add_op("second half", kept.kind[v], **facts)
@@ -302,7 +302,7 @@ def halved(problem: Problem, op: int) -> Problem:
     builder.add_edge(builder.add_tensor(first[op], nbytes=0, name="between"), second[op])
     for tensor, reader in zip(whole.edges.value.tolist(), whole.edges.consumer.tolist(), strict=True):
         builder.add_edge(number[tensor], first[reader])
-    built = builder.build()
+    built = builder.build(phases=whole.phases)
     moves = {f"t{t}": row for t, row in enumerate(column)} | {"between": np.zeros(costs.transfer_seconds.shape[1])}
     seconds = np.insert(costs.op_seconds, op + 1, costs.op_seconds[op] / 2, axis=0)
     seconds[op] = costs.op_seconds[op] / 2

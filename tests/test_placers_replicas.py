@@ -79,7 +79,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(shared())
 def test_bounds_hold_where_ideals_are_too_many(problem: Problem) -> None:
     """The bound from a path through the graph knows how many devices may share a stage."""

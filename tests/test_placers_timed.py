@@ -70,7 +70,7 @@ def test_the_program_is_the_optimum(execution):
 def test_the_bound_holds_for_every_order():
     """`operator`: bound ≤ the best of all orders ≤ value, nearly always with equality."""
     solved = tried = 0
-    for seed in range(90):
+    for seed in range(60):
         problem = small(seed, "operator")
         best, proposal = optimum(problem), from_nothing(problem)
         if np.isinf(best):
@@ -82,14 +82,14 @@ def test_the_bound_holds_for_every_order():
             judged = simulate(problem, proposal.placement)
             assert judged.valid and judged.value >= best * (1 - 1e-12)
             tried, solved = tried + 1, solved + (judged.value <= proposal.bound.value * (1 + 1e-6))
-    assert tried > 60 and solved >= 0.9 * tried
+    assert tried > 40 and solved >= 0.9 * tried
 
 
 @pytest.mark.parametrize("execution", ["subgraph", "sequential", "operator"])
 @pytest.mark.parametrize("shape", [Constraints(contiguous=True), Constraints(convex=True)])
 def test_shaped_stages(execution, shape):
     """Chains of stages and convex stages: the optimum of those that have the shape."""
-    for seed in range(25):
+    for seed in range(16):
         problem = small(seed, execution, shape)
         best, proposal = optimum(problem), from_nothing(problem)
         if np.isinf(best):
@@ -220,20 +220,28 @@ def test_ctrl_c_returns_the_best_so_far(execution):
     assert said == "interrupted True True"
 
 
+_ON_THE_COMMAND_LINE = """
+import os, signal, threading
+from placewise.placers.exact.cpsat import CpsatPlacer
+propose = CpsatPlacer.propose
+def interrupted(*args, **kwargs):
+    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    return propose(*args, **kwargs)
+CpsatPlacer.propose = interrupted
+from placewise.cli import main
+main()
+"""
+
+
 @needs_workloads
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_on_the_command_line():
-    """SIGINT while `placewise place --placer cpsat` works: the plan so far is printed, and says so."""
+    """SIGINT a second after `placewise place --placer cpsat` begins to work: the plan so far, and it says so."""
     workload = ROOT / "dnn-partitioning" / "latency" / "LayerGraphs" / "inceptionv3_inference.json"
-    place = ["place", str(workload), "--objective", "latency", "--placer", "cpsat", "--time-limit", "60"]
-    command = [sys.executable, "-c", "from placewise.cli import main; main()", *place]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        time.sleep(6)
-        process.send_signal(signal.SIGINT)
-        begun = time.monotonic()
-        said, _ = process.communicate()
-        assert time.monotonic() - begun < 30
-    assert "feasible (interrupted)" in said and process.returncode == 0
+    place = ["place", str(workload), "--objective", "latency", "--placer", "cpsat", "--time-limit", "300"]
+    command = [sys.executable, "-c", _ON_THE_COMMAND_LINE, *place]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert "feasible (interrupted)" in done.stdout and done.returncode == 0
 
 
 def test_auto_proves_small_problems():

@@ -41,7 +41,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
 def test_small_problems_are_solved_from_a_bad_start(execution):
     """From everything on one device, windows of the whole problem lead to the optimum over calls and orders."""
     solved = tried = 0
-    for seed in range(40):
+    for seed in range(24):
         objective = Objective(execution=execution, memory="sum")
         problem = random_problem(seeded(seed), max_ops=4, max_devices=3, objective=objective)
         problem = problem.with_(objective=objective)
@@ -54,7 +54,7 @@ def test_small_problems_are_solved_from_a_bad_start(execution):
         best = optimum(problem)
         assert known.value >= best * (1 - 1e-12)
         tried, solved = tried + 1, solved + (known.value <= best * (1 + 1e-6))
-    assert tried > 25 and solved >= 0.9 * tried
+    assert tried > 15 and solved >= 0.9 * tried
 
 
 @pytest.mark.parametrize("execution", ["subgraph", "operator"])
