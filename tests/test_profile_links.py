@@ -11,10 +11,11 @@ from typer.testing import CliRunner
 from placewise.catalog import read_cluster
 from placewise.cli.app import app
 from placewise.errors import InputError, RunError
-from placewise.runtimes.binding import bind
+from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.process.arena import Arena
 from placewise.runtimes.process.worker import Worker, allowed_cores
 from placewise.runtimes.profiling.memory import BOARD, MemoryServer
+from placewise.studies import hops
 from placewise.studies import links as module
 from placewise.studies.links import measure_links, measured_cluster
 
@@ -53,6 +54,24 @@ def test_without_a_runtime_memory_alone_is_measured(monkeypatch):
     assert measured.devices[0].memory_bandwidth == found.alone["core:0"].value
     assert measured.devices[1] == cluster.devices[1] and measured.transfers == cluster.transfers
     assert set(measured.links) == set(cluster.links)
+
+
+def test_of_many_pairs_some_are_measured(monkeypatch):
+    """Five cores make ten pairs: six are measured, and every pair gets figures, by hand 3 µs and 4·(L − S) bytes/ms."""
+    asked = []
+
+    def extra(_cluster, _places, path, pair, _seconds):
+        asked.append(pair)
+        return [1e-3 + 5e-6] if str(hops.LARGE) in path else [5e-6]
+
+    monkeypatch.setattr(hops, "_extra", extra)
+    cluster = read_cluster("5xcore")
+    places = [Place(name, "cores", cores=(0,)) for name in cluster.names]
+    found = hops.hops(cluster, places, dict.fromkeys(cluster.names, 2e-6))
+    assert len(set(asked)) == hops.MOST_PAIRS and len(found) == 20
+    for latency, rates in found.values():
+        assert set(latency) == {pytest.approx(3e-6)}
+        assert set(rates) == {pytest.approx(4 * (hops.LARGE - hops.SMALL) / 1e-3)}
 
 
 def test_no_cores_no_measurement():

@@ -9,9 +9,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
 
 import placewise as pw
 from placewise.building import build
+from placewise.cli.app import app
 from placewise.errors import InputError, RunError
 from placewise.files.profile_file import load_profile, save_profile
 from placewise.model.cluster import Cluster, Device, Link
@@ -144,6 +146,20 @@ def test_from_python(tmp_path, monkeypatch):
     afresh = pw.profile(model, "core", repeats=3, afresh=True)
     assert not afresh.devices[0].cached and afresh.devices[0].idle.whole != found.devices[0].idle.whole
     assert pw.profile(model, "core").devices[0].idle == afresh.devices[0].idle
+
+
+def test_the_command(tmp_path):
+    """`placewise profile` prints the whole model and the sum of its ops, and writes a file that `place` takes."""
+    pytest.importorskip("onnxruntime")
+    model, path = convolutions(tmp_path / "m.onnx", 1), tmp_path / "p.json"
+    done = CliRunner().invoke(app, ["profile", model, "-d", "core", "--repeats", "3", "--no-cache", "-o", str(path)])
+    assert done.exit_code == 0 and "whole model" in done.stdout and "2 ops share 1 kernels" in done.stdout, done.output
+    placed = CliRunner().invoke(app, ["place", model, "-d", "core", "--costs", str(path), "--json"])
+    assert placed.exit_code == 0, placed.output
+    found = load_profile(path).devices[0]
+    assert json.loads(placed.stdout)["value"] == pytest.approx(found.idle.whole - found.call_overhead)
+    refused = CliRunner().invoke(app, ["profile", model, "-d", "core", "--runtime", "tpu"])
+    assert refused.exit_code == 2 and "cannot be profiled" in refused.stderr
 
 
 def test_profiles_that_do_not_fit_are_refused(tmp_path, measured):

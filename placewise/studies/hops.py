@@ -24,6 +24,7 @@ CHAIN = 24
 SMALL, LARGE = 16, 1 << 18
 """Elements (float32) of the tensors: a cache line, and what a layer hands on."""
 SAMPLES = 40
+MOST_PAIRS = 6
 _KINDS = ("Abs", "Neg")
 
 Pair = tuple[str, str]
@@ -36,19 +37,28 @@ def hops(
     of the piece that takes it (`calls`), and bytes/s at which a large one costs more.
 
     A chain of ops that changes device after each of them is compared with the same chain on one device. The figures are
-    of both directions together. Raises RunError.
+    of both directions together. Of more than `MOST_PAIRS` pairs some are measured, and the others are given what these
+    had together. Raises RunError.
     """
-    here = [number for number, place in enumerate(places) if place.kind == "cores"]
+    pairs = list(combinations([number for number, place in enumerate(places) if place.kind == "cores"], 2))
+    chosen = (
+        [pairs[row] for row in sorted({row * len(pairs) // MOST_PAIRS for row in range(MOST_PAIRS)})] if pairs else []
+    )
     found: dict[Pair, tuple[list[float], list[float]]] = {}
     with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
         small, large = (chain(Path(folder, f"{size}.onnx"), size) for size in (SMALL, LARGE))
-        for one, other in combinations(here, 2):
+        for one, other in chosen:
             pair = cluster.names[one], cluster.names[other]
             call = (calls.get(pair[0], 0.0) + calls.get(pair[1], 0.0)) / 2
             little, much = (_extra(cluster, places, path, (one, other), seconds) for path in (small, large))
             latency = [max(extra - call, 0.0) for extra in little]
             rates = [4 * (LARGE - SMALL) / max(more - less, 1e-9) for more, less in zip(much, little, strict=True)]
             found[pair] = found[pair[::-1]] = latency, rates
+    pooled = [late for few, _ in found.values() for late in few], [rate for _, few in found.values() for rate in few]
+    for one, other in pairs:
+        pair = cluster.names[one], cluster.names[other]
+        found.setdefault(pair, pooled)
+        found.setdefault(pair[::-1], pooled)
     return found
 
 

@@ -117,10 +117,10 @@ def measured_cluster(cluster: Cluster, links: Links) -> Cluster:
     memory of their own have, and hand over what they make.
     """
     devices = tuple(_measured(device, links) for device in cluster)
-    ends = {device.name for device in cluster if not device.is_host}
-    latency, bandwidth = {**links.latency, **links.hop_latency}, {**links.bandwidth, **links.hop_bandwidth}
+    ends, rates = {device.name for device in cluster if not device.is_host}, (links.bandwidth, links.hop_bandwidth)
+    latency = {**links.latency, **links.hop_latency}
     found = {
-        pair: Link(*pair, bandwidth=bandwidth[pair].value, latency=latency[pair].value)
+        pair: Link(*pair, min(each[pair].value for each in rates if pair in each), latency[pair].value)
         for pair in latency
         if ends.issuperset(pair)
     }
