@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from placewise.errors import RunError
 from placewise.runtimes.torch.flow import HOST
 from placewise.runtimes.torch.handed import LanePlace
 
@@ -29,7 +30,7 @@ class _Copied:
 
 
 class Lanes:
-    """Lanes in this process; raises RuntimeError for a GPU that PyTorch does not see."""
+    """Lanes in this process; raises RunError for a GPU that PyTorch does not see."""
 
     def __init__(self, places: Sequence[LanePlace]) -> None:
         self.places = places
@@ -39,7 +40,7 @@ class Lanes:
             if place.is_cuda:
                 number = int(place.device.partition(":")[2] or 0)
                 if number >= torch.cuda.device_count():
-                    raise RuntimeError(f"PyTorch sees {torch.cuda.device_count()} GPUs, and {place.device} is not one")
+                    raise RunError(f"PyTorch sees {torch.cuda.device_count()} GPUs here, and {place.device} is none of them")
                 self._streams[lane] = _CUDA.Stream(place.device)
 
     def enter(self, lane: int) -> Any:
