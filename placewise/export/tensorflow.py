@@ -36,7 +36,7 @@ class TensorflowExporter:
         writes="a GraphDef, MetaGraphDef or SavedModel (.pb)",
         loaded_by="TensorFlow 2.21 (tf.compat.v1.import_graph_def), with allow_soft_placement",
         verified="executed",
-        cannot_say="different devices for what one node stands for, or for the ops of a function",
+        cannot_say="different devices for what one node stands for, or for the ops of a function; the order of ops",
         takes="TensorFlow graphs in binary form, without calls of functions",
         suffix=".pb",
     )
