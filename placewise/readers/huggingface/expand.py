@@ -112,7 +112,7 @@ class _Work:
         if own not in self.values:  # a constant that the trace took from the body's code
             value = self.values[own] = f"{name} of {own}"
             self.names[value], self.metas[value] = own, self.metas[name]
-            self.parameters.append(Parameter(value, own, own))
+            self.parameters.append(Parameter(value, own, own, trainable=False))
         return self.values[own]
 
 

@@ -48,7 +48,9 @@ def _slice(value: str, expert: int, metas: dict[str, Meta], parameters: dict[str
     own = f"{value}:{expert}"
     if own not in metas:
         whole = metas[value]
-        path, _, last = parameters[value].name.rpartition(".")
+        all_of_them = parameters[value]
+        path, _, last = all_of_them.name.rpartition(".")
         metas[own] = Meta(whole.shape[1:], whole.dtype)
-        parameters[own] = Parameter(own, f"{path}.{expert}.{last}", (parameters[value].storage, expert))
+        share = (all_of_them.storage, expert)
+        parameters[own] = Parameter(own, f"{path}.{expert}.{last}", share, all_of_them.trainable)
     return Ref(own)
