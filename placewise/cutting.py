@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -60,18 +61,33 @@ def sub_models(graph: Graph, pieces: Pieces, *, outside: bool = False) -> tuple[
 
 
 def original(graph: Graph, *, outside: bool = False) -> tuple[Graph, onnx.ModelProto, tuple[str, ...]]:
-    """The raw view of the ONNX file that a graph was read from, the model in it, and notes. Raises as `sub_models`."""
+    """The raw view of the ONNX file that a graph was read from, the model in it, and notes. Raises as `sub_models`.
+
+    The last one is kept, since many placements of one model are cut one after the other: nobody may change it.
+    """
     source = graph.source
     if source is None or source.format != "onnx" or graph.ops.backward.any():
         what = "a training graph" if graph.ops.backward.any() else "this model"
         raise InputError(f"{what} is no ONNX file that can be cut", remedy="give an ONNX model for inference")
-    dims = source.options.get("dims", {})
-    raw = read_onnx(Path(source.path), dims=dims).graph
+    path, dims = Path(source.path), tuple(sorted(source.options.get("dims", {}).items()))
+    try:
+        changed = path.stat().st_mtime_ns
+    except OSError as error:
+        raise InputError(f"cannot be read ({error.strerror})", where=source.path, remedy="say where it is") from None
+    raw, model, notes = _read(path, changed, dims, outside)
     if raw.source is None or raw.source.sha256 != source.sha256:
         raise InputError(
             "the file is not what it was when the plan was made", where=source.path, remedy="plan it again"
         )
-    return raw, *load_whole(Path(source.path), dims, outside=outside)
+    return raw, model, notes
+
+
+@lru_cache(maxsize=1)
+def _read(
+    path: Path, changed: int, dims: tuple[tuple[str, int], ...], outside: bool
+) -> tuple[Graph, onnx.ModelProto, tuple[str, ...]]:
+    """The raw view, the model and notes of a file as it was when last `changed` (nanoseconds)."""
+    return read_onnx(path, dims=dict(dims)).graph, *load_whole(path, dict(dims), outside=outside)
 
 
 def owners(graph: Graph, pieces: Pieces, raw: Graph) -> list[int]:

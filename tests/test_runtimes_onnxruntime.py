@@ -117,6 +117,7 @@ def test_members_of_a_stage_take_samples_in_turn(branches):
         assert prepared.realised.pieces == (1, 1, 1)
         for found, each in zip(prepared.stream(samples, in_flight=3), wanted, strict=True):
             equal(found, each)
+        equal(prepared.run(samples[1]), wanted[1])
         assert len(prepared.time(samples, in_flight=3)) == 1
 
 

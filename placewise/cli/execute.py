@@ -33,6 +33,7 @@ InFlight = Annotated[
     ),
 ]
 Rounds = Annotated[int, typer.Option(min=1, help="Rounds, in which every placement is timed once.")]
+RuntimeOption = Annotated[list[str] | None, typer.Option("--option", help="NAME=VALUE for the runtime, as first=yes.")]
 Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring after this long, as 30s.")]
 
 
@@ -47,6 +48,7 @@ def run(
     in_flight: InFlight = None,
     rounds: Rounds = 10,
     measure_time: Seconds = "60s",
+    option: RuntimeOption = None,
     seed: opt.Seed = 0,
     *,
     wishes: Wishes,
@@ -67,7 +69,8 @@ def run(
     listen(quiet)
     problem, placement = build_for_plan(model_behind(plan, model), plan, wishes=wishes)
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
-    setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, seed=seed)
+    options = {name: str(value) for name, value in opt.typed(option).items()}
+    setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)
     found = race(problem, {"plan": placement}, setting)
     sheet = sheet_of(found, "plan")
     if as_json:

@@ -48,9 +48,11 @@ class AnnotatedOnnxExporter:
                 remedy="export to 'onnx', which has a session per piece",
             )
         try:
-            _, model, _ = original(graph, outside=True)
+            _, found, _ = original(graph, outside=True)
         except InputError as error:
             raise ExportError(error.problem, where=error.where, remedy=error.remedy) from None
+        model = onnx.ModelProto()
+        model.CopyFrom(found)
         home = {node: int(placement.device[op]) for op in range(graph.n_ops) for node in graph.ops.origin[op]}
         for index, node in enumerate(model.graph.node):
             if index in home:

@@ -51,14 +51,14 @@ def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | No
     first = np.full(int(dense.max(initial=-1)) + 1, graph.n_ops)
     np.minimum.at(first, dense, rank)
     after = _waits(graph, dense)
-    order = in_turn(after, first.tolist())
-    if len(order) < len(first):
+    turns = in_turn(after, first.tolist())
+    if len(turns) < len(first):
         raise PlanError(
             "its pieces wait for each other in a circle: each needs a tensor that another one makes",
             remedy="cut it into more pieces",
         )
     number = np.empty(len(first), np.int32)
-    number[order] = np.arange(len(first), dtype=np.int32)
+    number[turns] = np.arange(len(first), dtype=np.int32)
     return _described(graph, device, number[dense])
 
 

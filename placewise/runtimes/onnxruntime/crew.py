@@ -39,11 +39,13 @@ class Habits:
 class Crew:
     """Everything that is needed to start the workers, and to start them again.
 
-    `works` are the pieces of each worker, without their models, which `loaded` puts in; `cores` where it may run;
-    `weights` the bytes of its weights; `kinds` the tensors that are handed over. There are `cells` on the board, and
-    `last` are those of the pieces that end a sample, in groups of members.
+    `devices` are the workers' devices, by number, and `places` where they are. `works` are the pieces of each worker,
+    without their models, which `loaded` puts in; `weights` the bytes of its weights; `kinds` the tensors that are
+    handed over. There are `cells` on the board, and `last` are those of the pieces that end a sample, in groups of
+    members.
     """
 
+    devices: tuple[int, ...]
     places: tuple[Place, ...]
     works: Works
     loaded: Callable[[Works], AbstractContextManager[Works]]
@@ -96,7 +98,7 @@ def crew_of(
     for device in devices:
         threads_of(places[device])
     used = tuple(places[device] for device in devices)
-    return Crew(used, works, loaded, weights, _kinds(graph, parts), cells, last, habits)
+    return Crew(tuple(devices), used, works, loaded, weights, _kinds(graph, parts), cells, last, habits)
 
 
 def threads_of(place: Place) -> int:

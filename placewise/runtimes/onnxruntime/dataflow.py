@@ -194,7 +194,7 @@ class Dataflow:
         steps = {work.cell: (work.first, work.step) for works in self._crew.works for work in works}
         for cell, moments in found.items():
             first, step = steps[cell]
-            np.maximum(ends[first::step], moments, out=ends[first::step])
+            ends[first::step] = np.maximum(ends[first::step], np.array(moments, np.int64))
         return np.sort(ends)
 
     def _view(self, region: Region, copy: int) -> npt.NDArray[Any]:

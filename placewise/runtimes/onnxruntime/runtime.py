@@ -60,7 +60,7 @@ def replicas(job: Job) -> Dataflow:
     alone, everywhere = job.alone(0), tuple(range(len(job.places)))
     pieces = cut(alone.problem, alone.placement, "few")
     flow, crew = _started(job, pieces, [everywhere] * len(pieces))
-    flow.realised = Realised(tuple(len(works) for works in crew.works))
+    flow.realised = _realised(job, crew, flow.elsewhere)
     return flow
 
 
@@ -112,10 +112,10 @@ def _started(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tupl
 
 
 def _realised(job: Job, crew: Crew, elsewhere: Sequence[str]) -> Realised:
-    names = job.problem.cluster.names
-    count = {place.device: len(works) for place, works in zip(crew.places, crew.works, strict=True)}
+    names, count = job.problem.cluster.names, np.zeros(job.problem.n_devices, np.int64)
+    count[list(crew.devices)] = [len(works) for works in crew.works]
     strays = set(elsewhere)
     asked = np.array([name not in strays for name in job.problem.graph.ops.name], np.bool_)
     share = share_of_time(job.problem, job.placement.device, asked)
-    idle = tuple(names[d] for d in np.unique(job.placement.device).tolist() if names[d] not in count)
-    return Realised(tuple(count.get(name, 0) for name in names), share, idle, tuple(elsewhere))
+    idle = tuple(names[d] for d in np.unique(job.placement.device).tolist() if not count[d])
+    return Realised(tuple(count.tolist()), share, idle, tuple(elsewhere))
