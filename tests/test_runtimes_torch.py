@@ -145,6 +145,23 @@ def test_writes_in_place_stay_on_one_device() -> None:
         run_here(job_of(problem, device, Writes(), (x,)), [sample])
 
 
+def test_writes_that_nobody_else_sees_bind_nothing() -> None:
+    """A sum in place whose old value nobody reads again may be anywhere."""
+
+    class Harmless(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def forward(self, x: Any) -> Any:
+            y = x * 2
+            y += x.exp()
+            return y.relu_() + 1
+
+    x = torch.randn(2, 3)
+    problem = build(Harmless(), "2xcore", inputs=(x,))
+    for other in range(problem.n_ops):
+        device = [int(op == other) for op in range(problem.n_ops)]
+        (outputs,), _ = run_here(job_of(problem, device, Harmless(), (x,)), [{"x": x.numpy()}])
+        np.testing.assert_array_equal(next(iter(outputs.values())), Harmless()(x).numpy())
+
+
 def test_bfloat16_goes_in_and_out() -> None:
     """Element types that numpy has not itself."""
     model = torch.nn.Linear(4, 4).to(torch.bfloat16)

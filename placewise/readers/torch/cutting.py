@@ -65,6 +65,44 @@ def views_of(node: fx.Node) -> list[fx.Node]:
     return [found for item in schema.arguments if item.alias_info for found in _given(node, schema, item)]
 
 
+def make_pure(steps: Sequence[fx.Node]) -> None:
+    """Change calls that write in place into calls that do not, where nothing else sees what they write."""
+    place = {node: number for number, node in enumerate(steps)}
+    root: dict[fx.Node, fx.Node] = {}
+    members: dict[fx.Node, list[fx.Node]] = {}
+    for node in steps:
+        written, shared = writes_of(node), views_of(node)
+        pure = _pure_form(node) if len(written) == 1 else None
+        if pure is not None:
+            memory = root.get(written[0], written[0])
+            users = {user for member in [memory, *members.get(memory, ())] for user in member.users} - {node}
+            if memory in place and all(place.get(user, len(place)) < place[node] for user in users):
+                node.target, shared = pure, []
+        root[node] = root.get(shared[0], shared[0]) if shared else node
+        members.setdefault(root[node], []).append(node)
+
+
+def check_writes(steps: Sequence[fx.Node], where: Mapping[fx.Node, int]) -> None:
+    """Raise ValueError where memory that a call writes to is used at more than one place."""
+    root: dict[fx.Node, fx.Node] = {}
+    users: dict[fx.Node, list[fx.Node]] = {}
+    written: dict[fx.Node, fx.Node] = {}
+    for node in steps:
+        shared = views_of(node)
+        root[node] = root.get(shared[0], shared[0]) if shared else node
+        for used in [root[node], *(root.get(read, read) for read in node.all_input_nodes)]:
+            users.setdefault(used, []).append(node)
+        for found in writes_of(node):
+            written[root.get(found, found)] = node
+    for used, writer in written.items():
+        other = next((node for node in users[used] if where[node] != where[writer]), None)
+        if other is not None:
+            raise ValueError(
+                f"the call {writer.name!r} writes in place to memory that {other.name!r} on another device uses: keep "
+                "both on one device (--together)"
+            )
+
+
 def weights_of(program: ExportedProgram) -> dict[str, torch.Tensor]:
     """Parameters, buffers and constants by the name of the value that stands for them. Raises ValueError."""
     held: dict[str, torch.Tensor] = {}
@@ -166,7 +204,9 @@ def stage_of(program: ExportedProgram, said: Mapping[int, int], place: int, *, d
     takes the program's inputs, the last gives its outputs. Raises ValueError where a value would have to go backwards.
     """
     steps, held = steps_of(program), weights_of(program)
+    make_pure(steps)
     stages = filled(program, steps, said, ordered=True)
+    check_writes(steps, stages)
     last = max(stages.values(), default=0)
     made = dict.fromkeys(inputs_of(program), 0)
     until = dict.fromkeys(outputs_of(program), last)
@@ -207,6 +247,13 @@ def _given(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
     value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
     items = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in items if isinstance(item, fx.Node)]
+
+
+def _pure_form(node: fx.Node) -> Any:
+    """The operator that computes the same as one that writes in place, or None."""
+    name, _, overload = str(node.target).removeprefix("aten.").partition(".")
+    pure = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
+    return getattr(pure, overload, None)
 
 
 def _is_assertion(node: fx.Node) -> bool:

@@ -11,7 +11,16 @@ from torch import fx
 from torch.export import ExportedProgram
 
 from placewise.errors import RunError
-from placewise.readers.torch.cutting import calls_of, filled, outputs_of, piece_of, steps_of, views_of, writes_of
+from placewise.readers.torch.cutting import (
+    calls_of,
+    check_writes,
+    filled,
+    make_pure,
+    outputs_of,
+    piece_of,
+    steps_of,
+    writes_of,
+)
 from placewise.runtimes.torch.handed import Handed
 
 
@@ -32,12 +41,16 @@ def cut_up(program: ExportedProgram, handed: Handed, held: dict[str, torch.Tenso
     Raises RunError where a call writes in place to what another lane uses as well.
     """
     steps, numbers = steps_of(program), {node: number for number, node in enumerate(calls_of(program))}
+    make_pure(steps)
     writes = any(writes_of(node) for node in steps)
     if not writes:
         steps = _without_known(program, steps, {node for node in steps if numbers.get(node) in handed.names}, held)
     lane = filled(program, steps, handed.device)
     if writes:
-        _check_writes(steps, lane)
+        try:
+            check_writes(steps, lane)
+        except ValueError as error:
+            raise RunError(str(error)) from None
         ordered = list(steps)
     else:
         ordered = _in_order(steps, {node: handed.start[n] for node, n in numbers.items() if n in handed.start})
@@ -72,26 +85,6 @@ def _is_pure(node: fx.Node) -> bool:
         and isinstance(node.meta.get("val"), torch.Tensor)
         and torch.Tag.nondeterministic_seeded not in (tags or ())
     )
-
-
-def _check_writes(steps: Sequence[fx.Node], lane: Mapping[fx.Node, int]) -> None:
-    root: dict[fx.Node, fx.Node] = {}
-    users: dict[fx.Node, list[fx.Node]] = {}
-    written: dict[fx.Node, fx.Node] = {}
-    for node in steps:
-        shared = views_of(node)
-        root[node] = root.get(shared[0], shared[0]) if shared else node
-        for used in [root[node], *(root.get(read, read) for read in node.all_input_nodes)]:
-            users.setdefault(used, []).append(node)
-        for found in writes_of(node):
-            written[root.get(found, found)] = node
-    for used, writer in written.items():
-        other = next((node for node in users[used] if lane[node] != lane[writer]), None)
-        if other is not None:
-            raise RunError(
-                f"the call {writer.name!r} writes in place to memory that {other.name!r} on another device uses: keep "
-                "both on one device (--together)"
-            )
 
 
 def _in_order(steps: Sequence[fx.Node], start: Mapping[fx.Node, float]) -> list[fx.Node]:

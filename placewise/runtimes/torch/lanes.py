@@ -39,8 +39,9 @@ class Lanes:
         for lane, place in enumerate(places):
             if place.is_cuda:
                 number = int(place.device.partition(":")[2] or 0)
-                if number >= torch.cuda.device_count():
-                    raise RunError(f"PyTorch sees {torch.cuda.device_count()} GPUs here, and {place.device} is none of them")
+                here = torch.cuda.device_count()
+                if number >= here:
+                    raise RunError(f"PyTorch sees {here} GPUs here, and {place.device} is none of them")
                 self._streams[lane] = _CUDA.Stream(place.device)
 
     def enter(self, lane: int) -> Any:

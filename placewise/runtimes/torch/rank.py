@@ -30,7 +30,7 @@ class Rank:
         try:
             self._piece = stage_of(program, handed.device, place, device=device)
         except ValueError as error:
-            raise RunError(f"these stages cannot run one after the other: {error}") from None
+            raise RunError(f"these stages cannot run: {error}") from None
         self._device, self._place, self._count = torch.device(device), place, count
         self._meeting, self._seconds = meeting, seconds
         self._module = Micro(self._piece.module, first=place == 0, last=place == count - 1)
