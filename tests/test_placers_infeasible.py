@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from test_cli import run
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -111,17 +109,6 @@ def test_the_exit_code_is_three(tmp_path: Path, name: str) -> None:
     limits = {"maxSizePerFPGA": 60.0, "maxFPGAs": 2, "maxCPUs": 0}
     path, plan = tmp_path / "w.json", tmp_path / "plan.json"
     path.write_text(json.dumps({**limits, "nodes": nodes, "edges": []}))
-    command = [
-        sys.executable,
-        "-c",
-        "from placewise.cli import main; main()",
-        "place",
-        path,
-        "--placer",
-        name,
-        "-o",
-        plan,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, env={**os.environ, "NO_COLOR": "1"})
-    assert done.returncode == 3 and "infeasible: op '0' needs 70 B" in done.stdout and "(10 bytes)" in done.stdout
-    assert not plan.exists() and "Traceback" not in done.stderr
+    done = run("place", path, "--placer", name, "-o", plan, code=3)
+    assert "infeasible: op '0' needs 70 B" in done.stdout and "(10 bytes)" in done.stdout
+    assert not plan.exists()
