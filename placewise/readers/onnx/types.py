@@ -31,7 +31,7 @@ def dtype_name(element_type: int) -> str:
 
 def element_type(dtype: str) -> int:
     """The ONNX element type of a name of ours. Every name but ``"unknown"`` has one."""
-    return next(code for code, name in _DTYPES.items() if name == dtype)
+    return int(next(code for code, name in _DTYPES.items() if name == dtype))
 
 
 def dtype_of(kind: onnx.TypeProto | None) -> str:
