@@ -1,0 +1,139 @@
+"""What the benchmarks on this machine share: models, profiles, a calm machine, and where results go."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from placewise.building import build
+from placewise.catalog.detect import processor_title
+from placewise.files.profile_file import save_profile
+from placewise.model.placement import Placement
+from placewise.model.problem import Objective, Problem
+from placewise.model.result import Result
+from placewise.placers.base import Budget
+from placewise.placing import place
+from placewise.runtimes.measure import Protocol
+from placewise.studies.profile import Profiling, profile
+from placewise.studies.race import Race
+from placewise.wishes import Wishes
+
+HERE = Path(__file__).parent
+RESULTS, SCRATCH = HERE.parent / "results", HERE / "scratch"
+EXAMPLES = HERE.parents[1] / "examples" / "models"
+MODELS = {
+    "inception_v3": ("inception_v3.onnx", {"batch": 1}),
+    "resnet50": ("resnet50.onnx", {"batch": 1}),
+    "bert_base": ("bert_base.onnx", {"batch": 1, "seq": 128}),
+}
+CALM, PATIENCE = 0.1, 15.0
+"""A machine is calm while others use less than this share of it; how many seconds to wait for that."""
+
+
+def model_of(name: str) -> tuple[str, dict[str, int]]:
+    """The file of a model and its dimensions."""
+    file, dims = MODELS[name]
+    return str(EXAMPLES / file), dict(dims)
+
+
+def profiled(name: str, devices: str, how: Profiling, *, afresh: bool) -> Path:
+    """The profile of a model on these devices: measured now, or the one in the scratch folder."""
+    model, dims = model_of(name)
+    path = SCRATCH / f"{name}-{how.runtime}-{len(how.binding)}{'-loaded' if how.loaded else ''}.json"
+    if afresh or not path.exists():
+        SCRATCH.mkdir(exist_ok=True)
+        calm()
+        save_profile(profile(build(model, devices, Wishes(dims=dims)), how), path)
+    return path
+
+
+def problem_of(name: str, devices: str, profile_path: Path, **wishes: Any) -> Problem:
+    """The problem with measured costs."""
+    model, dims = model_of(name)
+    return build(model, devices, Wishes(dims=dims, costs=(str(profile_path),), **wishes))
+
+
+def placed(problem: Problem, placer: str, seconds: float) -> Result:
+    """What a placer makes of it in so many seconds."""
+    return place(problem, placer, Budget(seconds))
+
+
+def even_split(problem: Problem) -> Placement:
+    """Two stages of equal work, as for two equal cores: the best contiguous pipeline if both ran as core 0 does."""
+    costs = problem.costs
+    equal = replace(costs, op_seconds=np.repeat(costs.op_seconds[:, :1], problem.n_devices, axis=1))
+    shaped = replace(problem.constraints, contiguous=True, convex=False)
+    twin = problem.with_(costs=equal, constraints=shaped, objective=Objective("throughput"))
+    found = place(twin, "dp", Budget(20.0)).placement
+    assert found is not None
+    return found
+
+
+def calm() -> float:
+    """Wait until others leave the machine alone, or patience ends; the share of it that they use now."""
+    until = time.monotonic() + PATIENCE
+    while True:
+        before = _busy()
+        time.sleep(0.5)
+        busy, total = (b - a for a, b in zip(before, _busy(), strict=True))
+        share = busy / max(total, 1)
+        if share < CALM or time.monotonic() > until:
+            return share
+
+
+def _busy() -> tuple[int, int]:
+    fields = [int(field) for field in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+    return sum(fields) - fields[3] - fields[4], sum(fields)
+
+
+def lines_of(race: Race) -> list[dict[str, Any]]:
+    """Every placement of a race as plain values."""
+    return [
+        {
+            "name": timed.name,
+            "predicted": timed.predicted,
+            "measured": timed.seconds,
+            "spread": timed.measurement.spread,
+            "rounds": list(timed.measurement.rounds),
+            "pieces": list(timed.realised.pieces) if timed.realised else [],
+            "failure": timed.measurement.failure,
+        }
+        for timed in race.timed
+    ]
+
+
+def measured(lines: Sequence[dict[str, Any]], name: str) -> float:
+    """The median of one placement."""
+    return next(line["measured"] for line in lines if line["name"] == name)
+
+
+def ratio(lines: Sequence[dict[str, Any]], slow: str, fast: str) -> float:
+    """How many times as fast `fast` was: the median over rounds of the ratio in each."""
+    one, other = (next(line["rounds"] for line in lines if line["name"] == name) for name in (slow, fast))
+    return statistics.median(a / b for a, b in zip(one, other, strict=False))
+
+
+def save(name: str, document: dict[str, Any]) -> None:
+    """Write raw results with the machine that they are from."""
+    about = {
+        "processor": processor_title(),
+        "cores": len(os.sched_getaffinity(0)),
+        "python": platform.python_version(),
+        "libraries": {library: version(library) for library in ("onnxruntime", "openvino", "numpy", "placewise")},
+    }
+    (RESULTS / f"real_{name}.json").write_text(json.dumps({"machine": about, **document}, indent=1) + "\n")
+
+
+def protocol_record(protocol: Protocol) -> dict[str, Any]:
+    """How it was measured."""
+    return {key: value for key, value in asdict(protocol).items() if value != float("inf")}
