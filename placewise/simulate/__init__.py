@@ -8,4 +8,13 @@ from placewise.simulate.memory import device_memory, memory_while
 judge = simulate
 """The public name: `placewise.simulate` is this room."""
 
-__all__ = ["Evaluator", "device_memory", "evaluate", "judge", "lower_bound", "memory_while", "simulate", "why_infeasible"]
+__all__ = [
+    "Evaluator",
+    "device_memory",
+    "evaluate",
+    "judge",
+    "lower_bound",
+    "memory_while",
+    "simulate",
+    "why_infeasible",
+]
