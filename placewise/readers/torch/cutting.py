@@ -59,9 +59,11 @@ def writes_of(node: fx.Node) -> list[fx.Node]:
 
 def views_of(node: fx.Node) -> list[fx.Node]:
     """The values whose memory the results of a call may share."""
+    if is_item(node):
+        return views_of(node.all_input_nodes[0])
     schema = getattr(node.target, "_schema", None)
     if schema is None:
-        return node.all_input_nodes[:1] if is_item(node) else []
+        return []
     return [found for item in schema.arguments if item.alias_info for found in _given(node, schema, item)]
 
 
