@@ -17,7 +17,20 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from common import MODELS, RESULTS, SCRATCH, calm, lines_of, measured, model_of, placed, protocol_record, ratio, save
+from common import (
+    MODELS,
+    RESULTS,
+    SCRATCH,
+    calm,
+    command,
+    lines_of,
+    measured,
+    model_of,
+    placed,
+    protocol_record,
+    ratio,
+    save,
+)
 
 from placewise.building import build
 from placewise.catalog import read_cluster
@@ -148,7 +161,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = [row(name, options) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("hetero", {"command": "python benchmarks/real/hetero.py", "rows": rows, "faults": wrong})
+    save("hetero", {"command": command(), "rows": rows, "faults": wrong})
     (RESULTS / "real_hetero.md").write_text(text(rows, wrong))
     print(text(rows, wrong))
     return 1 if wrong else 0

@@ -21,6 +21,7 @@ from common import (
     MODELS,
     RESULTS,
     calm,
+    command,
     even_split,
     lines_of,
     measured,
@@ -121,7 +122,7 @@ def main() -> int:
     cluster_file(afresh=options.afresh)
     rows = [row(name, options) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("latency", {"command": "python benchmarks/real/latency.py", "rows": rows, "faults": wrong})
+    save("latency", {"command": command(), "rows": rows, "faults": wrong})
     (RESULTS / "real_latency.md").write_text(text(rows, wrong))
     print(text(rows, wrong))
     return 1 if wrong else 0

@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from common import MODELS, RESULTS, calm, lines_of, placed, problem_of, profiled, save
+from common import MODELS, RESULTS, calm, command, lines_of, placed, problem_of, profiled, save
 from machine import cluster_file
 
 from placewise.cutting import cut
@@ -150,7 +150,7 @@ def main() -> int:
     cluster_file(afresh=options.afresh)
     rows = [row(name, options) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("prediction", {"command": "python benchmarks/real/prediction.py", "rows": rows, "faults": wrong})
+    save("prediction", {"command": command(), "rows": rows, "faults": wrong})
     (RESULTS / "real_prediction.md").write_text(text(rows, wrong))
     print(text(rows, wrong))
     return 1 if wrong else 0

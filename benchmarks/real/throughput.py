@@ -23,6 +23,7 @@ from common import (
     MODELS,
     RESULTS,
     calm,
+    command,
     even_split,
     model_of,
     placed,
@@ -166,7 +167,7 @@ def main() -> int:
     cluster_file(afresh=options.afresh)
     rows = [row(name, options, unequal=unequal) for unequal in (False, True) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("throughput", {"command": "python benchmarks/real/throughput.py", "rows": rows, "faults": wrong})
+    save("throughput", {"command": command(), "rows": rows, "faults": wrong})
     (RESULTS / "real_throughput.md").write_text(text(rows, wrong))
     print(text(rows, wrong))
     return 1 if wrong else 0
