@@ -16,7 +16,7 @@ from onnx.helper import make_node
 from onnx_branches import branching, modelled, written
 
 from placewise.building import build
-from placewise.errors import InputError, RunError
+from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
@@ -221,7 +221,7 @@ def test_a_missing_provider_is_no_fallback(branches, kind, provider):
         pytest.skip(f"{provider} is installed")
     job = job_of(branches, np.arange(branches.n_ops) % 2)
     there = (job.places[0], Place("core:1", kind, "0"))
-    with pytest.raises(RunError, match=f"core:1 needs {provider}"):
+    with pytest.raises(ClusterError, match=f"core:1 needs {provider}"):
         OnnxRuntime().prepare(Job(job.problem, job.placement, there))
 
 

@@ -12,7 +12,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from placewise.errors import InputError
+from placewise.errors import ClusterError, InputError
 from placewise.model.columns import Longs
 from placewise.model.graph import Graph
 from placewise.runtimes.base import Realised
@@ -105,6 +105,9 @@ class Dataflow:
             for row, name in enumerate(crew.names):
                 seat, fds = crew.seat(row, board.fd, data.fd, doors), (board.fd, data.fd, *doors)
                 self._workers += (Worker(_SERVER, seat, name=name, cores=crew.places[row].cores, fds=fds),)
+            lacking = next(filter(None, self._ask("lacks", *[()] * len(crew.names), seconds=START)), None)
+            if lacking is not None:
+                raise ClusterError(lacking, remedy="install an onnxruntime that has it, or bind the device elsewhere")
             with crew.loaded(crew.works) as ready:
                 elsewhere = self._ask("load", *[(works,) for works in ready], seconds=max(START, self._seconds))
         except BaseException:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.errors import RunError
-from placewise.runtimes.onnxruntime.sessions import Opened, before_others, open_session, share_threads, trim
+from placewise.runtimes.onnxruntime.sessions import Opened, before_others, lacking, open_session, share_threads, trim
 from placewise.runtimes.onnxruntime.wiring import (
     CELL,
     GO,
@@ -44,6 +44,10 @@ class Server:
         self._regions: Mapping[str, Region] = {}
         self._data: Arena | None = None
         self._base, self._copies = 0, (1, 1)
+
+    def lacks(self) -> str:
+        """What this worker's device needs and is not installed; "" if there is nothing."""
+        return lacking(self._seat)
 
     def load(self, works: Sequence[Work]) -> tuple[str, ...]:
         """Open a session for every piece; the names of nodes that run on another provider than the seat's."""

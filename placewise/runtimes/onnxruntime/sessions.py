@@ -43,17 +43,24 @@ class Opened:
             raise RunError(f"{self._name} does not run: {_reason(error)}") from None
 
 
-def open_session(model: bytes | str, name: str, seat: Seat, *, shared: bool = False) -> Opened:
-    """A session of a model (serialized, or a path) as its seat says, with all of ONNX Runtime's optimizations.
-
-    With `shared` it uses the process's threads (`share_threads`). Raises RunError where the provider is missing or
-    does not start, or the model cannot be loaded.
-    """
+def lacking(seat: Seat) -> str:
+    """What a seat needs and the installed ONNX Runtime does not have, in words; "" if there is nothing."""
     import onnxruntime
 
     there = onnxruntime.get_available_providers()
-    if seat.provider not in there:
-        raise RunError(f"{seat.device} needs {seat.provider}, and the installed onnxruntime has {', '.join(there)}")
+    if seat.provider in there:
+        return ""
+    return f"{seat.device} needs {seat.provider}, and the installed onnxruntime has {', '.join(there)}"
+
+
+def open_session(model: bytes | str, name: str, seat: Seat, *, shared: bool = False) -> Opened:
+    """A session of a model (serialized, or a path) as its seat says, with all of ONNX Runtime's optimizations.
+
+    With `shared` it uses the process's threads (`share_threads`). Raises RunError where the provider does not start,
+    or the model cannot be loaded.
+    """
+    import onnxruntime
+
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = seat.threads
