@@ -20,7 +20,7 @@ from placewise.readers.onnx.parts import ANYWHERE, Part, kinds_of, parts_of
 from placewise.readers.onnx.whole import load_whole
 from placewise.simulate import judge
 from placewise.transform.joining import joined
-from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, pieces_of
+from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, kernels_in_a_row, pieces_of
 
 How = Literal["operator", "calls", "few"]
 """How a placement is cut: as `operator` execution has it (`cut_in_order`), into the calls of the placement, or into as
@@ -34,7 +34,8 @@ def cut(
 
     Unless `how` says it, latency is cut as its execution has it, and throughput into few. Pieces of `operator`
     execution are joined again where the makespan holds with `hand_over` seconds from device to device and `overhead`
-    per piece. Raises InputError for an unknown way, PlanError for calls that wait for each other in a circle.
+    per piece; what is to stay together as one kernel is not parted. Raises InputError for an unknown way, PlanError for
+    calls that wait for each other in a circle.
     """
     objective, graph, device = problem.objective, problem.graph, placement.device
     usual = {"operator": "operator", "subgraph": "calls", "sequential": "few"}[objective.execution]
@@ -44,8 +45,8 @@ def cut(
     if how == "calls" and placement.call is not None:
         return pieces_of(graph, device, placement.call)
     if how == "operator":
-        order = in_time(_timeline(problem, placement))
-        pieces = pieces_of(graph, device, cut_in_order(graph, device, order), order)
+        order, kernel = kernels_in_a_row(graph, device, in_time(_timeline(problem, placement)), _together(problem))
+        pieces = pieces_of(graph, device, cut_in_order(graph, device, order, kernel), order)
         return joined(problem, pieces, hand_over=hand_over, overhead=overhead)
     return joined(problem, pieces_of(graph, device, cut_by_changes(graph, device)), few=True)
 
@@ -99,6 +100,14 @@ def owners(graph: Graph, pieces: Pieces, raw: Graph) -> list[int]:
         if not any(raw.tensors.output[tensor] for tensor in raw.outputs_of(op)):
             owner[raw.ops.origin[op][0]] = ANYWHERE
     return owner
+
+
+def _together(problem: Problem) -> list[list[int]]:
+    """The sets of ops that share a device, by number."""
+    if not problem.constraints.together:
+        return []
+    index = {name: op for op, name in enumerate(problem.graph.ops.name)}
+    return [[index[name] for name in names] for names in problem.constraints.together]
 
 
 def _timeline(problem: Problem, placement: Placement) -> Timeline:

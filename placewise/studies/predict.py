@@ -17,6 +17,7 @@ import numpy as np
 from placewise.coarsen.contraction import Coarse, coarse_problem
 from placewise.errors import CostError
 from placewise.files.profile_file import ProfileFile
+from placewise.model.cluster import HOST, Cluster
 from placewise.model.columns import Floats, Ints
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
@@ -146,6 +147,28 @@ def predict(
 ) -> float:  # fmt: skip
     """Seconds of a sample, or per sample with several in flight, of a placement that is cut into these pieces."""
     return Predictor(problem, profile, in_flight=in_flight)(placement, pieces, tuning).seconds
+
+
+def with_tuning(problem: Problem, tuning: Tuning) -> Problem:
+    """The problem with links that charge what a tuning says of hand-overs, so that placers reckon with it.
+
+    A tensor that goes to another device costs a call and a hand-over more, and its bytes twice: where it is written in
+    a plain layout, and where it is taken over.
+    """
+    cluster = problem.cluster
+    links = tuple(
+        replace(
+            link,
+            latency=link.latency + (tuning.call or 0.0) + tuning.hand_over,
+            bandwidth=1 / (1 / link.bandwidth + 2 * tuning.per_byte) if tuning.per_byte else link.bandwidth,
+        )
+        if HOST not in (link.source, link.target)
+        else link
+        for link in cluster.links
+    )
+    made = Cluster(cluster.devices, links, cluster.transfers)
+    transfers = transfer_seconds_of(problem.graph, made)
+    return problem.with_(cluster=made, costs=replace(problem.costs, transfer_seconds=transfers))
 
 
 def tuned(predictor: Predictor, cases: Sequence[Case], start: Tuning = Tuning()) -> Tuning:

@@ -14,6 +14,9 @@ from placewise.model.columns import Ints, Longs, Ragged, distinct, frozen
 from placewise.model.graph import Graph
 from placewise.model.result import Timeline
 
+HEAVY = frozenset({"Conv", "ConvTranspose", "MatMul", "Gemm", "Attention", "MultiHeadAttention", "LSTM", "GRU", "RNN"})
+"""Kinds of ops around which a runtime gathers others into one kernel."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pieces:
@@ -62,20 +65,50 @@ def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | No
     return _described(graph, device, number[dense])
 
 
-def cut_in_order(graph: Graph, device: Ints, order: Longs) -> Longs:
+def cut_in_order(graph: Graph, device: Ints, order: Longs, kernel: Longs | None = None) -> Longs:
     """Labels [n_ops] that delay nothing, for ops that run in this order (all ops, as `in_time` has them).
 
     Of each device's ops in a row, a piece ends after one whose tensor another device reads, and begins before one that
-    reads what another device makes: nothing is sent late, and no piece waits in its middle.
+    reads what another device makes: nothing is sent late, and no piece waits in its middle. Ops of one `kernel`
+    [n_ops] that stand in a row (`kernels_in_a_row`) are one op.
     """
     maker, reader = _crossings(graph, device)
+    unit = np.arange(graph.n_ops) if kernel is None else kernel
     label = np.zeros(graph.n_ops, np.int64)
     for d in distinct(device).tolist():
         ops = order[device[order] == d]
-        begins = np.isin(ops, reader)
-        begins[1:] |= np.isin(ops, maker)[:-1]
+        begins = np.isin(unit[ops], unit[reader])
+        begins[1:] |= np.isin(unit[ops], unit[maker])[:-1]
+        begins[1:] &= unit[ops[1:]] != unit[ops[:-1]]
         label[ops] = np.cumsum(begins)
     return label
+
+
+def kernels_in_a_row(graph: Graph, device: Ints, order: Longs, sets: Iterable[Sequence[int]]) -> tuple[Longs, Longs]:
+    """An order in which the ops of every set that a runtime may run as one kernel follow each other, and kernels
+    [n_ops]: the last op of the set, or the op itself.
+
+    A set is taken if it is on one device, has one op that is worth a kernel (`HEAVY`) at most, and hands nothing out
+    but by its last op; its ops wait for the last of them, as those of a kernel do.
+    """
+    rank = np.empty(graph.n_ops, np.int64)
+    rank[order] = np.arange(graph.n_ops)
+    key, kernel = rank.copy(), np.arange(graph.n_ops)
+    for ops in map(list, sets):
+        last = max(ops, key=rank.__getitem__)
+        if len(set(device[ops].tolist())) == 1 and _is_kernel(graph, ops, last):
+            key[ops], kernel[ops] = rank[last], last
+    return np.lexsort((rank, key)), kernel
+
+
+def _is_kernel(graph: Graph, ops: Sequence[int], last: int) -> bool:
+    if sum(graph.ops.kind[op] in HEAVY for op in ops) > 1:
+        return False
+    made = [tensor for op in ops if op != last for tensor in graph.outputs_of(op)]
+    inside = set(ops)
+    return not graph.tensors.output[made].any() and all(
+        inside.issuperset(graph.consumers_of(tensor).tolist()) for tensor in made
+    )
 
 
 def in_time(timeline: Timeline) -> Longs:
