@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 import placewise as pw
+from placewise.building import build
 from placewise.errors import ExportError, InputError
 from placewise.export.modules import Modules, keys_of, located, units_of
 from placewise.export.writing import export_placement
 from placewise.model.placement import Placement
 from placewise.studies.device_map import device_map_of
+from placewise.wishes import Wishes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -193,6 +195,19 @@ def test_what_meets_between_modules_is_together() -> None:
     assert located(problem.graph, keys, 0).tolist() == device.tolist()
     with pytest.raises(ValueError, match="'add' reads what is on several devices"):
         located(problem.graph, keys | {"left": 0}, 0)
+
+
+def test_what_a_phase_hands_to_the_next_is_an_input(tmp_path: Path) -> None:
+    """A generated token is moved like any input: to the first GPU, wherever it was drawn, in both phases alike."""
+    config = gpt2().config.to_dict() | {"architectures": ["GPT2LMHeadModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    problem = build(str(tmp_path / "config.json"), "2xA100-80GB", Wishes(dims={"prompt": 8, "tokens": 4}))
+    assert len(problem.graph.phases) == 2
+    first = ["transformer.h.0" in scope or scope.endswith("ln_f") for scope in problem.graph.ops.scope]
+    made = export_placement(problem, Placement(np.where(first, 0, 1).astype(np.int32)), "device-map")
+    said = json.loads(str(made.exported.files["device_map.json"]))
+    assert set(said.values()) == {0, 1} and made.said.valid
+    accelerate.utils.modeling.check_device_map(gpt2(), said)
 
 
 def test_a_plan_of_a_program_file(tmp_path: Path) -> None:

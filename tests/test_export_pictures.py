@@ -155,6 +155,7 @@ def drawn(text: str, problem: Problem) -> None:
     assert sum(len(node["comment"].split()) for node in boxes.values()) == problem.n_ops
 
 
+@pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz is not installed")
 def test_graphviz_reads_a_model_by_ops_and_by_scopes() -> None:
     """Inception-V3 whole and in 20 boxes: Graphviz's own parser finds what was written."""
     problem = stack_problem(generate("inception-v3"))

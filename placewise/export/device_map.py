@@ -136,9 +136,9 @@ def read_map(problem: Problem, said: dict[str, Value]) -> Ints:
 def _raw(graph: Graph) -> Graph | None:
     """The model with all its weights, if its file can be read again."""
     source = graph.source
-    if source is None or (source.format != "torch-export" and not source.path.startswith("hf:")):
+    if source is None or source.format not in ("torch-export", "huggingface") or not source.path:
         return None
-    if source.format == "torch-export" and not Path(source.path).is_file():
+    if not source.path.startswith("hf:") and not Path(source.path).exists():
         return None
     try:
         return open_model(source.path, replace(replayed(NO_WISHES, source), view="raw", graph=None)).graph

@@ -115,18 +115,18 @@ def keys_of(graph: Graph, units: Units, device: Ints) -> dict[str, int]:
 def located(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
     """Where every op [n_ops] runs under keys: in the module that a key names, else where its inputs are.
 
-    Inputs of the model are on `main`. Raises ValueError, naming an op, where inputs on several devices meet between
-    modules.
+    Inputs of the model and of its phases are on `main`. Raises ValueError, naming an op, where inputs on several
+    devices meet between modules.
     """
     named = [_of(scope, keys) for scope in graph.ops.scope.values]
     found = [named[code] for code in graph.ops.scope.codes.tolist()]
     keyed = [device >= 0 for device in found]
-    maker, weight = graph.tensors.producer.tolist(), graph.weights.name
+    weight = graph.weights.name
     free: list[int] = []
     for op in range(graph.n_ops):
         if keyed[op]:
             continue
-        there = [found[maker[t]] if maker[t] >= 0 else main for t in _read(graph, op)]
+        there = [found[made] if made >= 0 else main for made in _makers(graph, op)]
         there += [_of(weight[w], keys) for w in graph.weights_of(op)]
         known = set(there) - {-1}
         if len(known) > 1:
@@ -170,17 +170,22 @@ def _join_ties(
 
 def _join_between(sets: _Sets, graph: Graph, of: Sequence[int], main: int) -> None:
     """An op between units with all that it reads."""
-    maker = graph.tensors.producer.tolist()
     for op in range(graph.n_ops):
         if of[op] < 0:
-            for tensor in _read(graph, op):
-                sets.join(op, maker[tensor] if maker[tensor] >= 0 else main)
+            for made in _makers(graph, op):
+                sets.join(op, made if made >= 0 else main)
 
 
-def _read(graph: Graph, op: int) -> list[int]:
+def _makers(graph: Graph, op: int) -> list[int]:
+    """The ops that make what an op reads, −1 for inputs of a call: the model's own, and what came from another phase.
+
+    A token that was drawn is an input of the next call, and is moved as such.
+    """
     rows = slice(int(graph.in_offsets[op]), int(graph.in_offsets[op + 1]))
     pairs = zip(graph.edges.value[rows].tolist(), graph.edges.position[rows].tolist(), strict=True)
-    return [tensor for tensor, position in pairs if position < FIRST_EXTRA]
+    makers = [int(graph.tensors.producer[tensor]) for tensor, position in pairs if position < FIRST_EXTRA]
+    phase = graph.ops.phase
+    return [made if made >= 0 and phase[made] == phase[op] else -1 for made in makers]
 
 
 def _joined(keys: Mapping[str, int], others: Iterable[tuple[str, int]]) -> dict[str, int]:

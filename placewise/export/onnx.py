@@ -61,6 +61,8 @@ def load():
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit("usage: python {SCRIPT} INPUTS.npz OUTPUTS.npz")
     np.savez(sys.argv[2], **load()(np.load(sys.argv[1])))
 '''
 

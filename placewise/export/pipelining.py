@@ -55,6 +55,8 @@ def main(model=SAID["model"], micro_batches=4):
     if int(os.environ["WORLD_SIZE"]) != count:
         raise SystemExit(f"{STAGES} has {{count}} stages: torchrun --nproc-per-node {{count}}")
     if SAID["devices"][rank].startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise SystemExit(f"stage {{rank}} is on {{SAID['devices'][rank]}}, and PyTorch sees no GPU here")
         device = torch.device(SAID["devices"][rank])
         torch.cuda.set_device(device)
     dist.init_process_group("nccl" if all(name.startswith("cuda") for name in SAID["devices"]) else "gloo")
