@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import eighths, graphs
 
@@ -20,7 +20,15 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge
 from placewise.transform.joining import joined, predicted
-from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, in_turn, pieces_of
+from placewise.transform.pieces import (
+    Pieces,
+    cut_by_changes,
+    cut_in_order,
+    in_time,
+    in_turn,
+    kernels_in_a_row,
+    pieces_of,
+)
 
 
 def problem_of(graph: Graph, seconds: Sequence[float], devices: int = 3) -> Problem:
@@ -181,3 +189,44 @@ def test_circles_are_refused():
 def test_nodes_of_circles_are_left_out():
     """What can go goes, smallest first; what waits for itself does not."""
     assert in_turn([(), (), (3,), (2,), (0,)], [5, 1, 0, 0, 0]) == [1, 0, 4]
+
+
+def test_what_one_kernel_runs_is_not_parted():
+    """b and d are one kernel: b, which could run while the other core makes c, waits with d for it."""
+    graph = chained({"a": "", "b": "a", "c": "a", "d": "bc", "e": "d"})
+    device = np.array([0, 0, 1, 0, 0], np.int32)
+    order = np.arange(5)
+    assert names(graph, pieces_of(graph, device, cut_in_order(graph, device, order), order)) == ["a", "b", "c", "de"]
+    order, kernel = kernels_in_a_row(graph, device, order, [[1, 3]])
+    label = cut_in_order(graph, device, order, kernel)
+    assert names(graph, pieces_of(graph, device, label, order)) == ["a", "c", "bde"]
+
+
+def test_sets_that_are_no_kernel_are_cut_as_ever():
+    """A set that hands out a tensor from within, or is on two devices, is no kernel."""
+    graph = chained({"a": "", "b": "a", "c": "ab", "d": "bc"})
+    device = np.array([0, 0, 1, 0], np.int32)
+    for ops in ([1, 3], [2, 3]):
+        assert kernels_in_a_row(graph, device, np.arange(4), [ops])[1].tolist() == [0, 1, 2, 3]
+
+
+@settings(max_examples=60, deadline=None)
+@given(placed(), st.data())
+def test_orders_with_kernels_are_topological(case: tuple[Problem, np.ndarray], data: st.DataObject):
+    """Whatever is taken for kernels, ops stand behind those that feed them, and pieces make no circle."""
+    problem, device = case
+    graph = problem.graph
+    assume(graph.n_ops >= 2)
+    sets = data.draw(st.lists(st.sets(st.integers(0, graph.n_ops - 1), min_size=2, max_size=4), max_size=3))
+    taken: set[int] = set()
+    apart = [sorted(ops) for ops in sets if taken.isdisjoint(ops) and not taken.update(ops)]
+    before = in_time(judge(problem, Placement(device)).timeline)
+    order, kernel = kernels_in_a_row(graph, device, before, apart)
+    rank = np.argsort(order)
+    for op in range(graph.n_ops):
+        for tensor in graph.inputs_of(op).tolist():
+            maker = int(graph.tensors.producer[tensor])
+            assert maker < 0 or rank[maker] < rank[op]
+    pieces = pieces_of(graph, device, cut_in_order(graph, device, order, kernel), order)
+    for ops in apart:
+        assert len({int(kernel[op]) for op in ops}) > 1 or len({int(pieces.piece[op]) for op in ops}) == 1
