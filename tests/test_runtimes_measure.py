@@ -62,6 +62,8 @@ def test_places_are_found_by_name_or_as_they_are_said():
         (("cpu",), {"gpu": "cuda:0"}, "no device 'gpu' to bind"),
         (("cpu",), {"cpu": "cores:4096"}, "core 4096 is not here"),
         (("cpu",), {"cpu": "cores:a-b"}, "names no cores"),
+        (("cpu",), {"cpu": "cores:1-0"}, "names no cores"),
+        (("cpu",), {"cpu": "cores:0-999999999999"}, "is not here"),
         (("cpu",), {"cpu": "the moon"}, "is no place"),
         (tuple(f"c{number}" for number in range(len(CORES) + 1)), {}, "free cores of this machine"),
     ],
@@ -184,3 +186,17 @@ def test_a_model_with_random_outputs_cannot_be_checked():
     assert check(sure, sure, fresh, who="it") == 0
     with pytest.raises(RunError, match="outputs of this model are random"):
         check(random, sure, fresh, who="it")
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut off", b"one array", b"objects"])
+def test_inputs_that_are_no_npz_are_refused(tmp_path, content):
+    """Text, a torn archive, one array without a name and pickled objects: one sentence."""
+    path = tmp_path / "in.npz"
+    path.write_bytes(content)
+    if content == b"one array":
+        with path.open("wb") as file:
+            np.save(file, np.ones(3))
+    if content == b"objects":
+        np.savez(path, a=np.array([None]))
+    with pytest.raises(InputError, match=r"in\.npz: is no \.npz file of arrays"):
+        load_inputs(path)

@@ -141,12 +141,25 @@ def test_workers_may_go_before_other_programs(branches):
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [({"spin": "long"}, "spin is 'long'"), ({"first": "me"}, "first is 'me'"), ({"speed": "9"}, "no option 'speed'")],
+    [
+        ({"spin": "long"}, "spin is 'long'"),
+        ({"spin": "-1"}, "spin is '-1'"),
+        ({"first": "me"}, "first is 'me'"),
+        ({"speed": "9"}, "no option 'speed'"),
+    ],
 )
 def test_wrong_options_are_refused(branches, options, said):
     """Before anything is started."""
     with pytest.raises(InputError, match=said):
         OnnxRuntime().prepare(job_of(branches, np.zeros(branches.n_ops), **options))
+
+
+def test_options_that_cores_do_not_have_are_refused(branches):
+    """An option of another runtime is not passed over in silence."""
+    job = job_of(branches, np.zeros(branches.n_ops))
+    place = replace(job.places[0], options={"INFERENCE_PRECISION_HINT": "bf16"})
+    with pytest.raises(InputError, match="core:0 has no option 'INFERENCE_PRECISION_HINT'"):
+        OnnxRuntime().prepare(replace(job, places=(place, *job.places[1:])))
 
 
 def test_all_ways_of_cutting_agree(branches):

@@ -108,11 +108,13 @@ def _cores(device: str, text: str, allowed: Sequence[int]) -> tuple[int, ...]:
     found: list[int] = []
     for part in text.split(","):
         first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
+        if not first.isdecimal() or (dash and not last.isdecimal()) or int(first) > int(last or first):
             raise InputError(f"{text!r} names no cores for {device!r}", remedy="write it like cores:0-3,6")
-        found += range(int(first), int(last or first) + 1)
-    missing = next((core for core in found if core not in allowed), None)
-    if missing is not None:
+        cores = range(int(first), int(last or first) + 1)
+        missing = next((core for core in cores if core not in allowed), None)
+        if missing is None:
+            found += cores
+            continue
         remedy = f"this process may use {', '.join(map(str, allowed))}"
         raise ClusterError(f"core {missing} is not here, to which {device!r} is bound", remedy=remedy)
     return tuple(dict.fromkeys(found))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def load_inputs(path: Path) -> dict[str, npt.NDArray[Any]]:
             return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from None
-    except (ValueError, AttributeError, BadZipFile):
+    except (ValueError, TypeError, AttributeError, EOFError, BadZipFile, zlib.error):
         remedy = "save the inputs by name with numpy.savez"
         raise InputError("is no .npz file of arrays", where=str(path), remedy=remedy) from None
 

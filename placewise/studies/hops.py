@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -18,6 +17,7 @@ from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime
+from placewise.runtimes.process.scratch import scratch
 
 CHAIN = 24
 """Ops of a chain, on the two devices in turns."""
@@ -45,8 +45,8 @@ def hops(
         [pairs[row] for row in sorted({row * len(pairs) // MOST_PAIRS for row in range(MOST_PAIRS)})] if pairs else []
     )
     found: dict[Pair, tuple[list[float], list[float]]] = {}
-    with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
-        small, large = (chain(Path(folder, f"{size}.onnx"), size) for size in (SMALL, LARGE))
+    with scratch() as folder:
+        small, large = (chain(folder / f"{size}.onnx", size) for size in (SMALL, LARGE))
         for one, other in chosen:
             pair = cluster.names[one], cluster.names[other]
             call = (calls.get(pair[0], 0.0) + calls.get(pair[1], 0.0)) / 2

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from itertools import permutations
-from pathlib import Path
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from placewise.errors import InputError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.runtimes.binding import Place
 from placewise.runtimes.process.arena import Arena
+from placewise.runtimes.process.scratch import scratch
 from placewise.runtimes.process.worker import Worker
 from placewise.runtimes.profiling.memory import BOARD
 from placewise.runtimes.profiling.window import Window
@@ -154,8 +153,8 @@ def _handed(writer: Worker, reader: Worker, size: int, seconds: float) -> list[t
 def _calls(places: Sequence[Place], seconds: float) -> dict[str, Figure]:
     """What a call costs in ONNX Runtime, by device."""
     found = {}
-    with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
-        path = chain(Path(folder, "tiny.onnx"), 1, ops=1)
+    with scratch() as folder:
+        path = chain(folder / "tiny.onnx", 1, ops=1)
         for place in places:
             with Worker(_CALLED, path, {}, place, name=str(place), cores=place.cores, start=seconds) as worker:
                 found[place.device] = _figure(worker.ask("call_seconds", CALLS, timeout=seconds))

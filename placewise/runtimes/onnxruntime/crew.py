@@ -71,9 +71,12 @@ class Crew:
 
 
 def asked_of(place: Place) -> tuple[str, dict[str, str], dict[str, str]]:
-    """The execution provider of a place, its options, and the settings of a session there."""
+    """The execution provider of a place, its options, and the settings of a session there. Raises InputError."""
     settings = {key: value for key, value in place.options.items() if key.startswith(("session.", "ep."))}
     options = {key: value for key, value in place.options.items() if key not in settings and key != "threads"}
+    if place.kind == "cores" and options:
+        remedy = "on cores it has threads, and settings of a session by their full names (session.…)"
+        raise InputError(f"{place.device} has no option {next(iter(options))!r} in ONNX Runtime", remedy=remedy)
     if place.kind in _DEVICE_OPTION:
         options = {_DEVICE_OPTION[place.kind]: place.name, **options}
     return _PROVIDERS[place.kind], options, settings

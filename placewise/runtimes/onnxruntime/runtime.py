@@ -81,7 +81,9 @@ def _habits(job: Job) -> Habits:
     try:
         spin = float(said.get("spin", Habits().spin))
     except ValueError:
-        raise InputError(f"spin is {said['spin']!r}", remedy="give seconds, as 0.002") from None
+        spin = -1.0
+    if not 0 <= spin < float("inf"):
+        raise InputError(f"spin is {said['spin']!r}", remedy="give seconds, as 0.002")
     if said.get("first", "no") not in ("no", "yes"):
         raise InputError(f"first is {said['first']!r}", remedy="say yes or no")
     return Habits(spin, said.get("first") == "yes")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import chdir
@@ -20,6 +19,7 @@ from placewise.readers.openvino.live import Listing, Shapes, input_names, librar
 from placewise.runtimes.inputs import Arrays, numpy_dtype
 from placewise.runtimes.openvino.devices import Logical
 from placewise.runtimes.openvino.dot import code, ops_in, read_split
+from placewise.runtimes.process.scratch import scratch
 
 T = TypeVar("T")
 _DRAW = "OPENVINO_HETERO_VISUALIZE"
@@ -92,7 +92,7 @@ class Server:
                 op.get_rt_info()["affinity"] = name
         self._devices = names
         began = time.perf_counter()
-        with tempfile.TemporaryDirectory(prefix="placewise-") as folder, chdir(folder):
+        with scratch() as folder, chdir(folder):
             compile_ = self._core.compile_model
             self._compiled = _guard(lambda: compile_(self._model, target), f"compile for {target}")
             seconds = time.perf_counter() - began

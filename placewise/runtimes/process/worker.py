@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from placewise.errors import InputError, PlacewiseError, RunError
+from placewise.runtimes.process.scratch import sweep
 
 START, ANSWER, GRACE = 120.0, 300.0, 2.0
 """Seconds to start, to answer, and to end by itself."""
@@ -182,6 +183,7 @@ def _end(process: subprocess.Popen[bytes], link: Connection, lifeline: int, erro
         process.kill()
         process.wait()
     errors.close()
+    sweep()
 
 
 def _reason(code: int | None) -> str:

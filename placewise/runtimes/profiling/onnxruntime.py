@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from bisect import bisect_right
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,6 +19,7 @@ from placewise.readers.onnx.whole import load_whole
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.onnxruntime.crew import asked_of, threads_of
+from placewise.runtimes.process.scratch import scratch
 from placewise.runtimes.profiling.window import Measured, Window, in_turns
 
 LARGEST = 1 << 31
@@ -53,8 +53,8 @@ class OnnxRuntimeServer:
     def measure(self, inputs: Arrays, window: Window) -> Measured:
         """The whole model without and with the profiler, in turns, and what the profiler says of its kernels."""
         fed = self._fed(inputs)
-        with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
-            profiled = self._session(self._model, folder)
+        with scratch() as folder:
+            profiled = self._session(self._model, str(folder))
             runs = [lambda: self._plain.run(None, fed), lambda: profiled.run(None, fed)]
             whole, _ = in_turns(runs, window)
             path = Path(profiled.end_profiling())

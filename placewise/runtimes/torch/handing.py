@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.runtimes.base import Job
+from placewise.runtimes.process.scratch import Scratch
 from placewise.runtimes.torch.handed import Handed
 from placewise.simulate import judge
 from placewise.transform.fold import fold
@@ -22,7 +22,7 @@ class Program:
     """A program in a file: the one that the job names, or one made of its live model, until `close`."""
 
     def __init__(self, job: Job) -> None:
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._folder: Scratch | None = None
         source = job.problem.graph.source
         if source is None or source.format not in ("torch-export", "torch-module"):
             raise RunError(_what_else(source.format if source else ""))
@@ -34,8 +34,8 @@ class Program:
                 raise InputError(f"the model of {self.shown} is not at hand", remedy="give the .pt2 file or the module")
             self.path = source.path
             return
-        self._folder = tempfile.TemporaryDirectory(prefix="placewise-")
-        self.path = str(Path(self._folder.name) / "model.pt2")
+        self._folder = Scratch()
+        self.path = str(self._folder.path / "model.pt2")
         try:
             _save(job, self.path)
         except BaseException:
@@ -52,7 +52,7 @@ class Program:
 
     def close(self) -> None:
         if self._folder is not None:
-            self._folder.cleanup()
+            self._folder.close()
             self._folder = None
 
 

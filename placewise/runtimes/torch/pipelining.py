@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy.typing as npt
@@ -15,6 +13,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.runtimes.base import Job, Prepared, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
+from placewise.runtimes.process.scratch import Scratch
 from placewise.runtimes.process.worker import Worker
 from placewise.runtimes.torch.handed import Handed
 from placewise.runtimes.torch.handing import Program
@@ -48,7 +47,7 @@ class _Prepared:
     def __init__(self, job: Job) -> None:
         order = stages_in_line(job.problem, job.placement)
         self._seconds = job.seconds
-        self._folder = tempfile.TemporaryDirectory(prefix="placewise-")
+        self._folder = Scratch()
         self._workers: list[Worker] = []
         self._program: Program | None = None
         try:
@@ -80,7 +79,7 @@ class _Prepared:
             worker.kill()
         if self._program is not None:
             self._program.close()
-        self._folder.cleanup()
+        self._folder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +91,7 @@ class _Prepared:
         """A worker per stage; they load side by side."""
         stages = {device: place for place, device in enumerate(order)}
         told = Handed(handed.path, handed.shown, {n: stages[d] for n, d in handed.device.items()}, handed.names, {})
-        meeting = str(Path(self._folder.name) / "meeting")
+        meeting = str(self._folder.path / "meeting")
         environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
         for device in order:
             place = job.places[device]
