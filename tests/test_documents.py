@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from placewise.export import registry as targets
 from placewise.placers import registry
 
 ROOT = Path(__file__).parent.parent
@@ -68,3 +69,9 @@ def test_every_placer_is_in_the_documents() -> None:
         info = registry.placer_class(name).info
         assert f"`{name}`" in changes
         assert f"| `{name}` | {info.summary} |" in page and info.source in page
+
+
+def test_the_readme_marks_every_target_as_it_was_verified() -> None:
+    """One row per target, in the words of its exporter; the table of docs/export.md has the same."""
+    rows = dict(re.findall(r"^\| `([\w.-]+)` \| .* \| \*(.+?)\*.* \|$", README, re.MULTILINE))
+    assert rows == {name: targets.exporter(name).info.verified for name in targets.names()}

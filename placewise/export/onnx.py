@@ -73,7 +73,7 @@ class OnnxExporter:
     info = ExportInfo(
         "onnx",
         writes=f"a .onnx file per piece, {PIPELINE} (what runs where, what is handed on) and {SCRIPT}",
-        loaded_by="ONNX Runtime 1.20 and later, and whatever loads ONNX",
+        loaded_by="ONNX Runtime 1.31, and whatever loads ONNX",
         verified="executed",
         cannot_say="the order of ops inside a piece",
         takes="ONNX models for inference",

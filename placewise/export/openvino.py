@@ -67,7 +67,7 @@ class OpenvinoExporter:
     info = ExportInfo(
         "openvino",
         writes=f"{MODEL}, {WEIGHTS}, {AFFINITIES} and {LOADER}, which loads them",
-        loaded_by="OpenVINO 2024.6 and later, through HETERO",
+        loaded_by="OpenVINO 2026.4, through HETERO",
         verified="executed",
         cannot_say="replicas; that pieces of one sample run at the same time (HETERO runs them one after another)",
         takes="OpenVINO IR and ONNX models",
