@@ -56,7 +56,7 @@ def fresh_inputs(graph: Graph, seed: int, given: Arrays | None = None) -> dict[s
 def load_inputs(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a .npz file, by name. Raises InputError for a file that is none, or holds objects."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from None
