@@ -60,7 +60,10 @@ def export(
     if made.said.violations and not force:
         for broken in made.said.violations:
             say(f"✗ {broken.kind}: {broken.message}")
-        say("nothing is written: --force writes it as it is")
+        chain = any(broken.kind == "contiguity" for broken in made.said.violations)
+        say(
+            "nothing is written: --force writes it as it is" + (", --free asks for no chain of stages" if chain else "")
+        )
         raise typer.Exit(INFEASIBLE)
     written = () if output is None else write(made.exported, made.info, output)
     if save_plan is None and output is not None and made.projected:
