@@ -61,9 +61,7 @@ def export(
         for broken in made.said.violations:
             say(f"✗ {broken.kind}: {broken.message}")
         chain = any(broken.kind == "contiguity" for broken in made.said.violations)
-        say(
-            "nothing is written: --force writes it as it is" + (", --free asks for no chain of stages" if chain else "")
-        )
+        say(f"nothing is written: --force writes it as it is{', --free asks for no chain of stages' if chain else ''}")
         raise typer.Exit(INFEASIBLE)
     written = () if output is None else write(made.exported, made.info, output)
     if save_plan is None and output is not None and made.projected:
