@@ -234,7 +234,8 @@ class Measured:
         return plain(sheet_view(sheet_of(self.race, PLAN)))
 
     def __repr__(self) -> str:
-        return f"Measured({self.seconds:.6g} s, best single device {self.single:.6g} s, {self.race.runtime.name})"
+        took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
+        return f"Measured({took}, best single device {self.single:.6g} s, {self.race.runtime.name})"
 
 
 def run(
@@ -248,6 +249,7 @@ def run(
     in_flight: int | None = None,
     rounds: int = 10,
     measure_time: float | str = "60s",
+    options: Mapping[str, Any] | None = None,
     seed: int = 0,
     **wishes: Any,
 ) -> Measured:
@@ -256,14 +258,15 @@ def run(
     `model` is needed where the plan does not say its file: a PyTorch module, with its example `inputs`. `runtime` is
     a name (docs/runtimes.md; default: by the model's format), `bind` says where devices are
     (``{"npu": "openvino:NPU", "cpu": "cores:0-3"}``), `feeds` gives the model's inputs by name instead of random ones,
-    `in_flight` above 1 measures a pipeline's time per sample (default: by the plan's objective). `wishes` are those
-    of `place`, such as the `costs` by which the plan is predicted. Raises PlacewiseError; a plan that fails while
-    it runs is an answer with a `failure`.
+    `in_flight` above 1 measures a pipeline's time per sample (default: by the plan's objective), `options` are those of
+    the runtime. `wishes` are those of `place`, such as the `costs` by which the plan is predicted. Raises
+    PlacewiseError; a plan that fails while it runs is an answer with a `failure`.
     """
     problem, placement = _behind(plan, model, inputs, wishes)
     live = None if isinstance(model, (str, os.PathLike)) else model
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
-    setting = Setting(runtime, dict(bind or {}), feeds, protocol, live, inputs, seed=seed)
+    said = {name: str(value) for name, value in (options or {}).items()}
+    setting = Setting(runtime, dict(bind or {}), feeds, protocol, live, inputs, said, seed)
     return Measured(race(problem, {PLAN: placement}, setting))
 
 

@@ -42,6 +42,8 @@ def fresh_inputs(graph: Graph, seed: int, given: Arrays | None = None) -> dict[s
     Raises InputError for an open shape or an element type that numpy does not have, and for given arrays of a wrong
     name, shape or type.
     """
+    if seed < 0:
+        raise InputError(f"the seed {seed} is negative", remedy="give a whole number from 0")
     rng = np.random.default_rng(seed)
     named = {graph.tensors.name[tensor]: tensor for tensor in input_tensors(graph)}
     for name in given or {}:

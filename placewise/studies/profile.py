@@ -58,6 +58,10 @@ class Profiling:
     seed: int = 0
     seconds: float = 300.0
 
+    def __post_init__(self) -> None:
+        if self.repeats < 1:
+            raise InputError("nothing would be measured", remedy="give repeats from 1")
+
 
 @dataclass(slots=True)
 class _Device:
