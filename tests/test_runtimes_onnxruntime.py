@@ -6,9 +6,9 @@ import os
 import signal
 import threading
 import time
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import numpy as np
 import onnx_branches
@@ -29,6 +29,7 @@ from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check, fresh_of
 from placewise.runtimes.onnxruntime import packing
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
+from placewise.runtimes.process.scratch import scratch
 from placewise.runtimes.process.worker import allowed_cores
 from placewise.wishes import Wishes
 
@@ -192,7 +193,14 @@ def test_large_parts_travel_as_files(branches, monkeypatch):
     """What no message could hold is written for a moment, read by the worker, and gone; also for a second start."""
     monkeypatch.setattr(packing, "LARGEST", 100)
     made = []
-    monkeypatch.setattr(packing, "TemporaryDirectory", lambda **how: made.append(TemporaryDirectory(**how)) or made[-1])
+
+    @contextmanager
+    def remembered():
+        with scratch() as folder:
+            made.append(folder)
+            yield folder
+
+    monkeypatch.setattr(packing, "scratch", remembered)
     inputs = fresh_inputs(branches.graph, 0)
     with OnnxRuntime().prepare(job_of(branches, np.zeros(branches.n_ops))) as prepared:
         wanted = prepared.run(inputs)
@@ -201,7 +209,7 @@ def test_large_parts_travel_as_files(branches, monkeypatch):
         while any(worker.alive for worker in prepared._workers):
             time.sleep(0.01)
         equal(prepared.run(inputs), wanted)
-    assert len(made) == 2 and not any(Path(folder.name).exists() for folder in made)
+    assert len(made) == 2 and not any(folder.exists() for folder in made)
 
 
 def test_an_output_may_be_an_input(tmp_path):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import onnx
 
 from placewise.readers.onnx.parts import Part
 from placewise.runtimes.onnxruntime.wiring import Work
+from placewise.runtimes.process.scratch import scratch
 
 LARGEST = 1 << 30
 """Bytes of weights that still travel inside a model; a message of protobuf may have 2 GiB."""
@@ -31,7 +30,6 @@ def _packed(part: Part, stack: ExitStack) -> bytes | str:
     if part.weight_bytes <= LARGEST:
         content: bytes = part.model.SerializeToString()
         return content
-    folder = Path(stack.enter_context(TemporaryDirectory(prefix="placewise-")))
-    path = folder / "model.onnx"
+    path = stack.enter_context(scratch()) / "model.onnx"
     onnx.save(part.model, path, save_as_external_data=True, location="weights")
     return str(path)
