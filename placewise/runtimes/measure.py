@@ -56,12 +56,6 @@ class Measurement:
         low, high = np.percentile(self.rounds, (25, 75))
         return float(high - low) / self.seconds
 
-    @property
-    def halves(self) -> tuple[float, float]:
-        """The medians of the even and of the odd rounds: what a second measurement would have said."""
-        even, odd = self.rounds[::2], self.rounds[1::2]
-        return float(np.median(even)), float(np.median(odd or even))
-
 
 def fresh_of(graph: Graph, seed: int = 0, given: Arrays | None = None, *, kinds: int = 8) -> Fresh:
     """Inputs that differ from sample to sample; after `kinds` of them they come again."""
