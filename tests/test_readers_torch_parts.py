@@ -169,7 +169,11 @@ def test_absurd_sizes_are_refused():
 
 def test_tied_weights_share_a_storage():
     """Two parameters of one storage are two weights, held once; one parameter that is used twice is one weight."""
-    parameters = (Parameter("p", "a.weight", 1), Parameter("q", "b.weight", 1), Parameter("r", "a.weight", 1))
+    parameters = (
+        Parameter("p", "a.weight", 1, True),
+        Parameter("q", "b.weight", 1, True),
+        Parameter("r", "a.weight", 1, True),
+    )
     calls = [Call("add", "aten::add", {"self": Ref("p"), "other": Ref("q")}, ("add",))]
     graph = assemble(_listing(calls, ("add",), (), parameters), None)
     assert graph.weights.name == ("a.weight", "b.weight")
