@@ -78,7 +78,7 @@ def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, A
         runtime, places = OnnxRuntime(), bind(problem.cluster)
         job = Job(problem, result.placement, places)
         fresh = fresh_of(problem.graph)
-        protocol = Protocol(rounds=options.rounds, samples=48, in_flight=4, warm_up=8)
+        protocol = Protocol(rounds=options.rounds, samples=24, in_flight=4, warm_up=8)
         with ExitStack() as stack:
             ready = {
                 "one core": runtime.prepare(job.alone(0)),
