@@ -27,7 +27,7 @@ from placewise.studies.compare import Entry, best_bound, board_of, parse_placers
 from placewise.studies.compare import compare as run_all
 from placewise.studies.profile import Profiling
 from placewise.studies.profile import profile as measure
-from placewise.studies.race import Race, Setting, protocol_of, race, sheet_of, verdict
+from placewise.studies.race import PLAN, Race, Setting, protocol_of, race, sheet_of, verdict
 from placewise.studies.remembered import Shelf
 from placewise.units import parse_seconds
 from placewise.wishes import Rules, Wishes
@@ -339,10 +339,6 @@ def _behind(
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
     return plan.problem, plan.placement
-
-
-PLAN = "plan"
-"""What the plan is called among what it is measured with."""
 
 
 def _budget(budget: Budget | float | str | None) -> Budget | None:

@@ -69,17 +69,7 @@ class Wishes:
     together: tuple[str | tuple[str, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in (
-            "objective",
-            "execution",
-            "communication",
-            "memory",
-            "view",
-            "graph",
-            "schedule",
-            "dtype",
-            "optimizer",
-        ):
+        for name in _TEXTS:
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex")}
         clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbidden")}

@@ -63,7 +63,7 @@ def run(
     from placewise.errors import RunError
     from placewise.files.plan_file import model_behind
     from placewise.report.measured import document_of, sheet_view
-    from placewise.studies.race import Setting, protocol_of, race, sheet_of
+    from placewise.studies.race import PLAN, Setting, protocol_of, race, sheet_of
     from placewise.units import parse_seconds
 
     listen(quiet)
@@ -71,14 +71,14 @@ def run(
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
     setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)
-    found = race(problem, {"plan": placement}, setting)
-    sheet = sheet_of(found, "plan")
+    found = race(problem, {PLAN: placement}, setting)
+    sheet = sheet_of(found, PLAN)
     if as_json:
         show_json(document_of(sheet))
     else:
         warn(problem.warnings, quiet)
         show(sheet_view(sheet))
-    failure = found.of("plan").measurement.failure
+    failure = found.of(PLAN).measurement.failure
     if failure:
         raise RunError(failure)
 

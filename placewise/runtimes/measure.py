@@ -68,13 +68,18 @@ def check(reference: Prepared, candidate: Prepared, fresh: Fresh, *, who: str, p
 
     Raises RunError if they differ, or if the reference does not give the same outputs twice.
     """
+    return require_equal(settled(reference, fresh), candidate.run(fresh(0)), who=who, precision=precision)
+
+
+def settled(reference: Prepared, fresh: Fresh) -> Arrays:
+    """The outputs of `reference` for the first inputs. Raises RunError if it does not give them twice."""
     inputs = fresh(0)
     wanted = reference.run(inputs)
     try:
         require_equal(wanted, reference.run(inputs), who="a second run of the same model on the same inputs")
     except RunError as error:
         raise RunError(f"the outputs of this model are random, so no placement can be checked ({error})") from None
-    return require_equal(wanted, candidate.run(inputs), who=who, precision=precision)
+    return wanted
 
 
 def measure(prepared: Mapping[str, Prepared], fresh: Fresh, protocol: Protocol = Protocol()) -> list[Measurement]:

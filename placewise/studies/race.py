@@ -12,18 +12,22 @@ import numpy as np
 from placewise.errors import InputError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.result import SINGLE_DEVICE
 from placewise.report.leaderboard import Board, Row, finite
 from placewise.report.measured import Line, Sheet
 from placewise.runtimes import registry
 from placewise.runtimes.base import Job, Prepared, Realised, Runtime, RuntimeInfo
 from placewise.runtimes.binding import Place, bind
+from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.measure import Measurement, Protocol, check, fresh_of, measure
+from placewise.runtimes.measure import Measurement, Protocol, fresh_of, measure, settled
 from placewise.simulate import judge
 from placewise.studies.compare import Entry
 
-SINGLE = "best single device"
+SINGLE = SINGLE_DEVICE
 """What every measured placement is compared with."""
+PLAN = "plan"
+"""What a plan that is run is called beside it."""
 WORTH = 3.0
 """A gain counts if it is this many times the spread of the runs."""
 
@@ -102,29 +106,32 @@ def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting
     fresh = fresh_of(problem.graph, setting.seed, setting.inputs)
     alone = Placement(_best_alone(executed))
     job = Job(executed, alone, places, setting.model, setting.example, setting.options, setting.seconds)
-    found: dict[str, Timed] = {}
     with ExitStack() as stack:
         reference = runtime.prepare(job)
         stack.callback(reference.close)
-        ready: dict[str, Prepared] = {}
-        for name, placement in {SINGLE: alone, **placements}.items():
-            entered = Timed(name, placement, judge(executed, placement).value, Measurement(name))
+        wanted, precision = settled(reference, fresh), _precision(places)
+        ready: dict[str, Prepared] = {SINGLE: reference}
+        found = {name: _entered(executed, name, placement) for name, placement in {SINGLE: alone, **placements}.items()}
+        for name, placement in placements.items():
             try:
-                prepared = reference
-                if name != SINGLE:
-                    prepared = runtime.prepare(job.on(placement))
-                    stack.callback(prepared.close)
-                near = check(reference, prepared, fresh, who=f"the placement {name!r}", precision=_precision(places))
+                prepared = runtime.prepare(job.on(placement))
+                stack.callback(prepared.close)
+                outputs = prepared.run(fresh(0))
+                near = require_equal(wanted, outputs, who=f"the placement {name!r}", precision=precision)
             except RunError as error:
-                if name == SINGLE:
-                    raise
-                found[name] = replace(entered, measurement=Measurement(name, failure=str(error)))
+                found[name] = replace(found[name], measurement=Measurement(name, failure=str(error)))
                 continue
             ready[name] = prepared
-            found[name] = replace(entered, realised=prepared.realised, difference=near, notes=prepared.notes)
+            found[name] = replace(found[name], difference=near)
+        for name, prepared in ready.items():
+            found[name] = replace(found[name], realised=prepared.realised, notes=prepared.notes)
         for measurement in measure(ready, fresh, setting.protocol):
             found[measurement.name] = replace(found[measurement.name], measurement=measurement)
     return Race(runtime.info, places, executed, setting.protocol, tuple(found.values()))
+
+
+def _entered(problem: Problem, name: str, placement: Placement) -> Timed:
+    return Timed(name, placement, judge(problem, placement).value, Measurement(name))
 
 
 def protocol_of(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
