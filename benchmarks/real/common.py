@@ -47,10 +47,10 @@ def model_of(name: str) -> tuple[str, dict[str, int]]:
     return str(EXAMPLES / file), dict(dims)
 
 
-def profiled(name: str, devices: str, how: Profiling, *, afresh: bool) -> Path:
-    """The profile of a model on these devices: measured now, or the one in the scratch folder."""
+def profiled(name: str, devices: str, how: Profiling, *, afresh: bool, state: str = "equal") -> Path:
+    """The profile of a model on these devices: measured now, or the one in the scratch folder for this `state`."""
     model, dims = model_of(name)
-    path = SCRATCH / f"{name}-{how.runtime}-{len(how.binding)}{'-loaded' if how.loaded else ''}.json"
+    path = SCRATCH / f"{name}-{how.runtime}-{state}.json"
     if afresh or not path.exists():
         SCRATCH.mkdir(exist_ok=True)
         calm()
@@ -130,15 +130,20 @@ def ratio(lines: Sequence[dict[str, Any]], slow: str, fast: str) -> float:
     return statistics.median(a / b for a, b in zip(one, other, strict=False))
 
 
-def save(name: str, document: dict[str, Any]) -> None:
-    """Write raw results with the machine that they are from."""
+def report(name: str, rows: list[dict[str, Any]], wrong: list[str], text: str) -> int:
+    """Write raw results, with the machine and the command that they are from, and the table; the exit code."""
     about = {
         "processor": processor_title(),
         "cores": len(os.sched_getaffinity(0)),
         "python": platform.python_version(),
         "libraries": {library: version(library) for library in ("onnxruntime", "openvino", "numpy", "placewise")},
     }
-    (RESULTS / f"real_{name}.json").write_text(json.dumps({"machine": about, **document}, indent=1) + "\n")
+    document = {"machine": about, "command": command(), "rows": rows, "faults": wrong}
+    (RESULTS / f"real_{name}.json").write_text(json.dumps(document, indent=1) + "\n")
+    table = "\n".join([text, "", *(f"- {fault}" for fault in wrong)]).rstrip() + "\n"
+    (RESULTS / f"real_{name}.md").write_text(table)
+    print(table)
+    return 1 if wrong else 0
 
 
 def protocol_record(protocol: Protocol) -> dict[str, Any]:

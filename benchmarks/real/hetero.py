@@ -19,7 +19,6 @@ from typing import Any
 
 from common import (
     MODELS,
-    RESULTS,
     SCRATCH,
     calm,
     command,
@@ -29,7 +28,7 @@ from common import (
     placed,
     protocol_record,
     ratio,
-    save,
+    report,
 )
 
 from placewise.building import build
@@ -127,12 +126,12 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
+def text(rows: list[dict[str, Any]], made_by: str) -> str:
     """The table."""
     lines = [
         "# OpenVINO HETERO, where the fast device may not run every kind",
         "",
-        "`python benchmarks/real/hetero.py`; milliseconds, medians of rounds in turns; raw figures in "
+        f"`{made_by}`; milliseconds, medians of rounds in turns; raw figures in "
         "real_hetero.json. Pieces: on fast + on slow.",
         "",
         "| model | fast may not run | slow alone | HETERO's own | pieces | plan | predicted | pieces | spread "
@@ -148,7 +147,7 @@ def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
             f"{plan['predicted'] * 1e3:.2f} | {'+'.join(map(str, plan['pieces']))} | {one['spread']:.1%} | "
             f"{one['over_own']:.2f}× | {one['over_single']:.2f}× |"
         )
-    return "\n".join([*lines, "", *(f"- {fault}" for fault in wrong)]).rstrip() + "\n"
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -161,10 +160,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = [row(name, options) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("hetero", {"command": command(), "rows": rows, "faults": wrong})
-    (RESULTS / "real_hetero.md").write_text(text(rows, wrong))
-    print(text(rows, wrong))
-    return 1 if wrong else 0
+    return report("hetero", rows, wrong, text(rows, command()))
 
 
 if __name__ == "__main__":

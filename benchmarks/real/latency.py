@@ -22,7 +22,6 @@ from typing import Any
 import numpy as np
 from common import (
     MODELS,
-    RESULTS,
     calm,
     command,
     even_split,
@@ -32,7 +31,7 @@ from common import (
     profiled,
     protocol_record,
     ratio,
-    save,
+    report,
 )
 from machine import cluster_file
 from prediction import cases, drawn
@@ -111,12 +110,12 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
+def text(rows: list[dict[str, Any]], made_by: str) -> str:
     """The table."""
     lines = [
         "# Latency on two cores, ONNX Runtime",
         "",
-        "`python benchmarks/real/latency.py`; milliseconds, medians of rounds in turns; raw figures in "
+        f"`{made_by}`; milliseconds, medians of rounds in turns; raw figures in "
         "real_latency.json. Predicted: by measured op times and fitted hand-overs. Bound: no placement is below it, if "
         "hand-overs cost no more than the links say. Over one, over even: medians over rounds of the ratio.",
         "",
@@ -134,7 +133,7 @@ def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
             f"{'+'.join(map(str, split['pieces']))} | {'split' if one['split'] else 'one core'}: "
             f"{_ms(plan['measured'])} | {one['spread']:.1%} | {one['speedup']:.2f}× | {one['over_even']:.2f}× |"
         )
-    return "\n".join([*lines, "", *(f"- {fault}" for fault in wrong)]).rstrip() + "\n"
+    return "\n".join(lines)
 
 
 def _ms(seconds: float) -> str:
@@ -152,10 +151,7 @@ def main() -> int:
     cluster_file(afresh=options.afresh)
     rows = [row(name, options) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("latency", {"command": command(), "rows": rows, "faults": wrong})
-    (RESULTS / "real_latency.md").write_text(text(rows, wrong))
-    print(text(rows, wrong))
-    return 1 if wrong else 0
+    return report("latency", rows, wrong, text(rows, command()))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 from typing import Any
 
 import numpy as np
-from common import MODELS, RESULTS, calm, command, lines_of, placed, problem_of, profiled, save
+from common import MODELS, calm, command, lines_of, placed, problem_of, profiled, report
 from machine import cluster_file
 
 from placewise.cutting import cut
@@ -29,6 +29,7 @@ from placewise.model.problem import Problem
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.onnxruntime.runtime import CALL, HAND_OVER
 from placewise.simulate import judge
+from placewise.studies.calibrate import rank_correlation
 from placewise.studies.predict import Case, Predictor, tuned
 from placewise.studies.profile import Profiling
 from placewise.studies.race import SINGLE, Setting, race
@@ -94,19 +95,13 @@ def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
         "best": lowest,
         "error": statistics.median(np.abs(predicted / measured - 1).tolist()),
         "judge_error": statistics.median(np.abs(judged / measured - 1).tolist()),
-        "rank": ranks(predicted, measured),
-        "judge_rank": ranks(judged, measured),
-        "halves": ranks(*halves),
+        "rank": rank_correlation(predicted, measured),
+        "judge_rank": rank_correlation(judged, measured),
+        "halves": rank_correlation(*halves),
         "measured": measured.tolist(),
         "predicted": predicted.tolist(),
         "judged": judged.tolist(),
     }
-
-
-def ranks(one: np.ndarray[Any, Any], other: np.ndarray[Any, Any]) -> float:
-    """Spearman's rank correlation."""
-    order = [np.argsort(np.argsort(values)).astype(float) for values in (one, other)]
-    return float(np.corrcoef(*order)[0, 1])
 
 
 def faults(rows: list[dict[str, Any]]) -> list[str]:
@@ -120,12 +115,12 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
+def text(rows: list[dict[str, Any]], made_by: str) -> str:
     """The table."""
     lines = [
         "# Predicted and measured latency, two cores, ONNX Runtime",
         "",
-        "`python benchmarks/real/prediction.py`; placements drawn after the fit, by a fixed seed; raw figures in "
+        f"`{made_by}`; placements drawn after the fit, by a fixed seed; raw figures in "
         "real_prediction.json. Judge: op times and links as measured, nothing fitted. Halves: the rank correlation of "
         "one half of the rounds with the other.",
         "",
@@ -137,7 +132,7 @@ def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
         f"{one['halves']:.3f} | {one['judge_error']:.1%} | {one['judge_rank']:.3f} |"
         for one in rows
     ]
-    return "\n".join([*lines, "", *(f"- {fault}" for fault in wrong)]).rstrip() + "\n"
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -150,10 +145,7 @@ def main() -> int:
     cluster_file(afresh=options.afresh)
     rows = [row(name, options) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("prediction", {"command": command(), "rows": rows, "faults": wrong})
-    (RESULTS / "real_prediction.md").write_text(text(rows, wrong))
-    print(text(rows, wrong))
-    return 1 if wrong else 0
+    return report("prediction", rows, wrong, text(rows, command()))
 
 
 if __name__ == "__main__":

@@ -17,11 +17,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any
 
 from common import (
     MODELS,
-    RESULTS,
     calm,
     command,
     even_split,
@@ -31,7 +31,7 @@ from common import (
     profiled,
     protocol_record,
     ratio,
-    save,
+    report,
 )
 from machine import cluster_file
 
@@ -66,10 +66,10 @@ def busy_core(core: int | None) -> Iterator[None]:
 def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, Any]:
     """One model on equal or unequal cores."""
     devices = cluster_file(afresh=False)
-    how = HOW if not unequal else Profiling(runtime="onnxruntime", repeats=40, seed=1)
+    how = replace(HOW, loaded=not unequal)
     busy = calm()
     with busy_core(sorted(os.sched_getaffinity(0))[1] if unequal else None):
-        path = profiled(name, devices, how, afresh=options.afresh)
+        path = profiled(name, devices, how, afresh=options.afresh, state="unequal" if unequal else "equal")
         problem = problem_of(name, devices, path, objective="throughput")
         result = placed(problem, "auto", options.seconds)
         assert result.placement is not None and result.judgement is not None
@@ -129,12 +129,12 @@ def faults(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
+def text(rows: list[dict[str, Any]], made_by: str) -> str:
     """The table."""
     lines = [
         "# Throughput on two cores, ONNX Runtime",
         "",
-        "`python benchmarks/real/throughput.py`; milliseconds per sample, medians of rounds in turns, four samples in "
+        f"`{made_by}`; milliseconds per sample, medians of rounds in turns, four samples in "
         "flight; raw figures in real_throughput.json. Unequal: another program computes on the second core. Weights: "
         "MiB that the two processes of the plan hold, of the model's.",
         "",
@@ -153,7 +153,7 @@ def text(rows: list[dict[str, Any]], wrong: list[str]) -> str:
             f"**{by['plan']['measured'] * 1e3:.2f}** ({by['plan']['spread']:.1%}) | {one['predicted'] * 1e3:.2f} | "
             f"{one['bound'] * 1e3:.2f} | {one['over_even']:.2f}× | {one['of_replicas']:.2f}× | {held} |"
         )
-    return "\n".join([*lines, "", *(f"- {fault}" for fault in wrong)]).rstrip() + "\n"
+    return "\n".join(lines)
 
 
 def main() -> int:
@@ -167,10 +167,7 @@ def main() -> int:
     cluster_file(afresh=options.afresh)
     rows = [row(name, options, unequal=unequal) for unequal in (False, True) for name in MODELS if options.only in name]
     wrong = faults(rows)
-    save("throughput", {"command": command(), "rows": rows, "faults": wrong})
-    (RESULTS / "real_throughput.md").write_text(text(rows, wrong))
-    print(text(rows, wrong))
-    return 1 if wrong else 0
+    return report("throughput", rows, wrong, text(rows, command()))
 
 
 if __name__ == "__main__":
