@@ -1,0 +1,1 @@
+"""Policies: neural networks that propose placements and learn from what those are worth."""

@@ -1,0 +1,207 @@
+"""What policies know of every unit, as columns in named sections: the one place where features are made.
+
+Sections, and where they are from: `kind` (mean one-hot of op kinds), `shape` (log dims of outputs), `in_degree`,
+`out_degree` (one-hot), `fractal` (fractal dimension) and `position` (sines of the topological index): Duan et al.,
+NeurIPS 2024; `seconds` (log time on each device), `sent` (log time to send the outputs), `weights` (share of the
+smallest memory), `levels` (longest paths from the start and to the end, of the critical path): list scheduling, and
+Doppler (arXiv 2505.23131).
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.coarsen.merging import sums
+from placewise.errors import PlacerError
+from placewise.model.columns import Floats, offsets_of
+from placewise.placers.common.holdings import holdings
+from placewise.placers.learned.view import View
+from placewise.simulate.arrays import arrays_of
+from placewise.simulate.kernels import kernel
+from placewise.simulate.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
+
+Singles = npt.NDArray[np.float32]
+
+RANK, DIM_SCALE = 4, 10.0
+"""Of a shape the last four dimensions count, as log(1 + dim) / 10."""
+DEGREES = 8
+"""One column per degree up to seven; the last one for more."""
+POSITIONS, POSITION_BASE = 16, 1000.0
+HASHED = 32
+"""Columns of kinds where graphs of other kinds must fit the same policy."""
+REACH = 512
+"""Units that a walk around one looks at, for its fractal dimension."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Features:
+    """`matrix` [n_units, width], finite; `layout`: the sections with their widths, in their order."""
+
+    matrix: Singles
+    layout: tuple[tuple[str, int], ...]
+
+    @property
+    def width(self) -> int:
+        return int(self.matrix.shape[1])
+
+
+ALL = ("kind", "shape", "in_degree", "out_degree", "fractal", "position", "seconds", "sent", "weights", "levels")
+
+
+def features_of(view: View, sections: Iterable[str] = ALL, *, hashed: bool = False) -> Features:
+    """The sections of a view's features, side by side; kinds `hashed` so that other graphs have the same columns.
+
+    Raises PlacerError for a section that does not exist.
+    """
+    blocks: list[tuple[str, Singles]] = []
+    for name in sections:
+        if name not in _SECTIONS:
+            raise PlacerError(f"there is no feature {name!r}", remedy=f"choose from {', '.join(_SECTIONS)}")
+        columns = _kinds(view, hashed=hashed) if name == "kind" else _SECTIONS[name](view)
+        blocks.append((name, np.ascontiguousarray(columns, np.float32).reshape(view.n, -1)))
+    layout = tuple((name, columns.shape[1]) for name, columns in blocks)
+    return Features(np.concatenate([np.zeros((view.n, 0), np.float32), *(block for _, block in blocks)], 1), layout)
+
+
+def scale_of(view: View) -> float:
+    """Seconds that stand for one: the mean time of a unit on the devices that may run it."""
+    mean = float(mean_op_seconds(view.problem).sum()) / max(view.n, 1)
+    return mean if mean > 0 else 1.0
+
+
+def _kinds(view: View, *, hashed: bool = False) -> Floats:
+    kind = view.problem.graph.ops.kind
+    names = sorted({kind.values[code] for code in np.unique(kind.codes).tolist()})
+    column = {name: zlib.crc32(name.encode()) % HASHED if hashed else place for place, name in enumerate(names)}
+    of_code = np.array([column.get(name, 0) for name in kind.values], np.int64)
+    table = np.zeros((view.n, HASHED if hashed else len(names)))
+    np.add.at(table, (view.unit, of_code[kind.codes]), 1.0)
+    mean: Floats = table / np.maximum(table.sum(axis=1, keepdims=True), 1.0)
+    return mean
+
+
+def _shapes(view: View) -> Floats:
+    """Mean over the outputs that leave an op, of the last dimensions."""
+    tensors = view.problem.graph.tensors
+    made = np.flatnonzero(tensors.producer >= 0)
+    dims = np.zeros((len(made), RANK))
+    offsets, values = tensors.shape.offsets, tensors.shape.values
+    for back in range(1, RANK + 1):
+        place = offsets[made + 1] - back
+        has = place >= offsets[made]
+        dims[has, -back] = np.log1p(np.maximum(values[place[has]], 0)) / DIM_SCALE
+    unit = view.unit[tensors.producer[made]]
+    count = np.maximum(np.bincount(unit, minlength=view.n), 1)
+    return np.stack([sums(column, unit, view.n) / count for column in dims.T], axis=1)
+
+
+def _degrees(ends: npt.NDArray[np.integer], n: int) -> Floats:
+    table = np.zeros((n, DEGREES))
+    table[np.arange(n), np.minimum(np.bincount(ends, minlength=n), DEGREES - 1)] = 1.0
+    return table
+
+
+def _positions(view: View) -> Floats:
+    """Sines and cosines of the topological index, with base 1000 (Duan et al. 2024, section 2.2, as printed)."""
+    rate = POSITION_BASE ** (-np.arange(0, POSITIONS, 2) / POSITIONS)
+    angle = np.arange(view.n)[:, None] * rate
+    return np.concatenate((np.sin(angle), np.cos(angle)), axis=1)
+
+
+def _seconds(view: View) -> Floats:
+    """log(1 + time in mean times) on each device; −1 where it may not run."""
+    return np.where(view.allowed, np.log1p(np.where(view.allowed, view.seconds, 0.0) / scale_of(view)), -1.0)
+
+
+def _sent(view: View) -> Floats:
+    outwards = sums(view.flow, view.tail, view.n)
+    made = view.problem.graph.tensors.producer
+    sent = mean_transfer_seconds(view.problem)[made >= 0]
+    everything = sums(sent, view.unit[made[made >= 0]], view.n)
+    return np.log1p(np.stack((outwards, everything), axis=1) / scale_of(view))
+
+
+def _weights(view: View) -> Floats:
+    held = holdings(view.problem, view.unit, view.n).totals().astype(np.float64)
+    room = view.problem.capacity[np.isfinite(view.problem.capacity) & (view.problem.capacity > 0)]
+    return held / (room.min() if len(room) else max(float(held.sum()), 1.0))
+
+
+def _levels(view: View) -> Floats:
+    """Mean over ops of the longest path to each, and from each to the end, as shares of the longest of all."""
+    a = arrays_of(view.problem)
+    before, after = downward_ranks(view.problem, a), upward_ranks(view.problem, a)
+    longest = max(float(after.max(initial=0.0)), float(before.max(initial=0.0)))
+    count = np.maximum(np.bincount(view.unit, minlength=view.n), 1)
+    columns = [sums(column, view.unit, view.n) / count / (longest or 1.0) for column in (before, after)]
+    return np.stack(columns, axis=1)
+
+
+def _fractals(view: View) -> Floats:
+    return fractal_dimensions(view.n, view.tail, view.head)
+
+
+def fractal_dimensions(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]) -> Floats:
+    """The slope of log N(v, r) over log r for each node [n], N the nodes within r edges of v, either way.
+
+    By least squares over r = 1, 2, … as far as the walk comes (Duan et al. 2024, section 2.2); 0 where there are
+    fewer than two distances. A walk ends after `REACH` nodes, so that time is linear in n.
+    """
+    start, end = np.concatenate((tail, head)).astype(np.int64), np.concatenate((head, tail)).astype(np.int64)
+    order = np.lexsort((end, start))
+    slope = np.zeros(n)
+    _walk(offsets_of(start[order], n), end[order], REACH, slope)
+    return slope
+
+
+@kernel
+def _walk(offsets, neighbours, reach, slope):
+    n = len(slope)
+    seen = np.full(n, -1, np.int64)
+    queue = np.empty(n, np.int64)
+    for node in range(n):
+        seen[node] = node
+        queue[0] = node
+        first, last, radius = 0, 1, 0
+        count = sx = sy = sxx = sxy = 0.0
+        while first < last and last < reach:
+            ring = last
+            for place in range(first, ring):
+                for row in range(offsets[queue[place]], offsets[queue[place] + 1]):
+                    other = neighbours[row]
+                    if seen[other] != node:
+                        seen[other] = node
+                        queue[last] = other
+                        last += 1
+            first = ring
+            if last == ring:
+                break
+            radius += 1
+            x, y = np.log(radius), np.log(last)
+            count += 1
+            sx += x
+            sy += y
+            sxx += x * x
+            sxy += x * y
+        spread = count * sxx - sx * sx
+        if count > 1 and spread > 0:
+            slope[node] = (count * sxy - sx * sy) / spread
+
+
+_SECTIONS: dict[str, Callable[[View], Floats]] = {
+    "kind": _kinds,
+    "shape": _shapes,
+    "in_degree": lambda view: _degrees(view.head, view.n),
+    "out_degree": lambda view: _degrees(view.tail, view.n),
+    "fractal": _fractals,
+    "position": _positions,
+    "seconds": _seconds,
+    "sent": _sent,
+    "weights": _weights,
+    "levels": _levels,
+}

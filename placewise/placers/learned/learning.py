@@ -1,0 +1,154 @@
+"""How policies learn: rewards from seconds, baselines, REINFORCE and PPO."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from placewise.model.columns import Bools, Floats
+from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.policy import Policy, Rollout
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """What one update did: mean reward, baseline, mean entropy of a decision, norm of the gradient, loss."""
+
+    reward: float
+    baseline: float
+    entropy: float
+    norm: float
+    loss: float
+
+
+class Diverged(Exception):
+    """A loss, a gradient or a parameter is not finite any more."""
+
+
+@dataclass(slots=True, eq=False)
+class Learner:
+    """A policy's parameters and what changes them. `scale`: the seconds that count as one."""
+
+    policy: Policy
+    options: LearningOptions
+    scale: float
+    baseline: float | None = None
+    updates: int = 0
+    optimizer: torch.optim.Adam = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), self.options.rate)
+
+    def learn(self, rollout: Rollout, progress: float = 0.0) -> Lesson:
+        """One update: a step of REINFORCE, or `epochs` steps of PPO. `progress`: how much of the budget is spent.
+
+        Raises Diverged, with the parameters as they were before.
+        """
+        before = {name: value.clone() for name, value in self.policy.state_dict().items()}
+        try:
+            return self._learn(rollout, progress)
+        except Diverged:
+            self.policy.load_state_dict(before)
+            raise
+
+    def _learn(self, rollout: Rollout, progress: float) -> Lesson:
+        options = self.options
+        for group in self.optimizer.param_groups:
+            group["lr"] = options.rate * (1 + (options.final_rate - 1) * min(progress, 1.0))
+        lesson = Lesson(math.nan, math.nan, math.nan, math.nan, math.nan)
+        old: Tensor | None = None
+        for epoch in range(options.epochs if options.algorithm == "ppo" else 1):
+            loss, lesson, fresh = self.loss(rollout, old, progress)
+            old = fresh if epoch == 0 else old
+            self.optimizer.zero_grad(set_to_none=True)
+            torch.autograd.backward(loss)
+            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), options.clip_norm))
+            lesson = Lesson(lesson.reward, lesson.baseline, lesson.entropy, norm, float(loss))
+            if not (math.isfinite(lesson.loss) and math.isfinite(norm)):
+                raise Diverged
+            self.optimizer.step()
+        if not all(bool(torch.isfinite(value).all()) for value in self.policy.parameters()):
+            raise Diverged
+        self.follow(rollout)
+        self.updates += 1
+        return lesson
+
+    def follow(self, rollout: Rollout) -> None:
+        """Move the baseline towards the rewards of a rollout."""
+        reward = self._kept(rollout)[0]
+        if len(reward):
+            mean = float(reward.mean())
+            decay = self.options.decay
+            self.baseline = mean if self.baseline is None else decay * self.baseline + (1 - decay) * mean
+
+    def loss(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Tensor, Lesson, Tensor]:
+        """The loss of a rollout, what it says of it, and log p of its decisions [K, D] as they are now.
+
+        `old`: log p as they were when PPO began its epochs.
+        """
+        options = self.options
+        log_prob, entropy = self.policy.log_prob(rollout.choices)
+        reward, kept = self._kept(rollout)
+        base = self._baseline(reward)
+        advantage = torch.from_numpy(self._advantages(rollout, kept, base)).to(log_prob.dtype)
+        advantage = advantage[:, None] if advantage.ndim == 1 else advantage
+        weight = torch.from_numpy(kept.astype(np.float32))[:, None] / max(int(kept.sum()), 1)
+        if options.algorithm == "ppo":
+            ratio = torch.exp(log_prob - (log_prob.detach() if old is None else old))
+            cut = ratio.clamp(1 - options.clip, 1 + options.clip)
+            gain = torch.minimum(ratio * advantage, cut * advantage)
+        else:
+            gain = log_prob * advantage
+        spread = options.entropy * max(0.0, 1.0 - progress)
+        loss = -((gain + spread * entropy) * weight).sum()
+        n_decisions = int((entropy.detach() > 0).sum())
+        mean = float(entropy.detach().sum()) / max(n_decisions, 1)
+        seen = float(reward.mean()) if len(reward) else math.nan
+        return loss, Lesson(seen, base, mean, math.nan, math.nan), log_prob.detach()
+
+    def _kept(self, rollout: Rollout) -> tuple[Floats, Bools]:
+        """Rewards of the episodes that count, and which those are [K]."""
+        failed = ~np.isfinite(rollout.seconds)
+        kept = ~failed if self.updates >= self.options.forgiven else np.ones(len(failed), np.bool_)
+        return self.rewards(rollout.seconds)[kept], kept
+
+    def _baseline(self, reward: Floats) -> float:
+        if self.options.baseline == "none" or not len(reward):
+            return 0.0
+        if self.options.baseline == "batch" or self.baseline is None:
+            return float(reward.mean())
+        return self.baseline
+
+    def _advantages(self, rollout: Rollout, kept: Bools, base: float) -> Floats:
+        """[K], or [K, D] where a policy is rewarded on its way: discounted sums of what its later decisions gained."""
+        if rollout.path is None:
+            advantage = self.rewards(rollout.seconds) - base
+        else:
+            gains = np.diff(self.rewards(rollout.path), axis=1)
+            advantage = np.zeros_like(gains)
+            later = np.zeros(len(gains))
+            for step in range(gains.shape[1] - 1, -1, -1):
+                later = gains[:, step] + self.options.discount * later
+                advantage[:, step] = later
+            if self.options.baseline != "none":
+                advantage = advantage - advantage[kept].mean(axis=0)
+        if self.options.normalized and kept.any():
+            deviation = float(advantage[kept].std())
+            advantage = advantage / deviation if deviation > 1e-8 else np.zeros_like(advantage)
+        return advantage.astype(np.float32)
+
+    def rewards(self, seconds: Floats) -> Floats:
+        """The rewards of seconds; a failure counts as `failed` times the scale."""
+        times = np.where(np.isfinite(seconds), seconds / self.scale, self.options.failed)
+        match self.options.reward:
+            case "root":
+                return -np.sqrt(times)
+            case "inverse":
+                return 1.0 / np.maximum(times, 1e-9)
+            case "log":
+                return -np.log(np.maximum(times, 1e-9))
+        return -times

@@ -1,0 +1,56 @@
+"""What the training of every policy is told."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from placewise.errors import PlacerError
+
+
+@dataclass(frozen=True)
+class LearningOptions:
+    """The settings of training; each policy has the defaults of its paper where that names them.
+
+    `samples` episodes make an update, `updates` of which are made where the budget sets no limit. `reward` is a
+    function of seconds t over those of the best single device s: `root` −√(t/s), `inverse` s/t, `negative` −t/s,
+    `log` −log(t/s). A placement that fails counts as `failed` times s, and after `forgiven` updates not at all.
+    `baseline`: `moving` average of rewards (`decay`), mean of the `batch`, or `none`; `normalized` divides
+    advantages by their deviation. `rate` is Adam's, falling to `final_rate` of itself along the budget; gradients are
+    cut at norm `clip_norm`. `entropy` weighs exploration, falling alike. PPO takes `epochs` steps per update within
+    a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several. `patience`: stop after so many
+    updates without a better placement (0: never).
+    """
+
+    samples: int = 16
+    updates: int = 100
+    algorithm: Literal["reinforce", "ppo"] = "reinforce"
+    reward: Literal["root", "inverse", "negative", "log"] = "root"
+    baseline: Literal["moving", "batch", "none"] = "moving"
+    normalized: bool = True
+    decay: float = 0.9
+    rate: float = 1e-3
+    final_rate: float = 1.0
+    entropy: float = 0.01
+    clip_norm: float = 1.0
+    discount: float = 1.0
+    epochs: int = 4
+    clip: float = 0.2
+    failed: float = 10.0
+    forgiven: int = 5000
+    patience: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "updates", "epochs"):
+            if getattr(self, name) < 1:
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give one or more")
+        for name in ("rate", "clip_norm", "failed", "clip"):
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number above zero")
+        for name in ("decay", "discount", "entropy", "final_rate"):
+            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number from zero")
+        for name in ("forgiven", "patience"):
+            if getattr(self, name) < 0:
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give zero or more")

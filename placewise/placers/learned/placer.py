@@ -1,0 +1,129 @@
+"""What all learned placers share: a policy is made for the problem, trained within the budget, and its best is kept."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import fields
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from placewise.errors import PlacerError
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Improvement, Proposal, Reason
+from placewise.placers.base import (
+    NO_HINTS,
+    Budget,
+    Evaluate,
+    Hints,
+    OnProgress,
+    PlacerInfo,
+    Progress,
+    Stopwatch,
+    ignore,
+)
+from placewise.placers.common.alike import relabel
+from placewise.placers.learned.options import LearningOptions
+from placewise.simulate.infeasible import why_infeasible
+
+if TYPE_CHECKING:
+    from placewise.placers.learned.policy import Policy
+    from placewise.placers.learned.trainer import Trainer
+
+
+class LearnedPlacer:
+    """A placer whose `network` is the place of a function (problem, options, seed) → Policy, imported when needed.
+
+    So that a list of placers needs no torch.
+    """
+
+    info: ClassVar[PlacerInfo]
+    Options: ClassVar[type[LearningOptions]] = LearningOptions
+    network: ClassVar[str]
+
+    def __init__(self, options: LearningOptions | None = None) -> None:
+        self.options = options or self.Options()
+
+    def supports(self, problem: Problem) -> str | None:
+        if problem.constraints.shaped:
+            return "a policy places freely: it keeps no chain of stages, and no convex sets"
+        return None
+
+    def policy(self, problem: Problem, seed: int) -> Policy:
+        """An untrained policy for a problem."""
+        module, function = self.network.split(":")
+        made: Policy = getattr(import_module(module), function)(problem, self.options, seed)
+        return made
+
+    def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int) -> Trainer:
+        """A trainer that has not begun."""
+        training = import_module("placewise.placers.learned.trainer")
+        pricing = import_module("placewise.placers.learned.pricing").Pricing(problem, evaluate)
+        made: Trainer = training.Trainer(
+            self.policy(problem, seed), self.options, pricing, seed, measured=evaluate is not None
+        )
+        return made
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The best placement that training saw, or words that say why there is none."""
+        missing = why_infeasible(problem)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        if not problem.n_ops:
+            return Proposal(Placement(np.zeros(0, np.int32)))
+        watch = Stopwatch(budget)
+        trainer: Trainer | None = None
+        reason = Reason.INTERRUPTED
+        try:
+            trainer = self.trainer(problem, evaluate, budget.seed)
+            trainer.begin(_starts(problem, hints))
+            reason = trainer.run(
+                watch.rest(),
+                lambda update: on_progress(
+                    Progress(self.info.name, watch.elapsed, f"update {update.number}", update.best, None)
+                ),
+            )
+        except KeyboardInterrupt:
+            pass
+        if trainer is None:
+            return Proposal(None, reason=reason)
+        return proposal_of(problem, trainer, self.info.name, reason)
+
+
+def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -> Proposal:
+    """What a training has found."""
+    pricing = trainer.pricing
+    notes = () if not trainer.diverged else (f"{name} diverged after {trainer.learner.updates} updates, and stopped",)
+    if pricing.best is None:
+        why = f"none of {pricing.evaluations} placements could be used: {pricing.failure}"
+        return Proposal(None, reason=reason, notes=(*notes, why))
+    best = relabel(problem, pricing.best) if not trainer.measured else pricing.best
+    history = tuple(Improvement(seconds, value, name) for _, seconds, value in trainer.curve)
+    return Proposal(Placement(best), reason=reason, notes=notes, history=history)
+
+
+def _starts(problem: Problem, hints: Hints) -> Ints:
+    rows = [hint.device for hint in hints.placements if hint.replicas is None]
+    return np.array(rows, np.int32).reshape(-1, problem.n_ops)
+
+
+def settings(options: LearningOptions) -> dict[str, Any]:
+    """Options as plain values, by name."""
+    return {field.name: getattr(options, field.name) for field in fields(options)}
+
+
+def require_share(name: str, value: float) -> None:
+    """Raise PlacerError unless 0 ≤ value < 1."""
+    if not (0 <= value < 1 and math.isfinite(value)):
+        raise PlacerError(f"{name} is {value}", remedy="give a share from 0 to below 1")

@@ -1,0 +1,72 @@
+"""The policy contract: problem features → a distribution over placements that can be sampled, scored and learned."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from placewise.model.columns import Floats, Ints
+from placewise.placers.learned.features import Features
+from placewise.placers.learned.view import View
+
+Price = Callable[[Ints], Floats]
+"""Placements [K, n_ops] → seconds [K], NaN where one breaks a rule or fails."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rollout:
+    """K episodes: what was decided, and what it is worth.
+
+    `choices`: tensors [K, …] from which the policy can score its decisions again; plain data, so that it can be sent
+    between processes. `seconds` [K] is what each episode ended with. A policy that is rewarded on its way fills
+    `path` [K, D + 1]: the seconds before its first decision and after each.
+    """
+
+    choices: Mapping[str, Tensor]
+    seconds: Floats
+    path: Floats | None = None
+
+
+class Policy(nn.Module):
+    """A network over one view. Its parameters fit every view with the same `layout` of features and `n_devices`."""
+
+    view: View
+    features: Features
+
+    @abstractmethod
+    def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        """`count` episodes, drawn with `dice` alone (no gradients), each priced."""
+
+    @abstractmethod
+    def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Log p and entropy of every decision of every episode, both [K, D], with gradients; 0 where there was none."""
+
+    @abstractmethod
+    def greedy(self, price: Price) -> Ints:
+        """The placements [n, n_ops] that the policy itself thinks best, most likely first; without chance."""
+
+
+def draw(logits: Tensor, dice: torch.Generator) -> Tensor:
+    """One index per row of logits [..., n], by the Gumbel trick: no other source of chance than `dice`."""
+    noise = torch.rand(logits.shape, generator=dice).clamp_min(1e-20)
+    return (logits - torch.log(-torch.log(noise).clamp_min(1e-20))).argmax(dim=-1)
+
+
+def scored(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
+    """Log p of the index [...] chosen from each row of logits [..., n], and the entropy [...] of the row.
+
+    Logits may be −inf where a choice is barred.
+    """
+    every = torch.log_softmax(logits, dim=-1)
+    chosen = every.gather(-1, index.unsqueeze(-1)).squeeze(-1)
+    entropy = -(every.exp() * every.clamp_min(torch.finfo(every.dtype).min)).sum(dim=-1)
+    return chosen, entropy
+
+
+def masked(logits: Tensor, allowed: Tensor) -> Tensor:
+    """Logits with −inf where `allowed` is false."""
+    return logits.masked_fill(~allowed, -torch.inf)

@@ -1,0 +1,113 @@
+"""Pricing: what placements are worth to a policy that learns, and the best of them so far."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.problem import Problem
+from placewise.placers.base import Evaluate
+from placewise.placers.common.rules import broken
+from placewise.simulate import Evaluator
+from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.memory import resident_bytes
+
+REMEMBERED = 200_000
+"""Placements whose values are kept; then the oldest are forgotten."""
+DIGEST = 16
+
+
+class Pricing:
+    """Seconds [K] of placements [K, n_ops]: NaN where one breaks a rule or fails; what was seen is not priced again.
+
+    `evaluate` may be slow (a measurement): it is only asked for placements that keep the rules. `asked` counts
+    the placements handed in, `evaluations` those priced afresh; `best` [n_ops] is the best valid one, `value` its
+    seconds; `failure` says in words why the last one failed.
+    """
+
+    def __init__(self, problem: Problem, evaluate: Evaluate | None = None) -> None:
+        self.problem = problem
+        self.asked = self.evaluations = 0
+        self.best: Ints | None = None
+        self.value, self.failure = np.inf, ""
+        self._price = evaluate or Evaluator(problem)
+        self._seen: dict[bytes, float] = {}
+        self._roomy = always_fits(problem)
+
+    def __call__(self, placements: Ints) -> Floats:
+        rows = np.ascontiguousarray(placements, np.int32)
+        keys = [hashlib.blake2b(row.tobytes(), digest_size=DIGEST).digest() for row in rows]
+        fresh = {key: k for k, key in reversed(list(enumerate(keys))) if key not in self._seen}
+        chosen = sorted(fresh.values())
+        if chosen:
+            self._add([keys[k] for k in chosen], rows[chosen])
+        found = np.array([self._seen[key] for key in keys])
+        self.asked += len(rows)
+        while len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+        return found
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything that it remembers, as arrays: what `restore` takes."""
+        seen = np.frombuffer(b"".join(self._seen), np.uint8).reshape(-1, DIGEST)
+        best = np.full(self.problem.n_ops, -1, np.int32) if self.best is None else self.best
+        counts = np.array([self.asked, self.evaluations], np.int64)
+        values = np.array(list(self._seen.values()), np.float64)
+        return {"seen": seen, "values": values, "best": best, "value": np.array([self.value]), "counts": counts}
+
+    def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on where another left."""
+        keys = [row.tobytes() for row in np.asarray(state["seen"], np.uint8)]
+        self._seen = dict(zip(keys, state["values"].tolist(), strict=True))
+        self.asked, self.evaluations = state["counts"].tolist()
+        self.value = float(state["value"][0])
+        self.best = np.array(state["best"], np.int32) if np.isfinite(self.value) else None
+
+    def _add(self, keys: list[bytes], rows: Ints) -> None:
+        self.evaluations += len(rows)
+        seconds = np.full(len(rows), np.nan)
+        kept = np.array([self._keeps(row) for row in rows], np.bool_)
+        if kept.any():
+            seconds[kept] = self._price(rows[kept])
+            if not np.isfinite(seconds[kept]).all():
+                self.failure = getattr(self._price, "failure", "") or "the placement cannot run"
+        seconds[~np.isfinite(seconds)] = np.nan
+        self._seen.update(zip(keys, seconds.tolist(), strict=True))
+        if not np.isnan(seconds).all() and np.nanmin(seconds) < self.value:
+            self.best = rows[int(np.nanargmin(seconds))].copy()
+            self.value = float(np.nanmin(seconds))
+
+    def _keeps(self, device: Ints) -> bool:
+        problem = self.problem
+        if self._roomy:
+            why = "" if problem.allowed[np.arange(problem.n_ops), device].all() else broken(problem, device)
+        elif (resident_bytes(problem, device) > problem.capacity).any():
+            why = "it does not fit in memory"
+        else:
+            why = broken(problem, device)
+        self.failure = why or self.failure
+        return not why
+
+
+def always_fits(problem: Problem) -> bool:
+    """Whether every device could hold everything at once, so that no placement can break a limit of memory."""
+    if problem.constraints.shaped:
+        return False
+    graph = problem.graph
+    most = float(graph.ops.state_bytes.sum()) + float(storage_bytes(graph).sum())
+    if problem.objective.memory == "live":
+        most += 2.0 * float(graph.tensors.bytes.sum())
+    return bool((problem.capacity >= most).all())
+
+
+def alone(problem: Problem) -> Ints:
+    """The placements [D, n_ops] on one device each, of devices that may run everything and can hold it."""
+    able = np.flatnonzero(problem.allowed.all(axis=0))
+    rows = [np.full(problem.n_ops, d, np.int32) for d in able.tolist()]
+    fitting = [row for row in rows if not broken(problem, row)]
+    return np.array(fitting, np.int32).reshape(-1, problem.n_ops)

@@ -1,0 +1,217 @@
+"""Training: roll out, price, learn, again, until a budget ends; the best placement is never lost."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from placewise.model.columns import Ints
+from placewise.model.result import Reason
+from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.common.repair import repair
+from placewise.placers.learned.learning import Diverged, Learner, Lesson
+from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.policy import Policy
+from placewise.placers.learned.pricing import Pricing, alone
+
+GREEDY_EVERY = 10
+"""After so many updates the policy's own favourite is priced."""
+HOPELESS = 64
+"""Where none of so many measured placements could run, none will."""
+STALE = 200
+"""Without a limit of seconds: so many updates that bring nothing unseen end a budget of evaluations."""
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """A sign of life after an update: the best seconds so far, the lesson, what was asked and priced, time spent."""
+
+    number: int
+    best: float
+    lesson: Lesson
+    asked: int
+    evaluations: int
+    seconds: float
+
+
+@dataclass(slots=True, eq=False)
+class Trainer:
+    """One policy in training, in one process. `curve`: (evaluations, seconds, best) at every improvement."""
+
+    policy: Policy
+    options: LearningOptions
+    pricing: Pricing
+    seed: int = 0
+    measured: bool = False
+    curve: list[tuple[int, float, float]] = field(default_factory=list)
+    learner: Learner = field(init=False)
+    dice: torch.Generator = field(init=False)
+    began: float = field(init=False)
+    diverged: bool = False
+    _last_better: int = 0
+    _last_fresh: int = 0
+
+    def __post_init__(self) -> None:
+        self.learner = Learner(self.policy, self.options, math.nan)
+        self.dice = torch.Generator().manual_seed(self.seed)
+        self.began = time.monotonic()
+
+    def begin(self, starts: Ints | None = None) -> None:
+        """Price every device alone, and `starts` [n, n_ops]; the best single device sets the scale of rewards."""
+        problem = self.policy.view.problem
+        single = alone(problem)
+        found = self.pricing(single) if len(single) else np.zeros(0)
+        if starts is not None and len(starts):
+            self.pricing(starts)
+        if not np.isfinite(found).any() and self.pricing.best is None:
+            fitted = repair(problem, np.zeros(problem.n_ops, np.int32), seed=self.seed)
+            if fitted is not None:
+                self.pricing(fitted[None])
+        finite = found[np.isfinite(found)]
+        scale = float(finite.min()) if len(finite) else self.pricing.value
+        if not (math.isfinite(scale) and scale > 0):
+            fastest = np.where(problem.allowed, problem.costs.op_seconds, np.inf).min(axis=1)
+            scale = float(fastest[np.isfinite(fastest)].sum())
+        self.learner.scale = scale if scale > 0 else 1.0
+        self._note()
+
+    def run(self, budget: Budget, on_update: Callable[[Update], None] = lambda _: None) -> Reason:
+        """Train until the budget ends. Ctrl-C is the end of a budget."""
+        watch = Stopwatch(budget)
+        try:
+            with one_thread(self.policy):
+                while (reason := self._over(watch)) is None:
+                    on_update(self.update(watch))
+                self._greedy(budget)
+        except KeyboardInterrupt:
+            return Reason.INTERRUPTED
+        except Diverged:
+            self.diverged = True
+            return Reason.FINISHED
+        return reason
+
+    def update(self, watch: Stopwatch) -> Update:
+        """One update: episodes, priced and learned from. Raises Diverged."""
+        evaluations, left = self.pricing.evaluations, watch.budget.evaluations
+        count = self.options.samples if left is None else min(self.options.samples, left - evaluations)
+        rollout = self.policy.rollout(max(count, 1), self.dice, self.pricing)
+        lesson = self.learner.learn(rollout, self.progress(watch))
+        number = self.learner.updates
+        if self.pricing.evaluations > evaluations:
+            self._last_fresh = number
+        if number % GREEDY_EVERY == 0:
+            self._greedy(watch.budget)
+        self._note()
+        spent = time.monotonic() - self.began
+        return Update(number, self.pricing.value, lesson, self.pricing.asked, self.pricing.evaluations, spent)
+
+    def progress(self, watch: Stopwatch) -> float:
+        """How much of the budget is spent, from 0 to 1: of whichever limit is nearest."""
+        budget, shares = watch.budget, [0.0]
+        if math.isfinite(budget.seconds):
+            shares.append(watch.elapsed / budget.seconds if budget.seconds else 1.0)
+        if budget.evaluations is not None:
+            shares.append(self.pricing.evaluations / max(budget.evaluations, 1))
+        most = self.most_updates(budget)
+        if most is not None:
+            shares.append(self.learner.updates / max(most, 1))
+        return min(max(shares), 1.0)
+
+    def most_updates(self, budget: Budget) -> int | None:
+        """The updates that a budget allows; those of the options where it has no limit at all."""
+        if budget.iterations is not None:
+            return budget.iterations
+        unlimited = budget.evaluations is None and not math.isfinite(budget.seconds)
+        return self.options.updates if unlimited else None
+
+    def state(self) -> tuple[dict[str, Any], Arrays]:
+        """Everything that training goes on from: figures, and arrays."""
+        arrays: Arrays = {f"policy/{name}": value.numpy() for name, value in self.policy.state_dict().items()}
+        for number, slot in self.learner.optimizer.state_dict()["state"].items():
+            arrays |= {f"adam/{number}/{name}": value.numpy() for name, value in slot.items()}
+        arrays |= {f"pricing/{name}": value for name, value in self.pricing.state().items()}
+        arrays["dice"] = self.dice.get_state().numpy()
+        figures = {
+            "updates": self.learner.updates, "baseline": self.learner.baseline, "scale": self.learner.scale,
+            "curve": [list(step) for step in self.curve], "last_better": self._last_better,
+            "last_fresh": self._last_fresh,
+        }  # fmt: skip
+        return figures, arrays
+
+    def restore(self, figures: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Go on where `state` was taken."""
+        self.policy.load_state_dict(tensors(arrays, "policy/"))
+        state = self.learner.optimizer.state_dict()
+        slots: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in tensors(arrays, "adam/").items():
+            number, _, key = name.partition("/")
+            slots.setdefault(int(number), {})[key] = value
+        self.learner.optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+        self.pricing.restore(
+            {key.removeprefix("pricing/"): value for key, value in arrays.items() if "pricing/" in key}
+        )
+        self.dice.set_state(torch.from_numpy(np.array(arrays["dice"], np.uint8)))
+        self.learner.updates, self.learner.baseline = int(figures["updates"]), figures["baseline"]
+        self.learner.scale = float(figures["scale"])
+        self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
+        self._last_better, self._last_fresh = int(figures["last_better"]), int(figures["last_fresh"])
+
+    def _over(self, watch: Stopwatch) -> Reason | None:
+        budget, updates = watch.budget, self.learner.updates
+        if watch.out:
+            return Reason.TIME_LIMIT
+        most = self.most_updates(budget)
+        if most is not None and updates >= most:
+            return Reason.FINISHED
+        if budget.evaluations is not None and self.pricing.evaluations >= budget.evaluations:
+            return Reason.FINISHED
+        if self.measured and self.pricing.best is None and self.pricing.evaluations >= HOPELESS:
+            return Reason.FINISHED
+        if budget.evaluations is not None and updates - self._last_fresh >= STALE:
+            return Reason.FINISHED
+        if self.options.patience and updates - self._last_better >= self.options.patience:
+            return Reason.FINISHED
+        return None
+
+    def _greedy(self, budget: Budget) -> None:
+        left = None if budget.evaluations is None else budget.evaluations - self.pricing.evaluations
+        if left is None or left > 0:
+            favourites = self.policy.greedy(self.pricing)
+            self.pricing(favourites[:left])
+            self._note()
+
+    def _note(self) -> None:
+        if self.pricing.best is not None and (not self.curve or self.pricing.value < self.curve[-1][2]):
+            self.curve.append((self.pricing.evaluations, time.monotonic() - self.began, self.pricing.value))
+            self._last_better = self.learner.updates
+
+
+def tensors(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, torch.Tensor]:
+    """The arrays whose names begin with `prefix`, as tensors by the rest of their names."""
+    return {
+        name.removeprefix(prefix): torch.from_numpy(np.array(value))
+        for name, value in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
+@contextmanager
+def one_thread(policy: Policy) -> Iterator[None]:
+    """Torch on one thread while networks are small: more would wait for each other."""
+    before = torch.get_num_threads()
+    if policy.view.n < 5000:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

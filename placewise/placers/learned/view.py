@@ -1,0 +1,90 @@
+"""What a policy sees of a problem: units that move together, the graph between them, and their features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.coarsen.merging import sums
+from placewise.model.columns import Bools, Floats, Ints, distinct
+from placewise.model.problem import Problem
+from placewise.placers.common.holdings import may_run
+from placewise.simulate.contract import strong_components
+from placewise.simulate.ranks import mean_transfer_seconds
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class View:
+    """Units of ops, numbered by the mean place of their ops, and the distinct edges between different ones.
+
+    `unit` [n_ops]; `tail`, `head` [n_edges]; `flow` [n_edges], mean seconds to send what passes; `seconds`
+    [n_units, n_devices], Σ over ops, inf where `allowed` is false.
+    """
+
+    problem: Problem
+    unit: Ints
+    tail: Ints
+    head: Ints
+    flow: Floats
+    seconds: Floats
+    allowed: Bools
+
+    @property
+    def n(self) -> int:
+        return len(self.seconds)
+
+    @property
+    def n_devices(self) -> int:
+        return self.problem.n_devices
+
+    def placements(self, device: npt.NDArray[np.integer]) -> Ints:
+        """Devices of units [K, n_units] → placements [K, n_ops]."""
+        found: Ints = np.ascontiguousarray(device, np.int32)[:, self.unit]
+        return found
+
+
+def view_of(problem: Problem, label: npt.NDArray[np.integer]) -> View:
+    """The view of a problem by `label` [n_ops]: ops of one label, and of one colocation group, are one unit."""
+    unit = _by_place(_joined(problem.block, label))
+    n = int(unit.max(initial=-1)) + 1
+    tail, head, flow = _edges(problem, unit, n)
+    allowed = may_run(problem, unit, n)
+    columns = [sums(np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], 0.0), unit, n)
+               for d in range(problem.n_devices)]  # fmt: skip
+    seconds = np.where(allowed, np.stack(columns, axis=1).reshape(n, -1), np.inf)
+    return View(problem, unit, tail, head, flow, seconds, allowed)
+
+
+def _joined(block: Ints, label: npt.NDArray[np.integer]) -> Ints:
+    """The finest labels [n_ops] that part neither a block nor a label: components of the two together."""
+    group = (np.unique(label, return_inverse=True)[1] + int(block.max(initial=-1)) + 1).astype(np.int32)
+    tail, head = np.concatenate((block, group)), np.concatenate((group, block))
+    component, _ = strong_components(tail, head, int(group.max(initial=-1)) + 1)
+    return component[block]
+
+
+def _by_place(label: Ints) -> Ints:
+    """The same groups, numbered by the mean place of their ops."""
+    _, dense, count = np.unique(label, return_inverse=True, return_counts=True)
+    place = np.bincount(dense, weights=np.arange(len(label)), minlength=len(count)) / count
+    rank = np.empty(len(count), np.int32)
+    rank[np.lexsort((np.arange(len(count)), place))] = np.arange(len(count))
+    found: Ints = rank[dense]
+    return found
+
+
+def _edges(problem: Problem, unit: Ints, n: int) -> tuple[Ints, Ints, Floats]:
+    graph = problem.graph
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
+    maker = graph.tensors.producer[tensor]
+    made = maker >= 0
+    tail, head = unit[maker[made]].astype(np.int64), unit[graph.consumers[made]].astype(np.int64)
+    # A tensor that several ops of a unit read comes there once.
+    once = distinct((tensor[made] * max(n, 1) + head)[tail != head])
+    of, head = once // max(n, 1), once % max(n, 1)
+    key = unit[graph.tensors.producer[of]].astype(np.int64) * max(n, 1) + head
+    pairs = distinct(key)
+    flow = sums(mean_transfer_seconds(problem)[of], np.searchsorted(pairs, key), len(pairs))
+    return (pairs // max(n, 1)).astype(np.int32), (pairs % max(n, 1)).astype(np.int32), flow
