@@ -67,7 +67,7 @@ class Learner:
             self.optimizer.zero_grad(set_to_none=True)
             torch.autograd.backward(loss)
             norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), options.clip_norm))
-            lesson = Lesson(lesson.reward, lesson.baseline, lesson.entropy, norm, float(loss))
+            lesson = Lesson(lesson.reward, lesson.baseline, lesson.entropy, norm, float(loss.detach()))
             if not (math.isfinite(lesson.loss) and math.isfinite(norm)):
                 raise Diverged
             self.optimizer.step()

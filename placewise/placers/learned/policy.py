@@ -52,8 +52,8 @@ class Policy(nn.Module):
 
 def draw(logits: Tensor, dice: torch.Generator) -> Tensor:
     """One index per row of logits [..., n], by the Gumbel trick: no other source of chance than `dice`."""
-    noise = torch.rand(logits.shape, generator=dice).clamp_min(1e-20)
-    return (logits - torch.log(-torch.log(noise).clamp_min(1e-20))).argmax(dim=-1)
+    waits = (-torch.log(torch.rand(logits.shape, generator=dice))).clamp_min(1e-20)
+    return (logits - torch.log(waits)).argmax(dim=-1)
 
 
 def scored(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
