@@ -7,7 +7,7 @@ import signal
 import time
 
 from placewise.errors import InputError
-from placewise.runtimes.process.arena import Arena
+from placewise.processes.arena import Arena
 
 
 class Server:

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from placewise.catalog import read_cluster
 from placewise.cli.app import app
 from placewise.errors import InputError, RunError
+from placewise.processes.arena import Arena
+from placewise.processes.worker import Worker, allowed_cores
 from placewise.runtimes.binding import Place, bind
-from placewise.runtimes.process.arena import Arena
-from placewise.runtimes.process.worker import Worker, allowed_cores
 from placewise.runtimes.profiling.memory import BOARD, MemoryServer
 from placewise.studies import hops
 from placewise.studies import links as module

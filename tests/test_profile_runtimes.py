@@ -17,7 +17,7 @@ from placewise.cli.app import app
 from placewise.errors import InputError, RunError
 from placewise.files.profile_file import load_profile, save_profile
 from placewise.model.cluster import Cluster, Device, Link
-from placewise.runtimes.process.worker import allowed_cores
+from placewise.processes.worker import allowed_cores
 from placewise.studies import profile as module
 from placewise.studies.profile import Profiling, profile
 from placewise.studies.remembered import Shelf, contexts

@@ -11,12 +11,12 @@ import pytest
 from placewise.building import build
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
+from placewise.processes.worker import allowed_cores
 from placewise.runtimes.base import Realised
 from placewise.runtimes.binding import bind, physical
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs, load_inputs
 from placewise.runtimes.measure import Measurement, Protocol, check, measure
-from placewise.runtimes.process.worker import allowed_cores
 from placewise.wishes import Wishes
 
 CORES = allowed_cores()

@@ -22,6 +22,8 @@ from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
+from placewise.processes.scratch import scratch
+from placewise.processes.worker import allowed_cores
 from placewise.readers.onnx import read_onnx
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
@@ -29,8 +31,6 @@ from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check, fresh_of
 from placewise.runtimes.onnxruntime import packing
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
-from placewise.runtimes.process.scratch import scratch
-from placewise.runtimes.process.worker import allowed_cores
 from placewise.wishes import Wishes
 
 pytest.importorskip("onnxruntime")

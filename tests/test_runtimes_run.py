@@ -12,7 +12,7 @@ from onnx_branches import branching, modelled, written
 
 import placewise as pw
 from placewise.errors import InputError, RunError
-from placewise.runtimes.process.worker import allowed_cores
+from placewise.processes.worker import allowed_cores
 
 pytest.importorskip("onnxruntime")
 CORE = allowed_cores()[0]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
-from placewise.runtimes.process.worker import allowed_cores
+from placewise.processes.worker import allowed_cores
 
 _CUDA = re.compile(r"(?:cuda|gpu)[:.]?(\d+)?", re.IGNORECASE)
 _PROCESSOR = ("cpu", "core")

@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 from placewise.building import build
 from placewise.model.cluster import Cluster
 from placewise.model.placement import Placement
+from placewise.processes.scratch import scratch
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime
-from placewise.runtimes.process.scratch import scratch
 
 CHAIN = 24
 """Ops of a chain, on the two devices in turns."""

@@ -14,10 +14,10 @@ import numpy as np
 from placewise.catalog.parts import noted
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster, Device, Link
+from placewise.processes.arena import Arena
+from placewise.processes.scratch import scratch
+from placewise.processes.worker import Worker
 from placewise.runtimes.binding import Place
-from placewise.runtimes.process.arena import Arena
-from placewise.runtimes.process.scratch import scratch
-from placewise.runtimes.process.worker import Worker
 from placewise.runtimes.profiling.memory import BOARD
 from placewise.runtimes.profiling.window import Window
 from placewise.studies.hops import chain, hops

@@ -21,9 +21,9 @@ from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Source
 from placewise.model.problem import Problem
+from placewise.processes.worker import Worker
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.inputs import Arrays, fresh_inputs
-from placewise.runtimes.process.worker import Worker
 from placewise.runtimes.profiling.registry import installed, profiler
 from placewise.runtimes.profiling.window import Measured, Window
 from placewise.runtimes.registry import default_for

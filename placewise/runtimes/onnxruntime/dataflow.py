@@ -15,12 +15,12 @@ import numpy.typing as npt
 from placewise.errors import ClusterError, InputError
 from placewise.model.columns import Longs
 from placewise.model.graph import Graph
+from placewise.processes.arena import Arena
+from placewise.processes.worker import START, Worker, answers
 from placewise.runtimes.base import Realised
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.onnxruntime.crew import Crew
 from placewise.runtimes.onnxruntime.wiring import CELL, GO, RUNNING, Region, Role, board_of, laid_out
-from placewise.runtimes.process.arena import Arena
-from placewise.runtimes.process.worker import START, Worker, answers
 
 _SERVER = "placewise.runtimes.onnxruntime.server:Server"
 _GLANCE, _NANO = 5e-5, 1e-9

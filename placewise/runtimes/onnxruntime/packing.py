@@ -8,9 +8,9 @@ from dataclasses import replace
 
 import onnx
 
+from placewise.processes.scratch import scratch
 from placewise.readers.onnx.parts import Part
 from placewise.runtimes.onnxruntime.wiring import Work
-from placewise.runtimes.process.scratch import scratch
 
 LARGEST = 1 << 30
 """Bytes of weights that still travel inside a model; a message of protobuf may have 2 GiB."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.errors import RunError
+from placewise.processes.arena import Arena
 from placewise.runtimes.onnxruntime.sessions import Opened, before_others, lacking, open_session, share_threads, trim
 from placewise.runtimes.onnxruntime.wiring import (
     CELL,
@@ -25,7 +26,6 @@ from placewise.runtimes.onnxruntime.wiring import (
     board_of,
     is_past,
 )  # fmt: skip
-from placewise.runtimes.process.arena import Arena
 
 Slots = tuple[int, int, int]
 """Which copy of inputs, of inner tensors and of outputs a sample uses."""

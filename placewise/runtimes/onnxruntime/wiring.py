@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
-from placewise.runtimes.process.arena import Arena, aligned
+from placewise.processes.arena import Arena, aligned
 
 CELL = 8
 """Whole numbers of 8 bytes from one cell of the board to the next: a cache line."""

@@ -16,6 +16,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.worker import Worker
 from placewise.readers.openvino.counterparts import affinities, counterparts, open_cut
 from placewise.readers.openvino.live import FORMATS, Listing, input_shapes
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
@@ -23,7 +24,6 @@ from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.openvino.devices import Logical, cores_of, logical_devices
 from placewise.runtimes.openvino.kernels import Attributed, attributed
 from placewise.runtimes.openvino.server import Split
-from placewise.runtimes.process.worker import Worker
 
 _SERVER = "placewise.runtimes.openvino.server:Server"
 _OPTIONS: Mapping[str, tuple[str, ...]] = {"affinity": ("placement", "automatic"), "perf_count": ("no", "yes")}

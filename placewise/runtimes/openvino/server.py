@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.errors import RunError
+from placewise.processes.scratch import scratch
 from placewise.readers.openvino.live import Listing, Shapes, input_names, library, open_live, output_names, reason
 from placewise.runtimes.inputs import Arrays, numpy_dtype
 from placewise.runtimes.openvino.devices import Logical
 from placewise.runtimes.openvino.dot import code, ops_in, read_split
-from placewise.runtimes.process.scratch import scratch
 
 T = TypeVar("T")
 _DRAW = "OPENVINO_HETERO_VISUALIZE"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from placewise.errors import RunError
-from placewise.runtimes.process.arena import Arena
+from placewise.processes.arena import Arena
 from placewise.runtimes.profiling.window import Window, in_turns
 
 SEEN, TURN, DONE = 0, 8, 16

@@ -14,12 +14,12 @@ from onnx import TensorProto, helper
 from placewise.costing.measured.content import events
 from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.errors import RunError
+from placewise.processes.scratch import scratch
 from placewise.readers.onnx.names import op_names
 from placewise.readers.onnx.whole import load_whole
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.onnxruntime.crew import asked_of, threads_of
-from placewise.runtimes.process.scratch import scratch
 from placewise.runtimes.profiling.window import Measured, Window, in_turns
 
 LARGEST = 1 << 31

@@ -7,8 +7,8 @@ from typing import Any
 
 from placewise.errors import InputError, MissingExtraError
 from placewise.model.graph import Graph, Source
+from placewise.processes.worker import Worker
 from placewise.runtimes.binding import Place
-from placewise.runtimes.process.worker import Worker
 
 _ROOM = "placewise.runtimes.profiling"
 _SERVED = {

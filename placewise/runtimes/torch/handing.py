@@ -11,8 +11,8 @@ from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
+from placewise.processes.scratch import Scratch
 from placewise.runtimes.base import Job
-from placewise.runtimes.process.scratch import Scratch
 from placewise.runtimes.torch.handed import Handed
 from placewise.simulate import judge
 from placewise.transform.fold import fold

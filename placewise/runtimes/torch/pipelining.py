@@ -11,10 +11,10 @@ import numpy.typing as npt
 from placewise.errors import RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.processes.scratch import Scratch
+from placewise.processes.worker import Worker
 from placewise.runtimes.base import Job, Prepared, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
-from placewise.runtimes.process.scratch import Scratch
-from placewise.runtimes.process.worker import Worker
 from placewise.runtimes.torch.handed import Handed
 from placewise.runtimes.torch.handing import Program
 from placewise.runtimes.torch.runtime import FORMATS, device_of, realised_of, require_torch

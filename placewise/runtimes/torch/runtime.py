@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.errors import InputError, MissingExtraError
+from placewise.processes.worker import Worker
 from placewise.runtimes.base import Job, Prepared, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.process.worker import Worker
 from placewise.runtimes.torch.handed import LanePlace
 from placewise.runtimes.torch.handing import Program, nodes_of
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from placewise.errors import RunError
-from placewise.runtimes.process.arena import Arena
-from placewise.runtimes.process.worker import Worker, allowed_cores
+from placewise.processes.arena import Arena
+from placewise.processes.worker import Worker, allowed_cores
 
 SERVER = "runtime_servers:Server"
 
@@ -123,7 +123,7 @@ def test_no_worker_outlives_its_parent(by, busy):
     code = f"""
 import signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from placewise.runtimes.process.worker import Worker
+from placewise.processes.worker import Worker
 it = Worker({SERVER!r}, name="cpu:0")
 print(it.pid, flush=True)
 it.ask("hang") if {busy} else __import__("time").sleep(1000)

@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from placewise.errors import InputError, PlacewiseError, RunError
-from placewise.runtimes.process.scratch import sweep
+from placewise.processes.scratch import sweep
 
 START, ANSWER, GRACE = 120.0, 300.0, 2.0
 """Seconds to start, to answer, and to end by itself."""
 LAST_WORDS = 4096
 """Bytes of standard error that a failure looks into."""
-_CHILD = "placewise.runtimes.process.child"
+_CHILD = "placewise.processes.child"
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "TBB_NUM_THREADS")
 
 
@@ -168,7 +168,7 @@ def _command(link: int, alive: int, cores: Sequence[int], memory: float) -> list
 
 def _environment(threads: int, more: Mapping[str, str] | None) -> dict[str, str]:
     """That of this process, the package where it is now on the path, and as many threads as there are cores."""
-    root = str(Path(__file__).resolve().parents[3])
+    root = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join([root, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     own = dict.fromkeys(_THREADS, str(threads)) if threads else {}
     return {**os.environ, **own, "PYTHONPATH": path, **(more or {})}

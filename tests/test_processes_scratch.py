@@ -9,10 +9,10 @@ import tempfile
 
 import pytest
 
-from placewise.runtimes.process.scratch import scratch, sweep
+from placewise.processes.scratch import scratch, sweep
 
 pytest.importorskip("fcntl")
-MAKER = "from placewise.runtimes.process.scratch import Scratch; s = Scratch(); print(s.path, flush=True); input()"
+MAKER = "from placewise.processes.scratch import Scratch; s = Scratch(); print(s.path, flush=True); input()"
 
 
 @pytest.fixture(autouse=True)
