@@ -1,8 +1,8 @@
 """What policies know of every unit, as columns in named sections: the one place where features are made.
 
 Sections, and where they are from: `kind` (mean one-hot of op kinds), `shape` (log dims of outputs), `in_degree`,
-`out_degree` (one-hot), `fractal` (fractal dimension) and `position` (sines of the topological index): Duan et al.,
-NeurIPS 2024; `seconds` (log time on each device), `sent` (log time to send the outputs), `weights` (share of the
+`out_degree` (one-hot), `fractal` (fractal dimension), `position` (sines of the topological index) and `place` (the
+index itself, as a share): Duan et al., NeurIPS 2024; `seconds` (log time on each device), `sent` (log time to send the outputs), `weights` (share of the
 smallest memory), `levels` (longest paths from the start and to the end, of the critical path): list scheduling, and
 Doppler (arXiv 2505.23131).
 """
@@ -200,6 +200,7 @@ _SECTIONS: dict[str, Callable[[View], Floats]] = {
     "out_degree": lambda view: _degrees(view.tail, view.n),
     "fractal": _fractals,
     "position": _positions,
+    "place": lambda view: np.arange(view.n) / max(view.n - 1, 1),
     "seconds": _seconds,
     "sent": _sent,
     "weights": _weights,

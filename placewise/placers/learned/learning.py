@@ -46,12 +46,12 @@ class Learner:
     def learn(self, rollout: Rollout, progress: float = 0.0) -> Lesson:
         """One update: a step of REINFORCE, or `epochs` steps of PPO. `progress`: how much of the budget is spent.
 
-        Raises Diverged, with the parameters as they were before.
+        Raises Diverged, with the parameters as they were before; Ctrl-C leaves them so too.
         """
         before = {name: value.clone() for name, value in self.policy.state_dict().items()}
         try:
             return self._learn(rollout, progress)
-        except Diverged:
+        except (Diverged, KeyboardInterrupt):
             self.policy.load_state_dict(before)
             raise
 
@@ -96,7 +96,8 @@ class Learner:
         base = self._baseline(reward)
         advantage = torch.from_numpy(self._advantages(rollout, kept, base)).to(log_prob.dtype)
         advantage = advantage[:, None] if advantage.ndim == 1 else advantage
-        weight = torch.from_numpy(kept.astype(np.float32))[:, None] / max(int(kept.sum()), 1)
+        share = kept if rollout.weight is None else kept * rollout.weight
+        weight = torch.from_numpy(share.astype(np.float32))[:, None] / max(float(share.sum()), 1e-9)
         if options.algorithm == "ppo":
             ratio = torch.exp(log_prob - (log_prob.detach() if old is None else old))
             cut = ratio.clamp(1 - options.clip, 1 + options.clip)

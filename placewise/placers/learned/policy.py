@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -23,19 +24,25 @@ class Rollout:
 
     `choices`: tensors [K, …] from which the policy can score its decisions again; plain data, so that it can be sent
     between processes. `seconds` [K] is what each episode ended with. A policy that is rewarded on its way fills
-    `path` [K, D + 1]: the seconds before its first decision and after each.
+    `path` [K, D + 1]: the seconds before its first decision and after each. `weight` [K], where given, is how much
+    each episode counts for in an update.
     """
 
     choices: Mapping[str, Tensor]
     seconds: Floats
     path: Floats | None = None
+    weight: Floats | None = None
 
 
 class Policy(nn.Module):
-    """A network over one view. Its parameters fit every view with the same `layout` of features and `n_devices`."""
+    """A network over one view. Its parameters fit every view with the same `layout` of features and `n_devices`.
+
+    `any_devices` says that they mean the same whatever the devices are called, and however many there are.
+    """
 
     view: View
     features: Features
+    any_devices: ClassVar[bool] = False
 
     @abstractmethod
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
