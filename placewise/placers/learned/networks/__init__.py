@@ -1,0 +1,1 @@
+"""The networks of policies: what needs torch."""

@@ -1,0 +1,193 @@
+"""The network of HSDAG: encoder, edge scores, graph parsing, devices of groups (Duan et al., NeurIPS 2024, section 2).
+
+A state is an embedding Z of every unit. Parsing it gives groups; each group's embedding is the mean of its members',
+weighed by the score of the edge that each kept, so that what is learned of devices also reaches the scores. The next
+state is Z plus the embedding of every unit's group: states do not depend on what was drawn, so that several placements
+may be drawn from each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+from torch_geometric.nn import GCNConv
+
+from placewise.model.columns import Ints
+from placewise.model.problem import Problem
+from placewise.placers.learned.features import Features, features_of
+from placewise.placers.learned.hsdag import HsdagOptions
+from placewise.placers.learned.parsing import best_edges, by_first, edges_between, groups_of
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, masked, scored
+from placewise.placers.learned.units import chains
+from placewise.placers.learned.view import View, view_of
+
+Numbers = npt.NDArray[np.int64]
+LARGEST_SEED = (1 << 62) - 1
+
+
+class Step(NamedTuple):
+    """A state's groups: the edges that nodes kept [rounds, n], the group of each node [n], logits [groups, devices]."""
+
+    kept: Numbers
+    group: Tensor
+    logits: Tensor
+
+
+def policy_of(problem: Problem, options: HsdagOptions, seed: int) -> HsdagPolicy:
+    """An untrained policy for a problem."""
+    view = view_of(problem, chains(problem) if options.chains else np.arange(problem.n_ops))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return HsdagPolicy(view, features_of(view, options.sections), options)
+
+
+class HsdagPolicy(Policy):
+    """Decisions are the devices of groups. Rows of a rollout stand in the order of its steps, and stay together."""
+
+    x: Tensor
+    edges: Tensor
+    allowed: Tensor
+
+    def __init__(self, view: View, features: Features, options: HsdagOptions) -> None:
+        super().__init__()
+        self.view, self.features, self.options = view, features, options
+        tail, head = _candidates(view, alone=options.alone)
+        self.tail, self.head, self.n_edges = tail, head, len(tail) - (view.n if options.alone else 0)
+        both = np.stack((np.concatenate((view.tail, view.head)), np.concatenate((view.head, view.tail))))
+        for name, value in {"x": features.matrix, "edges": both.astype(np.int64), "allowed": view.allowed}.items():
+            self.register_buffer(name, torch.from_numpy(np.array(value)), persistent=False)
+        width = options.hidden
+        self.enter = _perceptron(features.width, width, width)
+        layers = 2 if options.encoder == "gcn" else 0
+        self.encoder = nn.ModuleList(GCNConv(width, width, cached=True) for _ in range(layers))
+        self.affinity = _perceptron(width, width, 1)
+        self.among = GCNConv(width, width)
+        self.choose = _perceptron(width, width, view.n_devices)
+
+    def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        """`count` placements, drawn evenly from the states of one walk."""
+        steps = min(self.options.steps, count)
+        seed = int(torch.randint(LARGEST_SEED, (), generator=dice))
+        which = np.arange(count) * steps // count
+        rows, kept = [], []
+        with torch.no_grad():
+            for number, step in enumerate(self._walk(steps, seed=seed)):
+                here = int((which == number).sum())
+                rows.append(draw(step.logits.expand(here, -1, -1), dice)[:, step.group])
+                kept.append(torch.from_numpy(step.kept).expand(here, -1, -1))
+        device = torch.cat(rows)
+        choices = {
+            "device": device, "kept": torch.cat(kept), "step": torch.from_numpy(which),
+            "seed": torch.full((count,), seed),
+        }  # fmt: skip
+        return Rollout(choices, price(self.view.placements(device.numpy())), weight=self.options.discount**which)
+
+    def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Log p and entropy [K, most groups], in the groups that were parsed when the rollout was drawn."""
+        step, device = choices["step"].numpy(), choices["device"]
+        first = np.unique(step, return_index=True)[1]
+        parses = choices["kept"][torch.from_numpy(first)].numpy()
+        found = []
+        for number, state in enumerate(self._walk(len(first), seed=int(choices["seed"][0]), parses=parses)):
+            rows = torch.from_numpy(np.flatnonzero(step == number))
+            leaders = torch.from_numpy(np.unique(state.group.numpy(), return_index=True)[1])
+            chosen = device[rows][:, leaders]
+            found.append(scored(state.logits.expand(len(rows), -1, -1), chosen))
+        width = max(log_prob.shape[1] for log_prob, _ in found)
+        wide = [[nn.functional.pad(part, (0, width - part.shape[1])) for part in parts] for parts in found]
+        return torch.cat([parts[0] for parts in wide]), torch.cat([parts[1] for parts in wide])
+
+    def greedy(self, price: Price) -> Ints:
+        """The likeliest placement of every state, the likeliest of them first."""
+        with torch.no_grad():
+            found = []
+            for step in self._walk(self.options.steps):
+                best = torch.log_softmax(step.logits, dim=-1).max(dim=-1)
+                found.append((float(best.values.sum()), best.indices[step.group].numpy()))
+        found.sort(key=lambda pair: -pair[0])
+        return self.view.placements(np.stack([row for _, row in found]))
+
+    def _walk(self, steps: int, *, seed: int | None = None, parses: Numbers | None = None) -> Iterator[Step]:
+        """The states of an update; parsed again as in `parses` [steps, rounds, n] where given. No seed: no dropout."""
+        z = self._encoded(seed)
+        for number in range(steps):
+            step, grouped = self._step(z, None if parses is None else parses[number])
+            yield step
+            z = z + grouped[step.group]
+
+    def _encoded(self, seed: int | None) -> Tensor:
+        """Z [n, hidden]."""
+        z: Tensor = self.enter(self.x)
+        for layer in self.encoder:
+            z = layer(z, self.edges).relu()
+        if seed is None or not self.options.dropout:
+            return z
+        keep = 1 - self.options.dropout
+        noise = torch.rand(z.shape, generator=torch.Generator().manual_seed(seed))
+        return z * (noise < keep) / keep
+
+    def _step(self, z: Tensor, parse: Numbers | None) -> tuple[Step, Tensor]:
+        """One state's groups, and their embeddings [groups, hidden]."""
+        group, members, rows = np.arange(self.view.n), z, []
+        for number in range(self.options.rounds):
+            edge = self._open(group, first=number == 0)
+            one, other = group[self.tail[edge]], group[self.head[edge]]
+            score = self.affinity(members[one] * members[other]).squeeze(-1).sigmoid()
+            n = len(members)
+            if parse is None:
+                best = best_edges(one, other, score.detach().numpy(), n)
+                kept = np.where(best >= 0, edge[best], -1) if len(edge) else best
+            else:
+                kept = parse[number][np.unique(group, return_index=True)[1]]
+                best = np.where(kept >= 0, np.searchsorted(edge, kept), -1)
+            rows.append(kept[group])
+            joined = groups_of(one, other, best, n)
+            members = _pooled(members, score, best, joined)
+            group = joined[group]
+        group = by_first(group)
+        logits = self.choose(self.among(members, self._between(group)).relu())
+        here = torch.from_numpy(group)
+        leaders = torch.from_numpy(np.unique(group, return_index=True)[1])
+        return Step(np.stack(rows), here, masked(logits, self.allowed[leaders])), members
+
+    def _open(self, group: Numbers, *, first: bool) -> Numbers:
+        """The edges that nodes may keep, ascending: those between groups, and each group's own where it may be alone."""
+        if first:
+            return np.arange(len(self.tail))
+        between = edges_between(group, self.tail[: self.n_edges], self.head[: self.n_edges])
+        own = self.n_edges + np.unique(group, return_index=True)[1] if self.options.alone else np.zeros(0, np.int64)
+        return np.concatenate((between, np.sort(own)))
+
+    def _between(self, group: Numbers) -> Tensor:
+        """The edges among groups, both ways [2, …]."""
+        edge = edges_between(group, self.view.tail, self.view.head)
+        one, other = group[self.view.tail[edge]], group[self.view.head[edge]]
+        return torch.from_numpy(np.stack((np.concatenate((one, other)), np.concatenate((other, one)))).astype(np.int64))
+
+
+def _candidates(view: View, *, alone: bool) -> tuple[Numbers, Numbers]:
+    """Edges between units of equal rights, so that no group loses a device; and one from every unit to itself."""
+    same = (view.allowed[view.tail] == view.allowed[view.head]).all(axis=1)
+    own = np.arange(view.n if alone else 0)
+    return np.concatenate((view.tail[same], own)).astype(np.int64), np.concatenate((view.head[same], own)).astype(
+        np.int64
+    )
+
+
+def _pooled(z: Tensor, score: Tensor, best: Numbers, group: Ints) -> Tensor:
+    """The mean embedding of every group, members weighed by the score of the edge that they kept (1: none)."""
+    place = torch.from_numpy(np.maximum(best, 0))
+    gate = torch.ones(len(z)) if not len(score) else torch.where(torch.from_numpy(best >= 0), score[place], 1.0)
+    index = torch.from_numpy(group.astype(np.int64))
+    n = int(group.max(initial=-1)) + 1
+    total = torch.zeros(n, z.shape[1]).index_add(0, index, z * gate[:, None])
+    return total / torch.bincount(index, minlength=n)[:, None]
+
+
+def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, outputs))

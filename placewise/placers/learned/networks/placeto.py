@@ -1,0 +1,207 @@
+"""The network of Placeto: an embedding of a graph as it is placed now, and a score of every device for one unit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from placewise.coarsen.hierarchy import hierarchy
+from placewise.model.columns import Ints
+from placewise.model.problem import Problem
+from placewise.placers.learned.features import Features, features_of
+from placewise.placers.learned.networks.walk import GROUPS, Walk, walk_of
+from placewise.placers.learned.placeto import PlacetoOptions
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, masked, scored
+from placewise.placers.learned.units import chains, colocation
+from placewise.placers.learned.view import View, view_of
+
+SECTIONS = ("sent", "weights", "levels")
+STATE = 5
+"""Of a unit in its state: its cost where it is, the load there, whether it was moved, is current, and the way."""
+SCORED = 6
+"""Of a unit on a device: its cost and what that is above the least, what would come and go, the load, whether it
+is there now."""
+CHUNK = 1 << 22
+"""Numbers of embeddings that one piece of a batch may have; where there are more pieces, each is computed again for
+its gradient, so that memory stays bounded."""
+
+
+class Embedding(nn.Module):
+    """Messages along the edges, both ways, `rounds` times with the same weights: [n, B, 2 hidden]."""
+
+    def __init__(self, known: int, hidden: int, rounds: int) -> None:
+        super().__init__()
+        self.rounds = rounds
+        self.unit = nn.Sequential(nn.Linear(known + STATE, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+        self.message, self.edge = nn.Linear(hidden, hidden), nn.Linear(2, hidden, bias=False)
+        self.heard = nn.Sequential(nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+
+    def forward(self, walk: Walk, state: Tensor, device: Tensor) -> Tensor:
+        """`state` [2n, B, known + STATE] of nodes, `device` [n, B]."""
+        own = self.unit(state)
+        cut = (device[walk.source % walk.n] != device[walk.target % walk.n]).to(own.dtype)
+        edge = self.edge(torch.stack((cut, cut * walk.sent[:, None]), dim=-1))
+        hears = (walk.mean * 0 + 1).index_fill(0, walk.target, 0.0)
+        found = own
+        for _ in range(self.rounds):
+            message = functional.relu(self.message(found)[walk.source] + edge)
+            sums = torch.zeros_like(own).index_add(0, walk.target, message)
+            found = own + self.heard(sums * walk.mean[:, None, None]) * (1 - hears)[:, None, None]
+        return torch.cat((found[: walk.n], found[walk.n :]), dim=-1)
+
+
+class Placeto(Policy):
+    """Units are moved one after the other. Its parameters fit any graph and any number of devices.
+
+    An embedding [2 hidden] of every unit is made from what is known of it, where it is and whether it was moved, and
+    of its neighbours. A device is scored for the unit whose turn it is by the embedding of that, by those of the units
+    that lead to it, follow from it and are parallel to it (their mean, and what of it is on the device), and by what
+    the unit would cost there.
+    """
+
+    def __init__(self, view: View, features: Features, options: PlacetoOptions) -> None:
+        super().__init__()
+        self.view, self.features, self.options = view, features, options
+        self.walk = walk_of(view, features)
+        hidden, wide = options.hidden, 2 * options.hidden
+        self.embedding = Embedding(features.width, hidden, options.rounds)
+        self.pooled = nn.Linear(wide, hidden)
+        self.common = nn.Linear(wide + GROUPS * hidden, wide)
+        self.apart = nn.Linear(SCORED + GROUPS * (hidden + 1), wide, bias=False)
+        self.score = nn.Sequential(nn.ReLU(), nn.Linear(wide, wide), nn.ReLU(), nn.Linear(wide, 1))
+
+    def logits(self, device: Tensor, step: Tensor) -> Tensor:
+        """Scores [B, D] of the devices for the unit of each `step` [B], units being on `device` [B, n]."""
+        walk = self.walk
+        unit, row = walk.order[step], torch.arange(len(step))
+        on = functional.one_hot(device, walk.n_devices).to(walk.share.dtype)
+        share = (on * walk.share).sum(dim=-1)
+        load = torch.einsum("bnd,bn->bd", on, share)
+        found = self.embedding(walk, self._state(device, step, unit, load), device.T)
+        own = found[unit, row]
+        group = walk.group[unit]
+        there = (group[:, :, None] * on.transpose(1, 2)[:, None]).flatten(1, 2)
+        mates = torch.cat((functional.relu(self.pooled(found)).transpose(0, 1), share[:, :, None]), dim=-1)
+        pools = (there @ mates).unflatten(1, (GROUPS, -1))
+        if not self.options.pooled:
+            pools = pools * 0.0
+        means = pools[..., :-1] / group.sum(dim=-1).clamp_min(1.0)[:, :, None, None]
+        common = self.common(torch.cat((own, means.sum(dim=2).flatten(1)), dim=-1))
+        costs = self._costs(device, unit, on, load)
+        apart = torch.cat((costs, means.transpose(1, 2).flatten(2), pools[..., -1].transpose(1, 2)), dim=-1)
+        scores = self.score(common[:, None] + self.apart(apart)).squeeze(-1)
+        return masked(scores, walk.allowed[unit])
+
+    def _state(self, device: Tensor, step: Tensor, unit: Tensor, load: Tensor) -> Tensor:
+        """What nodes [2n, B, known + STATE] are in their state."""
+        walk, count = self.walk, len(step)
+        every = torch.arange(walk.n)[:, None]
+        cost = walk.cost.gather(1, device.T)
+        there = load.gather(1, device).T
+        moved, current = (walk.turn[:, None] < step).to(cost.dtype), (every == unit).to(cost.dtype)
+        known = walk.known[:, None].expand(-1, count, -1)
+        way = torch.ones_like(cost)
+        seen = [torch.cat((known, torch.stack((cost, there, moved, current, sign * way), -1)), -1) for sign in (1, -1)]
+        return torch.cat(seen)
+
+    def _costs(self, device: Tensor, unit: Tensor, on: Tensor, load: Tensor) -> Tensor:
+        """[B, D, SCORED] of the unit on each device, all the others where they are."""
+        walk = self.walk
+        cost, here = walk.cost[unit], on[torch.arange(len(unit)), unit]
+        comes = torch.einsum("bn,bnd->bd", walk.flow[0][unit], on) @ walk.pace
+        goes = torch.einsum("bn,bnd->bd", walk.flow[1][unit], on) @ walk.pace.T
+        least = cost.masked_fill(~walk.allowed[unit], torch.inf).amin(dim=-1, keepdim=True)
+        others = load - here * walk.share[unit]
+        return torch.stack((cost, cost - least, torch.log1p(comes), torch.log1p(goes), others, here), dim=-1)
+
+    @torch.no_grad()
+    def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        device = start = self._starts(count, dice, price)
+        path = [self._priced(device, price)]
+        for step in range(len(self.walk.order)):
+            drawn = draw(self.logits(device, torch.full((count,), step)), dice)
+            device = device.index_copy(1, self.walk.order[step : step + 1], drawn[:, None])
+            if self.options.rewarded == "moves":
+                path.append(self._priced(device, price))
+        choices = {"start": start, "moved": device[:, self.walk.order]}
+        if self.options.rewarded == "end":
+            return Rollout(choices, self._priced(device, price))
+        return Rollout(choices, path[-1], np.stack(path, axis=1))
+
+    def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        start, moved = choices["start"], choices["moved"]
+        count, steps = moved.shape
+        end = start.index_copy(1, self.walk.order, moved)
+        size = max(1, CHUNK // (2 * self.walk.n * self.options.hidden * max(self.options.rounds, 1)))
+        pieces = torch.arange(count * steps).split(size)
+        found = [self._piece(start, end, moved, piece, again=len(pieces) > 1) for piece in pieces]
+        log_prob, entropy = (torch.cat(parts).view(count, steps) for parts in zip(*found, strict=True))
+        return log_prob, entropy
+
+    def _piece(self, start: Tensor, end: Tensor, moved: Tensor, piece: Tensor, *, again: bool) -> tuple[Tensor, Tensor]:
+        """Log p and entropy of some decisions, numbered by episode and step."""
+        episode, step = piece // moved.shape[1], piece % moved.shape[1]
+        device = torch.where(self.walk.turn < step[:, None], end[episode], start[episode])
+        logits = checkpoint(self.logits, device, step, use_reentrant=False) if again else self.logits(device, step)
+        return scored(logits, moved[episode, step])
+
+    @torch.no_grad()
+    def greedy(self, price: Price) -> Ints:
+        """Where the likeliest moves lead to, from the starts of episodes that need no chance."""
+        device = torch.cat((self._single(), self._best(price)))
+        for step in range(len(self.walk.order)):
+            likely = self.logits(device, torch.full((len(device),), step)).argmax(dim=-1)
+            device = device.index_copy(1, self.walk.order[step : step + 1], likely[:, None])
+        return self.view.placements(device.numpy())
+
+    def _priced(self, device: Tensor, price: Price) -> np.ndarray:
+        return price(self.view.placements(device.numpy()))
+
+    def _starts(self, count: int, dice: torch.Generator, price: Price) -> Tensor:
+        """Where episodes start [count, n]."""
+        if self.options.start == "random":
+            return draw(masked(torch.zeros(self.walk.allowed.shape), self.walk.allowed).expand(count, -1, -1), dice)
+        found = self._best(price) if self.options.start == "best" else self._single()
+        return found[:1].expand(count, -1)
+
+    def _single(self) -> Tensor:
+        """All units on the device that is fastest for all of them, and where one may not be, where it is fastest."""
+        seconds = torch.from_numpy(np.where(self.view.allowed, self.view.seconds, np.inf))
+        fastest = seconds.argmin(dim=1)
+        most = self.walk.allowed.sum(dim=0)
+        total = torch.where(self.walk.allowed, seconds, 0.0).sum(dim=0).masked_fill(most < most.max(), torch.inf)
+        device = total.argmin()
+        return torch.where(self.walk.allowed[:, device], device, fastest)[None]
+
+    def _best(self, price: Price) -> Tensor:
+        """The best placement so far, every unit where its first op is; or the single device."""
+        best = getattr(price, "best", None)
+        if best is None:
+            return self._single()
+        device = torch.from_numpy(best[np.unique(self.view.unit, return_index=True)[1]].astype(np.int64))
+        kept = self.walk.allowed.gather(1, device[:, None])[:, 0]
+        return torch.where(kept, device, self._single()[0])[None]
+
+
+def placeto(problem: Problem, options: PlacetoOptions, seed: int) -> Placeto:
+    """An untrained policy; its weights are drawn from `seed`."""
+    view = view_of(problem, _units(problem, options))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Placeto(view, features_of(view, SECTIONS), options)
+
+
+def _units(problem: Problem, options: PlacetoOptions) -> Ints:
+    """Labels [n_ops] of the units, of which there are about `most_units` at most."""
+    if options.units == "blocks":
+        label = problem.block
+    else:
+        label = chains(problem) if options.units == "chains" else colocation(problem)
+    if view_of(problem, label).n > options.most_units:
+        label = [label, *hierarchy(problem, wanted=options.most_units, start=label)][-1]
+    return label

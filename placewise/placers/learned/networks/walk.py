@@ -1,0 +1,109 @@
+"""What stays as it is while Placeto walks over a graph: its units, edges and neighbourhoods as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from placewise.model.columns import Bools, Floats
+from placewise.model.problem import Problem
+from placewise.placers.learned.features import Features, scale_of
+from placewise.placers.learned.view import View
+from placewise.simulate.ranks import mean_transfer_seconds
+
+GROUPS = 3
+"""Those that lead to a unit, those that it leads to, and those beside it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Walk:
+    """n units, D devices, E edges, T steps; times are in mean times of a unit.
+
+    `order` [T]: the unit that each step moves; `turn` [n]: the step that moves a unit, T where none does. `known`
+    [n, F]; `allowed` [n, D]; `cost` [n, D], log(1 + time); `share` [n, D], time over that of all units where each is
+    fastest. `source`, `target`, `sent` [2E]: edges over 2n nodes, those of the graph and then, between n … 2n − 1,
+    the same turned round, with log(1 + time to send); `mean` [2n], one over the edges that arrive. `group`
+    [n, 3, n]: which units lead to each unit, follow from it, and are parallel to it; `flow` [2, n, n]: the time to
+    send to each unit, and from it; `pace` [D, D]: how slow each way is against the mean.
+    """
+
+    order: Tensor
+    turn: Tensor
+    known: Tensor
+    allowed: Tensor
+    cost: Tensor
+    share: Tensor
+    source: Tensor
+    target: Tensor
+    sent: Tensor
+    mean: Tensor
+    group: Tensor
+    flow: Tensor
+    pace: Tensor
+
+    @property
+    def n(self) -> int:
+        return len(self.turn)
+
+    @property
+    def n_devices(self) -> int:
+        return self.allowed.shape[1]
+
+
+def walk_of(view: View, features: Features) -> Walk:
+    """The walk over a view's units in their order; units with one device only are passed by.
+
+    Where all are, the first is visited all the same, so that there is a step.
+    """
+    n, scale = view.n, scale_of(view)
+    free = np.flatnonzero(view.allowed.sum(axis=1) > 1)
+    order = free if len(free) else np.zeros(1, np.int64)
+    turn = np.full(n, len(order))
+    turn[order] = np.arange(len(order))
+    seconds = np.where(view.allowed, view.seconds, 0.0)
+    fastest = float(np.where(view.allowed, view.seconds, np.inf).min(axis=1).sum()) if n else 0.0
+    tail, head = view.tail.astype(np.int64), view.head.astype(np.int64)
+    target = np.concatenate((head, tail + n))
+    flow = np.zeros((2, n, n))
+    flow[0, head, tail] = flow[1, tail, head] = view.flow / scale
+    return Walk(
+        order=torch.from_numpy(order), turn=torch.from_numpy(turn),
+        known=torch.from_numpy(features.matrix), allowed=torch.from_numpy(view.allowed.copy()),
+        cost=_single(np.log1p(seconds / scale)), share=_single(seconds / (fastest or 1.0)),
+        source=torch.from_numpy(np.concatenate((tail, head + n))), target=torch.from_numpy(target),
+        sent=_single(np.log1p(np.tile(view.flow, 2) / scale)),
+        mean=_single(1.0 / np.maximum(np.bincount(target, minlength=2 * n), 1)),
+        group=_single(_groups(n, tail, head)), flow=_single(flow), pace=_single(_pace(view.problem)),
+    )  # fmt: skip
+
+
+def _single(values: npt.NDArray[np.generic]) -> Tensor:
+    return torch.from_numpy(values.astype(np.float32))
+
+
+def _groups(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]) -> Bools:
+    """[n, 3, n]: whether u leads to v, follows from v, or neither, for every v and u that are not the same."""
+    leads = np.eye(n, dtype=np.float32)
+    leads[head, tail] = 1.0
+    reached = 0
+    while int(leads.sum()) > reached:
+        reached = int(leads.sum())
+        leads = (leads @ leads > 0).astype(np.float32)
+    before = leads.astype(np.bool_) & ~np.eye(n, dtype=np.bool_)
+    return np.stack((before, before.T, ~(before | before.T | np.eye(n, dtype=np.bool_))), axis=1)
+
+
+def _pace(problem: Problem) -> Floats:
+    """[D, D]: time to send everything from one device to another, over the mean of all pairs."""
+    cluster, host = problem.cluster, problem.n_devices
+    whole, pace = problem.costs.transfer_seconds.sum(axis=0), np.zeros((host, host))
+    for source in range(host):
+        for target in range(host):
+            here, there = cluster.location[source], cluster.location[target]
+            hops = ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
+            pace[source, target] = sum(whole[cluster.link_class[hop]] for hop in hops) if source != target else 0.0
+    return pace / (float(mean_transfer_seconds(problem).sum()) or 1.0)
