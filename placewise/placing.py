@@ -53,7 +53,7 @@ Judged = tuple[Placement, Judgement]
 
 def place(
     problem: Problem,
-    placer: str = "auto",
+    placer: str | Placer = "auto",
     budget: Budget | None = None,
     *,
     options: Mapping[str, Any] | None = None,
@@ -61,14 +61,15 @@ def place(
     evaluate: Evaluate | None = None,
     on_progress: OnProgress = ignore,
 ) -> Result:
-    """Place `problem` with a placer of the registry: checked, judged, bounded, beside the naive answers.
+    """Place `problem` with a placer, or one of the registry by name: checked, judged, bounded, beside naive answers.
 
     An infeasible problem is a status of the result; PlacerError says that the placer cannot take the
     problem; a proof that contradicts a value raises InternalError.
     """
     budget = budget or Budget()
     watch = Stopwatch(budget)
-    chosen = registry.create(placer, options)
+    chosen = registry.create(placer, options) if isinstance(placer, str) else placer
+    placer = chosen.info.name
     unmet = why_infeasible(problem)
     if unmet:
         return _without(problem, placer, budget, watch, Bound(math.inf, "nothing fits"), Reason.PROVED, unmet)

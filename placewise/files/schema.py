@@ -10,6 +10,7 @@ from placewise.files.cluster_file import ClusterRecord
 from placewise.files.costs_file import CostsHeader
 from placewise.files.graph_file import GraphHeader
 from placewise.files.plan_file import PlanFile
+from placewise.files.policy_file import PolicyFile
 from placewise.files.problem_file import ProblemHeader
 from placewise.files.profile_file import ProfileFile
 from placewise.files.records import Record
@@ -19,6 +20,7 @@ RECORDS: dict[str, type[Record]] = {
     "costs": CostsHeader,
     "graph": GraphHeader,
     "plan": PlanFile,
+    "policy": PolicyFile,
     "problem": ProblemHeader,
     "profile": ProfileFile,
 }

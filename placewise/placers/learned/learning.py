@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -43,47 +45,65 @@ class Learner:
     def __post_init__(self) -> None:
         self.optimizer = torch.optim.Adam(self.policy.parameters(), self.options.rate)
 
-    def learn(self, rollout: Rollout, progress: float = 0.0) -> Lesson:
+    def learn(self, rollout: Rollout, progress: float = 0.0, old: Tensor | None = None) -> Lesson:
         """One update: a step of REINFORCE, or `epochs` steps of PPO. `progress`: how much of the budget is spent.
 
-        Raises Diverged, with the parameters as they were before; Ctrl-C leaves them so too.
+        `old`: log p of the decisions [K, D] by the policy that drew them, where that was an older one. Raises
+        Diverged, with the parameters as they were before; Ctrl-C leaves them so too.
         """
+        with self._unharmed(progress):
+            for _ in range(self.options.epochs if self.options.algorithm == "ppo" else 1):
+                lesson, now = self.descend(rollout, old, progress)
+                old = now if old is None else old
+                lesson = self._step(lesson)
+        self._follow(lesson)
+        return lesson
+
+    def apply(self, gradients: Mapping[str, Tensor], lesson: Lesson, progress: float = 0.0) -> Lesson:
+        """One update by the gradients that `descend` left on another copy of the policy; raises as `learn` does."""
+        with self._unharmed(progress):
+            for name, value in self.policy.named_parameters():
+                value.grad = gradients.get(name)
+            lesson = self._step(lesson)
+        self._follow(lesson)
+        return lesson
+
+    def descend(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Lesson, Tensor]:
+        """Leave the gradients of a rollout's loss on the parameters; log p of its decisions [K, D] as they are now."""
+        loss, lesson, now = self.loss(rollout, old, progress)
+        self.optimizer.zero_grad(set_to_none=True)
+        torch.autograd.backward(loss)
+        return replace(lesson, loss=float(loss.detach())), now
+
+    @contextmanager
+    def _unharmed(self, progress: float) -> Iterator[None]:
+        """An update at the rate of this moment, after which all parameters are finite; or as if it had not been."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.options.rate * (1 + (self.options.final_rate - 1) * min(progress, 1.0))
         before = {name: value.clone() for name, value in self.policy.state_dict().items()}
         try:
-            return self._learn(rollout, progress)
+            yield
+            if not all(bool(torch.isfinite(value).all()) for value in self.policy.parameters()):
+                raise Diverged
         except (Diverged, KeyboardInterrupt):
             self.policy.load_state_dict(before)
             raise
-
-    def _learn(self, rollout: Rollout, progress: float) -> Lesson:
-        options = self.options
-        for group in self.optimizer.param_groups:
-            group["lr"] = options.rate * (1 + (options.final_rate - 1) * min(progress, 1.0))
-        lesson = Lesson(math.nan, math.nan, math.nan, math.nan, math.nan)
-        old: Tensor | None = None
-        for epoch in range(options.epochs if options.algorithm == "ppo" else 1):
-            loss, lesson, fresh = self.loss(rollout, old, progress)
-            old = fresh if epoch == 0 else old
-            self.optimizer.zero_grad(set_to_none=True)
-            torch.autograd.backward(loss)
-            norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), options.clip_norm))
-            lesson = Lesson(lesson.reward, lesson.baseline, lesson.entropy, norm, float(loss.detach()))
-            if not (math.isfinite(lesson.loss) and math.isfinite(norm)):
-                raise Diverged
-            self.optimizer.step()
-        if not all(bool(torch.isfinite(value).all()) for value in self.policy.parameters()):
-            raise Diverged
-        self.follow(rollout)
         self.updates += 1
-        return lesson
 
-    def follow(self, rollout: Rollout) -> None:
-        """Move the baseline towards the rewards of a rollout."""
-        reward = self._kept(rollout)[0]
-        if len(reward):
-            mean = float(reward.mean())
+    def _step(self, lesson: Lesson) -> Lesson:
+        norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.options.clip_norm))
+        if not (math.isfinite(lesson.loss) and math.isfinite(norm)):
+            raise Diverged
+        self.optimizer.step()
+        return replace(lesson, norm=norm)
+
+    def _follow(self, lesson: Lesson) -> None:
+        """Move the baseline towards the mean reward of a lesson."""
+        if math.isfinite(lesson.reward):
             decay = self.options.decay
-            self.baseline = mean if self.baseline is None else decay * self.baseline + (1 - decay) * mean
+            self.baseline = (
+                lesson.reward if self.baseline is None else decay * self.baseline + (1 - decay) * lesson.reward
+            )
 
     def loss(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Tensor, Lesson, Tensor]:
         """The loss of a rollout, what it says of it, and log p of its decisions [K, D] as they are now.

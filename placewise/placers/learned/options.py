@@ -20,7 +20,8 @@ class LearningOptions:
     advantages by their deviation. `rate` is Adam's, falling to `final_rate` of itself along the budget; gradients are
     cut at norm `clip_norm`. `entropy` weighs exploration, falling alike. PPO takes `epochs` steps per update within
     a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several. `patience`: stop after so many
-    updates without a better placement (0: never).
+    updates without a better placement (0: never). `checkpoint`: where the weights are from that training begins with.
+    With no `updates` at all, it is only asked what it thinks best.
     """
 
     samples: int = 16
@@ -40,9 +41,10 @@ class LearningOptions:
     failed: float = 10.0
     forgiven: int = 5000
     patience: int = 0
+    checkpoint: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("samples", "updates", "epochs"):
+        for name in ("samples", "epochs"):
             if getattr(self, name) < 1:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give one or more")
         for name in ("rate", "clip_norm", "failed", "clip"):
@@ -51,6 +53,6 @@ class LearningOptions:
         for name in ("decay", "discount", "entropy", "final_rate"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number from zero")
-        for name in ("forgiven", "patience"):
+        for name in ("updates", "forgiven", "patience"):
             if getattr(self, name) < 0:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give zero or more")

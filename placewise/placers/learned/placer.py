@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import fields
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -26,12 +27,14 @@ from placewise.placers.base import (
     ignore,
 )
 from placewise.placers.common.alike import relabel
+from placewise.placers.learned.observer import Observer
 from placewise.placers.learned.options import LearningOptions
 from placewise.simulate.infeasible import why_infeasible
 
 if TYPE_CHECKING:
+    from placewise.placers.learned.checkpoint import Checkpoint
     from placewise.placers.learned.policy import Policy
-    from placewise.placers.learned.trainer import Trainer
+    from placewise.placers.learned.trainer import Trainer, Update
 
 
 class LearnedPlacer:
@@ -44,8 +47,12 @@ class LearnedPlacer:
     Options: ClassVar[type[LearningOptions]] = LearningOptions
     network: ClassVar[str]
 
-    def __init__(self, options: LearningOptions | None = None) -> None:
-        self.options = options or self.Options()
+    def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
+        self.options, self.observer = options or self.Options(), observer or Observer()
+        self.trained: Checkpoint | None = None
+        if self.options.checkpoint:
+            self.trained = import_module("placewise.placers.learned.checkpoint").read(self.options.checkpoint)
+            self.options = self.trained.options(self.options)
 
     def supports(self, problem: Problem) -> str | None:
         if problem.constraints.shaped:
@@ -53,9 +60,11 @@ class LearnedPlacer:
         return None
 
     def policy(self, problem: Problem, seed: int) -> Policy:
-        """An untrained policy for a problem."""
+        """A policy for a problem: untrained, or with the weights of a checkpoint. Raises PlacerError."""
         module, function = self.network.split(":")
         made: Policy = getattr(import_module(module), function)(problem, self.options, seed)
+        if self.trained is not None:
+            self.trained.fill(made, self.info.name)
         return made
 
     def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int) -> Trainer:
@@ -87,24 +96,40 @@ class LearnedPlacer:
         reason = Reason.INTERRUPTED
         try:
             trainer = self.trainer(problem, evaluate, budget.seed)
-            trainer.begin(_starts(problem, hints))
-            reason = trainer.run(
-                watch.rest(),
-                lambda update: on_progress(
-                    Progress(self.info.name, watch.elapsed, f"update {update.number}", update.best, None)
-                ),
-            )
+            if not self.observer.begin(trainer):
+                trainer.begin(_starts(problem, hints))
+            reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))
         except KeyboardInterrupt:
             pass
         if trainer is None:
             return Proposal(None, reason=reason)
+        self.observer.end(trainer, reason)
         return proposal_of(problem, trainer, self.info.name, reason)
+
+    def _listener(self, trainer: Trainer, watch: Stopwatch, on_progress: OnProgress) -> Callable[[Update], None]:
+        def tell(update: Update) -> None:
+            self.observer.update(trainer, update)
+            on_progress(Progress(self.info.name, watch.elapsed, said(update), update.best, None))
+
+        return tell
+
+
+def said(update: Update) -> str:
+    """The figures of an update that a person watches."""
+    lesson, rate = update.lesson, update.asked / update.seconds if update.seconds > 0 else 0.0
+    return (
+        f"update {update.number} · reward {lesson.reward:.3f}, baseline {lesson.baseline:.3f}, "
+        f"entropy {lesson.entropy:.3f} · {rate:.0f} samples/s"
+    )
 
 
 def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -> Proposal:
     """What a training has found."""
     pricing = trainer.pricing
-    notes = () if not trainer.diverged else (f"{name} diverged after {trainer.learner.updates} updates, and stopped",)
+    notes: tuple[str, ...] = ()
+    if trainer.diverged:
+        kept = f"the parameters are those after update {trainer.learner.updates}"
+        notes = (f"{name} diverged: a figure of the next update was not finite; it stopped, and {kept}",)
     if pricing.best is None:
         why = f"none of {pricing.evaluations} placements could be used: {pricing.failure}"
         return Proposal(None, reason=reason, notes=(*notes, why))

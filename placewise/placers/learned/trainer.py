@@ -129,16 +129,16 @@ class Trainer:
 
     def most_updates(self, budget: Budget) -> int | None:
         """The updates that a budget allows; those of the options where it has no limit at all."""
-        if budget.iterations is not None:
-            return budget.iterations
+        if budget.iterations is not None or not self.options.updates:
+            return budget.iterations if self.options.updates else 0
         unlimited = budget.evaluations is None and not math.isfinite(budget.seconds)
         return self.options.updates if unlimited else None
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Everything that training goes on from: figures, and arrays."""
-        arrays: Arrays = {f"policy/{name}": value.numpy() for name, value in self.policy.state_dict().items()}
+        arrays: Arrays = {f"policy/{name}": value.numpy().copy() for name, value in self.policy.state_dict().items()}
         for number, slot in self.learner.optimizer.state_dict()["state"].items():
-            arrays |= {f"adam/{number}/{name}": value.numpy() for name, value in slot.items()}
+            arrays |= {f"adam/{number}/{name}": value.numpy().copy() for name, value in slot.items()}
         arrays |= {f"pricing/{name}": value for name, value in self.pricing.state().items()}
         arrays["dice"] = self.dice.get_state().numpy()
         figures = {

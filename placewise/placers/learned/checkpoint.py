@@ -1,0 +1,199 @@
+"""What a training leaves behind, and what can be made of it: going on with it, or its weights alone."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from importlib.metadata import version
+from os import PathLike
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.errors import ModelFileError, PlacerError
+from placewise.files.graph_file import source_record
+from placewise.files.plan_file import ToolRecord
+from placewise.files.policy_file import BudgetRecord, PolicyFile, SectionRecord, StepRecord, header_of, load_policy
+from placewise.files.records import naming
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget
+from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.placer import settings
+from placewise.placers.learned.policy import Policy
+from placewise.placers.learned.trainer import Trainer, tensors
+
+Arrays = Mapping[str, npt.NDArray[Any]]
+
+OF_A_RUN = ("checkpoint", "updates", "patience")
+"""Options that say how long to train and from where: they may differ from those of a checkpoint."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """A checkpoint as it was read."""
+
+    path: str
+    header: PolicyFile
+    arrays: Arrays
+
+    def options(self, wanted: LearningOptions) -> LearningOptions:
+        """The options that are wanted, and those that the checkpoint was trained with where they are the defaults."""
+        default = type(wanted)()
+        known = {field.name for field in fields(wanted)} - set(OF_A_RUN)
+        kept = {
+            name: value
+            for name, value in self.header.options.items()
+            if name in known and getattr(wanted, name) == getattr(default, name)
+        }
+        return replace(wanted, **kept)
+
+    def fill(self, policy: Policy, name: str) -> None:
+        """Give a policy the weights of the checkpoint. Raises PlacerError saying what does not fit."""
+        with naming(header_of(self.path)):
+            _require_policy(self.header, name)
+            _require_features(self.header, policy)
+            if not policy.any_devices:
+                _require_devices(self.header, policy)
+            weights = tensors(self.arrays, "policy/")
+            _require_shapes(weights, policy)
+            policy.load_state_dict(weights)
+
+    def resume(self, trainer: Trainer, name: str, reward: str) -> None:
+        """Set a trainer to where the checkpoint was written. Raises PlacerError saying what does not fit."""
+        header, problem = self.header, trainer.policy.view.problem
+        with naming(header_of(self.path)):
+            _require_policy(header, name)
+            if header.reward != reward:
+                raise PlacerError(f"was trained on the reward {header.reward!r}, not {reward!r}",
+                                  remedy=f"go on with --reward {header.reward}")  # fmt: skip
+            if header.graph_hash != problem.graph.digest():
+                raise PlacerError(f"was trained on another graph{_made_from(header)}", remedy=_WEIGHTS)
+            _require_devices(header, trainer.policy)
+            if header.problem_hash != problem_digest(problem):
+                raise PlacerError(
+                    "was trained with other costs, another objective or other rules",
+                    remedy=f"give the model with the same options; {_WEIGHTS}",
+                )
+            _require_features(header, trainer.policy)
+            _require_shapes(tensors(self.arrays, "policy/"), trainer.policy)
+            curve = [[step.evaluations, step.seconds, step.value] for step in header.history]
+            try:
+                trainer.restore({**header.figures, "updates": header.updates, "curve": curve}, self.arrays)
+            except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
+                raise ModelFileError(f"lacks what training goes on from ({error})", remedy="train again") from None
+            trainer.began = time.monotonic() - header.seconds
+
+
+_WEIGHTS = "its weights alone are taken with --option checkpoint=PATH"
+
+
+def read(path: str | PathLike[str]) -> Checkpoint:
+    """The checkpoint at a path. Raises ModelFileError, and MissingExtraError where safetensors is not installed."""
+    return Checkpoint(str(path), *load_policy(path))
+
+
+def written(
+    trainer: Trainer, name: str, *, reward: str, budget: Budget, spent: float
+) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
+    """The header and the tensors of a training as it is; `spent`: its seconds so far."""
+    figures, arrays = trainer.state()
+    problem, pricing = trainer.policy.view.problem, trainer.pricing
+    if trainer.diverged:
+        arrays = {key: array for key, array in arrays.items() if not key.startswith("adam/")}
+    best = None if pricing.best is None else Placement(pricing.best)
+    header = PolicyFile(
+        policy=name,
+        options={key: value for key, value in settings(trainer.options).items() if key != "checkpoint"},
+        features=tuple(SectionRecord(name=key, columns=width) for key, width in trainer.policy.features.layout),
+        devices=problem.cluster.names,
+        reward=reward,
+        seed=trainer.seed,
+        budget=BudgetRecord(seconds=budget.seconds, updates=budget.iterations, evaluations=budget.evaluations),
+        source=source_record(problem.graph.source),
+        graph_hash=problem.graph.digest(),
+        problem_hash=problem_digest(problem),
+        updates=figures.pop("updates"),
+        asked=pricing.asked,
+        evaluations=pricing.evaluations,
+        seconds=spent,
+        history=tuple(
+            StepRecord(evaluations=count, seconds=seconds, value=value)
+            for count, seconds, value in figures.pop("curve")
+        ),
+        figures=figures,
+        value=pricing.value,
+        assignment={} if best is None else best.assignment(problem.graph, problem.cluster),
+        diverged=trainer.diverged,
+        tool=ToolRecord(name="placewise", version=version("placewise")),
+    )
+    return header, arrays
+
+
+def problem_digest(problem: Problem) -> str:
+    """sha256 over everything that a placement's price depends on: graph, devices, costs, objective and rules."""
+    state = hashlib.sha256(problem.graph.digest().encode())
+    cluster, costs = problem.cluster, problem.costs
+    queues = tuple((device.name, device.streams, device.call_overhead) for device in cluster)
+    state.update(repr((queues, cluster.transfers, problem.objective, problem.constraints)).encode())
+    columns = (
+        costs.op_seconds, costs.transfer_seconds, problem.allowed, problem.capacity, problem.block,
+        cluster.location, cluster.link_class, cluster.queue,
+    )  # fmt: skip
+    for column in columns:
+        state.update(np.ascontiguousarray(column).tobytes())
+    return state.hexdigest()
+
+
+def _made_from(header: PolicyFile) -> str:
+    return f" ({header.source.path})" if header.source is not None else ""
+
+
+def _require_policy(header: PolicyFile, name: str) -> None:
+    if header.policy != name:
+        raise PlacerError(f"is of the policy {header.policy!r}, not {name!r}", remedy=f"name {header.policy!r}")
+
+
+def _require_devices(header: PolicyFile, policy: Policy) -> None:
+    here = policy.view.problem.cluster.names
+    if header.devices != here:
+        raise PlacerError(
+            f"was trained for the devices {', '.join(header.devices)}, not for {', '.join(here)}",
+            remedy="give the same devices, or train for these",
+        )
+
+
+def _require_features(header: PolicyFile, policy: Policy) -> None:
+    """Raise PlacerError naming the first section of features that differs."""
+    there = {section.name: section.columns for section in header.features}
+    here = dict(policy.features.layout)
+    remedy = "it fits the graphs whose features are alike; train for this one"
+    for name, columns in there.items():
+        if name not in here:
+            raise PlacerError(f"has the features {name!r}, which the policy does not read here", remedy=remedy)
+        if columns != here[name]:
+            raise PlacerError(
+                f"has {columns} columns of the features {name!r}, and this problem {here[name]}", remedy=remedy
+            )
+    for name in here:
+        if name not in there:
+            raise PlacerError(f"has no features {name!r}, which the policy reads here", remedy=remedy)
+    if tuple(there) != tuple(here):
+        raise PlacerError(f"has its features in another order: {', '.join(there)}", remedy=remedy)
+
+
+def _require_shapes(weights: Mapping[str, Any], policy: Policy) -> None:
+    """Raise PlacerError naming the first parameter that is missing or of another shape."""
+    wanted = policy.state_dict()
+    remedy = "give the options that it was trained with"
+    stranger = next((name for name in (*weights, *wanted) if name not in weights or name not in wanted), None)
+    if stranger is not None:
+        where = "the checkpoint" if stranger in weights else "the policy"
+        raise PlacerError(f"is of another network: only {where} has {stranger!r}", remedy=remedy)
+    for name, value in wanted.items():
+        if value.shape != weights[name].shape:
+            there, here = list(weights[name].shape), list(value.shape)
+            raise PlacerError(f"has {name!r} of shape {there}, and the network here {here}", remedy=remedy)
