@@ -35,6 +35,7 @@ NAMES = (
         "etf",
         "greedy",
         "heft",
+        "hsdag",
         "local",
         "max_load_dp",
     ),

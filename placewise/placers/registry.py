@@ -14,6 +14,7 @@ from placewise.placers.base import Placer
 _PLACERS = {
     "auto": "placewise.placers.portfolio.auto:AutoPlacer",
     "balanced": "placewise.placers.heuristic.balanced:BalancedPlacer",
+    "colocrl": "placewise.placers.learned.colocrl:ColocRLPlacer",
     "cover": "placewise.placers.exact.cover:CoverPlacer",
     "cpsat": "placewise.placers.exact.cpsat:CpsatPlacer",
     "critical_path": "placewise.placers.heuristic.critical_path:CriticalPathPlacer",
@@ -24,6 +25,7 @@ _PLACERS = {
     "expert": "placewise.placers.heuristic.expert:ExpertPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
     "heft": "placewise.placers.heuristic.heft:HeftPlacer",
+    "hsdag": "placewise.placers.learned.hsdag:HsdagPlacer",
     "local": "placewise.placers.heuristic.local:LocalPlacer",
     "max_load_dp": "placewise.placers.heuristic.max_load_dp:MaxLoadDpPlacer",
     "metis": "placewise.placers.heuristic.metis:MetisPlacer",
@@ -40,7 +42,11 @@ _PLACERS = {
     "topo": "placewise.placers.heuristic.topo:TopoPlacer",
     "windows": "placewise.placers.exact.windows:WindowsPlacer",
 }
-_NEEDS = {"metis": ("pymetis", "partition"), "mincut": ("mtkahypar", "partition")}
+_NEEDS = {
+    "hsdag": ("torch_geometric", "learn"),
+    "metis": ("pymetis", "partition"),
+    "mincut": ("mtkahypar", "partition"),
+}
 """The library of a placer that not everybody has, and the extra that brings it."""
 
 

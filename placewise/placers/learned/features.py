@@ -2,9 +2,9 @@
 
 Sections, and where they are from: `kind` (mean one-hot of op kinds), `shape` (log dims of outputs), `in_degree`,
 `out_degree` (one-hot), `fractal` (fractal dimension), `position` (sines of the topological index) and `place` (the
-index itself, as a share): Duan et al., NeurIPS 2024; `seconds` (log time on each device), `sent` (log time to send the outputs), `weights` (share of the
-smallest memory), `levels` (longest paths from the start and to the end, of the critical path): list scheduling, and
-Doppler (arXiv 2505.23131).
+index itself, as a share): Duan et al., NeurIPS 2024; `seconds` (log time on each device), `sent` (log time to send
+the outputs), `weights` (share of the smallest memory), `levels` (longest paths from the start and to the end, of the
+critical path): list scheduling, and Doppler (arXiv 2505.23131).
 """
 
 from __future__ import annotations

@@ -9,15 +9,14 @@ may be drawn from each.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
-from placewise.model.columns import Ints
+from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
@@ -26,14 +25,13 @@ from placewise.placers.learned.policy import Policy, Price, Rollout, draw, maske
 from placewise.placers.learned.units import chains
 from placewise.placers.learned.view import View, view_of
 
-Numbers = npt.NDArray[np.int64]
 LARGEST_SEED = (1 << 62) - 1
 
 
 class Step(NamedTuple):
     """A state's groups: the edges that nodes kept [rounds, n], the group of each node [n], logits [groups, devices]."""
 
-    kept: Numbers
+    kept: Longs
     group: Tensor
     logits: Tensor
 
@@ -85,7 +83,8 @@ class HsdagPolicy(Policy):
             "device": device, "kept": torch.cat(kept), "step": torch.from_numpy(which),
             "seed": torch.full((count,), seed),
         }  # fmt: skip
-        return Rollout(choices, price(self.view.placements(device.numpy())), weight=self.options.discount**which)
+        weight = np.power(self.options.discount, which, dtype=np.float64)
+        return Rollout(choices, price(self.view.placements(device.numpy())), weight=weight)
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log p and entropy [K, most groups], in the groups that were parsed when the rollout was drawn."""
@@ -112,7 +111,7 @@ class HsdagPolicy(Policy):
         found.sort(key=lambda pair: -pair[0])
         return self.view.placements(np.stack([row for _, row in found]))
 
-    def _walk(self, steps: int, *, seed: int | None = None, parses: Numbers | None = None) -> Iterator[Step]:
+    def _walk(self, steps: int, *, seed: int | None = None, parses: Longs | None = None) -> Iterator[Step]:
         """The states of an update; parsed again as in `parses` [steps, rounds, n] where given. No seed: no dropout."""
         z = self._encoded(seed)
         for number in range(steps):
@@ -131,9 +130,10 @@ class HsdagPolicy(Policy):
         noise = torch.rand(z.shape, generator=torch.Generator().manual_seed(seed))
         return z * (noise < keep) / keep
 
-    def _step(self, z: Tensor, parse: Numbers | None) -> tuple[Step, Tensor]:
+    def _step(self, z: Tensor, parse: Longs | None) -> tuple[Step, Tensor]:
         """One state's groups, and their embeddings [groups, hidden]."""
-        group, members, rows = np.arange(self.view.n), z, []
+        group: Longs = np.arange(self.view.n)
+        members, rows = z, []
         for number in range(self.options.rounds):
             edge = self._open(group, first=number == 0)
             one, other = group[self.tail[edge]], group[self.head[edge]]
@@ -155,22 +155,22 @@ class HsdagPolicy(Policy):
         leaders = torch.from_numpy(np.unique(group, return_index=True)[1])
         return Step(np.stack(rows), here, masked(logits, self.allowed[leaders])), members
 
-    def _open(self, group: Numbers, *, first: bool) -> Numbers:
-        """The edges that nodes may keep, ascending: those between groups, and each group's own where it may be alone."""
+    def _open(self, group: Longs, *, first: bool) -> Longs:
+        """The edges that nodes may keep, ascending: those between groups; each group's own where it may be alone."""
         if first:
             return np.arange(len(self.tail))
         between = edges_between(group, self.tail[: self.n_edges], self.head[: self.n_edges])
         own = self.n_edges + np.unique(group, return_index=True)[1] if self.options.alone else np.zeros(0, np.int64)
         return np.concatenate((between, np.sort(own)))
 
-    def _between(self, group: Numbers) -> Tensor:
+    def _between(self, group: Longs) -> Tensor:
         """The edges among groups, both ways [2, …]."""
         edge = edges_between(group, self.view.tail, self.view.head)
         one, other = group[self.view.tail[edge]], group[self.view.head[edge]]
         return torch.from_numpy(np.stack((np.concatenate((one, other)), np.concatenate((other, one)))).astype(np.int64))
 
 
-def _candidates(view: View, *, alone: bool) -> tuple[Numbers, Numbers]:
+def _candidates(view: View, *, alone: bool) -> tuple[Longs, Longs]:
     """Edges between units of equal rights, so that no group loses a device; and one from every unit to itself."""
     same = (view.allowed[view.tail] == view.allowed[view.head]).all(axis=1)
     own = np.arange(view.n if alone else 0)
@@ -179,11 +179,11 @@ def _candidates(view: View, *, alone: bool) -> tuple[Numbers, Numbers]:
     )
 
 
-def _pooled(z: Tensor, score: Tensor, best: Numbers, group: Ints) -> Tensor:
+def _pooled(z: Tensor, score: Tensor, best: Longs, group: Longs) -> Tensor:
     """The mean embedding of every group, members weighed by the score of the edge that they kept (1: none)."""
     place = torch.from_numpy(np.maximum(best, 0))
     gate = torch.ones(len(z)) if not len(score) else torch.where(torch.from_numpy(best >= 0), score[place], 1.0)
-    index = torch.from_numpy(group.astype(np.int64))
+    index = torch.from_numpy(group)
     n = int(group.max(initial=-1)) + 1
     total = torch.zeros(n, z.shape[1]).index_add(0, index, z * gate[:, None])
     return total / torch.bincount(index, minlength=n)[:, None]

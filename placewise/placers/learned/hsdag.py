@@ -1,0 +1,78 @@
+"""hsdag: groups that a network parses out of the graph, and the device of each (Duan et al., NeurIPS 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from placewise.errors import PlacerError
+from placewise.placers.base import PlacerInfo
+from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.placer import LearnedPlacer, require_share
+
+
+@dataclass(frozen=True)
+class HsdagOptions(LearningOptions):
+    """The settings of HSDAG, besides those of training.
+
+    An update walks through `steps` states, and draws its `samples` evenly from them; a state's rewards are weighed by
+    `discount` to the power of its number. In each state `rounds` of parsing make groups; with `alone`, a node may keep
+    to itself. `encoder` gcn or none; `hidden` the width of every layer, `dropout` the share of the encoder's outputs
+    that is left out. `chains` merges sole children with sole parents first. What the network is told of a unit, besides
+    the kinds of its ops: `shape` of outputs, in- and out-`degrees`, `fractal` dimension, sines of its `position` and
+    the `identity` of its topological place; `seconds` on each device and in transfers, which the paper does not give.
+    """
+
+    samples: int = 16
+    reward: Literal["root", "inverse", "negative", "log"] = "inverse"
+    baseline: Literal["moving", "batch", "none"] = "batch"
+    steps: int = 4
+    rounds: int = 1
+    alone: bool = False
+    encoder: Literal["gcn", "none"] = "gcn"
+    hidden: int = 128
+    dropout: float = 0.2
+    chains: bool = True
+    shape: bool = True
+    degrees: bool = True
+    fractal: bool = True
+    position: bool = True
+    identity: bool = True
+    seconds: bool = False
+
+    def __post_init__(self) -> None:
+        LearningOptions.__post_init__(self)
+        for name in ("steps", "rounds", "hidden"):
+            if getattr(self, name) < 1:
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give one or more")
+        require_share("dropout", self.dropout)
+
+    @property
+    def sections(self) -> tuple[str, ...]:
+        """The sections of features that the network is given."""
+        wanted = {
+            "shape": self.shape, "in_degree": self.degrees, "out_degree": self.degrees, "fractal": self.fractal,
+            "position": self.position, "place": self.identity, "seconds": self.seconds, "sent": self.seconds,
+        }  # fmt: skip
+        return ("kind", *(name for name, given in wanted.items() if given))
+
+
+PAPER: Mapping[str, Any] = {
+    "samples": 20, "steps": 20, "updates": 25, "baseline": "none", "normalized": False, "discount": 0.95,
+    "entropy": 0.0, "rate": 1e-3, "alone": False, "rounds": 1, "seconds": False,
+}  # fmt: skip
+"""Options that follow the paper and its configuration to the letter: one episode of 20 steps makes an update."""
+
+
+class HsdagPlacer(LearnedPlacer):
+    """Features of the graph → groups by graph parsing → a device per group, learned from the time of placements."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="hsdag",
+        summary="groups parsed out of the graph by a network, and a device for each, learned from rewards",
+        source="Duan et al., NeurIPS 2024 (arXiv 2405.14185), HSDAG",
+        extra="learn",
+    )
+    Options = HsdagOptions
+    network = "placewise.placers.learned.networks.hsdag:policy_of"
