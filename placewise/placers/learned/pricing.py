@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
 from placewise.placers.common.rules import broken
@@ -71,7 +71,7 @@ class Pricing:
     def _add(self, keys: list[bytes], rows: Ints) -> None:
         self.evaluations += len(rows)
         seconds = np.full(len(rows), np.nan)
-        kept = np.array([self._keeps(row) for row in rows], np.bool_)
+        kept = self._keep(rows)
         if kept.any():
             seconds[kept] = self._price(rows[kept])
             if not np.isfinite(seconds[kept]).all():
@@ -82,16 +82,17 @@ class Pricing:
             self.best = rows[int(np.nanargmin(seconds))].copy()
             self.value = float(np.nanmin(seconds))
 
-    def _keeps(self, device: Ints) -> bool:
+    def _keep(self, rows: Ints) -> Bools:
+        """Which of the placements [K, n_ops] keep the rules [K]: in columns; one by one where memory is short."""
         problem = self.problem
-        if self._roomy:
-            why = "" if problem.allowed[np.arange(problem.n_ops), device].all() else broken(problem, device)
-        elif (resident_bytes(problem, device) > problem.capacity).any():
-            why = "it does not fit in memory"
-        else:
-            why = broken(problem, device)
-        self.failure = why or self.failure
-        return not why
+        first = np.unique(problem.block, return_index=True)[1]
+        good = problem.allowed[np.arange(problem.n_ops), rows].all(axis=1)
+        good &= (rows == rows[:, first][:, problem.block]).all(axis=1)
+        for k in np.flatnonzero(good & ~np.bool_(self._roomy)).tolist():
+            good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not broken(problem, rows[k])
+        if not good.all():
+            self.failure = broken(problem, rows[int(np.argmin(good))])
+        return good
 
 
 def always_fits(problem: Problem) -> bool:
