@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from quick import QUICK
 from strategies import problems
 
 import placewise as pw
@@ -70,7 +71,7 @@ def test_every_result_is_checked_judged_and_bounded(problem: pw.Problem) -> None
     for name in registry.names():
         if registry.create(name).supports(problem) is not None:
             continue
-        result = place(problem, name)
+        result = place(problem, name, options=QUICK.get(name))
         if result.placement is None:
             assert result.status.outcome in (Outcome.INFEASIBLE, Outcome.UNKNOWN)
             assert result.unmet or result.notes

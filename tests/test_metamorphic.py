@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from quick import QUICK
 from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
 from strategies import MODES
 
@@ -29,7 +30,6 @@ from placewise.placing import place
 from placewise.simulate import lower_bound, simulate
 
 SHAPES = (Constraints(), Constraints(convex=True), Constraints(contiguous=True))
-QUICK = {"cover": {"rounds": 2, "steps": 300}, "temper": {"searches": 4}}
 
 
 @st.composite

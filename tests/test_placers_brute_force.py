@@ -13,6 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from plain_rules import placements
+from quick import QUICK
 from simulate_problems import random_problem, seeded
 from strategies import EXECUTIONS, MODES
 
@@ -26,7 +27,6 @@ from placewise.placing import place
 from placewise.simulate import evaluate, lower_bound, simulate
 
 SHAPES = {"free": Constraints(), "convex": Constraints(convex=True), "contiguous": Constraints(contiguous=True)}
-QUICK = {"cover": {"rounds": 2, "steps": 300}, "temper": {"searches": 4}}
 """Options that make placers quick; proofs do not depend on them."""
 EXACT_ON_STAGED = {"dp": ("contiguous",), "cpsat": tuple(SHAPES)}
 """Who must prove the optimum where transfers are staged over private links, memory is a sum and nothing is flushed."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from quick import QUICK
 from test_cli import run
 
 from placewise.model.builder import GraphBuilder
@@ -48,7 +49,7 @@ def test_a_group_that_fits_nowhere_is_named_by_every_placer(kind: str, shape: Co
     """The group of x1 and x2 needs 130 of 100 bytes: infeasible whoever is asked, with the group and 30 bytes."""
     problem = boxes([10, 70, 60, 10], [100, 90], group=[-1, 0, 0, -1], kind=kind, constraints=shape)
     for name in placers(problem):
-        result = place(problem, name)
+        result = place(problem, name, options=QUICK.get(name))
         assert (result.status.outcome, result.status.reason) == (Outcome.INFEASIBLE, Reason.PROVED), name
         assert "2 ops around 'x1' needs 130 B and fits nowhere: on d0" in result.unmet, name
         assert "(30 bytes) are missing" in result.unmet and not result.baselines, name
@@ -58,7 +59,7 @@ def test_too_much_altogether_is_told_by_every_placer() -> None:
     """250 bytes in ops of 50 do not fit on 100 and 90: 60 bytes, and the largest group."""
     problem = boxes([50] * 5, [100, 90])
     for name in placers(problem):
-        result = place(problem, name)
+        result = place(problem, name, options=QUICK.get(name))
         assert result.status.outcome is Outcome.INFEASIBLE, name
         assert "(60 bytes) more than they hold; the largest group is op 'x0' with 50 B" in result.unmet, name
 
@@ -68,7 +69,7 @@ def test_what_only_packing_proves(shape: Constraints) -> None:
     """Three boxes of 60 and two of 100: exact placers prove it in bytes, the others say what they found not to work."""
     problem = boxes([60, 60, 60], [100, 100], constraints=shape)
     for name in placers(problem):
-        result = place(problem, name)
+        result = place(problem, name, options=QUICK.get(name))
         assert result.placement is None, name
         if name in EXACT_THROUGHPUT and (name != "dp" or shape.contiguous):
             assert result.status.outcome is Outcome.INFEASIBLE, name
@@ -82,7 +83,7 @@ def test_components_that_no_chain_can_part() -> None:
     """A group around another op: the chain must hold all three together, 120 bytes, and 20 are missing."""
     problem = boxes([40, 40, 40], [100, 100], group=[0, -1, 0], constraints=Constraints(contiguous=True))
     for name in ("dp", "dpl"):
-        result = place(problem, name)
+        result = place(problem, name, options=QUICK.get(name))
         assert result.status.outcome is Outcome.INFEASIBLE
         assert "must stay together" in result.unmet and "(20 bytes) are missing" in result.unmet
     proved = place(problem, "cpsat")
