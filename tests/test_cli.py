@@ -27,6 +27,7 @@ NAMES = (
     *(
         "auto",
         "balanced",
+        "colocrl",
         "cover",
         "cpsat",
         "critical_path",
@@ -34,6 +35,7 @@ NAMES = (
         "dpl",
         "etf",
         "greedy",
+        "hdp",
         "heft",
         "hsdag",
         "local",

@@ -24,6 +24,7 @@ _PLACERS = {
     "exhaustive": "placewise.placers.exact.exhaustive:ExhaustivePlacer",
     "expert": "placewise.placers.heuristic.expert:ExpertPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
+    "hdp": "placewise.placers.learned.hdp:HDPPlacer",
     "heft": "placewise.placers.heuristic.heft:HeftPlacer",
     "hsdag": "placewise.placers.learned.hsdag:HsdagPlacer",
     "local": "placewise.placers.heuristic.local:LocalPlacer",
@@ -43,6 +44,8 @@ _PLACERS = {
     "windows": "placewise.placers.exact.windows:WindowsPlacer",
 }
 _NEEDS = {
+    "colocrl": ("torch", "learn"),
+    "hdp": ("torch", "learn"),
     "hsdag": ("torch_geometric", "learn"),
     "metis": ("pymetis", "partition"),
     "mincut": ("mtkahypar", "partition"),

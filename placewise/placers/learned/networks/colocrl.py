@@ -25,7 +25,7 @@ COSTS = ("seconds", "sent", "weights", "levels")
 
 def colocrl(problem: Problem, options: ColocRLOptions, seed: int) -> ColocRLPolicy:
     """An untrained policy for a problem; `seed` chooses its first parameters."""
-    label = colocation(problem) if options.colocation else problem.block
+    label = colocation(problem) if problem.n_blocks > options.colocate_over else problem.block
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return ColocRLPolicy(view_of(problem, label), options)
