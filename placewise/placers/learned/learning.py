@@ -18,13 +18,17 @@ from placewise.placers.learned.policy import Policy, Rollout
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one update did: mean reward, baseline, mean entropy of a decision, norm of the gradient, loss."""
+    """What one update did: mean reward, baseline, mean entropy of a decision, norm of the gradient, loss.
+
+    `steps` [D]: the mean of what each step gained with what came after, where a policy is rewarded on its way.
+    """
 
     reward: float
     baseline: float
     entropy: float
     norm: float
     loss: float
+    steps: Floats | None = None
 
 
 class Diverged(Exception):
@@ -33,12 +37,17 @@ class Diverged(Exception):
 
 @dataclass(slots=True, eq=False)
 class Learner:
-    """A policy's parameters and what changes them. `scale`: the seconds that count as one."""
+    """A policy's parameters and what changes them. `scale`: the seconds that count as one.
+
+    `baseline` is the moving average of rewards, `steps` [D] those of what each step of an episode gained with what
+    came after, where a policy is rewarded on its way.
+    """
 
     policy: Policy
     options: LearningOptions
     scale: float
     baseline: float | None = None
+    steps: Floats | None = None
     updates: int = 0
     optimizer: torch.optim.Adam = field(init=False)
 
@@ -98,12 +107,15 @@ class Learner:
         return replace(lesson, norm=norm)
 
     def _follow(self, lesson: Lesson) -> None:
-        """Move the baseline towards the mean reward of a lesson."""
+        """Move the baselines towards the mean reward of a lesson, and towards the mean gains of its steps."""
+        decay = self.options.decay
         if math.isfinite(lesson.reward):
-            decay = self.options.decay
             self.baseline = (
                 lesson.reward if self.baseline is None else decay * self.baseline + (1 - decay) * lesson.reward
             )
+        if lesson.steps is not None:
+            before = lesson.steps if self.steps is None or self.steps.shape != lesson.steps.shape else self.steps
+            self.steps = decay * before + (1 - decay) * lesson.steps
 
     def loss(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Tensor, Lesson, Tensor]:
         """The loss of a rollout, what it says of it, and log p of its decisions [K, D] as they are now.
@@ -129,7 +141,8 @@ class Learner:
         n_decisions = int((entropy.detach() > 0).sum())
         mean = float(entropy.detach().sum()) / max(n_decisions, 1)
         seen = float(reward.mean()) if len(reward) else math.nan
-        return loss, Lesson(seen, base, mean, math.nan, math.nan), log_prob.detach()
+        steps = None if rollout.path is None else self._gains(rollout.path).mean(axis=0)
+        return loss, Lesson(seen, base, mean, math.nan, math.nan, steps), log_prob.detach()
 
     def _kept(self, rollout: Rollout) -> tuple[Floats, Bools]:
         """Rewards of the episodes that count, and which those are [K]."""
@@ -149,18 +162,22 @@ class Learner:
         if rollout.path is None:
             advantage = self.rewards(rollout.seconds) - base
         else:
-            gains = np.diff(self.rewards(rollout.path), axis=1)
-            advantage = np.zeros_like(gains)
-            later = np.zeros(len(gains))
-            for step in range(gains.shape[1] - 1, -1, -1):
-                later = gains[:, step] + self.options.discount * later
-                advantage[:, step] = later
-            if self.options.baseline != "none":
+            advantage = self._gains(rollout.path)
+            if self.options.baseline == "moving" and self.steps is not None and len(self.steps) == advantage.shape[1]:
+                advantage = advantage - self.steps
+            elif self.options.baseline != "none" and kept.any():
                 advantage = advantage - advantage[kept].mean(axis=0)
         if self.options.normalized and kept.any():
             deviation = float(advantage[kept].std())
             advantage = advantage / deviation if deviation > 1e-8 else np.zeros_like(advantage)
         return advantage.astype(np.float32)
+
+    def _gains(self, path: Floats) -> Floats:
+        """What each step [K, D] gained, and what came after it, discounted."""
+        gains = np.diff(self.rewards(path), axis=1)
+        for step in range(gains.shape[1] - 2, -1, -1):
+            gains[:, step] += self.options.discount * gains[:, step + 1]
+        return gains
 
     def rewards(self, seconds: Floats) -> Floats:
         """The rewards of seconds; a failure counts as `failed` times the scale."""

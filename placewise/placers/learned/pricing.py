@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -20,6 +23,12 @@ from placewise.simulate.memory import resident_bytes
 REMEMBERED = 200_000
 """Placements whose values are kept; then the oldest are forgotten."""
 DIGEST = 16
+LOST = -np.inf
+"""The seconds of a placement of which nobody could tell, because a worker died: no failure, and not remembered."""
+
+
+class Spent(Exception):
+    """A budget ended in the middle of an update."""
 
 
 class Pricing:
@@ -27,7 +36,7 @@ class Pricing:
 
     `evaluate` may be slow (a measurement): it is only asked for placements that keep the rules. `asked` counts
     the placements handed in, `evaluations` those priced afresh; `best` [n_ops] is the best valid one, `value` its
-    seconds; `failure` says in words why the last one failed.
+    seconds; `failure` says in words why the last one failed. Where `evaluate` answers `LOST`, so does this.
     """
 
     def __init__(self, problem: Problem, evaluate: Evaluate | None = None) -> None:
@@ -38,18 +47,32 @@ class Pricing:
         self._price = evaluate or Evaluator(problem)
         self._seen: dict[bytes, float] = {}
         self._roomy = always_fits(problem)
+        self._most, self._end = math.inf, math.inf
+
+    @contextmanager
+    def within(self, evaluations: int | None, seconds: float) -> Iterator[None]:
+        """Raise Spent for what would go beyond so many evaluations in all, or comes after so many seconds.
+
+        For policies that price many placements in one update.
+        """
+        self._most, self._end = math.inf if evaluations is None else evaluations, time.monotonic() + seconds
+        try:
+            yield
+        finally:
+            self._most, self._end = math.inf, math.inf
 
     def __call__(self, placements: Ints) -> Floats:
         rows = np.ascontiguousarray(placements, np.int32)
-        keys = [hashlib.blake2b(row.tobytes(), digest_size=DIGEST).digest() for row in rows]
+        keys = digests(rows)
         fresh = {key: k for k, key in reversed(list(enumerate(keys))) if key not in self._seen}
         chosen = sorted(fresh.values())
         if chosen:
-            self._add([keys[k] for k in chosen], rows[chosen])
-        found = np.array([self._seen[key] for key in keys])
+            if self.evaluations + len(chosen) > self._most or time.monotonic() > self._end:
+                raise Spent
+            self._add(rows[chosen])
+        found = np.array([self._seen.get(key, LOST) for key in keys])
         self.asked += len(rows)
-        while len(self._seen) > REMEMBERED:
-            del self._seen[next(iter(self._seen))]
+        self.forget()
         return found
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -68,19 +91,33 @@ class Pricing:
         self.value = float(state["value"][0])
         self.best = np.array(state["best"], np.int32) if np.isfinite(self.value) else None
 
-    def _add(self, keys: list[bytes], rows: Ints) -> None:
+    def record(self, rows: Ints, seconds: Floats) -> None:
+        """Count and keep what placements [K, n_ops] were priced at, here or by another process: seconds [K] or NaN."""
         self.evaluations += len(rows)
+        self.know(digests(rows), seconds)
+        if not np.isnan(seconds).all() and np.nanmin(seconds) < self.value:
+            self.best = rows[int(np.nanargmin(seconds))].copy()
+            self.value = float(np.nanmin(seconds))
+
+    def know(self, keys: Sequence[bytes], seconds: Floats) -> None:
+        """Remember the seconds [K] of placements by their digests, without having priced them."""
+        self._seen.update(zip(keys, seconds.tolist(), strict=True))
+
+    def forget(self) -> None:
+        """Forget the oldest of what is too much to remember."""
+        while len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
+
+    def _add(self, rows: Ints) -> None:
         seconds = np.full(len(rows), np.nan)
         kept = self._keep(rows)
         if kept.any():
             seconds[kept] = self._price(rows[kept])
             if not np.isfinite(seconds[kept]).all():
                 self.failure = getattr(self._price, "failure", "") or "the placement cannot run"
+        told = seconds != LOST
         seconds[~np.isfinite(seconds)] = np.nan
-        self._seen.update(zip(keys, seconds.tolist(), strict=True))
-        if not np.isnan(seconds).all() and np.nanmin(seconds) < self.value:
-            self.best = rows[int(np.nanargmin(seconds))].copy()
-            self.value = float(np.nanmin(seconds))
+        self.record(rows[told], seconds[told])
 
     def _keep(self, rows: Ints) -> Bools:
         """Which of the placements [K, n_ops] keep the rules [K]: in columns; one by one where memory is short."""
@@ -93,6 +130,11 @@ class Pricing:
         if not good.all():
             self.failure = broken(problem, rows[int(np.argmin(good))])
         return good
+
+
+def digests(rows: Ints) -> list[bytes]:
+    """What placements [K, n_ops] are remembered by."""
+    return [hashlib.blake2b(row.tobytes(), digest_size=DIGEST).digest() for row in rows]
 
 
 def always_fits(problem: Problem) -> bool:

@@ -20,7 +20,7 @@ from placewise.placers.common.repair import repair
 from placewise.placers.learned.learning import Diverged, Learner, Lesson
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy
-from placewise.placers.learned.pricing import Pricing, alone
+from placewise.placers.learned.pricing import Pricing, Spent, alone
 
 GREEDY_EVERY = 10
 """After so many updates the policy's own favourite is priced."""
@@ -90,8 +90,13 @@ class Trainer:
         watch = Stopwatch(budget)
         try:
             with one_thread(self.policy):
-                while (reason := self._over(watch)) is None:
-                    on_update(self.update(watch))
+                try:
+                    with self.pricing.within(budget.evaluations, budget.seconds):
+                        while (reason := self._over(watch)) is None:
+                            on_update(self.update(watch))
+                except Spent:
+                    reason = self._over(watch) or Reason.FINISHED
+                    self._note()
                 self._greedy(budget)
         except KeyboardInterrupt:
             return Reason.INTERRUPTED
@@ -143,6 +148,7 @@ class Trainer:
         arrays["dice"] = self.dice.get_state().numpy()
         figures = {
             "updates": self.learner.updates, "baseline": self.learner.baseline, "scale": self.learner.scale,
+            "steps": None if self.learner.steps is None else self.learner.steps.tolist(),
             "curve": [list(step) for step in self.curve], "last_better": self._last_better,
             "last_fresh": self._last_fresh,
         }  # fmt: skip
@@ -163,6 +169,7 @@ class Trainer:
         self.dice.set_state(torch.from_numpy(np.array(arrays["dice"], np.uint8)))
         self.learner.updates, self.learner.baseline = int(figures["updates"]), figures["baseline"]
         self.learner.scale = float(figures["scale"])
+        self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
         self._last_better, self._last_fresh = int(figures["last_better"]), int(figures["last_fresh"])
 
