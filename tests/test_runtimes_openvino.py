@@ -52,6 +52,21 @@ def outputs(prepared, problem, seed=0):
     return prepared.run(fresh_inputs(problem.graph, seed))
 
 
+def test_another_placement_takes_the_place_of_one(model, alone):
+    """The same worker compiles it anew: outputs equal, read back where it says; other devices are refused."""
+    base = job(model)
+    rng = np.random.default_rng(7)
+    with RUNTIME.prepare(base.on(Placement(rng.integers(0, 2, base.problem.n_ops)))) as prepared:
+        for _ in range(3):
+            placement = Placement(rng.integers(0, 2, base.problem.n_ops))
+            prepared.move(placement)
+            require_equal(outputs(alone, base.problem), outputs(prepared, base.problem), who="the moved one")
+            with RUNTIME.prepare(base.on(placement)) as fresh:
+                assert prepared.placement == fresh.placement and prepared.realised == fresh.realised
+        with pytest.raises(InputError, match="uses other devices"):
+            prepared.move(Placement.on(0, base.problem.n_ops))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_random_placements_run_equal_and_where_asked(model, alone, seed):
     """Op by op at random, HETERO does as told: outputs equal, every op read back on its device."""

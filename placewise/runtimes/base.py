@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +90,16 @@ class Prepared(Protocol):
         """
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Movable(Prepared, Protocol):
+    """Prepared so that another placement can take its place in the workers that are there already."""
+
+    def move(self, placement: Placement) -> None:
+        """From now on this placement of the same job, which must use the same devices. Raises RunError, InputError;
+        then it is to be closed.
+        """
 
 
 class Runtime(Protocol):

@@ -20,7 +20,7 @@ from placewise.runtimes.base import Job, Prepared, Realised, Runtime, RuntimeInf
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.measure import Measurement, Protocol, fresh_of, measure, settled
+from placewise.runtimes.measure import Fresh, Measurement, Protocol, fresh_of, measure, settled
 from placewise.simulate import judge
 from placewise.studies.compare import Entry
 
@@ -92,6 +92,38 @@ class Race:
         return self.of(SINGLE)
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Course:
+    """What placements of a problem run on: the runtime, the problem as it executes it, and inputs for every sample.
+
+    `job` is the best single device, which everything is compared with.
+    """
+
+    runtime: Runtime
+    problem: Problem
+    job: Job
+    fresh: Fresh
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        return self.job.places
+
+    def checked(self, prepared: Prepared, wanted: Arrays, who: str) -> float:
+        """How near a placement's outputs are to those that are `wanted`, as `equal` says. Raises RunError."""
+        return require_equal(wanted, prepared.run(self.fresh(0)), who=who, precision=_precision(self.places))
+
+
+def course_of(problem: Problem, setting: Setting) -> Course:
+    """Where placements of a problem are to run. Raises InputError and its kin for what cannot be run here or so."""
+    runtime = _runtime_for(problem, setting)
+    executed = as_executed(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
+    places = bind(problem.cluster, setting.binding)
+    fresh = fresh_of(problem.graph, setting.seed, setting.inputs)
+    alone = Placement(_best_alone(executed))
+    job = Job(executed, alone, places, setting.model, setting.example, setting.options, setting.seconds)
+    return Course(runtime, executed, job, fresh)
+
+
 def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()) -> Race:
     """Run every placement, and the best single device beside them.
 
@@ -99,25 +131,20 @@ def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting
     Raises InputError and its kin for devices that are not here, a model that cannot be run here or has random outputs,
     and inputs that do not fit; RunError if the single device itself fails.
     """
-    runtime = _runtime_for(problem, setting)
-    pipelined = setting.protocol.in_flight > 1
-    executed = as_executed(problem, runtime.info, pipelined=pipelined)
-    places = bind(problem.cluster, setting.binding)
-    fresh = fresh_of(problem.graph, setting.seed, setting.inputs)
-    alone = Placement(_best_alone(executed))
-    job = Job(executed, alone, places, setting.model, setting.example, setting.options, setting.seconds)
+    course = course_of(problem, setting)
+    runtime, job, executed = course.runtime, course.job, course.problem
     with ExitStack() as stack:
         reference = runtime.prepare(job)
         stack.callback(reference.close)
-        wanted, precision = settled(reference, fresh), _precision(places)
+        wanted = settled(reference, course.fresh)
         ready: dict[str, Prepared] = {SINGLE: reference}
-        found = {name: _entered(executed, name, placement) for name, placement in {SINGLE: alone, **placements}.items()}
+        entered = {SINGLE: job.placement, **placements}
+        found = {name: _entered(executed, name, placement) for name, placement in entered.items()}
         for name, placement in placements.items():
             try:
                 prepared = runtime.prepare(job.on(placement))
                 stack.callback(prepared.close)
-                outputs = prepared.run(fresh(0))
-                near = require_equal(wanted, outputs, who=f"the placement {name!r}", precision=precision)
+                near = course.checked(prepared, wanted, f"the placement {name!r}")
             except RunError as error:
                 found[name] = replace(found[name], measurement=Measurement(name, failure=str(error)))
                 continue
@@ -125,9 +152,9 @@ def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting
             found[name] = replace(found[name], difference=near)
         for name, prepared in ready.items():
             found[name] = replace(found[name], realised=prepared.realised, notes=prepared.notes)
-        for measurement in measure(ready, fresh, setting.protocol):
+        for measurement in measure(ready, course.fresh, setting.protocol):
             found[measurement.name] = replace(found[measurement.name], measurement=measurement)
-    return Race(runtime.info, places, executed, setting.protocol, tuple(found.values()))
+    return Race(runtime.info, course.places, executed, setting.protocol, tuple(found.values()))
 
 
 def _entered(problem: Problem, name: str, placement: Placement) -> Timed:

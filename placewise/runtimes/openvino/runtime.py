@@ -87,14 +87,31 @@ class Compiled:
         asked: Ints,
         notes: Sequence[str],
     ) -> None:
-        self._worker, self._listing, self._belongs, self._seconds = worker, listing, belongs, job.seconds
+        self._job, self._worker, self._seconds = job, worker, job.seconds
+        self._listing, self._belongs, self._logical, self._said = listing, belongs, devices, tuple(notes)
         graph = job.problem.graph
         self._outputs = [graph.tensors.name[row] for row in np.flatnonzero(graph.tensors.output)]
         self.devices = {device: logical.name for device, logical in devices.items()}
+        self._settle(split, asked)
+
+    def move(self, placement: Placement) -> None:
+        """As `Movable.move` says: the model is read and folded already."""
+        options, asked = _options(self._job.options), placement.device
+        if options["affinity"] == "automatic":
+            return
+        if set(asked.tolist()) != set(self.devices):
+            raise InputError("this placement uses other devices", remedy="prepare it anew")
+        affinity = _affinity(self._listing, self._belongs, self.devices, asked)
+        devices, profiled = list(self._logical.values()), options["perf_count"] == "yes"
+        self._settle(self._worker.ask("compile", devices, affinity, profiled, timeout=self._seconds), asked)
+
+    def _settle(self, split: Split, asked: Ints) -> None:
+        """Take note of what was compiled."""
+        problem = self._job.problem
         self.compile_seconds = split.seconds
-        self.placement = Placement(_ran_on(job.problem, split, belongs, self.devices, asked))
-        self.realised = _realised(job.problem, split, self.devices, asked, self.placement.device)
-        self.notes = (*notes, *_warnings(self.realised))
+        self.placement = Placement(_ran_on(problem, split, self._belongs, self.devices, asked))
+        self.realised = _realised(problem, split, self.devices, asked, self.placement.device)
+        self.notes = (*self._said, *_warnings(self.realised))
 
     def run(self, inputs: Arrays) -> dict[str, npt.NDArray[Any]]:
         """As `Prepared.run` says."""
@@ -152,19 +169,13 @@ def _compiled(job: Job, worker: Worker, used: list[int], automatic: bool, profil
     devices = logical_devices(job.places, used, available)
     listing, notes = worker.ask("open", timeout=job.seconds)
     belongs = counterparts(job.problem.graph, listing)
+    names = {device: logical.name for device, logical in devices.items()}
     asked: Ints | None = job.placement.device
     if automatic:
         asked = _automatic(job, worker, devices, belongs)
-    affinity = (
-        None
-        if asked is None
-        else affinities(asked, belongs, {device: logical.name for device, logical in devices.items()})
-    )
-    if affinity is not None:
-        _refuse_open_cuts(listing, affinity)
+    affinity = None if asked is None else _affinity(listing, belongs, names, asked)
     split = worker.ask("compile", list(devices.values()), affinity, profiled, timeout=job.seconds)
     if asked is None:
-        names = {device: logical.name for device, logical in devices.items()}
         asked = _ran_on(job.problem, split, belongs, names, np.full(job.problem.n_ops, used[0], np.int32))
     return Compiled(job, worker, listing, belongs, devices, split, asked, (*notes, *_serial(job.problem, devices)))
 
@@ -195,6 +206,13 @@ def _automatic(job: Job, worker: Worker, devices: Mapping[int, Logical], belongs
         name = problem.graph.ops.name[int(np.argmax(device < 0))]
         raise RunError(f"no device both supports the op {name!r} and may run it")
     return device
+
+
+def _affinity(listing: Listing, belongs: Ints, names: Mapping[int, str], asked: Ints) -> Sequence[str]:
+    """The device of every op of OpenVINO, by name. Raises RunError for a cut that HETERO cannot make."""
+    found = affinities(asked, belongs, names)
+    _refuse_open_cuts(listing, found)
+    return found
 
 
 def _refuse_open_cuts(listing: Listing, affinity: Sequence[str]) -> None:
