@@ -31,6 +31,7 @@ _HOMES = {
     "Plan": "placewise.api",
     "Problem": "placewise.model.problem",
     "Result": "placewise.model.result",
+    "Training": "placewise.api",
     "Wishes": "placewise.wishes",
     "build": "placewise.building",
     "compare": "placewise.api",
@@ -42,6 +43,7 @@ _HOMES = {
     "profile": "placewise.api",
     "read_cluster": "placewise.catalog",
     "run": "placewise.api",
+    "train": "placewise.api",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "Plan",
     "Problem",
     "Result",
+    "Training",
     "Wishes",
     "build",
     "compare",
@@ -72,10 +75,11 @@ __all__ = [
     "profile",
     "read_cluster",
     "run",
+    "train",
 ]
 
 if TYPE_CHECKING:
-    from placewise.api import Leaderboard, Measured, Plan, compare, export_plan, place, profile, run
+    from placewise.api import Leaderboard, Measured, Plan, Training, compare, export_plan, place, profile, run, train
     from placewise.building import build
     from placewise.catalog import read_cluster
     from placewise.errors import PlacewiseError

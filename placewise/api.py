@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ from placewise.studies.profile import Profiling
 from placewise.studies.profile import profile as measure
 from placewise.studies.race import PLAN, Race, Setting, protocol_of, race, sheet_of, verdict
 from placewise.studies.remembered import Shelf
+from placewise.studies.trained import Trained
+from placewise.studies.trained import lines as training_lines
 from placewise.units import parse_seconds
 from placewise.wishes import Rules, Wishes
 
@@ -268,6 +270,78 @@ def run(
     said = {name: str(value) for name, value in (options or {}).items()}
     setting = Setting(runtime, dict(bind or {}), feeds, protocol, live, inputs, said, seed)
     return Measured(race(problem, {PLAN: placement}, setting))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Training(Plan):
+    """The answer of `train`: the plan of the best placement, and the figures of the training."""
+
+    trained: Trained
+
+    @property
+    def updates(self) -> int:
+        return self.trained.updates
+
+    @property
+    def evaluations(self) -> int:
+        """How many different placements were priced."""
+        return self.trained.evaluations
+
+    @property
+    def learned(self) -> float:
+        """The best that the reward said, in seconds: measured, or simulated."""
+        return self.trained.learned
+
+    def summary(self) -> str:
+        """What `placewise train` prints, as text."""
+        return plain(result_view(self.result), *training_lines(self.trained))
+
+
+def train(
+    model: Model,
+    devices: Devices | None = None,
+    *,
+    policy: str | None = None,
+    reward: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    updates: int | None = None,
+    evaluations: int | None = None,
+    budget: Budget | float | str | None = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 50,
+    resume: bool = False,
+    log: str | os.PathLike[str] | None = None,
+    start: str | os.PathLike[str] | Placement | None = None,
+    inputs: Any = None,
+    feeds: Mapping[str, Any] | None = None,
+    bind: Mapping[str, str] | None = None,
+    on_progress: OnProgress = ignore,
+    **wishes: Any,
+) -> Training:
+    """Train a policy to place a model (docs/learning.md); the best placement that it came by is the plan.
+
+    `policy` is a placer that learns (default: hsdag), with its `options`; `reward` is simulated (the default) or a
+    runtime, which then runs every placement on this machine: `bind` and `feeds` are those of `run`. Training ends
+    after `updates` (default: 100, without a limit), `evaluations` of different placements or the seconds of `budget`.
+    It is kept in `checkpoint` at least `every` so many updates, from where `resume` goes on; `log` is a folder for
+    TensorBoard. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
+    """
+    from placewise.studies.train import TrainingSetting
+    from placewise.studies.train import train as learn
+
+    problem = build(model, devices, Wishes(**{"dims": {}, **wishes}), inputs=inputs)
+    hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
+    given = _budget(budget) or Budget(seed=seed)
+    limits = {"iterations": updates, "evaluations": evaluations, "seed": seed or None}
+    given = replace(given, **{name: value for name, value in limits.items() if value is not None})
+    live = None if isinstance(model, (str, os.PathLike)) else model
+    measuring = Setting(binding=dict(bind or {}), inputs=feeds, model=live, example=inputs, seed=given.seed)
+    setting = TrainingSetting(
+        policy, dict(options or {}), given, reward, checkpoint, every, resume, log, measuring=measuring
+    )
+    trained = learn(problem, setting, hints=hints, on_progress=on_progress)
+    return Training(trained.result, trained)
 
 
 def profile(

@@ -14,6 +14,7 @@ from placewise.files.cluster_file import cluster_to_dict
 from placewise.files.costs_file import save_costs
 from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import plan_of, save_plan
+from placewise.files.policy_file import PolicyFile, SectionRecord, StepRecord, save_policy
 from placewise.files.problem_file import save_problem
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile, save_profile
 from placewise.files.schema import RECORDS, schema_of
@@ -57,6 +58,11 @@ def documents(folder: Path) -> dict[str, object]:
     device = DeviceProfile(name="gpu", fused=((0,),), idle=figures, loaded=figures)
     save_profile(ProfileFile(runtime="onnxruntime", ops=("a",), cluster=found["cluster"], devices=(device,)), path)
     found["profile"] = json.loads(path.read_text("utf-8"))
+    step, section = StepRecord(evaluations=1, seconds=0.1, value=1.0), SectionRecord(name="kind", columns=1)
+    options = {"rate": 1e-3, "samples": 16, "normalized": True, "reward": "root"}
+    policy = PolicyFile(policy="p", devices=("gpu",), options=options, features=(section,), history=(step,))
+    save_policy(policy, {"x": np.zeros(1)}, folder / "policy.json")
+    found["policy"] = json.loads((folder / "policy.json").read_text("utf-8"))
     for name, save in (
         ("graph", lambda: save_graph(problem.graph, path)),
         ("problem", lambda: save_problem(problem, path)),

@@ -1,0 +1,122 @@
+"""placewise train: a policy learns to place a model, by the simulator's word or by what runs really take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.cli import INTERRUPTED
+from placewise.cli import options as opt
+from placewise.cli.execute import Bind, Inputs, read_inputs
+from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
+
+if TYPE_CHECKING:
+    from placewise.wishes import Wishes
+
+LEARNING = "Learning"
+Policy = Annotated[str | None, typer.Option(help="Which policy learns (default: hsdag).", rich_help_panel=LEARNING)]
+Reward = Annotated[
+    str | None,
+    typer.Option(
+        help="What it learns from: simulated (the default), or the runtime that runs every placement: onnxruntime, "
+        "openvino, torch.",
+        rich_help_panel=LEARNING,
+    ),
+]
+PolicyOption = Annotated[
+    list[str] | None,
+    typer.Option("--option", help="NAME=VALUE for the policy; may be repeated.", rich_help_panel=LEARNING),
+]
+Updates = Annotated[
+    int | None,
+    typer.Option(min=0, help="Stop after so many updates (default: 100, without a limit).", rich_help_panel=LEARNING),
+]
+Evaluations = Annotated[
+    int | None, typer.Option(min=0, help="Stop after pricing so many placements.", rich_help_panel=LEARNING)
+]
+Patience = Annotated[
+    int | None,
+    typer.Option(min=0, help="Stop after so many updates without a better placement.", rich_help_panel=LEARNING),
+]
+CheckpointPath = Annotated[
+    Path | None, typer.Option(help="Keep the training here: a folder, or a .json file.", rich_help_panel=LEARNING)
+]
+Every = Annotated[int, typer.Option(min=1, help="Keep it at least every so many updates.", rich_help_panel=LEARNING)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is kept there.", rich_help_panel=LEARNING)]
+TensorBoard = Annotated[Path | None, typer.Option("--tensorboard", help="Log here.", rich_help_panel=LEARNING)]
+
+
+@guarded
+@opt.wishing
+def train(
+    model: opt.Model,
+    devices: opt.Devices = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here.")] = None,
+    policy: Policy = None,
+    reward: Reward = None,
+    option: PolicyOption = None,
+    updates: Updates = None,
+    evaluations: Evaluations = None,
+    patience: Patience = None,
+    checkpoint: CheckpointPath = None,
+    every: Every = 50,
+    resume: Resume = False,
+    tensorboard: TensorBoard = None,
+    start: Annotated[
+        Path | None, typer.Option(help="Know this plan or published split.", rich_help_panel=LEARNING)
+    ] = None,
+    bind: Bind = None,
+    inputs: Inputs = None,
+    time_limit: opt.TimeLimit = None,
+    seed: opt.Seed = 0,
+    *,
+    wishes: Wishes,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Train a policy to place a model; the best placement that it came by is the plan.
+
+    Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
+    """
+    from dataclasses import replace
+
+    from placewise.building import build, start_of
+    from placewise.files.atomic import ensure_writable
+    from placewise.files.plan_file import plan_of, save_plan
+    from placewise.model.result import Outcome, Reason
+    from placewise.placers.base import NO_HINTS, Hints
+    from placewise.report.console import result_view
+    from placewise.studies.race import Setting
+    from placewise.studies.train import TrainingSetting
+    from placewise.studies.train import train as learn
+    from placewise.studies.trained import document, lines
+
+    listen(quiet)
+    budget = replace(opt.budget_of(time_limit, "0%", seed), iterations=updates, evaluations=evaluations)
+    options = opt.typed(option) | ({} if patience is None else {"patience": patience})
+    measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
+    setting = TrainingSetting(
+        policy, options, budget, reward, checkpoint, every, resume, tensorboard, measuring=measuring
+    )
+    if output is not None:
+        ensure_writable(output)
+    with progress(quiet, budget.seconds) as on_progress:
+        problem = build(model, devices, wishes)
+        hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
+        trained = learn(problem, setting, hints=hints, on_progress=on_progress)
+    result = trained.result
+    warn_of(problem, devices, quiet)
+    if output is not None and result.placement is not None:
+        save_plan(result, output)
+    if as_json:
+        show_json(plan_of(result).model_dump(mode="json") | {"training": document(trained)})
+    else:
+        show(result_view(result), *lines(trained))
+        if output is not None and result.placement is not None:
+            show(f"wrote {output}")
+    if result.status.outcome is Outcome.INFEASIBLE:
+        raise typer.Exit(INFEASIBLE)
+    if result.placement is None:
+        raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)

@@ -1,0 +1,53 @@
+"""The log of a training, for TensorBoard."""
+
+from __future__ import annotations
+
+import math
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from placewise.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from placewise.placers.learned.trainer import Update
+
+
+class TrainingLog:
+    """Scalars per update in a folder; a log that is there goes on after `start` updates.
+
+    Raises MissingExtraError where TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: str | PathLike[str], start: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise MissingExtraError("a log for TensorBoard", "learn") from None
+        self._writer: Any = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
+        self._last: tuple[float, int, int] | None = None
+
+    def add(self, update: Update) -> None:
+        """The figures of an update."""
+        lesson = update.lesson
+        figures = {
+            "reward/mean": lesson.reward,
+            "reward/baseline": lesson.baseline,
+            "policy/entropy": lesson.entropy,
+            "policy/gradient_norm": lesson.norm,
+            "policy/loss": lesson.loss,
+            "time/best_seconds": update.best,
+            "speed/samples_per_second": 0.0,
+            "speed/evaluations_per_second": 0.0,
+        }
+        if self._last is not None and update.seconds > self._last[0]:
+            seconds = update.seconds - self._last[0]
+            figures["speed/samples_per_second"] = (update.asked - self._last[1]) / seconds
+            figures["speed/evaluations_per_second"] = (update.evaluations - self._last[2]) / seconds
+        self._last = update.seconds, update.asked, update.evaluations
+        for name, value in figures.items():
+            if math.isfinite(value):
+                self._writer.add_scalar(name, value, update.number)
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
