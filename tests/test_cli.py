@@ -41,8 +41,8 @@ NAMES = (
         "local",
         "max_load_dp",
     ),
-    *("exhaustive", "expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "random", "round_robin"),
-    *("sct", "single", "temper", "topo", "windows"),
+    *("exhaustive", "expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "placeto", "random"),
+    *("round_robin", "sct", "single", "temper", "topo", "windows"),
 )
 
 

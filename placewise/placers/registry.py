@@ -35,6 +35,7 @@ _PLACERS = {
     "pack": "placewise.placers.exact.pack:PackPlacer",
     "paths": "placewise.placers.exact.paths:PathsPlacer",
     "pipedream": "placewise.placers.heuristic.pipedream:PipeDreamPlacer",
+    "placeto": "placewise.placers.learned.placeto:PlacetoPlacer",
     "random": "placewise.placers.heuristic.random:RandomPlacer",
     "round_robin": "placewise.placers.heuristic.round_robin:RoundRobinPlacer",
     "sct": "placewise.placers.heuristic.sct:SctPlacer",
@@ -49,6 +50,7 @@ _NEEDS = {
     "hsdag": ("torch_geometric", "learn"),
     "metis": ("pymetis", "partition"),
     "mincut": ("mtkahypar", "partition"),
+    "placeto": ("torch", "learn"),
 }
 """The library of a placer that not everybody has, and the extra that brings it."""
 
