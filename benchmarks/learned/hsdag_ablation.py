@@ -1,0 +1,71 @@
+"""What HSDAG's parts are worth: `python benchmarks/learned/hsdag_ablation.py` (options: rows.py).
+
+The folded problems of hsdag.py, under `sequential` execution, with one part left out at a time. Duan et al. (2024,
+table 3) print for Inception-V3: 17.9 % less time than CPU-only with everything, 14.8 % without features of structure
+(fractal dimension and degrees), 8.59 % without the shape of outputs, 8.59 % without the node's place.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from typing import Any
+
+from hsdag import MODELS
+from methods import Method
+from rows import Row, Table, arguments, main_of
+from tables import Found, milliseconds, values
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "everything": {},
+    "no structure": {"degrees": False, "fractal": False},
+    "no shape": {"shape": False},
+    "no place": {"position": False, "identity": False},
+    "no encoder": {"encoder": "none"},
+    "no chains": {"chains": False},
+    "with seconds": {"seconds": True},
+}
+PAPER = {"everything": 17.9, "no structure": 14.8, "no shape": 8.59, "no place": 8.59}
+"""Inception-V3, per cent less time than CPU-only."""
+WORKLOADS = tuple(f"{model} folded sequential" for model in MODELS)
+CPU, OPTIMUM = Method("CPU only", "alone", device="cpu"), Method("optimum", "cut")
+
+
+def table(options: argparse.Namespace) -> Table:
+    """Inception-V3 first."""
+    rows = [Row("hsdag", name, method) for name in WORKLOADS for method in (CPU, OPTIMUM)]
+    for name in WORKLOADS:
+        for seed in range(options.seeds):
+            for variant, changed in VARIANTS.items():
+                method = Method(
+                    f"hsdag, {variant}", "policy", "hsdag", options=changed, evaluations=options.evaluations
+                )
+                rows.append(Row("hsdag", name, method, seed))
+    return Table("hsdag_ablation", "HSDAG without one of its parts", tuple(rows), text)
+
+
+def text(found: Found) -> str:
+    """The table."""
+    lines = [
+        "# HSDAG without one of its parts",
+        "",
+        "`python benchmarks/learned/hsdag_ablation.py`; folded graphs, `sequential`, the calibrated simulator of "
+        "learned_hsdag.md; milliseconds, medians over seeds (smallest–largest), and per cent less time than CPU-only.",
+        "",
+        f"| variant | {' | '.join(f'{name} | saved' for name in WORKLOADS)} | printed, Inception-V3 |",
+        "|---|" + "--:|" * (2 * len(WORKLOADS) + 1),
+    ]
+    for title in ("optimum", *VARIANTS):
+        method = title if title == "optimum" else f"hsdag, {title}"
+        cells = []
+        for name in WORKLOADS:
+            seen, cpu = values(found, name, method), values(found, name, "CPU only")
+            saved = f"{100 * (1 - statistics.median(seen) / cpu[0]):.1f}" if seen and cpu else ""
+            cells += [milliseconds(found, name, method), saved]
+        lines.append(f"| {title} | {' | '.join(cells)} | {PAPER.get(title, '')} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=2000)))

@@ -1,0 +1,143 @@
+"""The methods of the tables, and what a run of one leaves behind.
+
+`alone` puts everything on one device; `cut` finds the optimum of a sequential problem; `placer` is any placer of the
+registry for so many seconds; `search` is one that may price so many distinct placements; `policy` one that learns
+from as many.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from optimum import sequential_optimum
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Reason
+from placewise.placers import registry
+from placewise.placers.base import Budget
+from placewise.placers.learned.placer import proposal_of
+from placewise.placers.learned.pricing import Pricing
+from placewise.placing import place
+from placewise.simulate import Evaluator, lower_bound, simulate
+
+LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
+MOST_SECONDS = 900.0
+"""A row that takes longer ends with what it has, and says so."""
+REPEATED = 50
+"""A search may ask for so many times its distinct placements, so that one that asks again and again ends."""
+
+Found = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """How a row finds its placement; `evaluations` bind searches and policies, `seconds` placers."""
+
+    name: str
+    kind: Literal["alone", "cut", "placer", "search", "policy"]
+    placer: str = ""
+    device: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    evaluations: int = 0
+    seconds: float = MOST_SECONDS
+
+    def run(self, problem: Problem, seed: int) -> Found:
+        """Value (None if nothing was found), bound, evaluations, wall seconds, and how the best came about."""
+        Evaluator(problem)(np.zeros((1, problem.n_ops), np.int32))  # compiled before the clock runs
+        started = time.perf_counter()
+        made = {"alone": _alone, "cut": _cut, "placer": _placed, "search": _searched, "policy": _learned}[self.kind]
+        placement, found = made(self, problem, seed)
+        found["seconds"] = round(time.perf_counter() - started, 3)
+        found["value"] = _judged(problem, placement)
+        return found
+
+
+def settings_of(method: Method) -> Mapping[str, Any]:
+    """Everything that a method is told, its defaults too."""
+    told = asdict(method)
+    if method.kind == "policy":
+        told["settings"] = asdict(registry.create(method.placer, method.options).options)  # type: ignore[attr-defined]
+    return told
+
+
+def policies(evaluations: int, names: tuple[str, ...] = LEARNED) -> list[Method]:
+    """The learned placers with their defaults."""
+    return [Method(name, "policy", name, evaluations=evaluations) for name in names]
+
+
+def _judged(problem: Problem, placement: Placement | None) -> float | None:
+    if placement is None:
+        return None
+    judgement = simulate(problem, placement)
+    return judgement.value if judgement.valid and math.isfinite(judgement.value) else None
+
+
+def _alone(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
+    device = problem.cluster.index(method.device)
+    bound = lower_bound(problem)
+    found = {"bound": bound.value, "bound_by": bound.method}
+    if not problem.allowed[:, device].all():
+        return None, {"status": "unsupported", **found}
+    placement = Placement.on(device, problem.n_ops)
+    broken = sorted({violation.kind for violation in simulate(problem, placement).violations})
+    return placement, {"status": f"breaks {', '.join(broken)}" if broken else "one device", **found}
+
+
+def _cut(method: Method, problem: Problem, seed: int) -> tuple[Placement, Found]:
+    placement = sequential_optimum(problem)
+    return placement, {"status": "optimal", "bound": simulate(problem, placement).value, "bound_by": "minimum cut"}
+
+
+def _placed(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
+    result = place(problem, method.placer, Budget(method.seconds, seed=seed), options=method.options)
+    found = {"status": str(result.status), "bound": result.lower_bound, "bound_by": result.bound.method}
+    return result.placement, found | {"limit": method.seconds, "notes": list(result.notes)}
+
+
+def _searched(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
+    """The best of as many distinct placements; a search that asks for more is told that its time is up."""
+    price, started, curve = Pricing(problem), time.perf_counter(), []
+
+    def evaluate(placements: Ints) -> Floats:
+        if price.evaluations >= method.evaluations:
+            raise KeyboardInterrupt
+        seconds = price(placements[: method.evaluations - price.evaluations])
+        if price.best is not None and (not curve or price.value < curve[-1][2]):
+            curve.append((price.evaluations, round(time.perf_counter() - started, 3), price.value))
+        return np.concatenate((seconds, np.full(len(placements) - len(seconds), np.nan)))
+
+    budget = Budget(method.seconds, evaluations=REPEATED * method.evaluations, seed=seed)
+    proposal = registry.create(method.placer, method.options).propose(problem, budget, evaluate=evaluate)
+    placement = None if price.best is None else Placement(price.best)
+    return placement, {"status": str(proposal.reason), "evaluations": price.evaluations, "curve": curve}
+
+
+def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
+    """Trained from nothing; `begun`: the best single device, `favourite`: what the policy itself chooses at the end."""
+    placer: Any = registry.create(method.placer, method.options)
+    trainer = placer.trainer(problem, None, seed)
+    trainer.begin()
+    begun = trainer.pricing.value
+    reason = trainer.run(Budget(method.seconds, evaluations=method.evaluations, seed=seed))
+    count = trainer.pricing.evaluations
+    proposal = proposal_of(problem, trainer, method.placer, reason)
+    favourites = trainer.pricing(trainer.policy.greedy(trainer.pricing))
+    favourite = float(np.nanmin(favourites)) if np.isfinite(favourites).any() else None
+    status = "diverged" if trainer.diverged else "out of time" if reason is Reason.TIME_LIMIT else str(reason)
+    return proposal.placement, {
+        "status": status,
+        "evaluations": count,
+        "asked": trainer.pricing.asked,
+        "updates": trainer.learner.updates,
+        "units": trainer.policy.view.n,
+        "begun": begun if math.isfinite(begun) else None,
+        "favourite": favourite,
+        "curve": [(count, round(seconds, 3), value) for count, seconds, value in trainer.curve],
+    }
