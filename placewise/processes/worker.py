@@ -34,7 +34,8 @@ class Worker:
     `cores` are the processors that it and all its threads may use; `fds` file descriptors that it inherits under the
     same numbers; `memory` the most bytes that it may allocate. `name` is what messages call it. A worker ends when
     `close` is called, when the last reference to it goes, and when this process ends in whatever way. Raises RunError
-    if it does not start; what its object refuses comes back as the error that it raised, if it is one of ours.
+    if it does not start within `start` seconds; where that is None nobody waits, and its first answer is that it has.
+    What its object refuses comes back as the error that it raised, if it is one of ours.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Worker:
         fds: Sequence[int] = (),
         memory: float = float("inf"),
         environment: Mapping[str, str] | None = None,
-        start: float = START,
+        start: float | None = START,
     ) -> None:
         self.name = name
         ours, theirs = socket.socketpair()
@@ -68,7 +69,8 @@ class Worker:
         self._end = weakref.finalize(self, _end, self._process, self._link, self._lifeline, self._errors)
         try:
             self.tell(served, *args)
-            self.answer(start)
+            if start is not None:
+                self.answer(start)
         except BaseException:
             self.kill()
             raise
