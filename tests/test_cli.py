@@ -42,7 +42,7 @@ NAMES = (
         "max_load_dp",
     ),
     *("exhaustive", "expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "placeto", "random"),
-    *("round_robin", "sct", "single", "temper", "topo", "windows"),
+    *("round_robin", "sct", "single", "temper", "topo", "two_way", "windows"),
 )
 
 

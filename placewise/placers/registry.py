@@ -42,6 +42,7 @@ _PLACERS = {
     "single": "placewise.placers.heuristic.single:SinglePlacer",
     "temper": "placewise.placers.heuristic.temper:TemperPlacer",
     "topo": "placewise.placers.heuristic.topo:TopoPlacer",
+    "two_way": "placewise.placers.exact.two_way:TwoWayPlacer",
     "windows": "placewise.placers.exact.windows:WindowsPlacer",
 }
 _NEEDS = {

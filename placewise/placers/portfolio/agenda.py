@@ -58,8 +58,8 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
 def main(problem: Problem) -> tuple[Turn, ...]:
     """The exact or nearly exact method of the objective, and whoever finds anything at all where memory is tight."""
     if problem.objective.kind == "latency":
-        in_calls = problem.objective.execution == "subgraph"
-        return (*((Turn("paths", share=0.25),) if in_calls else ()), Turn(LAST_RESORT))
+        first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
+        return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
     return Turn("dp", share=0.3 if problem.constraints.contiguous else 0.15), Turn(LAST_RESORT)
 
 
