@@ -139,4 +139,4 @@ def faults(found: Found) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=2000)))
+    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=4000)))

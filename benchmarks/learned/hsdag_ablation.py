@@ -68,4 +68,4 @@ def text(found: Found) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=2000)))
+    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=4000)))

@@ -30,6 +30,8 @@ from placewise.simulate import Evaluator, lower_bound, simulate
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
 MOST_SECONDS = 900.0
 """A row that takes longer ends with what it has, and says so."""
+FRESH = 8
+"""A policy has one update for every so many placements: half of the 16 that it draws each time may be known ones."""
 REPEATED = 50
 """A search may ask for so many times its distinct placements, so that one that asks again and again ends."""
 
@@ -125,7 +127,8 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
     trainer = placer.trainer(problem, None, seed)
     trainer.begin()
     begun = trainer.pricing.value
-    reason = trainer.run(Budget(method.seconds, evaluations=method.evaluations, seed=seed))
+    most = max(method.evaluations // FRESH, 1)
+    reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
     count = trainer.pricing.evaluations
     proposal = proposal_of(problem, trainer, method.placer, reason)
     favourites = trainer.pricing(trainer.policy.greedy(trainer.pricing))

@@ -1,0 +1,92 @@
+"""benchmarks/learned: the calibrated clusters, the optimum by a minimum cut, and rows that are not run twice."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+FOLDER = Path(__file__).parents[1] / "benchmarks" / "learned"
+sys.path.insert(0, str(FOLDER))
+import calibrate  # noqa: E402  # a folder of programs is no package
+import optimum  # noqa: E402
+import rows  # noqa: E402
+import small  # noqa: E402
+import tables  # noqa: E402
+from methods import Method  # noqa: E402
+
+from placewise.building import build  # noqa: E402
+from placewise.errors import PlacerError  # noqa: E402
+from placewise.placers.base import Budget  # noqa: E402
+from placewise.placing import place  # noqa: E402
+from placewise.simulate import simulate  # noqa: E402
+from placewise.wishes import Wishes  # noqa: E402
+
+
+@pytest.mark.parametrize("model", calibrate.PUBLISHED)
+def test_calibrated_clusters_give_the_two_published_times(model):
+    """What is committed is what the program makes of the published times."""
+    assert calibrate.check(model, "folded") < calibrate.CLOSE
+
+
+@pytest.mark.parametrize("family", ["layered", "branchy", "erdos-renyi"])
+def test_a_minimum_cut_is_the_optimum_of_sequential_execution(family):
+    """As good as the best of all placements, also where that is a split."""
+    dims = {"n_ops": 11, "seed": 5, "batch": 1, "size": 56}
+    problem = build(f"zoo:random-{family}", "Flex-170,i9-12900K", Wishes(execution="sequential", dims=dims))
+    best = place(problem, "exhaustive", Budget()).value
+    assert simulate(problem, optimum.sequential_optimum(problem)).value == pytest.approx(best, rel=1e-9)
+
+
+def test_a_minimum_cut_is_refused_elsewhere():
+    """Three devices, or another execution, are not what a cut between two locations can say."""
+    dims = {"n_ops": 8, "seed": 1, "batch": 1}
+    for devices, execution in (("2xFlex-170,i9-12900K", "sequential"), ("Flex-170,i9-12900K", "operator")):
+        problem = build("zoo:random-layered", devices, Wishes(execution=execution, dims=dims))
+        with pytest.raises(PlacerError, match="no cut gives the optimum"):
+            optimum.sequential_optimum(problem)
+
+
+def test_rows_that_are_done_are_not_run_again(tmp_path, capsys):
+    """A second run skips what the first saved, runs what is missing, and runs a row of other options again."""
+
+    def run(count: int, only: str) -> str:
+        method = Method("random", "search", "random", options={"samples": count}, evaluations=count)
+        wanted = tuple(rows.Row("small", name, method) for name in ("chain sequential", "two-branches operator"))
+        made = rows.Table("try", "a try", wanted, lambda found: f"{len(found)} rows")
+        said = ["--results", str(tmp_path), "--only", only]
+        assert rows.run(made, rows.arguments("", evaluations=count).parse_args(said)) == 0
+        return capsys.readouterr().out
+
+    assert "chain sequential/random/0: " in (first := run(30, "chain")) and "1 rows" in first
+    assert "Not run yet: 1 of 2 rows." in first
+    second = run(30, "")
+    assert "chain sequential/random/0: " not in second and "two-branches operator/random/0: " in second
+    assert "chain sequential/random/0: " in run(40, "chain")
+    saved = json.loads((tmp_path / "learned" / "try.json").read_text())["rows"]
+    assert saved["chain sequential/random/0"]["evaluations"] == 40
+
+
+def test_how_soon_a_row_came_near_its_end():
+    """The first step of the curve within 5 % of the last."""
+    row = {"curve": [[3, 0.1, 2.0], [40, 0.2, 1.04], [90, 0.3, 1.0]]}
+    assert tables.evaluations_to(row) == 40
+    assert tables.evaluations_to({"curve": []}) is None
+
+
+@pytest.mark.parametrize("workload", small.WORKLOADS)
+def test_small_graphs_are_worth_a_split(workload):
+    """No small graph of the table is best on one device, so that a policy that knows nothing else fails."""
+    problem = small.problem(workload)
+    best = place(problem, "exhaustive", Budget())
+    alone = min(simulate(problem, placement).value for placement, _ in best.baselines.values() if _one(placement))
+    assert alone > 1.02 * best.value
+
+
+def _one(placement) -> bool:
+    return len(np.unique(placement.device)) == 1
