@@ -65,7 +65,7 @@ class PolicyFile(Record):
     devices: tuple[str, ...] = Field(description="names, in the order of the policy's answers")
     reward: str = Field("simulated", description="simulated, or the runtime that measured")
     seed: int = 0
-    budget: BudgetRecord = BudgetRecord()
+    budget: BudgetRecord = Field(default_factory=lambda: BudgetRecord.model_validate({}))
     source: SourceRecord | None = Field(None, description="the model file")
     graph_hash: str = Field("", description="sha256 of the graph's structure and shapes")
     problem_hash: str = Field("", description="sha256 of graph, devices, costs, objective and rules")

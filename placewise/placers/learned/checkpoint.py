@@ -16,7 +16,7 @@ import numpy.typing as npt
 from placewise.errors import ModelFileError, PlacerError
 from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
-from placewise.files.policy_file import BudgetRecord, PolicyFile, SectionRecord, StepRecord, header_of, load_policy
+from placewise.files.policy_file import PolicyFile, header_of, load_policy
 from placewise.files.records import naming
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -44,7 +44,7 @@ class Checkpoint:
         """The options that are wanted, and those that the checkpoint was trained with where they are the defaults."""
         default = type(wanted)()
         known = {field.name for field in fields(wanted)} - set(OF_A_RUN)
-        kept = {
+        kept: dict[str, Any] = {
             name: value
             for name, value in self.header.options.items()
             if name in known and getattr(wanted, name) == getattr(default, name)
@@ -105,30 +105,36 @@ def written(
     if trainer.diverged:
         arrays = {key: array for key, array in arrays.items() if not key.startswith("adam/")}
     best = None if pricing.best is None else Placement(pricing.best)
-    header = PolicyFile(
-        policy=name,
-        options={key: value for key, value in settings(trainer.options).items() if key != "checkpoint"},
-        features=tuple(SectionRecord(name=key, columns=width) for key, width in trainer.policy.features.layout),
-        devices=problem.cluster.names,
-        reward=reward,
-        seed=trainer.seed,
-        budget=BudgetRecord(seconds=budget.seconds, updates=budget.iterations, evaluations=budget.evaluations),
-        source=source_record(problem.graph.source),
-        graph_hash=problem.graph.digest(),
-        problem_hash=problem_digest(problem),
-        updates=figures.pop("updates"),
-        asked=pricing.asked,
-        evaluations=pricing.evaluations,
-        seconds=spent,
-        history=tuple(
-            StepRecord(evaluations=count, seconds=seconds, value=value)
-            for count, seconds, value in figures.pop("curve")
-        ),
-        figures=figures,
-        value=pricing.value,
-        assignment={} if best is None else best.assignment(problem.graph, problem.cluster),
-        diverged=trainer.diverged,
-        tool=ToolRecord(name="placewise", version=version("placewise")),
+    header = PolicyFile.model_validate(
+        {
+            "policy": name,
+            "options": {key: value for key, value in settings(trainer.options).items() if key != "checkpoint"},
+            "features": [{"name": key, "columns": width} for key, width in trainer.policy.features.layout],
+            "devices": problem.cluster.names,
+            "reward": reward,
+            "seed": trainer.seed,
+            "budget": {
+                "seconds": budget.seconds,
+                "updates": budget.iterations,
+                "evaluations": budget.evaluations,
+            },
+            "source": source_record(problem.graph.source),
+            "graph_hash": problem.graph.digest(),
+            "problem_hash": problem_digest(problem),
+            "updates": figures.pop("updates"),
+            "asked": pricing.asked,
+            "evaluations": pricing.evaluations,
+            "seconds": spent,
+            "history": [
+                {"evaluations": count, "seconds": seconds, "value": value}
+                for count, seconds, value in figures.pop("curve")
+            ],
+            "figures": figures,
+            "value": pricing.value,
+            "assignment": {} if best is None else best.assignment(problem.graph, problem.cluster),
+            "diverged": trainer.diverged,
+            "tool": ToolRecord(name="placewise", version=version("placewise")),
+        }
     )
     return header, arrays
 
