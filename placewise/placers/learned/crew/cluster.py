@@ -51,10 +51,10 @@ class RaySeat:
             well, value = self._ray.get(self.answers.pop(0))
         except self._ray.exceptions.RayError as error:
             self.alive = False
-            words = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
-            raise RunError(f"the {self._name} is gone ({type(error).__name__}: {words[:200]})") from None
+            words = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+            raise RunError(f"{self._name} is gone ({type(error).__name__}: {words[-1][:200]})") from None
         if not well:
-            raise RunError(f"the {self._name} failed: {value}")
+            raise RunError(f"{self._name} failed: {value}")
         return value
 
     def kill(self) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from placewise.errors import RunError
@@ -37,6 +39,11 @@ class Staff:
     def size(self) -> int:
         """How many controllers there shall be."""
         return self._pool.size
+
+    @property
+    def members(self) -> Sequence[Member]:
+        """The controllers, whatever they do."""
+        return tuple(self._pool.members)
 
     def idle(self) -> list[Member]:
         return self._pool.idle()
