@@ -1,4 +1,4 @@
-"""benchmarks/learned: the calibrated clusters, the optimum by a minimum cut, and rows that are not run twice."""
+"""benchmarks/learned: the calibrated clusters, small graphs, and rows that are not run twice."""
 
 from __future__ import annotations
 
@@ -14,18 +14,14 @@ pytest.importorskip("torch")
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "learned"
 sys.path.insert(0, str(FOLDER))
 import calibrate  # noqa: E402  # a folder of programs is no package
-import optimum  # noqa: E402
 import rows  # noqa: E402
 import small  # noqa: E402
 import tables  # noqa: E402
 from methods import Method  # noqa: E402
 
-from placewise.building import build  # noqa: E402
-from placewise.errors import PlacerError  # noqa: E402
 from placewise.placers.base import Budget  # noqa: E402
 from placewise.placing import place  # noqa: E402
 from placewise.simulate import simulate  # noqa: E402
-from placewise.wishes import Wishes  # noqa: E402
 
 
 @pytest.mark.parametrize("model", calibrate.PUBLISHED)
@@ -34,22 +30,13 @@ def test_calibrated_clusters_give_the_two_published_times(model):
     assert calibrate.check(model, "folded") < calibrate.CLOSE
 
 
-@pytest.mark.parametrize("family", ["layered", "branchy", "erdos-renyi"])
-def test_a_minimum_cut_is_the_optimum_of_sequential_execution(family):
-    """As good as the best of all placements, also where that is a split."""
-    dims = {"n_ops": 11, "seed": 5, "batch": 1, "size": 56}
-    problem = build(f"zoo:random-{family}", "Flex-170,i9-12900K", Wishes(execution="sequential", dims=dims))
-    best = place(problem, "exhaustive", Budget()).value
-    assert simulate(problem, optimum.sequential_optimum(problem)).value == pytest.approx(best, rel=1e-9)
-
-
-def test_a_minimum_cut_is_refused_elsewhere():
-    """Three devices, or another execution, are not what a cut between two locations can say."""
-    dims = {"n_ops": 8, "seed": 1, "batch": 1}
-    for devices, execution in (("2xFlex-170,i9-12900K", "sequential"), ("Flex-170,i9-12900K", "operator")):
-        problem = build("zoo:random-layered", devices, Wishes(execution=execution, dims=dims))
-        with pytest.raises(PlacerError, match="no cut gives the optimum"):
-            optimum.sequential_optimum(problem)
+def test_the_optimum_of_chains_is_between_the_optimum_and_one_device():
+    """Chains that stay whole cost something, and never more than all is worth."""
+    problem = calibrate.problem_of("resnet50", "folded", calibrate.CLUSTERS / "resnet50-folded.toml")
+    best = Method("optimum", "placer", "two_way").run(problem, 0)
+    whole = Method("of chains", "chains").run(problem, 0)
+    assert best["value"] == pytest.approx(best["bound"], rel=1e-6)
+    assert best["value"] < whole["value"] <= calibrate.PUBLISHED["resnet50"][calibrate.GPU] * (1 + 1e-9)
 
 
 def test_rows_that_are_done_are_not_run_again(tmp_path, capsys):

@@ -28,7 +28,7 @@ MODELS = {"rnnlm-2": {"batch": 64}, "nmt": {"batch": 64}, "inception-v3": {"batc
 WORKLOADS = tuple(f"{model} {dies}xK80" for model in ("inception-v3", "rnnlm-2", "nmt") for dies in (2, 4))
 ALONE = {"cpu": "CPU only", "cuda:0": "one GPU"}
 PARTITIONS = ("metis", "mincut", "expert")
-AUTO_SECONDS, GOAL = 60.0, 0.05
+AUTO_SECONDS, GOAL, EVALUATIONS = 60.0, 0.05, 2000
 
 
 def problem(workload: str) -> Problem:
@@ -90,4 +90,4 @@ def faults(found: Found) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=2000)))
+    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=EVALUATIONS)))

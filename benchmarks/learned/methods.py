@@ -1,8 +1,8 @@
 """The methods of the tables, and what a run of one leaves behind.
 
-`alone` puts everything on one device; `cut` finds the optimum of a sequential problem; `placer` is any placer of the
-registry for so many seconds; `search` is one that may price so many distinct placements; `policy` one that learns
-from as many.
+`alone` puts everything on one device; `placer` is any placer of the registry for so many seconds; `chains` the optimum
+of a sequential problem whose chains are units, as HSDAG's paper has it; `search` is one that may price so many distinct
+placements; `policy` one that learns from as many.
 """
 
 from __future__ import annotations
@@ -10,11 +10,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
-from optimum import sequential_optimum
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -24,6 +23,7 @@ from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.placers.learned.placer import proposal_of
 from placewise.placers.learned.pricing import Pricing
+from placewise.placers.learned.units import chains
 from placewise.placing import place
 from placewise.simulate import Evaluator, lower_bound, simulate
 
@@ -43,7 +43,7 @@ class Method:
     """How a row finds its placement; `evaluations` bind searches and policies, `seconds` placers."""
 
     name: str
-    kind: Literal["alone", "cut", "placer", "search", "policy"]
+    kind: Literal["alone", "placer", "chains", "search", "policy"]
     placer: str = ""
     device: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -54,7 +54,9 @@ class Method:
         """Value (None if nothing was found), bound, evaluations, wall seconds, and how the best came about."""
         Evaluator(problem)(np.zeros((1, problem.n_ops), np.int32))  # compiled before the clock runs
         started = time.perf_counter()
-        made = {"alone": _alone, "cut": _cut, "placer": _placed, "search": _searched, "policy": _learned}[self.kind]
+        made = {"alone": _alone, "placer": _placed, "chains": _chained, "search": _searched, "policy": _learned}[
+            self.kind
+        ]
         placement, found = made(self, problem, seed)
         found["seconds"] = round(time.perf_counter() - started, 3)
         found["value"] = _judged(problem, placement)
@@ -92,15 +94,20 @@ def _alone(method: Method, problem: Problem, seed: int) -> tuple[Placement | Non
     return placement, {"status": f"breaks {', '.join(broken)}" if broken else "one device", **found}
 
 
-def _cut(method: Method, problem: Problem, seed: int) -> tuple[Placement, Found]:
-    placement = sequential_optimum(problem)
-    return placement, {"status": "optimal", "bound": simulate(problem, placement).value, "bound_by": "minimum cut"}
-
-
 def _placed(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
     result = place(problem, method.placer, Budget(method.seconds, seed=seed), options=method.options)
     found = {"status": str(result.status), "bound": result.lower_bound, "bound_by": result.bound.method}
     return result.placement, found | {"limit": method.seconds, "notes": list(result.notes)}
+
+
+def _chained(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
+    sets: dict[int, list[str]] = {}
+    for name, unit in zip(problem.graph.ops.name, chains(problem).tolist(), strict=True):
+        sets.setdefault(unit, []).append(name)
+    together = (*problem.constraints.together, *(tuple(names) for names in sets.values() if len(names) > 1))
+    joined = problem.with_(constraints=replace(problem.constraints, together=together))
+    result = place(joined, "two_way", Budget(method.seconds))
+    return result.placement, {"status": str(result.status), "units": joined.n_blocks}
 
 
 def _searched(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:

@@ -26,6 +26,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
@@ -108,16 +109,16 @@ def run(table: Table, options: argparse.Namespace) -> int:
 
 
 def _results(rows: list[Row], done: Mapping[str, Found], options: argparse.Namespace) -> Iterator[tuple[Row, Found]]:
-    """What the rows that are not done come to, as they finish."""
+    """What the rows that are not done come to, as they finish; one that fails is told, and stays open."""
     until = time.monotonic() + 60 * options.minutes
     waiting = iter(rows)
-    pool = ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) if options.jobs > 1 else None
     running: dict[Future[Found | None], Row] = {}
-    with pool:
+    with pool or nullcontext():
         while True:
             while len(running) < options.jobs and time.monotonic() < until and (row := next(waiting, None)):
                 known = None if options.afresh else done.get(row.key, {}).get("digest")
-                running[pool.submit(outcome, row, known)] = row
+                running[pool.submit(outcome, row, known) if pool else _at_once(row, known)] = row
             if not running:
                 return
             for future in wait(running, return_when=FIRST_COMPLETED).done:
@@ -129,6 +130,16 @@ def _results(rows: list[Row], done: Mapping[str, Found], options: argparse.Names
                     continue
                 if found is not None:
                     yield row, found
+
+
+def _at_once(row: Row, known: str | None) -> Future[Found | None]:
+    """A row run here and now."""
+    future: Future[Found | None] = Future()
+    try:
+        future.set_result(outcome(row, known))
+    except PlacewiseError as error:
+        future.set_exception(error)
+    return future
 
 
 def outcome(row: Row, known: str | None) -> Found | None:

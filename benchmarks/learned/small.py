@@ -29,7 +29,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.wishes import Wishes
 
 DEVICES = "Flex-170,i9-12900K"
-OPS, GOAL = 14, 0.02
+OPS, GOAL, EVALUATIONS = 14, 0.02, 1000
 RANDOM = {
     "operator": ("layered-900", "branchy-901", "series-parallel-901", "erdos-renyi-900"),
     "sequential": ("layered-900", "erdos-renyi-901"),
@@ -174,4 +174,4 @@ def faults(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=1000)))
+    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=EVALUATIONS)))
