@@ -123,7 +123,7 @@ class HDPPolicy(Policy):
 
 
 def _sums(rows: Tensor, place: Tensor, n: int) -> Tensor:
-    """Sums of the rows [n_units, width], repeated for every one of K groupings, by `place` [K · n_units]: [n, width]."""
+    """Sums of rows [n_units, width], repeated for each of K groupings, by `place` [K · n_units]: [n, width]."""
     repeated = rows.repeat(len(place) // max(len(rows), 1), 1)
     return torch.zeros((n, rows.shape[1]), dtype=rows.dtype).index_add_(0, place, repeated)
 

@@ -83,7 +83,7 @@ class Sequencer(nn.Module):
         if self.options.attention:
             keys, values = self._keys(memory).transpose(1, 2), self.value(memory.states)
         of_device, of_group = self._gates(memory)
-        turn = self.decoder.weight_hh_l0.t()
+        turn = self.decoder.all_weights[0][1].t()
         hidden, cell = (part.expand(count, -1) for part in memory.start)
         last = torch.full((count,), self.n_devices)
         found = torch.empty((n, count), dtype=torch.int64)
@@ -101,10 +101,10 @@ class Sequencer(nn.Module):
         return found.t().contiguous()
 
     def _gates(self, memory: Memory) -> tuple[Tensor, Tensor]:
-        """What each last device [n_devices + 1, 4 hidden] and each group [n, B, 4 hidden] add to the decoder's gates."""
-        weight = self.decoder.weight_ih_l0
+        """What the last device [n_devices + 1, 4 hidden] and the group [n, B, 4 hidden] add to the decoder's gates."""
+        weight, _, *biases = self.decoder.all_weights[0]
         at = self.options.device_width
-        of_device = self.device.weight @ weight[:, :at].t() + self.decoder.bias_ih_l0 + self.decoder.bias_hh_l0
+        of_device = self.device.weight @ weight[:, :at].t() + biases[0] + biases[1]
         if not self.options.aligned:
             return of_device, torch.zeros((memory.states.shape[1], 1, 1))
         return of_device, (memory.states @ weight[:, at:].t()).transpose(0, 1)
@@ -138,7 +138,7 @@ def _looked_up(hidden: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def _attended(states: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-    """What attention adds for all states at once: [K, n, hidden], [B, n, hidden], [B, n, n_devices] → [K, n, n_devices].
+    """What attention adds for all states: [K, n, hidden], [B, n, hidden], [B, n, n_devices] → [K, n, n_devices].
 
     Where the weights would fill memory, some rows at a time, and again for the gradient.
     """
