@@ -27,6 +27,7 @@ from placewise.processes.worker import allowed_cores
 from placewise.readers.onnx import read_onnx
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
+from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check, fresh_of
 from placewise.runtimes.onnxruntime import packing
@@ -59,6 +60,26 @@ def job_of(problem: Problem, device, *, apart: bool = True, seconds: float = 60.
 @pytest.fixture(scope="module")
 def branches(tmp_path_factory) -> Problem:
     return problem_of(written(tmp_path_factory.mktemp("branches"), branching()))
+
+
+def test_another_placement_takes_the_place_of_one(branches):
+    """In the same processes: outputs of the whole model, more pieces and fewer; also after a worker has died."""
+    names = list(branches.graph.ops.name)
+    fresh, many = fresh_of(branches.graph), [int(number % 2) for number in range(len(names))]
+    some = [int(name in ("h", "g")) for name in names]
+    with OnnxRuntime().prepare(job_of(branches, many, apart=False)) as prepared:
+        wanted, pids = prepared.run(fresh(0)), prepared.pids
+        for device in (some, many, some):
+            prepared.move(Placement(np.array(device, np.int32)))
+            require_equal(wanted, prepared.run(fresh(0)), who="the moved one")
+            assert len(prepared.time([fresh(1), fresh(2)])) == 2 and prepared.pids == pids
+            with OnnxRuntime().prepare(job_of(branches, device, apart=False)) as anew:
+                assert prepared.realised == anew.realised and prepared.weights == anew.weights
+        prepared._workers[0].kill()
+        prepared.move(Placement(np.array(many, np.int32)))
+        require_equal(wanted, prepared.run(fresh(0)), who="the one that was started again")
+        with pytest.raises(InputError, match="uses other devices"):
+            prepared.move(Placement.on(0, len(names)))
 
 
 def equal(found, wanted):

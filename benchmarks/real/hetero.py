@@ -36,6 +36,7 @@ from placewise.catalog import read_cluster
 from placewise.files.profile_file import save_profile
 from placewise.model.cluster import Cluster, Link
 from placewise.model.placement import Placement
+from placewise.model.problem import Problem
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
@@ -82,16 +83,21 @@ def candidates(name: str, wishes: Wishes, seconds: float) -> dict[str, Placement
     return found
 
 
-def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """One model: profiled in both precisions, placed, and run."""
+def priced(name: str, *, afresh: bool = False) -> tuple[Problem, Wishes]:
+    """The problem of a model, profiled in both precisions, and the wishes that it was built by."""
     model, dims = model_of(name)
     path = SCRATCH / f"{name}-hetero.json"
-    if options.afresh or not path.exists():
+    if afresh or not path.exists():
         SCRATCH.mkdir(exist_ok=True)
         how = Profiling(runtime="openvino", repeats=30, binding=BINDING)
         save_profile(profile(build(model, cluster(frozenset()), Wishes(dims=dims)), how), path)
     wishes = Wishes(dims=dims, costs=(str(path),), execution="sequential")
-    problem = build(model, cluster(UNSUPPORTED[name]), wishes)
+    return build(model, cluster(UNSUPPORTED[name]), wishes), wishes
+
+
+def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """One model: profiled in both precisions, placed, and run."""
+    problem, wishes = priced(name, afresh=options.afresh)
     own = own_split(Job(problem, Placement.on(1, problem.n_ops), bind(problem.cluster, BINDING)))
     busy, protocol = calm(), Protocol(rounds=options.rounds, samples=4)
     setting = Setting("openvino", BINDING, protocol=protocol)

@@ -38,6 +38,8 @@ class Dataflow:
         self._graph, self._crew, self._seconds = graph, crew, seconds
         self._workers: tuple[Worker, ...] = ()
         self._closers: list[Callable[[], None]] = []
+        self._board_fd = self._data_fd = -1
+        self._doors: tuple[int, ...] = ()
         self._layout: tuple[int, int, int] = (0, 0, 0)
         self._regions: Mapping[str, Region] = {}
         self.weights = dict(zip(crew.names, crew.weights, strict=True))
@@ -78,6 +80,23 @@ class Dataflow:
         self._ready()
         return {worker.name: worker.pid for worker in self._workers}
 
+    def take(self, crew: Crew, notes: tuple[str, ...]) -> None:
+        """Other pieces in the same workers. Raises RunError, and InputError for pieces on other devices."""
+        if crew.devices != self._crew.devices:
+            raise InputError("this placement uses other devices", remedy="prepare it anew")
+        self._crew, self._layout, self.notes = crew, (0, 0, 0), notes
+        self.weights = dict(zip(crew.names, crew.weights, strict=True))
+        if not self._workers or not all(worker.alive for worker in self._workers):
+            self.close()
+            self.elsewhere = self._start()
+            return
+        size = max(crew.cells * CELL * 8, os.fstat(self._board_fd).st_size)
+        os.ftruncate(self._board_fd, size)
+        self._board = board_of(Arena(size, self._board_fd), crew.cells)
+        rows = range(len(crew.names))
+        self._ask("sit", *[(crew.seat(row, self._board_fd, self._data_fd, self._doors),) for row in rows])
+        self.elsewhere = self._load()
+
     def close(self) -> None:
         """End the workers."""
         for worker in self._workers:
@@ -99,7 +118,7 @@ class Dataflow:
         board, data = Arena(crew.cells * CELL * 8), Arena(0)
         doors = tuple(os.eventfd(0) for _ in crew.names)
         self._closers = [board.close, data.close, *(lambda door=door: os.close(door) for door in doors)]
-        self._board = board_of(board, crew.cells)
+        self._board, self._board_fd = board_of(board, crew.cells), board.fd
         self._data, self._data_fd, self._doors = data, data.fd, doors
         try:
             for row, name in enumerate(crew.names):
@@ -108,11 +127,14 @@ class Dataflow:
             lacking = next(filter(None, self._ask("lacks", *[()] * len(crew.names), seconds=START)), None)
             if lacking is not None:
                 raise ClusterError(lacking, remedy="install an onnxruntime that has it, or bind the device elsewhere")
-            with crew.loaded(crew.works) as ready:
-                elsewhere = self._ask("load", *[(works,) for works in ready], seconds=max(START, self._seconds))
+            return self._load()
         except BaseException:
             self.close()
             raise
+
+    def _load(self) -> tuple[str, ...]:
+        with self._crew.loaded(self._crew.works) as ready:
+            elsewhere = self._ask("load", *[(works,) for works in ready], seconds=max(START, self._seconds))
         return tuple(name for names in elsewhere for name in names)
 
     def _ready(self) -> None:

@@ -13,7 +13,7 @@ from placewise.cutting import cut, sub_models
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.placement import Placement
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
-from placewise.runtimes.onnxruntime.crew import Crew, Habits, Works, crew_of, crowded
+from placewise.runtimes.onnxruntime.crew import Crew, Habits, Works, crew_of, crowded, threads_of
 from placewise.runtimes.onnxruntime.dataflow import Dataflow
 from placewise.runtimes.onnxruntime.packing import packed
 from placewise.transform.pieces import Pieces
@@ -41,14 +41,29 @@ class OnnxRuntime:
         "onnxruntime",
     )
 
-    def prepare(self, job: Job) -> Dataflow:
+    def prepare(self, job: Job) -> Placed:
         """As `Runtime.prepare` says. Raises RunError, InputError, MissingExtraError."""
         _check(job)
-        how = job.options.get("pieces", "")
-        pieces = cut(job.problem, job.placement, how, hand_over=HAND_OVER, overhead=CALL)
-        flow, crew = _started(job, pieces, [_members(job.placement, device) for device in pieces.device.tolist()])
-        flow.realised = _realised(job, crew, flow.elsewhere)
-        return flow
+        return Placed(job)
+
+
+class Placed(Dataflow):
+    """The pieces of a placement at their workers."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        crew, notes = _placed(job)
+        super().__init__(job.problem.graph, crew, notes, job.seconds)
+        self.realised = _realised(job, crew, self.elsewhere)
+
+    def move(self, placement: Placement) -> None:
+        """As `Movable.move` says, for devices of one thread each: workers share threads for good."""
+        job = self._job.on(placement)
+        if any(threads_of(job.places[device]) > 1 for device in self._crew.devices):
+            raise InputError("workers with several threads keep their pieces", remedy="prepare it anew")
+        crew, notes = _placed(job)
+        self.take(crew, notes)
+        self.realised = _realised(job, crew, self.elsewhere)
 
 
 def replicas(job: Job) -> Dataflow:
@@ -59,7 +74,8 @@ def replicas(job: Job) -> Dataflow:
     _check(job)
     alone, everywhere = job.alone(0), tuple(range(len(job.places)))
     pieces = cut(alone.problem, alone.placement, "few")
-    flow, crew = _started(job, pieces, [everywhere] * len(pieces))
+    crew, notes = _manned(job, pieces, [everywhere] * len(pieces))
+    flow = Dataflow(job.problem.graph, crew, notes, job.seconds)
     flow.realised = _realised(job, crew, flow.elsewhere)
     return flow
 
@@ -96,8 +112,15 @@ def _members(placement: Placement, device: int) -> tuple[int, ...]:
     return (device, *(other for other in others if other != device))
 
 
-def _started(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tuple[Dataflow, Crew]:
-    """The workers that it takes to run these pieces, each at its members."""
+def _placed(job: Job) -> tuple[Crew, tuple[str, ...]]:
+    """The workers that it takes to run a placement, and notes."""
+    how = job.options.get("pieces", "")
+    pieces = cut(job.problem, job.placement, how, hand_over=HAND_OVER, overhead=CALL)
+    return _manned(job, pieces, [_members(job.placement, device) for device in pieces.device.tolist()])
+
+
+def _manned(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tuple[Crew, tuple[str, ...]]:
+    """The workers that it takes to run these pieces, each at its members, and notes."""
     graph = job.problem.graph
     parts, notes = sub_models(graph, pieces)
     kept = [parts]  # until they are loaded; the file is read again if workers must be started again
@@ -109,8 +132,7 @@ def _started(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tupl
     crowd = [place.device for row, place in enumerate(crew.places) if crowded(crew.places, row)]
     if crowd:
         notes = (*notes, f"{' and '.join(crowd)} share cores, so they disturb each other")
-    del parts
-    return Dataflow(graph, crew, notes, job.seconds), crew
+    return crew, notes
 
 
 def _realised(job: Job, crew: Crew, elsewhere: Sequence[str]) -> Realised:

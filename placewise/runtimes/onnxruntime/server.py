@@ -35,6 +35,10 @@ class Server:
     """One device's worker."""
 
     def __init__(self, seat: Seat) -> None:
+        self.sit(seat)
+
+    def sit(self, seat: Seat) -> None:
+        """Take a seat, without pieces."""
         self._seat = seat
         self._board = board_of(Arena(seat.cells * CELL * 8, seat.board), seat.cells)
         self._state = 1 + seat.row
