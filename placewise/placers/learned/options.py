@@ -18,7 +18,8 @@ class LearningOptions:
     `log` −log(t/s). A placement that fails counts as `failed` times s, and after `forgiven` updates not at all.
     `baseline`: `moving` average of rewards (`decay`), mean of the `batch`, or `none`; `normalized` divides
     advantages by their deviation. `rate` is Adam's, falling to `final_rate` of itself along the budget; gradients are
-    cut at norm `clip_norm`. `entropy` weighs exploration, falling alike. PPO takes `epochs` steps per update within
+    cut at norm `clip_norm`. `entropy` weighs exploration, falling alike; `explore` decisions of a placement are left to
+    chance, on average, however sure the policy is. PPO takes `epochs` steps per update within
     a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several. `patience`: stop after so many
     updates without a better placement (0: never). `checkpoint`: where the weights are from that training begins with.
     With no `updates` at all, it is only asked what it thinks best.
@@ -34,6 +35,7 @@ class LearningOptions:
     rate: float = 1e-3
     final_rate: float = 1.0
     entropy: float = 0.01
+    explore: float = 1.0
     clip_norm: float = 1.0
     discount: float = 1.0
     epochs: int = 4
@@ -50,7 +52,7 @@ class LearningOptions:
         for name in ("rate", "clip_norm", "failed", "clip"):
             if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number above zero")
-        for name in ("decay", "discount", "entropy", "final_rate"):
+        for name in ("decay", "discount", "entropy", "explore", "final_rate"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number from zero")
         for name in ("updates", "forgiven", "patience"):

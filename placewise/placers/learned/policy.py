@@ -77,3 +77,15 @@ def scored(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
 def masked(logits: Tensor, allowed: Tensor) -> Tensor:
     """Logits with −inf where `allowed` is false."""
     return logits.masked_fill(~allowed, -torch.inf)
+
+
+def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
+    """Log p [..., devices] where a `share` of the decisions goes anywhere that is allowed, each device as likely.
+
+    So no policy is ever so sure of itself that it learns nothing more: a placement differs from its favourite.
+    """
+    share = min(share, 0.5)
+    mixed = (1 - share) * torch.softmax(masked(logits, allowed), dim=-1) + share * allowed / allowed.sum(
+        -1, keepdim=True
+    )
+    return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)
