@@ -24,10 +24,12 @@ class PlacetoOptions(LearningOptions):
     """
 
     reward: Literal["root", "inverse", "negative", "log"] = "negative"
+    rate: float = 5e-3
     units: Literal["blocks", "chains", "colocation"] = "chains"
     most_units: int = 128
-    start: Literal["random", "single", "best"] = "random"
+    start: Literal["random", "single", "best"] = "best"
     rewarded: Literal["moves", "end"] = "moves"
+    stay: float = 2.0
     rounds: int = 8
     hidden: int = 16
     pooled: bool = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -64,6 +65,8 @@ class Placeto(Policy):
     the unit would cost there.
     """
 
+    any_devices: ClassVar[bool] = True
+
     def __init__(self, view: View, features: Features, options: PlacetoOptions) -> None:
         super().__init__()
         self.view, self.features, self.options = view, features, options
@@ -94,7 +97,7 @@ class Placeto(Policy):
         common = self.common(torch.cat((own, means.sum(dim=2).flatten(1)), dim=-1))
         costs = self._costs(device, unit, on, load)
         apart = torch.cat((costs, means.transpose(1, 2).flatten(2), pools[..., -1].transpose(1, 2)), dim=-1)
-        scores = self.score(common[:, None] + self.apart(apart)).squeeze(-1)
+        scores = self.score(common[:, None] + self.apart(apart)).squeeze(-1) + self.options.stay * costs[..., -1]
         return masked(scores, walk.allowed[unit])
 
     def _state(self, device: Tensor, step: Tensor, unit: Tensor, load: Tensor) -> Tensor:
