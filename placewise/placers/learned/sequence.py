@@ -29,6 +29,8 @@ class SequenceOptions(LearningOptions):
     costs: bool = False
     temperature: float = 1.0
     tanh_constant: float = 5.0
+    rate: float = 3e-3
+    entropy: float = 0.3
 
     def __post_init__(self) -> None:
         super().__post_init__()
