@@ -222,16 +222,16 @@ def test_rounds_are_repeated_where_they_disagree_or_something_is_best(problem, c
     with MeasuredReward(problem, Setting(protocol=BRIEF), care) as reward:
         before = clockwork.asked
         reward(bad[None])
-        assert clockwork.asked - before == 2 * (3 + 1)
+        assert clockwork.asked - before == 2 * (1 + 3)
         clockwork.seconds = lambda device: 0.5 if device.any() else 1.0
         before = clockwork.asked
         assert reward(good[None])[0] == 0.5
-        assert clockwork.asked - before == 3 * 2 * (3 + 1)
+        assert clockwork.asked - before == 2 * (1 + 3) + 2 * (1 + 6)
         dice = np.random.default_rng(0)
-        clockwork.seconds = lambda device: 2.0 + dice.random() if device.any() else 1.0
+        clockwork.seconds = lambda device: 2.0 + 9.0 * dice.random() if device.any() else 1.0
         before = clockwork.asked
         reward(dealt(problem, "i")[None])
-        assert clockwork.asked - before == 3 * 2 * (3 + 1)
+        assert clockwork.asked - before == 2 * (1 + 3) + 2 * (1 + 6)
 
 
 def test_workers_take_other_placements_where_they_can(problem, clockwork, monkeypatch):

@@ -31,7 +31,7 @@ from placewise.studies.race import SINGLE, Course, Setting, course_of, protocol_
 SIMULATED = "simulated"
 REWARDS = (SIMULATED, *registry.names())
 """What a policy can be rewarded by: the judge, or a runtime."""
-BRIEF = Protocol(rounds=3, samples=2, warm_up=1)
+BRIEF = Protocol(rounds=3, samples=1, warm_up=1)
 """How a placement is timed: briefly, since there are many; repeated where that was not enough."""
 _OLD = 64
 """Workers are let go after so many placements: what they do not give back is then given back."""
@@ -167,9 +167,11 @@ class MeasuredReward:
     def _ratios(self, ready: dict[str, Prepared]) -> dict[str, list[float]]:
         """How many times as long as the single device each took, round by round; none where it failed."""
         found: dict[str, list[float]] = {name: [] for name in ready}
-        names = list(ready)
-        while names:
-            base, *others = self._side_by_side({name: ready[name] for name in names})
+        names, rounds = list(ready), self._protocol.rounds
+        for more in (rounds, self._care.most - rounds):
+            if not names or more < 1:
+                break
+            base, *others = self._side_by_side({name: ready[name] for name in names}, more)
             for one in others:
                 if one.failure:
                     self.failure, found[one.name] = one.failure, []
@@ -178,17 +180,16 @@ class MeasuredReward:
         return found
 
     def _doubtful(self, ratios: Sequence[float]) -> bool:
-        if len(ratios) >= self._care.most:
-            return False
         seen = Measurement("", tuple(ratios))
         return seen.spread > self._care.steady or seen.seconds * self.single < self._best
 
-    def _side_by_side(self, ready: dict[str, Prepared]) -> list[Measurement]:
+    def _side_by_side(self, ready: dict[str, Prepared], rounds: int) -> list[Measurement]:
         """The single device first. It is started again if it fails. Raises RunError if it fails again."""
+        protocol = replace(self._protocol, rounds=rounds)
         for _ in range(2):
             if self._reference is None:
                 self._reference = self._course.runtime.prepare(self._course.job)
-            found = measure({SINGLE: self._reference, **ready}, self._course.fresh, self._protocol)
+            found = measure({SINGLE: self._reference, **ready}, self._course.fresh, protocol)
             if not found[0].failure:
                 return found
             self._reference.close()
