@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -17,11 +18,15 @@ class HsdagOptions(LearningOptions):
     """The settings of HSDAG, besides those of training.
 
     An update walks through `steps` states, and draws its `samples` evenly from them; a state's rewards are weighed by
-    `discount` to the power of its number. In each state `rounds` of parsing make groups; with `alone`, a node may keep
-    to itself. `encoder` gcn or none; `hidden` the width of every layer, `dropout` the share of the encoder's outputs
-    that is left out. `chains` merges sole children with sole parents first. What the network is told of a unit, besides
-    the kinds of its ops: `shape` of outputs, in- and out-`degrees`, `fractal` dimension, sines of its `position` and
-    the `identity` of its topological place; `seconds` on each device and in transfers, which the paper does not give.
+    `discount` to the power of its number. In each state `rounds` of parsing make groups; a node may keep to itself
+    where it may be `alone`: in no state (the paper), in every second or in all. Ours, for exploration: `jitter` is the
+    scale of Gumbel noise on what edges are kept by, and `explore` how many groups of a placement are expected to go
+    anywhere; `PAPER` has neither. `encoder` gcn or none; `hidden` is the width of every layer, `dropout` the share of
+    the encoder's outputs that is left out. `chains` merges sole children with sole parents first: by itself (auto) in
+    graphs of more than 500 blocks, for what a chain may not be cut in can cost some per cent. What the network is told
+    of a unit, besides the kinds of its ops: `shape` of outputs, in- and out-`degrees`, `fractal` dimension, sines of
+    its `position` and the `identity` of its topological place; `seconds` on each device and in transfers, which the
+    paper does not give.
     """
 
     samples: int = 16
@@ -29,11 +34,13 @@ class HsdagOptions(LearningOptions):
     baseline: Literal["moving", "batch", "none"] = "batch"
     steps: int = 4
     rounds: int = 1
-    alone: bool = False
+    alone: Literal["never", "always", "alternate"] = "alternate"
+    explore: float = 1.0
+    jitter: float = 1.0
     encoder: Literal["gcn", "none"] = "gcn"
     hidden: int = 128
     dropout: float = 0.2
-    chains: bool = True
+    chains: Literal["auto", "always", "never"] = "auto"
     shape: bool = True
     degrees: bool = True
     fractal: bool = True
@@ -47,6 +54,9 @@ class HsdagOptions(LearningOptions):
             if getattr(self, name) < 1:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give one or more")
         require_share("dropout", self.dropout)
+        for name in ("explore", "jitter"):
+            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number from zero")
 
     @property
     def sections(self) -> tuple[str, ...]:
@@ -60,7 +70,8 @@ class HsdagOptions(LearningOptions):
 
 PAPER: Mapping[str, Any] = {
     "samples": 20, "steps": 20, "updates": 25, "baseline": "none", "normalized": False, "discount": 0.95,
-    "entropy": 0.0, "rate": 1e-3, "alone": False, "rounds": 1, "seconds": False,
+    "entropy": 0.0, "rate": 1e-3, "alone": "never", "explore": 0.0, "jitter": 0.0, "chains": "always", "rounds": 1,
+    "seconds": False,
 }  # fmt: skip
 """Options that follow the paper and its configuration to the letter: one episode of 20 steps makes an update."""
 

@@ -30,12 +30,7 @@ def groups_of(tail: Numbers, head: Numbers, kept: Numbers, n: int) -> Longs:
     edge = distinct(kept[kept >= 0])
     one, other = tail[edge].astype(np.int32), head[edge].astype(np.int32)
     component, _ = strong_components(np.concatenate((one, other)), np.concatenate((other, one)), n)
-    return by_first(component)
-
-
-def by_first(label: Numbers) -> Longs:
-    """The same groups, numbered by the first node of each."""
-    _, first, group = np.unique(label, return_index=True, return_inverse=True)
+    _, first, group = np.unique(component, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
     found: Longs = rank[group]

@@ -20,16 +20,18 @@ from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
-from placewise.placers.learned.parsing import best_edges, by_first, edges_between, groups_of
+from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
 from placewise.placers.learned.policy import Policy, Price, Rollout, draw, masked, scored
 from placewise.placers.learned.units import chains
 from placewise.placers.learned.view import View, view_of
 
+FEW = 500
+"""Up to so many blocks, chains are left as they are unless they are asked for."""
 LARGEST_SEED = (1 << 62) - 1
 
 
 class Step(NamedTuple):
-    """A state's groups: the edges that nodes kept [rounds, n], the group of each node [n], logits [groups, devices]."""
+    """A state's groups: the edges that nodes kept [rounds, n], the group of each node [n], log p [groups, devices]."""
 
     kept: Longs
     group: Tensor
@@ -38,7 +40,8 @@ class Step(NamedTuple):
 
 def policy_of(problem: Problem, options: HsdagOptions, seed: int) -> HsdagPolicy:
     """An untrained policy for a problem."""
-    view = view_of(problem, chains(problem) if options.chains else np.arange(problem.n_ops))
+    merged = options.chains == "always" or (options.chains == "auto" and problem.n_blocks > FEW)
+    view = view_of(problem, chains(problem) if merged else np.arange(problem.n_ops))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return HsdagPolicy(view, features_of(view, options.sections), options)
@@ -54,8 +57,8 @@ class HsdagPolicy(Policy):
     def __init__(self, view: View, features: Features, options: HsdagOptions) -> None:
         super().__init__()
         self.view, self.features, self.options = view, features, options
-        tail, head = _candidates(view, alone=options.alone)
-        self.tail, self.head, self.n_edges = tail, head, len(tail) - (view.n if options.alone else 0)
+        self.tail, self.head = _candidates(view)
+        self.n_edges = len(self.tail) - view.n
         both = np.stack((np.concatenate((view.tail, view.head)), np.concatenate((view.head, view.tail))))
         for name, value in {"x": features.matrix, "edges": both.astype(np.int64), "allowed": view.allowed}.items():
             self.register_buffer(name, torch.from_numpy(np.array(value)), persistent=False)
@@ -113,34 +116,38 @@ class HsdagPolicy(Policy):
 
     def _walk(self, steps: int, *, seed: int | None = None, parses: Longs | None = None) -> Iterator[Step]:
         """The states of an update; parsed again as in `parses` [steps, rounds, n] where given. No seed: no dropout."""
-        z = self._encoded(seed)
+        noise = None if seed is None else torch.Generator().manual_seed(seed)
+        z = self._encoded(noise)
         for number in range(steps):
-            step, grouped = self._step(z, None if parses is None else parses[number])
+            alone = self.options.alone == "always" or (self.options.alone == "alternate" and number % 2 == 1)
+            step, grouped = self._step(z, None if parses is None else parses[number], noise, alone=alone)
             yield step
             z = z + grouped[step.group]
 
-    def _encoded(self, seed: int | None) -> Tensor:
-        """Z [n, hidden]."""
+    def _encoded(self, noise: torch.Generator | None) -> Tensor:
+        """Z [n, hidden]; without noise, nothing is dropped."""
         z: Tensor = self.enter(self.x)
         for layer in self.encoder:
             z = layer(z, self.edges).relu()
-        if seed is None or not self.options.dropout:
+        if noise is None or not self.options.dropout:
             return z
         keep = 1 - self.options.dropout
-        noise = torch.rand(z.shape, generator=torch.Generator().manual_seed(seed))
-        return z * (noise < keep) / keep
+        return z * (torch.rand(z.shape, generator=noise) < keep) / keep
 
-    def _step(self, z: Tensor, parse: Longs | None) -> tuple[Step, Tensor]:
+    def _step(
+        self, z: Tensor, parse: Longs | None, noise: torch.Generator | None, *, alone: bool
+    ) -> tuple[Step, Tensor]:
         """One state's groups, and their embeddings [groups, hidden]."""
         group: Longs = np.arange(self.view.n)
         members, rows = z, []
         for number in range(self.options.rounds):
-            edge = self._open(group, first=number == 0)
+            edge = self._open(group, alone=alone)
             one, other = group[self.tail[edge]], group[self.head[edge]]
-            score = self.affinity(members[one] * members[other]).squeeze(-1).sigmoid()
+            affinity = self.affinity(members[one] * members[other]).squeeze(-1)
+            score = affinity.sigmoid()
             n = len(members)
             if parse is None:
-                best = best_edges(one, other, score.detach().numpy(), n)
+                best = best_edges(one, other, self._shaken(affinity.detach(), noise).numpy(), n)
                 kept = np.where(best >= 0, edge[best], -1) if len(edge) else best
             else:
                 kept = parse[number][np.unique(group, return_index=True)[1]]
@@ -149,18 +156,22 @@ class HsdagPolicy(Policy):
             joined = groups_of(one, other, best, n)
             members = _pooled(members, score, best, joined)
             group = joined[group]
-        group = by_first(group)
         logits = self.choose(self.among(members, self._between(group)).relu())
         here = torch.from_numpy(group)
         leaders = torch.from_numpy(np.unique(group, return_index=True)[1])
-        return Step(np.stack(rows), here, masked(logits, self.allowed[leaders])), members
+        return Step(np.stack(rows), here, _explored(logits, self.allowed[leaders], self.options.explore)), members
 
-    def _open(self, group: Longs, *, first: bool) -> Longs:
-        """The edges that nodes may keep, ascending: those between groups; each group's own where it may be alone."""
-        if first:
-            return np.arange(len(self.tail))
+    def _shaken(self, affinity: Tensor, noise: torch.Generator | None) -> Tensor:
+        """Affinities with Gumbel noise, so that an edge is also kept where others score a little better."""
+        if noise is None or not self.options.jitter:
+            return affinity
+        uniform = torch.rand(affinity.shape, generator=noise).clamp(1e-9, 1 - 1e-7)
+        return affinity - self.options.jitter * torch.log(-torch.log(uniform))
+
+    def _open(self, group: Longs, *, alone: bool) -> Longs:
+        """The edges that nodes may keep, ascending: those between groups, and where `alone` each group's own."""
         between = edges_between(group, self.tail[: self.n_edges], self.head[: self.n_edges])
-        own = self.n_edges + np.unique(group, return_index=True)[1] if self.options.alone else np.zeros(0, np.int64)
+        own = self.n_edges + np.unique(group, return_index=True)[1] if alone else np.zeros(0, np.int64)
         return np.concatenate((between, np.sort(own)))
 
     def _between(self, group: Longs) -> Tensor:
@@ -170,13 +181,11 @@ class HsdagPolicy(Policy):
         return torch.from_numpy(np.stack((np.concatenate((one, other)), np.concatenate((other, one)))).astype(np.int64))
 
 
-def _candidates(view: View, *, alone: bool) -> tuple[Longs, Longs]:
-    """Edges between units of equal rights, so that no group loses a device; and one from every unit to itself."""
+def _candidates(view: View) -> tuple[Longs, Longs]:
+    """Edges between units of equal rights, so that no group loses a device; then one from every unit to itself."""
     same = (view.allowed[view.tail] == view.allowed[view.head]).all(axis=1)
-    own = np.arange(view.n if alone else 0)
-    return np.concatenate((view.tail[same], own)).astype(np.int64), np.concatenate((view.head[same], own)).astype(
-        np.int64
-    )
+    own = np.arange(view.n)
+    return np.concatenate((view.tail[same], own)), np.concatenate((view.head[same], own))
 
 
 def _pooled(z: Tensor, score: Tensor, best: Longs, group: Longs) -> Tensor:
@@ -187,6 +196,14 @@ def _pooled(z: Tensor, score: Tensor, best: Longs, group: Longs) -> Tensor:
     n = int(group.max(initial=-1)) + 1
     total = torch.zeros(n, z.shape[1]).index_add(0, index, z * gate[:, None])
     return total / torch.bincount(index, minlength=n)[:, None]
+
+
+def _explored(logits: Tensor, allowed: Tensor, count: float) -> Tensor:
+    """Log p [groups, devices] of groups of which `count` are expected to go anywhere that they may run."""
+    p = torch.softmax(masked(logits, allowed), dim=-1)
+    share = min(count / max(len(logits), 1), 0.5)
+    mixed = (1 - share) * p + share * allowed / allowed.sum(dim=-1, keepdim=True)
+    return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
