@@ -13,6 +13,9 @@ from onnx_branches import branching, modelled, written
 
 from placewise.building import build
 from placewise.errors import InputError, RunError
+from placewise.model.problem import Rule
+from placewise.placers.base import Budget
+from placewise.placing import place
 from placewise.processes.worker import allowed_cores
 from placewise.runtimes.base import Realised, RuntimeInfo
 from placewise.runtimes.measure import Protocol
@@ -283,3 +286,29 @@ def test_care_that_means_nothing_is_refused():
     """In one sentence."""
     with pytest.raises(InputError, match="no placement can be measured"):
         Care(side_by_side=0)
+
+
+def test_policies_learn_from_it(problem, reward):
+    """place() hands it to a placer, whose best placement is one of those that were measured, and the best of them."""
+    placers = pytest.importorskip("learned_policies", exc_type=ImportError)
+    asked: dict[bytes, float] = {}
+
+    def evaluate(placements):
+        found = reward(placements)
+        asked.update({row.tobytes(): seconds for row, seconds in zip(placements, found, strict=True)})
+        return found
+
+    found = place(problem, placers.TablePlacer(), Budget(evaluations=8), evaluate=evaluate)
+    assert len(asked) == 8 and found.placement.device.tobytes() in asked
+    assert asked[found.placement.device.tobytes()] == min(asked.values()) == found.history[-1].value
+
+
+def test_a_reward_that_always_fails_ends_with_its_reason(problem):
+    """Nothing but failures: after a while training gives up, and says what the runtime said."""
+    placers = pytest.importorskip("learned_policies", exc_type=ImportError)
+    wrong = replace(SETTING, binding={**HERE, "core:1": f"cores:{CORE};threads=none"})
+    with MeasuredReward(problem, wrong, QUICK) as reward:
+        pinned = problem.with_(constraints=replace(problem.constraints, pins=(Rule("a", "core:1"),)))
+        found = place(pinned, placers.TablePlacer(), Budget(), evaluate=reward)
+    assert found.placement is None and any("core:1 has 'none' threads" in note for note in found.notes)
+    assert reward.evaluations < 100

@@ -8,6 +8,7 @@ what the single device took at the beginning.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,8 +24,10 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.common.alike import alike, relabel
+from placewise.processes.turns import turn
 from placewise.runtimes import registry
 from placewise.runtimes.base import Movable, Prepared
+from placewise.runtimes.binding import Place
 from placewise.runtimes.measure import Measurement, Protocol, measure, settled
 from placewise.studies.race import SINGLE, Course, Setting, course_of, protocol_of
 
@@ -67,7 +70,7 @@ class MeasuredReward:
     A placement has failed if it does not start, run or end in time, or gives other outputs than the single device;
     `failure` is the runtime's reason for the last one. Every placement is checked: the run that shows its outputs
     warms it up as well. What was seen is not measured again; `evaluations` counts what was. `single` is the seconds of
-    the best single device.
+    the best single device. Rewards of several processes that share cores measure in turns.
 
     Raises InputError and its kin for a runtime or a device that is not here and for a model that cannot be run;
     RunError, later, if the single device itself does not run any more. Close it, or use it as a context manager.
@@ -79,6 +82,7 @@ class MeasuredReward:
         longest = min(setting.protocol.seconds, care.seconds)
         self._protocol = replace(setting.protocol, seconds=longest, least=1)
         self._same = _exchangeable(self._course)
+        self._needs = [need for place in self._course.places for need in _needs(place)]
         self._spares: dict[tuple[int, ...], list[_Kept]] = defaultdict(list)
         self._pool = ThreadPoolExecutor(care.preparing, "prepare")
         self._seen: dict[bytes, float] = {}
@@ -87,7 +91,9 @@ class MeasuredReward:
             self._reference = self._course.runtime.prepare(self._course.job)
             self._wanted = settled(self._reference, self._course.fresh)
             rounds = max(care.most, setting.protocol.rounds)
-            alone = measure({SINGLE: self._reference}, self._course.fresh, replace(self._protocol, rounds=rounds))[0]
+            with turn(*self._needs):
+                protocol = replace(self._protocol, rounds=rounds)
+                alone = measure({SINGLE: self._reference}, self._course.fresh, protocol)[0]
             if alone.failure:
                 raise RunError(alone.failure)
         except RunError as error:
@@ -105,7 +111,8 @@ class MeasuredReward:
         waiting, many = list(fresh), self._care.side_by_side
         for first in range(0, len(waiting), many):
             some = waiting[first : first + many]
-            self._seen.update(zip(some, self._timed([fresh[key] for key in some]), strict=True))
+            with turn(*self._needs):
+                self._seen.update(zip(some, self._timed([fresh[key] for key in some]), strict=True))
         return np.array([self._seen[key] for key in keys])
 
     def close(self) -> None:
@@ -249,6 +256,11 @@ def reward_of(
 
 def _used(device: Ints) -> tuple[int, ...]:
     return tuple(np.unique(device).tolist())
+
+
+def _needs(place: Place) -> list[str]:
+    """What nobody else may measure on at the same time."""
+    return [f"core-{core}" for core in place.cores] or [f"{place.kind}-{re.sub(r'[^A-Za-z0-9]', '-', place.name)}"]
 
 
 def _exchangeable(course: Course) -> bool:
