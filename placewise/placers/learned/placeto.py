@@ -15,18 +15,23 @@ from placewise.placers.learned.placer import LearnedPlacer
 class PlacetoOptions(LearningOptions):
     """Training as in Addanki et al., NeurIPS 2019, with what differs told in docs/learning.md.
 
-    `units`: what moves together, `blocks` only (colocation groups of the graph), `chains` of sole readers, or the
-    rules of `colocation`; where that leaves more than `most_units`, the heaviest edges join them further. `start` of
-    an episode: a placement at `random`, the best `single` device, or the `best` placement so far. `rewarded`: after
-    `moves`, by the time that each saves, or at the `end` alone. `rounds` of message passing between neighbours,
-    `hidden` numbers per unit; `pooled`: parents, children and parallel units are summed up, else the policy sees the
-    unit's own embedding alone.
+    Blocks (colocation groups) are units where there are at most `most_units`; else `units` says what goes together:
+    `chains` of sole readers, the rules of `colocation`, or no more than `blocks`; and heavy edges join what are still
+    too many. `start` of an episode: a placement at `random`, the best `single` device, or the `best` placement so
+    far. `rewarded`: after `moves`, by the time that each saves, or at the `end` alone. `stay`: how much likelier than
+    a move it is, as log odds, that a unit stays, before anything is learned. `rounds` of message passing between
+    neighbours, `hidden` numbers per unit and way; `pooled`: parents, children and parallel units are summed up, else
+    the policy sees the unit's own embedding alone.
+
+    `start`, `stay`, `rate` and the moving baseline were chosen on random graphs of 40 to 60 ops with 2,000 prices
+    each: from random starts without `stay` the placement was 9 per cent longer, with the mean of the batch as the
+    baseline 6, and with 8 samples instead of 16 15.
     """
 
     reward: Literal["root", "inverse", "negative", "log"] = "negative"
     rate: float = 5e-3
     units: Literal["blocks", "chains", "colocation"] = "chains"
-    most_units: int = 128
+    most_units: int = 64
     start: Literal["random", "single", "best"] = "best"
     rewarded: Literal["moves", "end"] = "moves"
     stay: float = 2.0

@@ -90,7 +90,7 @@ class Placeto(Policy):
         group = walk.group[unit]
         there = (group[:, :, None] * on.transpose(1, 2)[:, None]).flatten(1, 2)
         mates = torch.cat((functional.relu(self.pooled(found)).transpose(0, 1), share[:, :, None]), dim=-1)
-        pools = (there @ mates).unflatten(1, (GROUPS, -1))
+        pools = (there @ mates).view(len(step), GROUPS, walk.n_devices, -1)
         if not self.options.pooled:
             pools = pools * 0.0
         means = pools[..., :-1] / group.sum(dim=-1).clamp_min(1.0)[:, :, None, None]
@@ -139,19 +139,21 @@ class Placeto(Policy):
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         start, moved = choices["start"], choices["moved"]
         count, steps = moved.shape
+        step = torch.arange(steps).expand(count, -1)
         end = start.index_copy(1, self.walk.order, moved)
-        size = max(1, CHUNK // (2 * self.walk.n * self.options.hidden * max(self.options.rounds, 1)))
-        pieces = torch.arange(count * steps).split(size)
-        found = [self._piece(start, end, moved, piece, again=len(pieces) > 1) for piece in pieces]
-        log_prob, entropy = (torch.cat(parts).view(count, steps) for parts in zip(*found, strict=True))
-        return log_prob, entropy
+        states = torch.where(self.walk.turn < step[:, :, None], end[:, None], start[:, None])
+        states = torch.cat((states, step[:, :, None]), dim=-1).flatten(0, 1)
+        seen, number = torch.unique(states, dim=0, return_inverse=True)
+        return scored(self._scores(seen)[number].view(count, steps, -1), moved)
 
-    def _piece(self, start: Tensor, end: Tensor, moved: Tensor, piece: Tensor, *, again: bool) -> tuple[Tensor, Tensor]:
-        """Log p and entropy of some decisions, numbered by episode and step."""
-        episode, step = piece // moved.shape[1], piece % moved.shape[1]
-        device = torch.where(self.walk.turn < step[:, None], end[episode], start[episode])
-        logits = checkpoint(self.logits, device, step, use_reentrant=False) if again else self.logits(device, step)
-        return scored(logits, moved[episode, step])
+    def _scores(self, states: Tensor) -> Tensor:
+        """Scores [B, D] in states [B, n + 1], the last column of which is the step: in pieces, where there are many."""
+        size = max(1, CHUNK // (2 * self.walk.n * self.options.hidden * max(self.options.rounds, 1)))
+        if len(states) <= size:
+            return self.logits(states[:, :-1], states[:, -1])
+        pieces = [states[first : first + size] for first in range(0, len(states), size)]
+        found = [checkpoint(self.logits, part[:, :-1], part[:, -1], use_reentrant=False) for part in pieces]
+        return torch.cat(found)
 
     @torch.no_grad()
     def greedy(self, price: Price) -> Ints:
@@ -200,10 +202,9 @@ def placeto(problem: Problem, options: PlacetoOptions, seed: int) -> Placeto:
 
 
 def _units(problem: Problem, options: PlacetoOptions) -> Ints:
-    """Labels [n_ops] of the units, of which there are about `most_units` at most."""
-    if options.units == "blocks":
-        label = problem.block
-    else:
+    """Labels [n_ops] of the units: blocks where they are few enough, else what goes together, the more the fewer."""
+    label = problem.block
+    if problem.n_blocks > options.most_units and options.units != "blocks":
         label = chains(problem) if options.units == "chains" else colocation(problem)
     if view_of(problem, label).n > options.most_units:
         label = [label, *hierarchy(problem, wanted=options.most_units, start=label)][-1]
