@@ -312,6 +312,9 @@ def train(
     every: int = 50,
     resume: bool = False,
     log: str | os.PathLike[str] | None = None,
+    controllers: int | None = None,
+    workers: int | None = None,
+    ray: str | None = None,
     start: str | os.PathLike[str] | Placement | None = None,
     inputs: Any = None,
     feeds: Mapping[str, Any] | None = None,
@@ -325,9 +328,10 @@ def train(
     runtime, which then runs every placement on this machine: `bind` and `feeds` are those of `run`. Training ends
     after `updates` (default: 100, without a limit), `evaluations` of different placements or the seconds of `budget`.
     It is kept in `checkpoint` at least `every` so many updates, from where `resume` goes on; `log` is a folder for
-    TensorBoard. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
+    TensorBoard. Many work at it where `controllers`, `workers` of each that measure, or the address of a Ray cluster
+    (`ray`) are given. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
     """
-    from placewise.studies.train import TrainingSetting
+    from placewise.studies.train import TrainingSetting, crew_of
     from placewise.studies.train import train as learn
 
     problem = build(model, devices, Wishes(**{"dims": {}, **wishes}), inputs=inputs)
@@ -338,7 +342,16 @@ def train(
     live = None if isinstance(model, (str, os.PathLike)) else model
     measuring = Setting(binding=dict(bind or {}), inputs=feeds, model=live, example=inputs, seed=given.seed)
     setting = TrainingSetting(
-        policy, dict(options or {}), given, reward, checkpoint, every, resume, log, measuring=measuring
+        policy,
+        dict(options or {}),
+        given,
+        reward,
+        checkpoint,
+        every,
+        resume,
+        log,
+        measuring=measuring,
+        crew=crew_of(controllers, workers, ray, reward),
     )
     trained = learn(problem, setting, hints=hints, on_progress=on_progress)
     return Training(trained.result, trained)

@@ -29,7 +29,9 @@ from placewise.errors import PlacerError, RunError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Reason
+from placewise.placers import registry
 from placewise.placers.base import Budget
+from placewise.placers.learned.crew.cluster import RayCluster
 from placewise.placers.learned.crew.controller import told
 from placewise.placers.learned.crew.measuring import Measuring
 from placewise.placers.learned.crew.messages import Brief
@@ -40,7 +42,9 @@ from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, Pricing
 from placewise.placers.learned.trainer import Update
+from placewise.placing import place
 from placewise.simulate import evaluate
+from placewise.studies.train import TrainingSetting, crew_of, train
 
 OPTIONS = LearningOptions(rate=0.1, samples=8)
 
@@ -282,3 +286,43 @@ with tests.training(tests.Processes(controllers=1, workers=1), make) as trainer:
         everybody = [int(parent.stdout.readline()), *workers(tmp_path)]
         parent.kill()
         assert len(everybody) == 2 and all(gone(pid) for pid in everybody)
+
+
+def test_the_verb_trains_with_a_crew_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its checkpoint is one like any other: another crew, or none, goes on from there and loses nothing."""
+    pytest.importorskip("safetensors")
+    monkeypatch.setitem(registry._PLACERS, "table", "learned_policies:TablePlacer")
+    problem = free_problem()
+    setting = TrainingSetting("table", budget=Budget(iterations=6), checkpoint=tmp_path, crew=Here(2, 1))
+    first = train(problem, setting)
+    assert (first.updates, first.result.placement is not None) == (6, True)
+    for updates, crew in ((9, Here(1, 0)), (12, None)):
+        more = TrainingSetting(budget=Budget(iterations=updates), checkpoint=tmp_path, resume=True, crew=crew)
+        then = train(problem, more)
+        assert (then.updates, then.resumed) == (updates, updates - 3)
+        assert then.learned <= first.learned and then.evaluations >= first.evaluations
+
+
+def test_an_early_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The result has the best so far, and a note that says why it is no better."""
+    monkeypatch.setitem(registry._PLACERS, "table", "learned_policies:TablePlacer")
+    problem = free_problem()
+    placer = registry.create("table")
+    placer.hire(Here(2, 1), Frail(problem, most=60))
+    result = place(problem, placer, Budget(evaluations=200))
+    assert result.placement is not None
+    assert any("table stopped early: " in note and "it fell over" in note for note in result.notes)
+
+
+def test_crews_that_are_wished_for() -> None:
+    """None where nobody says so; workers where placements are measured."""
+    assert crew_of(None, None, None, None) is None
+    assert crew_of(None, 3, None, None) == Processes(2, 3)
+    assert crew_of(4, None, None, "simulated") == Processes(4, 0)
+    assert crew_of(None, None, "auto", "onnxruntime") == RayCluster("auto", 2, 1)
+
+
+def test_what_cannot_be_sent_is_refused() -> None:
+    """In words, before anything is trained."""
+    with pytest.raises(PlacerError, match="cannot be sent to other processes"), training(Processes(), lambda: evaluate):
+        pass

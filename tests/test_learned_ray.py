@@ -112,15 +112,18 @@ def raylet(node: Any) -> int:
     return int(node.all_processes["raylet"][0].process.pid)
 
 
-def test_a_cluster_that_is_not_there_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its address, in an error of ours; and so is a library that is not there."""
-    monkeypatch.setattr(sys.modules["ray"], "init", _refuse)
-    with pytest.raises(RunError, match=r"no Ray cluster at '127\.0\.0\.1:1'"):
-        RayCluster("127.0.0.1:1").house()
+@pytest.mark.parametrize(
+    ("address", "said"),
+    [("127.0.0.1:1", "refused"), ("local", "an address is HOST:PORT"), ("127.0.0.1:99999", "an address is HOST:PORT")],
+)
+def test_a_cluster_that_is_not_there_is_told_of(address: str, said: str) -> None:
+    """By its address, in an error of ours, at once."""
+    with pytest.raises(RunError, match=f"no Ray cluster at '{address}': .*{said}"):
+        RayCluster(address).house()
+
+
+def test_a_library_that_is_not_there_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the extra that brings it."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="'ray'"):
         RayCluster("auto").house()
-
-
-def _refuse(**_: Any) -> None:
-    raise ConnectionError("nobody answers")

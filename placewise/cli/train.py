@@ -47,6 +47,23 @@ Every = Annotated[int, typer.Option(min=1, help="Keep it at least every so many 
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is kept there.", rich_help_panel=LEARNING)]
 TensorBoard = Annotated[Path | None, typer.Option("--tensorboard", help="Log here.", rich_help_panel=LEARNING)]
 
+CREW = "Many workers"
+Controllers = Annotated[
+    int | None,
+    typer.Option(help="So many processes roll out and learn at the same time (default: 2).", rich_help_panel=CREW),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Each of them has so many that measure (default: 1; 0 where the reward is simulated).",
+        rich_help_panel=CREW,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option("--ray", metavar="ADDRESS", help="On this Ray cluster: HOST:PORT, or auto.", rich_help_panel=CREW),
+]
+
 
 @guarded
 @opt.wishing
@@ -64,6 +81,9 @@ def train(
     every: Every = 50,
     resume: Resume = False,
     tensorboard: TensorBoard = None,
+    controllers: Controllers = None,
+    workers: Workers = None,
+    ray: Ray = None,
     start: Annotated[
         Path | None, typer.Option(help="Know this plan or published split.", rich_help_panel=LEARNING)
     ] = None,
@@ -89,7 +109,7 @@ def train(
     from placewise.placers.base import NO_HINTS, Hints
     from placewise.report.console import result_view
     from placewise.studies.race import Setting
-    from placewise.studies.train import TrainingSetting
+    from placewise.studies.train import TrainingSetting, crew_of
     from placewise.studies.train import train as learn
     from placewise.studies.trained import document, lines
 
@@ -98,7 +118,16 @@ def train(
     options = opt.typed(option) | ({} if patience is None else {"patience": patience})
     measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
     setting = TrainingSetting(
-        policy, options, budget, reward, checkpoint, every, resume, tensorboard, measuring=measuring
+        policy,
+        options,
+        budget,
+        reward,
+        checkpoint,
+        every,
+        resume,
+        tensorboard,
+        measuring=measuring,
+        crew=crew_of(controllers, workers, ray, reward),
     )
     if output is not None:
         ensure_writable(output)

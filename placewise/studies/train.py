@@ -20,6 +20,9 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
+from placewise.placers.learned.crew.base import Crew
+from placewise.placers.learned.crew.cluster import RayCluster
+from placewise.placers.learned.crew.processes import Processes
 from placewise.placers.learned.observer import Observer
 from placewise.placers.learned.placer import LearnedPlacer
 from placewise.placers.learned.pricing import alone
@@ -55,6 +58,7 @@ class TrainingSetting:
     `checkpoint` is where to keep the training (a folder, or a .json file), at least `every` so many updates; with
     `resume` it goes on from what is there, with the policy, options, seed and budget of then where they are not given.
     Budgets count from the beginning of the training, not from where it goes on. `log` is a folder for TensorBoard.
+    `crew`: many workers instead of this process alone.
     """
 
     policy: str | None = None
@@ -66,6 +70,7 @@ class TrainingSetting:
     resume: bool = False
     log: str | PathLike[str] | None = None
     measuring: Setting = field(default_factory=Setting)
+    crew: Crew | None = None
 
 
 def train(
@@ -87,7 +92,11 @@ def train(
     keeper = placer.observer = Keeper(placer.info.name, setting, before)
     with ExitStack() as stack:
         stack.callback(keeper.close)
-        rated = None if make is None else Rated(problem, stack.enter_context(make()))
+        rated = None
+        if setting.crew is not None:
+            placer.hire(setting.crew, make)
+        elif make is not None:
+            rated = Rated(problem, stack.enter_context(make()))
         result = place(problem, placer, setting.budget, hints=hints, evaluate=rated, on_progress=on_progress)
     return keeper.figures(result, None if rated is None else rated.best)
 
@@ -101,6 +110,18 @@ def learner(setting: TrainingSetting) -> LearnedPlacer:
     placer = registry.create(name, setting.options)
     assert isinstance(placer, LearnedPlacer)
     return placer
+
+
+def crew_of(controllers: int | None, workers: int | None, ray: str | None, reward: str | None) -> Crew | None:
+    """The crew that is wished for, on a Ray cluster where its address is given; None where nothing is.
+
+    Two controllers, if not said otherwise, with one worker each for a measured reward; the judge needs none.
+    """
+    if controllers is None and workers is None and ray is None:
+        return None
+    many = 2 if controllers is None else controllers
+    each = int(reward not in (None, SIMULATED)) if workers is None else workers
+    return Processes(many, each) if ray is None else RayCluster(ray, many, each)
 
 
 def policies() -> tuple[str, ...]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,6 +34,7 @@ from placewise.simulate.infeasible import why_infeasible
 
 if TYPE_CHECKING:
     from placewise.placers.learned.checkpoint import Checkpoint
+    from placewise.placers.learned.crew.base import Crew
     from placewise.placers.learned.policy import Policy
     from placewise.placers.learned.trainer import Trainer, Update
 
@@ -50,9 +52,18 @@ class LearnedPlacer:
     def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
         self.options, self.observer = options or self.Options(), observer or Observer()
         self.trained: Checkpoint | None = None
+        self._crew: Crew | None = None
+        self._make_evaluate: Callable[[], Evaluate] | None = None
         if self.options.checkpoint:
             self.trained = import_module("placewise.placers.learned.checkpoint").read(self.options.checkpoint)
             self.options = self.trained.options(self.options)
+
+    def hire(self, crew: Crew, make_evaluate: Callable[[], Evaluate] | None = None) -> None:
+        """Train with many workers from now on, who measure with what `make_evaluate` gives each of them.
+
+        It can be pickled, and replaces the `evaluate` of `propose`; None: the judge.
+        """
+        self._crew, self._make_evaluate = crew, make_evaluate
 
     def supports(self, problem: Problem) -> str | None:
         if problem.constraints.shaped:
@@ -68,12 +79,22 @@ class LearnedPlacer:
         return made
 
     def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int) -> Trainer:
-        """A trainer that has not begun."""
+        """A trainer that has not begun. Close it in the end."""
+        if self._crew is not None:
+            return self._crewed(self._crew, problem, seed)
         training = import_module("placewise.placers.learned.trainer")
         pricing = import_module("placewise.placers.learned.pricing").Pricing(problem, evaluate)
         made: Trainer = training.Trainer(
             self.policy(problem, seed), self.options, pricing, seed, measured=evaluate is not None
         )
+        return made
+
+    def _crewed(self, crew: Crew, problem: Problem, seed: int) -> Trainer:
+        messages = import_module("placewise.placers.learned.crew.messages")
+        server = import_module("placewise.placers.learned.crew.server")
+        untrained = partial(_policy, type(self), replace(self.options, checkpoint=""), problem, seed)
+        brief = messages.Brief(untrained, self.options, crew, self._make_evaluate)
+        made: Trainer = server.crew_trainer(brief, self.policy(problem, seed), seed)
         return made
 
     def propose(
@@ -101,6 +122,9 @@ class LearnedPlacer:
             reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))
         except KeyboardInterrupt:
             pass
+        finally:
+            if trainer is not None:
+                trainer.close()
         if trainer is None:
             return Proposal(None, reason=reason)
         self.observer.end(trainer, reason)
@@ -114,12 +138,17 @@ class LearnedPlacer:
         return tell
 
 
+def _policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem, seed: int) -> Policy:
+    """An untrained policy, in another process."""
+    return kind(options).policy(problem, seed)
+
+
 def said(update: Update) -> str:
     """The figures of an update that a person watches."""
     lesson, rate = update.lesson, update.asked / update.seconds if update.seconds > 0 else 0.0
     return (
         f"update {update.number} · reward {lesson.reward:.3f}, baseline {lesson.baseline:.3f}, "
-        f"entropy {lesson.entropy:.3f} · {rate:.0f} samples/s"
+        f"entropy {lesson.entropy:.3f} · {rate:.3g} samples/s"
     )
 
 
@@ -130,6 +159,8 @@ def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -
     if trainer.diverged:
         kept = f"the parameters are those after update {trainer.learner.updates}"
         notes = (f"{name} diverged: a figure of the next update was not finite; it stopped, and {kept}",)
+    if trainer.trouble:
+        notes = (*notes, f"{name} stopped early: {trainer.trouble}")
     if pricing.best is None:
         why = f"none of {pricing.evaluations} placements could be used: {pricing.failure}"
         return Proposal(None, reason=reason, notes=(*notes, why))

@@ -85,6 +85,14 @@ class Trainer:
         self.learner.scale = scale if scale > 0 else 1.0
         self._note()
 
+    @property
+    def trouble(self) -> str:
+        """Why training ended before its budget did, where that is not a reason to be glad of; "" here."""
+        return ""
+
+    def close(self) -> None:
+        """Let go of who helped; nobody here."""
+
     def run(self, budget: Budget, on_update: Callable[[Update], None] = lambda _: None) -> Reason:
         """Train until the budget ends. Ctrl-C is the end of a budget."""
         watch = Stopwatch(budget)

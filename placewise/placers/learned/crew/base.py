@@ -7,6 +7,11 @@ from typing import Any, Protocol
 
 from placewise.errors import PlacerError
 
+MOST = 1000
+"""Controllers, and workers of each."""
+LIMIT = 600.0
+"""Seconds of a measurement, if nobody says otherwise: rewards that run placements have shorter limits of their own."""
+
 
 class Seat(Protocol):
     """An object in another process. It answers questions in their order, or dies."""
@@ -65,7 +70,3 @@ def require_sizes(crew: Crew) -> None:
             raise PlacerError(f"{name} is {count!r}", remedy=f"give a whole number from {least} to {MOST}")
     if not crew.limit > 0:
         raise PlacerError(f"the limit of a measurement is {crew.limit} s", remedy="give a number above zero")
-
-
-MOST = 1000
-"""Controllers, and workers of each."""

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
 from placewise.errors import MissingExtraError, PlacewiseError, RunError
-from placewise.placers.learned.crew.base import Seat
+from placewise.placers.learned.crew.base import LIMIT, Seat
 
 CONTROLLER = 0.0
 """Processors that a controller asks of the cluster: it waits for its workers most of the time."""
+
+CONNECT = 10.0
+"""Seconds until a cluster must answer."""
 
 
 class Actor:
@@ -94,7 +98,7 @@ class RayCluster:
     address: str
     controllers: int = 2
     workers: int = 1
-    limit: float = 60.0
+    limit: float = LIMIT
     cpus: float = 1.0
 
     def house(self) -> RayHouse:
@@ -106,7 +110,18 @@ class RayCluster:
             raise MissingExtraError("training on a Ray cluster", "ray") from None
         if not ray.is_initialized():
             try:
+                _require_listener(self.address)
                 ray.init(address=self.address, log_to_driver=False, configure_logging=False)
-            except (ConnectionError, ValueError, RuntimeError) as error:
+            except (OSError, ValueError, RuntimeError) as error:
                 raise RunError(f"there is no Ray cluster at {self.address!r}: {error}") from None
         return RayHouse(ray, self.cpus)
+
+
+def _require_listener(address: str) -> None:
+    """Raise OSError or ValueError where nobody listens: Ray itself would try for minutes."""
+    if address == "auto":
+        return
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise ValueError("an address is HOST:PORT, or auto")
+    socket.create_connection((host, int(port)), CONNECT).close()

@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
+from pickle import PicklingError
 from typing import Any
 
-from placewise.errors import RunError
-from placewise.placers.learned.crew.base import Seat
+from placewise.errors import PlacerError, RunError
+from placewise.placers.learned.crew.base import LIMIT, Seat
 from placewise.processes.worker import Worker
 
 
@@ -41,7 +42,12 @@ class ProcessHouse:
 
     def seat(self, served: str, *args: Any, name: str, worker: bool) -> Process:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        return Process(Worker(served, *args, name=name, environment={"PYTHONPATH": path}, start=None))
+        try:
+            return Process(Worker(served, *args, name=name, environment={"PYTHONPATH": path}, start=None))
+        except (PicklingError, AttributeError, TypeError) as error:
+            raise PlacerError(
+                f"this training cannot be sent to other processes ({error})", remedy="train without a crew"
+            ) from None
 
     def ready(self, seats: Sequence[Seat], seconds: float) -> Sequence[Seat]:
         processes = [seat for seat in seats if isinstance(seat, Process)]
@@ -60,7 +66,7 @@ class Processes:
 
     controllers: int = 2
     workers: int = 1
-    limit: float = 60.0
+    limit: float = LIMIT
 
     def house(self) -> ProcessHouse:
         return ProcessHouse()

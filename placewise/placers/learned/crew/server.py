@@ -19,7 +19,7 @@ from placewise.placers.learned.crew.base import require_sizes
 from placewise.placers.learned.crew.messages import Brief, Errand, Report
 from placewise.placers.learned.crew.staff import Staff
 from placewise.placers.learned.learning import Diverged, Lesson
-from placewise.placers.learned.policy import Rollout
+from placewise.placers.learned.policy import Policy, Rollout
 from placewise.placers.learned.pricing import REMEMBERED, Pricing, digests
 from placewise.placers.learned.trainer import GREEDY_EVERY, Trainer, Update, one_thread, tensors
 
@@ -142,14 +142,14 @@ class CrewTrainer(Trainer):
         return self.learner.apply(tensors(report.gradients, ""), report.lesson, progress)
 
 
-def crew_trainer(brief: Brief, *, seed: int = 0) -> CrewTrainer:
-    """A trainer with the crew of a brief, which begins to gather at once.
+def crew_trainer(brief: Brief, policy: Policy | None = None, seed: int = 0) -> CrewTrainer:
+    """A trainer with the crew of a brief, which begins to gather at once; `policy` is where it starts.
 
-    Raises PlacerError for sizes that are none, MissingExtraError, and RunError where there is no such cluster.
+    Raises PlacerError for sizes that make no sense, MissingExtraError, and RunError where there is no such cluster.
     """
     require_sizes(brief.crew)
-    policy = brief.make_policy()
+    policy = policy or brief.make_policy()
     staff = Staff(brief, seed)
     measured = brief.make_evaluate is not None
-    prices = Pricing(policy.view.problem, staff if measured else None)
-    return CrewTrainer(policy, brief.options, prices, seed, measured=measured, staff=staff)
+    pricing = Pricing(policy.view.problem, staff if measured else None)
+    return CrewTrainer(policy, brief.options, pricing, seed, measured=measured, staff=staff)
