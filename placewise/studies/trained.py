@@ -51,7 +51,7 @@ def lines(trained: Trained) -> tuple[str, ...]:
     """What `placewise train` prints besides the result."""
     said = [
         f"{trained.policy}: {trained.updates} updates, {trained.evaluations} placements priced of {trained.asked} made "
-        f"({trained.rate:.0f} a second) in {format_seconds(trained.seconds)}"
+        f"({trained.rate:.3g} a second) in {format_seconds(trained.seconds)}"
         + (f", the first {trained.resumed} updates in an earlier run" if trained.resumed else "")
     ]
     if trained.reward != SIMULATED and math.isfinite(trained.learned):

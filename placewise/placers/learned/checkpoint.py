@@ -160,7 +160,7 @@ def _made_from(header: PolicyFile) -> str:
 
 def _require_policy(header: PolicyFile, name: str) -> None:
     if header.policy != name:
-        raise PlacerError(f"is of the policy {header.policy!r}, not {name!r}", remedy=f"name {header.policy!r}")
+        raise PlacerError(f"is of the policy {header.policy!r}, not {name!r}", remedy="take the policy that it is of")
 
 
 def _require_devices(header: PolicyFile, policy: Policy) -> None:
