@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from methods import LEARNED, Method, policies
-from rows import Row, Table, arguments, main_of
+from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, Found, best_known, bound, effort, milliseconds, rows_of, values
 
 from placewise.building import build
@@ -46,11 +46,11 @@ def table(options: argparse.Namespace) -> Table:
         *(Method(name, "placer", name, seconds=AUTO_SECONDS) for name in PARTITIONS),
         Method("auto", "placer", "auto", seconds=AUTO_SECONDS),
         Method("temper", "search", "temper", evaluations=count),
-        Method("random", "search", "random", options={"samples": count}, evaluations=count),
+        Method("random", "search", "random", options={"samples": count}, evaluations=count, seconds=AUTO_SECONDS),
     ]
     rows = [Row("colocrl", name, method) for name in WORKLOADS for method in baselines]
     order = ("colocrl", *(name for name in LEARNED if name != "colocrl"))
-    for seed in range(options.seeds):
+    for seed in range(SEEDS):
         rows += [Row("colocrl", name, method, seed) for name in WORKLOADS for method in policies(count, order)]
     return Table("colocrl", "training graphs on K80s", tuple(rows), text, faults)
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from calibrate import CLUSTERS, VIEWS
 from calibrate import problem_of as calibrated
 from methods import LEARNED, Method, policies
-from rows import Row, Table, arguments, main_of
+from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, Found, best_known, bound, effort, milliseconds, rows_of, values
 
 from placewise.model.problem import Problem
@@ -27,7 +27,7 @@ MODELS = ("inception_v3", "resnet50", "bert_base")
 EXECUTIONS = ("sequential", "operator")
 CPU, GPU = "cpu", "GPU.0"
 ALONE = {CPU: "CPU only", GPU: "GPU only"}
-AUTO_SECONDS, EVALUATIONS = 30.0, 4000
+AUTO_SECONDS, EVALUATIONS = 30.0, 2000
 OF_OPTIMUM, OF_BEST = 0.02, 0.05
 WORKLOADS = tuple(f"{model} {view} {how}" for view in VIEWS for how in EXECUTIONS for model in MODELS)
 PAPER = {
@@ -55,7 +55,7 @@ def table(options: argparse.Namespace) -> Table:
     order = ("hsdag", *(name for name in LEARNED if name != "hsdag"))
     rows += [Row("hsdag", name, method) for method in searches for name in WORKLOADS]
     for view in VIEWS:
-        for seed in range(options.seeds):
+        for seed in range(SEEDS):
             here = [name for name in WORKLOADS if name.split()[1] == view]
             rows += [Row("hsdag", name, method, seed) for method in policies(count, order) for name in here]
     return Table("hsdag", "three OpenVINO models on a calibrated i9-12900K and Flex 170", tuple(rows), text, faults)

@@ -14,7 +14,7 @@ from typing import Any
 
 from hsdag import EVALUATIONS, MODELS
 from methods import Method
-from rows import Row, Table, arguments, main_of
+from rows import SEEDS, Row, Table, arguments, main_of
 from tables import Found, milliseconds, values
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -36,7 +36,7 @@ def table(options: argparse.Namespace) -> Table:
     """Inception-V3 first."""
     rows = [Row("hsdag", name, method) for name in WORKLOADS for method in (CPU, OPTIMUM)]
     for name in WORKLOADS:
-        for seed in range(options.seeds):
+        for seed in range(SEEDS):
             for variant, changed in VARIANTS.items():
                 method = Method(
                     f"hsdag, {variant}", "policy", "hsdag", options=changed, evaluations=options.evaluations

@@ -28,7 +28,7 @@ from placewise.placing import place
 from placewise.simulate import Evaluator, lower_bound, simulate
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
-MOST_SECONDS = 900.0
+MOST_SECONDS = 300.0
 """A row that takes longer ends with what it has, and says so."""
 FRESH = 8
 """A policy has one update for every so many placements: half of the 16 that it draws each time may be known ones."""

@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cache
 from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
@@ -41,6 +41,7 @@ from placewise.model.problem import Problem
 
 HERE = Path(__file__).parent
 RESULTS = HERE.parent / "results"
+SEEDS = 3
 WEAKER = 1.02
 """How far a method that does not learn may be from its committed value before the run fails."""
 
@@ -72,12 +73,12 @@ class Table:
     faults: Callable[[Mapping[str, Found]], Iterable[str]] = field(default=lambda found: ())
 
 
-def arguments(about: str, *, evaluations: int, seeds: int = 3) -> argparse.ArgumentParser:
+def arguments(about: str, *, evaluations: int) -> argparse.ArgumentParser:
     """What every table can be told."""
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="rows whose workload/method/seed contains this")
     parser.add_argument("--evaluations", type=int, default=evaluations, help="distinct placements per row")
-    parser.add_argument("--seeds", type=int, default=seeds)
+    parser.add_argument("--seeds", type=int, default=SEEDS, help="rows of so many seeds, from 0")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no row after so many minutes")
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
     parser.add_argument("--afresh", action="store_true", help="forget saved rows")
@@ -92,17 +93,22 @@ def run(table: Table, options: argparse.Namespace) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     before: dict[str, Found] = json.loads(path.read_text())["rows"] if path.exists() else {}
     done = {} if options.afresh and not options.only else dict(before)
-    wanted = [] if options.table else [row for row in table.rows if options.only in row.key]
+    wanted = (
+        [] if options.table else [row for row in table.rows if options.only in row.key and row.seed < options.seeds]
+    )
     for row, found in _results(wanted, done, options):
         done[row.key] = found
         _save(path, table, done)
         print(f"{row.key}: {_said(found)}", flush=True)
-    ordered = {row.key: done[row.key] for row in table.rows if row.key in done}
+    ordered = {row.key: done[row.key] for row in table.rows if row.key in done and _fits(row, done[row.key])}
     wrong = [*_weaker(before, ordered), *table.faults(ordered)]
     missing = [row.key for row in table.rows if row.key not in ordered]
     parts = [table.text(ordered).rstrip(), *(["", *(f"- {fault}" for fault in wrong)] if wrong else [])]
     if missing:
-        parts += ["", f"Not run yet: {len(missing)} of {len(table.rows)} rows."]
+        parts += [
+            "",
+            f"Not run yet, or since the problem or the method changed: {len(missing)} of {len(table.rows)} rows.",
+        ]
     (options.results / f"learned_{table.name}.md").write_text("\n".join(parts) + "\n")
     print("\n".join(parts))
     return 1 if wrong else 0
@@ -169,13 +175,18 @@ def digest_of(problem: Problem, row: Row) -> str:
     return state.hexdigest()
 
 
-@lru_cache(maxsize=4)
+def _fits(row: Row, found: Found) -> bool:
+    """Whether a saved row answers the problem as it is now, by the method as it is now."""
+    return digest_of(_problem(row.module, row.workload), row) == found["digest"]
+
+
+@cache
 def _problem(module: str, workload: str) -> Problem:
     made: Problem = import_module(module).problem(workload)
     return made
 
 
-@lru_cache(maxsize=1)
+@cache
 def _commit() -> str:
     asked = subprocess.run(("git", "rev-parse", "--short", "HEAD"), cwd=HERE, capture_output=True, text=True)
     return asked.stdout.strip()

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 from methods import LEARNED, Method, policies
-from rows import Row, Table, arguments, main_of
+from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, effort, values
 
 from placewise.building import build
@@ -101,7 +101,7 @@ def table(options: argparse.Namespace) -> Table:
     """Baselines first, then every policy with the first seed, then the other seeds."""
     count = options.evaluations
     rows = [Row("small", name, Method("exhaustive", "placer", "exhaustive")) for name in WORKLOADS]
-    for seed in range(options.seeds):
+    for seed in range(SEEDS):
         rows += [Row("small", name, method, seed) for name in WORKLOADS for method in policies(count)]
         if not seed:
             rows += [Row("small", name, method) for name in WORKLOADS for method in searches(count, name)]
