@@ -111,7 +111,7 @@ def test_messages_go_as_far_as_rounds(rounds: int) -> None:
     target = torch.cat((line + 1, line + n))
     policy.walk = replace(
         policy.walk, source=torch.cat((line, line + 1 + n)), target=target, sent=torch.ones(2 * n - 2),
-        mean=torch.ones(2 * n),
+        mean=torch.ones(2 * n), hears=torch.zeros(2 * n).index_fill(0, target, 1.0),
     )  # fmt: skip
     state = torch.randn(2 * n, 1, policy.features.width + network.STATE, requires_grad=True)
     found = policy.embedding(policy.walk, state, torch.zeros(n, 1, dtype=torch.int64))

@@ -47,12 +47,11 @@ class Embedding(nn.Module):
         own = self.unit(state)
         cut = (device[walk.source % walk.n] != device[walk.target % walk.n]).to(own.dtype)
         edge = self.edge(torch.stack((cut, cut * walk.sent[:, None]), dim=-1))
-        hears = (walk.mean * 0 + 1).index_fill(0, walk.target, 0.0)
         found = own
         for _ in range(self.rounds):
             message = functional.relu(self.message(found)[walk.source] + edge)
             sums = torch.zeros_like(own).index_add(0, walk.target, message)
-            found = own + self.heard(sums * walk.mean[:, None, None]) * (1 - hears)[:, None, None]
+            found = own + self.heard(sums * walk.mean[:, None, None]) * walk.hears[:, None, None]
         return torch.cat((found[: walk.n], found[walk.n :]), dim=-1)
 
 
@@ -91,8 +90,7 @@ class Placeto(Policy):
         there = (group[:, :, None] * on.transpose(1, 2)[:, None]).flatten(1, 2)
         mates = torch.cat((functional.relu(self.pooled(found)).transpose(0, 1), share[:, :, None]), dim=-1)
         pools = (there @ mates).view(len(step), GROUPS, walk.n_devices, -1)
-        if not self.options.pooled:
-            pools = pools * 0.0
+        pools = pools if self.options.pooled else torch.zeros_like(pools)
         means = pools[..., :-1] / group.sum(dim=-1).clamp_min(1.0)[:, :, None, None]
         common = self.common(torch.cat((own, means.sum(dim=2).flatten(1)), dim=-1))
         costs = self._costs(device, unit, on, load)
@@ -142,7 +140,7 @@ class Placeto(Policy):
         step = torch.arange(steps).expand(count, -1)
         end = start.index_copy(1, self.walk.order, moved)
         states = torch.where(self.walk.turn < step[:, :, None], end[:, None], start[:, None])
-        states = torch.cat((states, step[:, :, None]), dim=-1).flatten(0, 1)
+        states = torch.cat((states, step[:, :, None]), dim=-1).flatten(0, 1).int()
         seen, number = torch.unique(states, dim=0, return_inverse=True)
         return scored(self._scores(seen)[number].view(count, steps, -1), moved)
 
@@ -150,10 +148,12 @@ class Placeto(Policy):
         """Scores [B, D] in states [B, n + 1], the last column of which is the step: in pieces, where there are many."""
         size = max(1, CHUNK // (2 * self.walk.n * self.options.hidden * max(self.options.rounds, 1)))
         if len(states) <= size:
-            return self.logits(states[:, :-1], states[:, -1])
+            return self._scored(states)
         pieces = [states[first : first + size] for first in range(0, len(states), size)]
-        found = [checkpoint(self.logits, part[:, :-1], part[:, -1], use_reentrant=False) for part in pieces]
-        return torch.cat(found)
+        return torch.cat([checkpoint(self._scored, piece, use_reentrant=False) for piece in pieces])
+
+    def _scored(self, states: Tensor) -> Tensor:
+        return self.logits(states[:, :-1].long(), states[:, -1].long())
 
     @torch.no_grad()
     def greedy(self, price: Price) -> Ints:

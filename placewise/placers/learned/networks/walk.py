@@ -26,9 +26,9 @@ class Walk:
     `order` [T]: the unit that each step moves; `turn` [n]: the step that moves a unit, T where none does. `known`
     [n, F]; `allowed` [n, D]; `cost` [n, D], log(1 + time); `share` [n, D], time over that of all units where each is
     fastest. `source`, `target`, `sent` [2E]: edges over 2n nodes, those of the graph and then, between n … 2n − 1,
-    the same turned round, with log(1 + time to send); `mean` [2n], one over the edges that arrive. `group`
-    [n, 3, n]: which units lead to each unit, follow from it, and are parallel to it; `flow` [2, n, n]: the time to
-    send to each unit, and from it; `pace` [D, D]: how slow each way is against the mean.
+    the same turned round, with log(1 + time to send); `mean` [2n], one over the edges that arrive, and `hears` [2n],
+    1 where any does. `group` [n, 3, n]: which units lead to each unit, follow from it, and are parallel to it;
+    `flow` [2, n, n]: the time to send to each unit, and from it; `pace` [D, D]: how slow each way is against the mean.
     """
 
     order: Tensor
@@ -41,6 +41,7 @@ class Walk:
     target: Tensor
     sent: Tensor
     mean: Tensor
+    hears: Tensor
     group: Tensor
     flow: Tensor
     pace: Tensor
@@ -68,6 +69,7 @@ def walk_of(view: View, features: Features) -> Walk:
     fastest = float(np.where(view.allowed, view.seconds, np.inf).min(axis=1).sum()) if n else 0.0
     tail, head = view.tail.astype(np.int64), view.head.astype(np.int64)
     target = np.concatenate((head, tail + n))
+    arriving = np.bincount(target, minlength=2 * n)
     flow = np.zeros((2, n, n))
     flow[0, head, tail] = flow[1, tail, head] = view.flow / scale
     return Walk(
@@ -76,7 +78,7 @@ def walk_of(view: View, features: Features) -> Walk:
         cost=_single(np.log1p(seconds / scale)), share=_single(seconds / (fastest or 1.0)),
         source=torch.from_numpy(np.concatenate((tail, head + n))), target=torch.from_numpy(target),
         sent=_single(np.log1p(np.tile(view.flow, 2) / scale)),
-        mean=_single(1.0 / np.maximum(np.bincount(target, minlength=2 * n), 1)),
+        mean=_single(1.0 / np.maximum(arriving, 1)), hears=_single(arriving > 0),
         group=_single(_groups(n, tail, head)), flow=_single(flow), pace=_single(_pace(view.problem)),
     )  # fmt: skip
 
