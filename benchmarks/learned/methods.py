@@ -30,8 +30,8 @@ from placewise.simulate import Evaluator, lower_bound, simulate
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
 MOST_SECONDS = 300.0
 """A row that takes longer ends with what it has, and says so."""
-FRESH = 8
-"""A policy has one update for every so many placements: half of the 16 that it draws each time may be known ones."""
+FRESH, LEAST_UPDATES = 8, 500
+"""A policy has one update for every so many placements, and never fewer than the second: it may draw known ones too."""
 REPEATED = 50
 """A search may ask for so many times its distinct placements, so that one that asks again and again ends."""
 
@@ -134,7 +134,7 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
     trainer = placer.trainer(problem, None, seed)
     trainer.begin()
     begun = trainer.pricing.value
-    most = max(method.evaluations // FRESH, 1)
+    most = max(method.evaluations // FRESH, LEAST_UPDATES)
     reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
     count = trainer.pricing.evaluations
     proposal = proposal_of(problem, trainer, method.placer, reason)
