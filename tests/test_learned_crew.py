@@ -161,6 +161,38 @@ def test_where_everything_dies_the_run_ends_with_the_reason_and_the_best() -> No
         trainer.begin()
 
 
+class Slow:
+    """A reward that compares with a single device: each worker thinks that everything takes another multiple."""
+
+    made = 0
+
+    def __init__(self, problem: Problem) -> None:
+        Slow.made += 1
+        self._problem, self.single = problem, float(Slow.made)
+
+    def __call__(self, placements: Ints) -> Floats:
+        return evaluate(self._problem, placements) * self.single
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_agree_on_what_a_single_device_takes(workers: int) -> None:
+    """Their ratios count, so that all prices are those of the worker that measured first."""
+    problem = free_problem()
+    Slow.made = 0
+    priced: list[tuple[Ints, Floats]] = []
+    with training(Here(controllers=3, workers=workers), partial(Slow, problem)) as trainer:
+        record = trainer.pricing.record
+        trainer.pricing.record = lambda rows, seconds: (priced.append((rows, seconds)), record(rows, seconds))[1]
+        trainer.begin()
+        trainer.run(Budget(evaluations=60))
+    single = trainer.staff.reference
+    assert Slow.made == 3 * max(workers, 1) and 1 <= single <= Slow.made
+    rows, seconds = (np.concatenate(parts) for parts in zip(*priced, strict=True))
+    keeping = ~np.isnan(seconds)
+    assert len(rows) == 60 and keeping.sum() > 30
+    assert seconds[keeping] == pytest.approx(evaluate(problem, rows[keeping]) * single)
+
+
 def test_a_placement_that_kills_twice_has_failed() -> None:
     """The first time its worker may have died of something else; others are measured all the same."""
     problem = free_problem()

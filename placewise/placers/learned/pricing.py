@@ -123,7 +123,7 @@ class Pricing:
         """Which of the placements [K, n_ops] keep the rules [K]: in columns; one by one where memory is short."""
         problem = self.problem
         first = np.unique(problem.block, return_index=True)[1]
-        good = problem.allowed[np.arange(problem.n_ops), rows].all(axis=1)
+        good: Bools = np.asarray(problem.allowed[np.arange(problem.n_ops), rows].all(axis=1))
         good &= (rows == rows[:, first][:, problem.block]).all(axis=1)
         for k in np.flatnonzero(good & ~np.bool_(self._roomy)).tolist():
             good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not broken(problem, rows[k])

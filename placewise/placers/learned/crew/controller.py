@@ -13,7 +13,7 @@ import torch
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
-from placewise.placers.learned.crew.measuring import Measuring
+from placewise.placers.learned.crew.measuring import Alone, Measuring
 from placewise.placers.learned.crew.messages import Brief, Drawn, Errand, Report
 from placewise.placers.learned.learning import Learner
 from placewise.placers.learned.policy import Rollout
@@ -57,17 +57,19 @@ class Controller:
         problem = policy.view.problem
         self._dice = torch.Generator().manual_seed(seed)
         self._learner = Learner(policy, brief.options, 1.0)
-        self._measuring: Measuring | None = None
-        if crew.workers:
-            made = make or partial(Evaluator, problem, threads=1)
-            self._measuring = Measuring(crew.house(), made, crew.workers, crew.limit, f"worker {number}.")
-        self._evaluate = self._measuring or (make() if make else Evaluator(problem, threads=1))
-        self._pricing = Noting(problem, self._evaluate)
+        made = make or partial(Evaluator, problem, threads=1)
+        self._team: Alone | Measuring = (
+            Measuring(crew.house(), made, crew.workers, crew.limit, f"worker {number}.")
+            if crew.workers
+            else Alone(made())
+        )
+        self._pricing = Noting(problem, self._team)
 
-    def price(self, rows: Ints) -> Report:
+    def price(self, rows: Ints, reference: float) -> Report:
         """The seconds of placements that keep the rules, `LOST` where a worker died."""
-        seconds = self._evaluate(rows)
-        return self._told(Report(rows, seconds, failure=getattr(self._evaluate, "failure", "")))
+        self._refer(reference)
+        seconds = self._team(rows)
+        return self._told(Report(rows, seconds, failure=self._team.failure))
 
     def learn(self, errand: Errand) -> Report:
         """Roll out, price, and say how the parameters should change."""
@@ -75,6 +77,7 @@ class Controller:
         learner.policy.load_state_dict(tensors(errand.parameters, ""))
         learner.scale, learner.baseline, learner.steps = errand.scale, errand.baseline, errand.steps
         learner.updates = errand.updates
+        self._refer(errand.reference)
         pricing.know(errand.keys, errand.values)
         rollout: Rollout | None = None
         with suppress(Spent), pricing.within(pricing.evaluations + errand.most, errand.seconds):
@@ -98,14 +101,16 @@ class Controller:
         gradients = {name: value.grad.numpy() for name, value in named if value.grad is not None}
         return {"lesson": lesson, "gradients": gradients}
 
+    def _refer(self, reference: float) -> None:
+        if np.isfinite(reference):
+            self._team.reference = reference
+
     def _told(self, report: Report, **more: Any) -> Report:
         """The report, with what became of the workers since the last one."""
-        team = self._measuring
-        if team is None:
-            return replace(report, results=len(report.rows), **more)
+        team = self._team
         counts: dict[str, Any] = {"deaths": team.deaths, "row": team.row, "results": team.results}
         team.deaths = team.results = 0
-        return replace(report, **counts, **more)
+        return replace(report, reference=team.reference, **counts, **more)
 
 
 def told(rollout: Rollout) -> Rollout | None:

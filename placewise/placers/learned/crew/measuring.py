@@ -27,10 +27,41 @@ class Measurer:
     def __init__(self, make_evaluate: MakeEvaluate) -> None:
         self._evaluate = make_evaluate()
 
-    def measure(self, row: Ints) -> tuple[float, str]:
-        """Seconds of a placement [n_ops], NaN where it failed, and why."""
+    def measure(self, row: Ints) -> tuple[float, str, float]:
+        """Seconds of a placement [n_ops], NaN where it failed, and why; and those of the single device by this worker.
+
+        That is NaN where the reward compares with none.
+        """
         seconds = float(self._evaluate(row[None])[0])
-        return seconds, "" if np.isfinite(seconds) else str(getattr(self._evaluate, "failure", ""))
+        why = "" if np.isfinite(seconds) else str(getattr(self._evaluate, "failure", ""))
+        return seconds, why, _single(self._evaluate)
+
+
+class Alone:
+    """An `Evaluate` in this process, to be used as `Measuring` is."""
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+        self.reference = _single(evaluate)
+        self.results = self.deaths = self.row = 0
+
+    @property
+    def failure(self) -> str:
+        """Why the last placement failed."""
+        return str(getattr(self._evaluate, "failure", ""))
+
+    def __call__(self, placements: Ints) -> Floats:
+        self.results += len(placements)
+        return self._evaluate(placements) * _rate(_single(self._evaluate), self.reference)
+
+
+def _single(evaluate: Evaluate) -> float:
+    return float(getattr(evaluate, "single", np.nan))
+
+
+def _rate(single: float, reference: float) -> float:
+    """What the seconds count for of a worker whose single device takes `single`, if that is to take `reference`."""
+    return reference / single if np.isfinite(reference) and single > 0 else 1.0
 
 
 class Measuring:
@@ -38,7 +69,9 @@ class Measuring:
 
     A measurement that takes more than `limit` seconds has failed, and its worker is replaced. `failure` says why the
     last one failed. `results` counts what came back, `deaths` the workers that died or could not be made, `row` those
-    since the last result; when there are `IN_A_ROW` the rest of a batch is lost.
+    since the last result; when there are `IN_A_ROW` the rest of a batch is lost. Rewards that compare with a single
+    device (`single`) are sure of ratios only: they count as if it took all workers `reference` seconds, which is what
+    the first one says where nobody did before.
     """
 
     def __init__(self, house: House, make_evaluate: MakeEvaluate, count: int, limit: float, name: str) -> None:
@@ -46,7 +79,7 @@ class Measuring:
         self._pool = Pool(house, count, lambda _: made, name, worker=True)
         self._limit = limit
         self._fatal: Counter[bytes] = Counter()
-        self.failure = ""
+        self.failure, self.reference = "", np.nan
         self.results = self.deaths = self.row = 0
 
     def __call__(self, placements: Ints) -> Floats:
@@ -76,12 +109,13 @@ class Measuring:
             self._fatal[key] += 1
             return LOST if self._fatal[key] < FATAL else np.nan
         self.row, self.results = 0, self.results + 1
-        if outcome.fate == "done":
-            seconds, why = outcome.value
-        else:
-            seconds, why = np.nan, outcome.why if outcome.fate == "refused" else f"it took more than {self._limit:g} s"
+        if outcome.fate != "done":
+            self.failure = outcome.why if outcome.fate == "refused" else f"it took more than {self._limit:g} s"
+            return np.nan
+        seconds, why, single = outcome.value
         self.failure = why or self.failure
-        return float(seconds) if np.isfinite(seconds) else np.nan
+        self.reference = self.reference if np.isfinite(self.reference) else single
+        return float(seconds * _rate(single, self.reference)) if np.isfinite(seconds) else np.nan
 
     def _died(self, outcome: Outcome) -> None:
         self.deaths, self.row, self.failure = self.deaths + 1, self.row + 1, outcome.why

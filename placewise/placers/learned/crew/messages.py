@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +34,8 @@ class Errand:
     """What a controller shall do: with these parameters, roll out `count` episodes and say how to change them.
 
     `most` is how many placements it may price, in `seconds`; `greedy`: the favourites as well. `keys` and `values` are
-    what others priced meanwhile. The rest is how the server's learner stands.
+    what others priced meanwhile; `reference` the seconds of a single device by which rewards are made comparable, NaN
+    if nobody measured it yet. The rest is how the server's learner stands.
     """
 
     parameters: Arrays
@@ -48,6 +50,7 @@ class Errand:
     greedy: bool
     keys: tuple[bytes, ...]
     values: Floats
+    reference: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,6 +70,7 @@ class Report:
     row: int = 0
     results: int = 0
     failure: str = ""
+    reference: float = math.nan
     spent: bool = False
     lesson: Lesson | None = None
     gradients: Arrays | None = None

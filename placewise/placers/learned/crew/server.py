@@ -1,7 +1,7 @@
 """The server: the parameters, the optimizer, the best placement and the budget; controllers do the rest.
 
-Asynchronous as in Mirhoseini et al., ICML 2017, section 3.3: gradients are applied as they come, also to parameters
-that are newer than those which they were computed from.
+Asynchronous as in Mirhoseini et al., ICML 2017 (controllers, workers and a parameter server): gradients are applied as
+they come, also to parameters that are newer than those which they were computed from.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class CrewTrainer(Trainer):
             greedy=(learner.updates + 1) % GREEDY_EVERY == 0,
             keys=tuple(key for key, _ in news),
             values=np.array([value for _, value in news]),
+            reference=self.staff.reference,
         )
 
     def _take(self, errand: Errand, report: Report, watch: Stopwatch, on_update: Callable[[Update], None]) -> None:

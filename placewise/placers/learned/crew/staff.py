@@ -20,14 +20,14 @@ class Staff:
     """All controllers of a crew; also an `Evaluate`, which asks one of them and asks again where samples were lost.
 
     `lost` counts samples of workers that died, `deaths` controllers and workers. `trouble` says why there is no hope:
-    `IN_A_ROW` deaths without a result between them.
+    `IN_A_ROW` deaths without a result between them. `reference`: see `Measuring`.
     """
 
     def __init__(self, brief: Brief, seed: int) -> None:
         self._brief, self._seed = brief, seed
         self._pool = Pool(brief.crew.house(), brief.crew.controllers, self._made_from, "controller", worker=False)
         self._late: list[Outcome] = []
-        self.failure = self.trouble = ""
+        self.failure, self.trouble, self.reference = "", "", np.nan
         self.lost = self.deaths = self._row = 0
 
     def _made_from(self, number: int) -> tuple[object, ...]:
@@ -68,7 +68,7 @@ class Staff:
                 raise RunError(self.trouble)
             if not any(task == _PRICE for task in self._pool.tasks() if isinstance(task, str)):
                 for member in self._pool.idle()[:1]:
-                    self._pool.give(member, _PRICE, "price", placements[left])
+                    self._pool.give(member, _PRICE, "price", placements[left], self.reference)
             for outcome in self._wait(60.0):
                 if isinstance(outcome.task, Errand):
                     self._late.append(outcome)
@@ -90,6 +90,7 @@ class Staff:
 
     def _count(self, report: Report) -> None:
         self.lost += report.lost
+        self.reference = self.reference if np.isfinite(self.reference) else report.reference
         if report.results:
             self._row = 0
         self._despair(report.row if report.results else report.deaths, report.failure)
