@@ -21,7 +21,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -37,7 +37,7 @@ from common import problem_of as core_problem
 from latency import HOW
 from machine import cluster_file
 from methods import Found, Method
-from rows import Row, Table, arguments, run
+from rows import SEEDS, Row, Table, arguments, fits, run
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -59,6 +59,8 @@ TASKS = {"dataflow": "inception_v3", "hetero": "resnet50"}
 RUNTIMES = {"dataflow": "onnxruntime", "hetero": "openvino"}
 CARE = Care(side_by_side=8)
 LAST = Protocol(rounds=15, samples=4)
+MOST_SECONDS = 600.0
+"""A policy that is not done by then ends with what it has."""
 BATCH, MOST_MOVED = 8, 6
 """Of `climb`: neighbours that are measured at a time, and blocks that one of them moves at most."""
 
@@ -151,6 +153,8 @@ class Noted(Pricing):
 def climb(problem: Problem, price: Noted, evaluations: int, seed: int) -> Placement | None:
     """From the best single device: of a few placements that differ from the best in some blocks, the best is next."""
     rng, able = np.random.default_rng(seed), np.flatnonzero(problem.allowed.all(axis=0))
+    barred = np.zeros((problem.n_blocks, problem.n_devices), np.bool_)
+    np.logical_or.at(barred, problem.block, ~problem.allowed)
     price(np.repeat(able.astype(np.int32)[:, None], problem.n_ops, axis=1))
     while price.best is not None and price.evaluations < evaluations:
         home = np.zeros(problem.n_blocks, np.int32)
@@ -159,9 +163,9 @@ def climb(problem: Problem, price: Noted, evaluations: int, seed: int) -> Placem
         for _ in range(min(BATCH, evaluations - price.evaluations)):
             moved, first = home.copy(), int(rng.integers(problem.n_blocks))
             some = slice(first, first + int(rng.integers(1, MOST_MOVED + 1)))  # neighbours in the order of the graph
-            moved[some] = int(rng.integers(problem.n_devices))
-            row = moved[problem.block]
-            rows.append(np.where(problem.allowed[np.arange(problem.n_ops), row], row, price.best))
+            device = int(rng.integers(problem.n_devices))
+            moved[some] = np.where(barred[some, device], moved[some], device)
+            rows.append(moved[problem.block])
         price(np.array(rows, np.int32))
     return price.placement
 
@@ -169,7 +173,7 @@ def climb(problem: Problem, price: Noted, evaluations: int, seed: int) -> Placem
 def table(options: argparse.Namespace) -> Table:
     """The rows in order of importance: every workload and method once, then more seeds."""
     rows = []
-    for seed in range(options.seeds):
+    for seed in range(SEEDS):
         for workload in TASKS:
             named = [(name, name, options.evaluations) for name in ("hsdag", "colocrl", "climb")]
             if not seed:
@@ -180,16 +184,16 @@ def table(options: argparse.Namespace) -> Table:
                 ]
             for name, placer, count in named:
                 kind = "placer" if placer == "auto" else "search" if placer == "climb" else "policy"
-                method = Measured(name, kind, placer, evaluations=count, workload=workload)
+                method = Measured(name, kind, placer, evaluations=count, seconds=MOST_SECONDS, workload=workload)
                 rows.append(Row("measured", workload, method, seed))
     about = "rewards measured on this machine"
     return Table("measured", about, tuple(rows), partial(text, options=options))
 
 
-def raced(done: Mapping[str, Found], known: Mapping[str, Found]) -> dict[str, Found]:
-    """All winners of each workload side by side; what is `known` already is not run again."""
+def raced(done: Mapping[str, Found], known: Mapping[str, Found], workloads: Iterable[str]) -> dict[str, Found]:
+    """All winners of each of these workloads side by side; what is `known` already is not run again."""
     races = {}
-    for workload in TASKS:
+    for workload in workloads:
         devices = {key: found["device"] for key, found in done.items() if found["workload"] == workload}
         winners = {key: Placement(np.array(device, np.int32)) for key, device in devices.items() if device is not None}
         if not winners:
@@ -292,9 +296,11 @@ def main() -> int:
         return run(made, options)
     run(made, options)
     rows = json.loads((options.results / "learned" / "measured.json").read_text())["rows"]
+    current = {row.key: rows[row.key] for row in made.rows if row.key in rows and fits(row, rows[row.key])}
+    workloads = {row.workload for row in made.rows if options.only in row.key}
     path = races_path(options)
     known = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps(raced(rows, known), indent=1) + "\n")
+    path.write_text(json.dumps({**known, **raced(current, known, workloads)}, indent=1) + "\n")
     options.table = True
     return run(made, options)
 

@@ -100,7 +100,7 @@ def run(table: Table, options: argparse.Namespace) -> int:
         done[row.key] = found
         _save(path, table, done)
         print(f"{row.key}: {_said(found)}", flush=True)
-    ordered = {row.key: done[row.key] for row in table.rows if row.key in done and _fits(row, done[row.key])}
+    ordered = {row.key: done[row.key] for row in table.rows if row.key in done and fits(row, done[row.key])}
     wrong = [*_weaker(before, ordered), *table.faults(ordered)]
     missing = [row.key for row in table.rows if row.key not in ordered]
     parts = [table.text(ordered).rstrip(), *(["", *(f"- {fault}" for fault in wrong)] if wrong else [])]
@@ -175,7 +175,7 @@ def digest_of(problem: Problem, row: Row) -> str:
     return state.hexdigest()
 
 
-def _fits(row: Row, found: Found) -> bool:
+def fits(row: Row, found: Found) -> bool:
     """Whether a saved row answers the problem as it is now, by the method as it is now."""
     return digest_of(_problem(row.module, row.workload), row) == found["digest"]
 
@@ -209,6 +209,8 @@ def _weaker(before: Mapping[str, Found], now: Mapping[str, Found]) -> Iterator[s
     for key, found in now.items():
         was = before.get(key, {})
         if found["method"].split(",")[0] in LEARNED or was.get("digest") != found["digest"] or was["value"] is None:
+            continue
+        if found.get("measured"):  # no two measurements are the same
             continue
         if found["value"] is None or found["value"] > was["value"] * WEAKER:
             yield f"{key} got weaker: {found['value']} s after {was['value']} s"
