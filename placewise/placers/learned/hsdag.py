@@ -22,8 +22,9 @@ class HsdagOptions(LearningOptions):
     where it may be `alone`: in no state (the paper), in every second or in all. Ours, for exploration: `jitter` is the
     scale of Gumbel noise on what edges are kept by, and `explore` how many groups of a placement are expected to go
     anywhere; `PAPER` has neither. `encoder` gcn or none; `hidden` is the width of every layer, `dropout` the share of
-    the encoder's outputs that is left out. `chains` merges sole children with sole parents first: by itself (auto) in
-    graphs of more than 500 blocks, for what a chain may not be cut in can cost some per cent. What the network is told
+    the encoder's outputs that is left out. `chains` merges sole children with sole parents: always (the paper), in the
+    states where no node is alone by `alternate`, or never; by itself (auto) it does so always in graphs of more than
+    500 blocks, else in every second state: a chain that may not be cut can cost some per cent. What the network is told
     of a unit, besides the kinds of its ops: `shape` of outputs, in- and out-`degrees`, `fractal` dimension, sines of
     its `position` and the `identity` of its topological place; `seconds` on each device and in transfers, which the
     paper does not give.
@@ -40,7 +41,7 @@ class HsdagOptions(LearningOptions):
     encoder: Literal["gcn", "none"] = "gcn"
     hidden: int = 128
     dropout: float = 0.2
-    chains: Literal["auto", "always", "never"] = "auto"
+    chains: Literal["auto", "always", "alternate", "never"] = "auto"
     shape: bool = True
     degrees: bool = True
     fractal: bool = True

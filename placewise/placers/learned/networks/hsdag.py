@@ -26,7 +26,7 @@ from placewise.placers.learned.units import chains
 from placewise.placers.learned.view import View, view_of
 
 FEW = 500
-"""Up to so many blocks, chains are left as they are unless they are asked for."""
+"""Up to so many blocks, chains are whole in every second state only."""
 LARGEST_SEED = (1 << 62) - 1
 
 
@@ -40,11 +40,12 @@ class Step(NamedTuple):
 
 def policy_of(problem: Problem, options: HsdagOptions, seed: int) -> HsdagPolicy:
     """An untrained policy for a problem."""
+    chain = np.arange(problem.n_ops, dtype=np.int32) if options.chains == "never" else chains(problem)
     merged = options.chains == "always" or (options.chains == "auto" and problem.n_blocks > FEW)
-    view = view_of(problem, chains(problem) if merged else np.arange(problem.n_ops))
+    view = view_of(problem, chain if merged else np.arange(problem.n_ops))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return HsdagPolicy(view, features_of(view, options.sections), options)
+        return HsdagPolicy(view, features_of(view, options.sections), options, chain)
 
 
 class HsdagPolicy(Policy):
@@ -54,8 +55,10 @@ class HsdagPolicy(Policy):
     edges: Tensor
     allowed: Tensor
 
-    def __init__(self, view: View, features: Features, options: HsdagOptions) -> None:
+    def __init__(self, view: View, features: Features, options: HsdagOptions, chain: Ints) -> None:
         super().__init__()
+        first = np.unique(view.unit, return_index=True)[1]
+        self.chain: Longs = np.unique(chain[first], return_inverse=True)[1].astype(np.int64)
         self.view, self.features, self.options = view, features, options
         self.tail, self.head = _candidates(view)
         self.n_edges = len(self.tail) - view.n
@@ -119,8 +122,7 @@ class HsdagPolicy(Policy):
         noise = None if seed is None else torch.Generator().manual_seed(seed)
         z = self._encoded(noise)
         for number in range(steps):
-            alone = self.options.alone == "always" or (self.options.alone == "alternate" and number % 2 == 1)
-            step, grouped = self._step(z, None if parses is None else parses[number], noise, alone=alone)
+            step, grouped = self._step(z, None if parses is None else parses[number], noise, odd=number % 2 == 1)
             yield step
             z = z + grouped[step.group]
 
@@ -134,12 +136,12 @@ class HsdagPolicy(Policy):
         keep = 1 - self.options.dropout
         return z * (torch.rand(z.shape, generator=noise) < keep) / keep
 
-    def _step(
-        self, z: Tensor, parse: Longs | None, noise: torch.Generator | None, *, alone: bool
-    ) -> tuple[Step, Tensor]:
+    def _step(self, z: Tensor, parse: Longs | None, noise: torch.Generator | None, *, odd: bool) -> tuple[Step, Tensor]:
         """One state's groups, and their embeddings [groups, hidden]."""
-        group: Longs = np.arange(self.view.n)
-        members, rows = z, []
+        alone = self.options.alone == "always" or (self.options.alone == "alternate" and odd)
+        group: Longs = np.arange(self.view.n) if odd else self.chain
+        members = z if odd else _pooled(z, z.new_zeros(0), np.full(len(z), -1), group)
+        rows = []
         for number in range(self.options.rounds):
             edge = self._open(group, alone=alone)
             one, other = group[self.tail[edge]], group[self.head[edge]]
