@@ -21,7 +21,7 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -187,7 +187,7 @@ def table(options: argparse.Namespace) -> Table:
                 method = Measured(name, kind, placer, evaluations=count, seconds=MOST_SECONDS, workload=workload)
                 rows.append(Row("measured", workload, method, seed))
     about = "rewards measured on this machine"
-    return Table("measured", about, tuple(rows), partial(text, options=options))
+    return Table("measured", about, tuple(rows), partial(text, rows=tuple(rows), options=options))
 
 
 def raced(done: Mapping[str, Found], known: Mapping[str, Found], workloads: Iterable[str]) -> dict[str, Found]:
@@ -213,7 +213,7 @@ def raced(done: Mapping[str, Found], known: Mapping[str, Found], workloads: Iter
     return races
 
 
-def text(done: Mapping[str, Found], options: argparse.Namespace) -> str:
+def text(done: Mapping[str, Found], rows: Sequence[Row], options: argparse.Namespace) -> str:
     """The table, one per workload."""
     path = races_path(options)
     races = json.loads(path.read_text()) if path.exists() else {}
@@ -222,7 +222,8 @@ def text(done: Mapping[str, Found], options: argparse.Namespace) -> str:
         "",
         "`python benchmarks/learned/measured.py`. ms: all winners side by side in turns, medians of rounds; over "
         "single, over auto: medians over rounds of the ratio. Found as: what the method itself measured for it. Within "
-        "5 %: after how many measured placements a method had something within 5 % of what it ended with.",
+        "5 %: after how many measured placements a method had something within 5 % of what it ended with. Rows that "
+        "are not run lacked the time, or were not asked for.",
     ]
     for workload, name in TASKS.items():
         lines = {line["name"]: line for line in races.get(workload, {}).get("lines", [])}
@@ -232,9 +233,11 @@ def text(done: Mapping[str, Found], options: argparse.Namespace) -> str:
         for key in (SINGLE, hetero.OWN):
             if key in lines:
                 parts.append(_line(key, "", {}, lines, key, workload))
-        for key, found in done.items():
-            if found["workload"] == workload:
-                parts.append(_line(found["method"], str(found["seed"]), found, lines, key, workload))
+        for row in rows:
+            if row.workload == workload:
+                found = done.get(row.key, {"evaluations": "not run"})
+                ran = lines if row.key in done else {}
+                parts.append(_line(row.method.name, str(row.seed), found, ran, row.key, workload))
         parts += _verdict(done, lines, workload)
     return "\n".join(parts)
 
@@ -257,7 +260,7 @@ def _line(method: str, seed: str, found: Found, lines: Mapping[str, Found], key:
     soon, minutes, seen = "", "", ""
     if found.get("curve"):
         soon = str(next(count for count, _, value in found["curve"] if value <= 1.05 * found["curve"][-1][2]))
-    if found:
+    if "seconds" in found:
         minutes = f"{found['seconds'] / 60:.1f}"
         seen = f"{found['value'] * 1e3:.2f}" if found["measured"] and found["value"] else ""
     counts = [str(found.get("evaluations", "")), str(found.get("failed", ""))]
