@@ -191,11 +191,11 @@ def test_long_graphs_are_co_located_and_short_ones_are_not() -> None:
 
 @pytest.mark.parametrize(("family", "seed"), [("layered", 0), ("branchy", 1), ("erdos-renyi", 2)])
 def test_near_the_optimum_of_small_graphs(family: str, seed: int) -> None:
-    """Twelve ops on two devices, 600 of 4,096 placements: within 2 % of the best of all, which one device is not."""
+    """Twelve ops on two devices: within 2 % of the best of all placements, which one device is not."""
     problem = zoo(family, 12, 60)
     best = optimum(problem)
     alone = float(evaluate(problem, np.zeros((1, 12), np.int32))[0])
-    proposal = ColocRLPlacer().propose(problem, Budget(evaluations=600, seed=seed))
+    proposal = ColocRLPlacer().propose(problem, Budget(iterations=80, seed=seed))
     assert proposal.placement is not None
     assert float(evaluate(problem, proposal.placement.device[None])[0]) <= 1.02 * best < alone
 
