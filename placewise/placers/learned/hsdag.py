@@ -36,7 +36,7 @@ class HsdagOptions(LearningOptions):
     steps: int = 4
     rounds: int = 1
     alone: Literal["never", "always", "alternate"] = "alternate"
-    explore: float = 1.0
+    explore: float = 3.0
     jitter: float = 1.0
     encoder: Literal["gcn", "none"] = "gcn"
     hidden: int = 128
