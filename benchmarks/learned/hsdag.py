@@ -83,7 +83,7 @@ def text(found: Found) -> str:
     for name in WORKLOADS:
         if rows_of(found, name):
             cells = [milliseconds(found, name, method) for method in columns]
-            exact = milliseconds(found, name, "optimum") or f"≥ {bound(found, name) * 1e3:.3f}"
+            exact = milliseconds(found, name, "optimum") or _at_least(found, name)
             cells.append(milliseconds(found, name, "of chains"))
             lines.append(f"| {name} | {' | '.join(cells)} | {exact} | {_above(found, name, 'hsdag')} |")
     lines += [
@@ -97,9 +97,15 @@ def text(found: Found) -> str:
     return "\n".join(lines)
 
 
+def _at_least(found: Found, workload: str) -> str:
+    proved = bound(found, workload)
+    return f"≥ {proved * 1e3:.3f}" if proved else ""
+
+
 def _above(found: Found, workload: str, method: str) -> str:
     seen = values(found, workload, method)
-    return f"{statistics.median(seen) / best_known(found, workload) - 1:.1%}" if seen else ""
+    complete = seen and values(found, workload, "auto")
+    return f"{statistics.median(seen) / best_known(found, workload) - 1:.1%}" if complete else ""
 
 
 def _percentages(found: Found) -> list[str]:
