@@ -148,7 +148,7 @@ def test_near_the_optimum_of_small_graphs(family: str, seed: int) -> None:
     every = np.array(list(itertools.product(range(2), repeat=12)), np.int32)
     best = float(np.nanmin(evaluate(problem, every)))
     alone = float(evaluate(problem, np.zeros((1, 12), np.int32))[0])
-    proposal = HDPPlacer().propose(problem, Budget(iterations=150, seed=seed))
+    proposal = HDPPlacer().propose(problem, Budget(iterations=250, seed=seed))
     assert proposal.placement is not None
     assert float(evaluate(problem, proposal.placement.device[None])[0]) <= 1.02 * best < alone
 

@@ -20,14 +20,13 @@ class HsdagOptions(LearningOptions):
     An update walks through `steps` states, and draws its `samples` evenly from them; a state's rewards are weighed by
     `discount` to the power of its number. In each state `rounds` of parsing make groups; a node may keep to itself
     where it may be `alone`: in no state (the paper), in every second or in all. Ours, for exploration: `jitter` is the
-    scale of Gumbel noise on what edges are kept by, and `explore` how many groups of a placement are expected to go
-    anywhere; `PAPER` has neither. `encoder` gcn or none; `hidden` is the width of every layer, `dropout` the share of
-    the encoder's outputs that is left out. `chains` merges sole children with sole parents: always (the paper), in the
-    states where no node is alone by `alternate`, or never; by itself (auto) it does so always in graphs of more than
-    500 blocks, else in every second state: a chain that may not be cut can cost some per cent. What the network is told
-    of a unit, besides the kinds of its ops: `shape` of outputs, in- and out-`degrees`, `fractal` dimension, sines of
-    its `position` and the `identity` of its topological place; `seconds` on each device and in transfers, which the
-    paper does not give.
+    scale of Gumbel noise on what edges are kept by, and `explore` counts groups; `PAPER` has neither. `encoder` gcn or
+    none; `hidden` is the width of every layer, `dropout` the share of the encoder's outputs that is left out. `chains`
+    merges sole children with sole parents: always (the paper), in the states where no node is alone by `alternate`, or
+    never; by itself (auto) it does so always in graphs of more than 500 blocks, else in every second state: a chain
+    that may not be cut can cost some per cent. What the network is told of a unit, besides the kinds of its ops:
+    `shape` of outputs, in- and out-`degrees`, `fractal` dimension, sines of its `position` and the `identity` of its
+    topological place; `seconds` on each device and in transfers, which the paper does not give.
     """
 
     samples: int = 16
@@ -36,7 +35,6 @@ class HsdagOptions(LearningOptions):
     steps: int = 4
     rounds: int = 1
     alone: Literal["never", "always", "alternate"] = "alternate"
-    explore: float = 3.0
     jitter: float = 1.0
     encoder: Literal["gcn", "none"] = "gcn"
     hidden: int = 128
@@ -55,9 +53,8 @@ class HsdagOptions(LearningOptions):
             if getattr(self, name) < 1:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give one or more")
         require_share("dropout", self.dropout)
-        for name in ("explore", "jitter"):
-            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number from zero")
+        if not (self.jitter >= 0 and math.isfinite(self.jitter)):
+            raise PlacerError(f"jitter is {self.jitter}", remedy="give a number from zero")
 
     @property
     def sections(self) -> tuple[str, ...]:

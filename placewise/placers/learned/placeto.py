@@ -30,6 +30,7 @@ class PlacetoOptions(LearningOptions):
 
     reward: Literal["root", "inverse", "negative", "log"] = "negative"
     rate: float = 5e-3
+    explore: float = 0.0
     units: Literal["blocks", "chains", "colocation"] = "chains"
     most_units: int = 64
     start: Literal["random", "single", "best"] = "best"

@@ -85,7 +85,6 @@ def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
     So no policy is ever so sure of itself that it learns nothing more: a placement differs from its favourite.
     """
     share = min(share, 0.5)
-    mixed = (1 - share) * torch.softmax(masked(logits, allowed), dim=-1) + share * allowed / allowed.sum(
-        -1, keepdim=True
-    )
+    anywhere = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)
+    mixed = (1 - share) * torch.softmax(masked(logits, allowed), dim=-1) + share * anywhere
     return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)

@@ -21,7 +21,7 @@ from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
 from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
-from placewise.placers.learned.policy import Policy, Price, Rollout, draw, masked, scored
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, explored, scored
 from placewise.placers.learned.units import chains
 from placewise.placers.learned.view import View, view_of
 
@@ -161,7 +161,8 @@ class HsdagPolicy(Policy):
         logits = self.choose(self.among(members, self._between(group)).relu())
         here = torch.from_numpy(group)
         leaders = torch.from_numpy(np.unique(group, return_index=True)[1])
-        return Step(np.stack(rows), here, _explored(logits, self.allowed[leaders], self.options.explore)), members
+        share = self.options.explore / max(len(logits), 1)
+        return Step(np.stack(rows), here, explored(logits, self.allowed[leaders], share)), members
 
     def _shaken(self, affinity: Tensor, noise: torch.Generator | None) -> Tensor:
         """Affinities with Gumbel noise, so that an edge is also kept where others score a little better."""
@@ -198,14 +199,6 @@ def _pooled(z: Tensor, score: Tensor, best: Longs, group: Longs) -> Tensor:
     n = int(group.max(initial=-1)) + 1
     total = torch.zeros(n, z.shape[1]).index_add(0, index, z * gate[:, None])
     return total / torch.bincount(index, minlength=n)[:, None]
-
-
-def _explored(logits: Tensor, allowed: Tensor, count: float) -> Tensor:
-    """Log p [groups, devices] of groups of which `count` are expected to go anywhere that they may run."""
-    p = torch.softmax(masked(logits, allowed), dim=-1)
-    share = min(count / max(len(logits), 1), 0.5)
-    mixed = (1 - share) * p + share * allowed / allowed.sum(dim=-1, keepdim=True)
-    return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)
 
 
 def _perceptron(inputs: int, hidden: int, outputs: int) -> nn.Sequential:

@@ -17,7 +17,7 @@ from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.networks.walk import GROUPS, Walk, walk_of
 from placewise.placers.learned.placeto import PlacetoOptions
-from placewise.placers.learned.policy import Policy, Price, Rollout, draw, masked, scored
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, explored, masked, scored
 from placewise.placers.learned.units import chains, colocation
 from placewise.placers.learned.view import View, view_of
 
@@ -96,7 +96,7 @@ class Placeto(Policy):
         costs = self._costs(device, unit, on, load)
         apart = torch.cat((costs, means.transpose(1, 2).flatten(2), pools[..., -1].transpose(1, 2)), dim=-1)
         scores = self.score(common[:, None] + self.apart(apart)).squeeze(-1) + self.options.stay * costs[..., -1]
-        return masked(scores, walk.allowed[unit])
+        return explored(scores, walk.allowed[unit], self.options.explore / walk.n)
 
     def _state(self, device: Tensor, step: Tensor, unit: Tensor, load: Tensor) -> Tensor:
         """What nodes [2n, B, known + STATE] are in their state."""

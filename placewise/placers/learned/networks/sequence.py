@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from placewise.placers.learned.policy import masked
+from placewise.placers.learned.policy import explored, masked
 from placewise.placers.learned.sequence import SequenceOptions
 
 MOST_WEIGHTS = 1 << 24
@@ -71,14 +71,14 @@ class Sequencer(nn.Module):
         logits = self.out(states)
         if self.options.attention:
             logits = logits + _attended(states, self._keys(memory), self.value(memory.states))
-        return masked(self._bounded(logits), allowed)
+        return self._explored(self._bounded(logits), allowed, n)
 
     @torch.no_grad()
     def decide(self, memory: Memory, allowed: Tensor, count: int, dice: torch.Generator | None) -> Tensor:
         """Devices [count, n], group after group: drawn with `dice`, or without it the likeliest given the last ones."""
         n = memory.states.shape[1]
         noise = None if dice is None else _gumbel((n, count, self.n_devices), dice)
-        barred = torch.zeros(allowed.shape).masked_fill(~allowed, -torch.inf).transpose(0, 1)
+        may = allowed.transpose(0, 1)
         keys, values = None, None
         if self.options.attention:
             keys, values = self._keys(memory).transpose(1, 2), self.value(memory.states)
@@ -95,8 +95,11 @@ class Sequencer(nn.Module):
             logits = self.out(hidden)
             if keys is not None and values is not None:
                 logits = logits + _looked_up(hidden, keys, values)
-            logits = self._bounded(logits) + barred[step]
-            last = (logits if noise is None else logits + noise[step]).argmax(dim=1)
+            logits = self._bounded(logits)
+            if noise is None:
+                last = masked(logits, may[step]).argmax(dim=1)
+            else:
+                last = (self._explored(logits, may[step], n) + noise[step]).argmax(dim=1)
             found[step] = last
         return found.t().contiguous()
 
@@ -112,6 +115,11 @@ class Sequencer(nn.Module):
     def _keys(self, memory: Memory) -> Tensor:
         keys: Tensor = self.key(memory.states)
         return keys / math.sqrt(self.options.hidden)
+
+    def _explored(self, logits: Tensor, allowed: Tensor, n: int) -> Tensor:
+        """Logits of which `explore` of n decisions are expected to be left to chance."""
+        explore = self.options.explore
+        return explored(logits, allowed, explore / n) if explore else masked(logits, allowed)
 
     def _bounded(self, logits: Tensor) -> Tensor:
         logits = logits / self.options.temperature
