@@ -24,8 +24,7 @@ class PlacetoOptions(LearningOptions):
     the policy sees the unit's own embedding alone.
 
     `start`, `stay`, `rate` and the moving baseline were chosen on random graphs of 40 to 60 ops with 2,000 prices
-    each: from random starts without `stay` the placement was 9 per cent longer, with the mean of the batch as the
-    baseline 6, and with 8 samples instead of 16 15.
+    each.
     """
 
     reward: Literal["root", "inverse", "negative", "log"] = "negative"
