@@ -17,7 +17,7 @@ class ColocRLOptions(SequenceOptions):
     """The settings of a sequence policy over co-located groups.
 
     `colocate_over`: what the paper's rules of co-location join moves together where the graph has more ops (or groups
-    of its own) than this; shorter sequences need no such help, and nothing is lost. 0: always. The paper's graphs have 83 to 280 groups.
+    of its own) than this; shorter sequences need no such help, and nothing is lost. 0: always.
     `neighbours`: so many columns at most tell which groups are next to a group; past them groups that are near
     in the order share one. `kind_width`: width of the learned vector of a kind of op.
     """
