@@ -269,6 +269,17 @@ def test_the_budget_of_evaluations_is_kept() -> None:
     assert proposal.placement is not None and 30 < len(asked) <= 37
 
 
+def test_training_ends_when_there_is_nothing_left_to_see() -> None:
+    """Of three free ops on three devices there are 27 placements: once they are seen, training ends."""
+    from test_placers_infeasible import boxes
+
+    problem = boxes([1, 1, 1], [9.0, 8.0, 7.0])
+    trainer = Trainer(table(problem, LearningOptions(), 0), LearningOptions(), Pricing(problem))
+    trainer.begin()
+    assert trainer.run(Budget(iterations=1000)) is Reason.FINISHED
+    assert trainer.pricing.evaluations == 27 and trainer.learner.updates < 500
+
+
 def test_a_reward_that_always_fails_says_why() -> None:
     """Nothing is proposed; the reason is the last one that the reward gave."""
 

@@ -60,6 +60,7 @@ class Trainer:
     diverged: bool = False
     _last_better: int = 0
     _last_fresh: int = 0
+    _space: float = math.inf
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.policy, self.options, math.nan)
@@ -73,6 +74,8 @@ class Trainer:
         found = self.pricing(single) if len(single) else np.zeros(0)
         if starts is not None and len(starts):
             self.pricing(starts)
+        else:
+            self._space = math.prod(self.policy.view.allowed.sum(axis=1).tolist())
         if not np.isfinite(found).any() and self.pricing.best is None:
             fitted = repair(problem, np.zeros(problem.n_ops, np.int32), seed=self.seed)
             if fitted is not None:
@@ -189,6 +192,8 @@ class Trainer:
         if most is not None and updates >= most:
             return Reason.FINISHED
         if budget.evaluations is not None and self.pricing.evaluations >= budget.evaluations:
+            return Reason.FINISHED
+        if self.pricing.evaluations >= self._space:
             return Reason.FINISHED
         if self.measured and self.pricing.best is None and self.pricing.evaluations >= HOPELESS:
             return Reason.FINISHED
