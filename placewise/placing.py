@@ -68,7 +68,7 @@ def place(
     """
     budget = budget or Budget()
     watch = Stopwatch(budget)
-    chosen = registry.create(placer, options) if isinstance(placer, str) else placer
+    chosen = placer if isinstance(placer, Placer) else registry.create(placer, options)
     placer = chosen.info.name
     unmet = why_infeasible(problem)
     if unmet:

@@ -13,7 +13,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 from plain_rules import placements
-from quick import QUICK
+from quick import LEARNED, QUICK
 from simulate_problems import random_problem, seeded
 from strategies import EXECUTIONS, MODES
 
@@ -92,11 +92,11 @@ def optimum(problem: Problem) -> float:
 
 def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
     """What every placer that takes the problem answers; the slow ones are asked seldom, and for a second."""
-    late = {"auto", "multilevel", "windows", *(("cpsat",) if problem.objective.kind == "latency" else ())}
+    late = {"auto", "multilevel", "windows", *LEARNED, *(("cpsat",) if problem.objective.kind == "latency" else ())}
     for name in registry.names():
         placer = registry.create(name)
         if placer.supports(problem) is None and (slow or name not in late):
-            budget = Budget(1.0) if name in late else Budget()
+            budget = Budget(1.0) if name in late and name not in LEARNED else Budget()
             yield name, place(problem, name, budget, options=QUICK.get(name))
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from numbers import Integral, Real
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, runtime_checkable
 
 from placewise.errors import InputError
 from placewise.model.columns import Floats, Ints
@@ -132,6 +132,7 @@ def sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
     return replace(proposal, bound=None)
 
 
+@runtime_checkable
 class Placer(Protocol):
     """Stateless; same problem, options, work budget and seed give the same placement.
 

@@ -119,7 +119,8 @@ def _priced(problem: Problem, crossing: float, watch: Stopwatch) -> tuple[list[I
     found = [device]
     if (over <= 0).all() and not broken(problem, device):
         return found, bound
-    full = int(np.argmax(over)) if (over > 0).any() else int(np.flatnonzero(~problem.cluster.is_host)[0])
+    # Where resident bytes fit and activations do not, it is the accelerator that is relieved, if there is one.
+    full = int(np.argmax(over)) if (over > 0).any() else network.other
     low, high = 0.0, network.total / max(float(held[held > 0].min(initial=1.0)), 1.0)
     for _ in range(PRICES):
         if watch.out:
