@@ -91,12 +91,12 @@ def optimum(problem: Problem) -> float:
 
 
 def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
-    """What every placer that takes the problem answers; the slow ones are asked seldom, and for a second."""
+    """What every placer that takes the problem answers; the slow ones are asked seldom, and for half a second."""
     late = {"auto", "multilevel", "windows", *LEARNED, *(("cpsat",) if problem.objective.kind == "latency" else ())}
     for name in registry.names():
         placer = registry.create(name)
         if placer.supports(problem) is None and (slow or name not in late):
-            budget = Budget(1.0) if name in late and name not in LEARNED else Budget()
+            budget = Budget(0.5) if name in late and name not in LEARNED else Budget()
             yield name, place(problem, name, budget, options=QUICK.get(name))
 
 
