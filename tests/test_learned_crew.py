@@ -259,12 +259,12 @@ def test_workers_that_hang_or_die_are_replaced(tmp_path: Path) -> None:
     problem = free_problem()
     rows = np.zeros((5, problem.n_ops), np.int32)
     rows[1, 0], rows[3, 0] = 1, 2
-    measuring = Measuring(ProcessHouse(), Reward(problem, str(tmp_path), hangs=1, dies=2), 1, 3.0, "worker")
+    wanted = evaluate(problem, rows)  # before: workers that compile kernels would be late
+    measuring = Measuring(ProcessHouse(), Reward(problem, str(tmp_path), hangs=1, dies=2), 1, 5.0, "worker")
     try:
         found = measuring(rows)
     finally:
         measuring.close()
-    wanted = evaluate(problem, rows)
     wanted[1], wanted[3] = np.nan, LOST
     np.testing.assert_array_equal(found, wanted)
     assert "SIGKILL" in measuring.failure or "killed" in measuring.failure
