@@ -117,7 +117,7 @@ def holds(name: str, problem: Problem, best: float, result: Result) -> None:
 @pytest.mark.parametrize("transfers", ["staged", "direct"])
 @pytest.mark.parametrize("mode", MODES)
 def test_throughput(mode: str, transfers: str, wires: bool) -> None:
-    """Twenty-four problems each: every bound, value and proof of every placer against the optimum."""
+    """Sixteen problems each: every bound, value and proof of every placer against the optimum."""
     for number, (shape, problem) in enumerate(throughput_problems(mode, transfers, wires)):
         best = optimum(problem)
         assert lower_bound(problem).value <= best
