@@ -46,7 +46,7 @@ class Contender:
 
 CONTENDERS = (
     Contender("hsdag", 1000, {}, 20.0),
-    Contender("hsdag", 1000, {"chains": False}, 20.0),
+    Contender("hsdag", 1000, {"chains": "never"}, 20.0),
     Contender("colocrl", 0, {}, 4.0),
     Contender("hdp", 1000, {}, 4.0),
     Contender("placeto", 1000, {}, 300.0, "decisions/s"),
