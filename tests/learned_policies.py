@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
-from placewise.placers.base import PlacerInfo
+from placewise.placers.base import Budget, PlacerInfo, Stopwatch
 from placewise.placers.learned.features import features_of
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer
@@ -53,3 +53,20 @@ class TablePlacer(LearnedPlacer):
 
     info = PlacerInfo("table", "a table of logits", "the tests of the engine")
     network = "learned_policies:table"
+
+
+def assert_goes_on(placer: LearnedPlacer, problem: Problem) -> None:
+    """Three updates by one trainer, three more by it or by another from its state: the same to the last bit."""
+    watch = Stopwatch(Budget(iterations=6))
+    whole = placer.trainer(problem, None, 4)
+    whole.begin()
+    for _ in range(3):
+        whole.update(watch)
+    rest = placer.trainer(problem, None, 9)
+    rest.restore(*whole.state())
+    for trainer in (whole, rest):
+        for _ in range(3):
+            trainer.update(watch)
+    (_, expected), (_, found) = whole.state(), rest.state()
+    assert set(expected) == set(found) and len(found) > 20
+    assert all(np.array_equal(found[key], value, equal_nan=True) for key, value in expected.items())

@@ -278,6 +278,9 @@ def test_training_ends_when_there_is_nothing_left_to_see() -> None:
     trainer.begin()
     assert trainer.run(Budget(iterations=1000)) is Reason.FINISHED
     assert trainer.pricing.evaluations == 27 and trainer.learner.updates < 500
+    again = Trainer(table(problem, LearningOptions(), 0), LearningOptions(), Pricing(problem))
+    again.restore(*trainer.state())
+    assert again.run(Budget(iterations=1000)) is Reason.FINISHED and again.learner.updates == trainer.learner.updates
 
 
 def test_a_reward_that_always_fails_says_why() -> None:

@@ -12,13 +12,14 @@ torch = pytest.importorskip("torch")
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from learned_policies import assert_goes_on
 from simulate_problems import random_problem, seeded
 from strategies import problems
 
 from placewise.building import build
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.base import Budget
 from placewise.placers.learned.hdp import HDPOptions, HDPPlacer
 from placewise.placers.learned.networks.hdp import HDPPolicy, hdp
 from placewise.placers.registry import create
@@ -175,19 +176,7 @@ def test_the_same_seed_gives_the_same_placement() -> None:
 
 def test_training_goes_on_where_its_state_was_taken() -> None:
     """Three updates by one trainer, three more by it or by another from its state: the same to the last bit."""
-    problem, watch = zoo("layered", 20, 62), Stopwatch(Budget(iterations=6))
-    whole = HDPPlacer().trainer(problem, None, 4)
-    whole.begin()
-    for _ in range(3):
-        whole.update(watch)
-    rest = HDPPlacer().trainer(problem, None, 9)
-    rest.restore(*whole.state())
-    for trainer in (whole, rest):
-        for _ in range(3):
-            trainer.update(watch)
-    (_, expected), (_, found) = whole.state(), rest.state()
-    assert set(expected) == set(found) and len(found) > 20
-    assert all(np.array_equal(found[key], value, equal_nan=True) for key, value in expected.items())
+    assert_goes_on(HDPPlacer(), zoo("layered", 20, 62))
 
 
 def test_one_op_and_one_device() -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from placewise.coarsen.quotient import dense
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
+from placewise.simulate.blocks import block_firsts
 
 
 def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:
@@ -18,7 +19,7 @@ def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:
     scope = problem.graph.ops.scope
     known: dict[str, int] = {}
     code = np.array([known.setdefault(_stem(path, numbers), len(known)) for path in scope.values], np.int32)
-    first = np.unique(problem.block, return_index=True)[1]
+    first = block_firsts(problem)
     return dense(code[scope.codes[first]])[problem.block] if problem.n_ops else np.zeros(0, np.int32)
 
 

@@ -41,6 +41,12 @@ def device_classes(problem: Problem) -> DeviceClasses:
     return DeviceClasses(classes, count, example)
 
 
+def block_firsts(problem: Problem) -> Longs:
+    """The first op of each block [n_blocks]."""
+    first: Longs = np.unique(problem.block, return_index=True)[1].astype(np.int64)
+    return first
+
+
 def block_sums(problem: Problem, values: Floats) -> Floats:
     """Σ of a column over the ops of each block [n_blocks]."""
     sums: Floats = np.bincount(problem.block, weights=values, minlength=problem.n_blocks).astype(np.float64)

@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from ortools.graph.python import max_flow
 
-from placewise.model.columns import Floats, Ints, Longs, distinct
+from placewise.model.columns import Floats, Ints, distinct
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
@@ -22,7 +22,7 @@ from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress
 from placewise.placers.common.repair import repair
 from placewise.placers.common.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.blocks import block_seconds, unshared_bytes
+from placewise.simulate.blocks import block_firsts, block_seconds, unshared_bytes
 from placewise.simulate.infeasible import why_infeasible
 
 TOTAL = 1 << 42
@@ -106,12 +106,12 @@ class TwoWayPlacer:
 
 def _priced(problem: Problem, crossing: float, watch: Stopwatch) -> tuple[list[Ints], float]:
     """Cuts as the price of bytes rises until one fits, and the highest bound of all prices, in seconds."""
-    held, capacity = unshared_bytes(problem), problem.capacity
+    held, capacity, first = unshared_bytes(problem), problem.capacity, block_firsts(problem)
     network = _Network(problem, crossing)
 
     def solved(prices: Floats) -> tuple[Ints, float, Floats]:
         cut = network.cut(held[:, None] * prices)
-        used = np.bincount(cut.device[_firsts(problem)], weights=held, minlength=2)
+        used = np.bincount(cut.device[first], weights=held, minlength=2)
         rent = float((prices[prices > 0] * capacity[prices > 0]).sum())
         return cut.device, cut.seconds - rent, used - capacity
 
@@ -134,12 +134,6 @@ def _priced(problem: Problem, crossing: float, watch: Stopwatch) -> tuple[list[I
         else:
             low = middle
     return found, bound
-
-
-def _firsts(problem: Problem) -> Longs:
-    """The first op of each block [n_blocks]."""
-    first: Longs = np.unique(problem.block, return_index=True)[1]
-    return first
 
 
 class _Network:

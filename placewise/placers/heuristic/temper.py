@@ -36,6 +36,7 @@ from placewise.placers.schedules.moves import movable
 from placewise.placers.schedules.search import search
 from placewise.placers.schedules.tempering import Found, Keeps, temper
 from placewise.simulate import Evaluator, lower_bound
+from placewise.simulate.blocks import block_firsts
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.memory import resident_bytes
 
@@ -163,7 +164,7 @@ class TemperPlacer:
         bound: float,
     ) -> tuple[Ints, Reason]:
         """The best placement [n_ops] within the budget, and why the search ended."""
-        first = np.unique(problem.block, return_index=True)[1]
+        first = block_firsts(problem)
         most_rounds, most_work = _limits(problem, watch.budget)
         rounds = self._rounds(problem, starts[:, first], values, price, watch.budget.seed, most_work)
         found = Found(starts[int(values.argmin())][first], float(values.min()), 0)

@@ -17,7 +17,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
 from placewise.placers.common.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.blocks import block_firsts, storage_bytes
 from placewise.simulate.memory import resident_bytes
 
 REMEMBERED = 200_000
@@ -46,7 +46,7 @@ class Pricing:
         self.value, self.failure = np.inf, ""
         self._price = evaluate or Evaluator(problem)
         self._seen: dict[bytes, float] = {}
-        self._roomy = always_fits(problem)
+        self._roomy, self._first = always_fits(problem), block_firsts(problem)
         self._most, self._end = math.inf, math.inf
 
     @contextmanager
@@ -122,9 +122,8 @@ class Pricing:
     def _keep(self, rows: Ints) -> Bools:
         """Which of the placements [K, n_ops] keep the rules [K]: in columns; one by one where memory is short."""
         problem = self.problem
-        first = np.unique(problem.block, return_index=True)[1]
         good: Bools = np.asarray(problem.allowed[np.arange(problem.n_ops), rows].all(axis=1))
-        good &= (rows == rows[:, first][:, problem.block]).all(axis=1)
+        good &= (rows == rows[:, self._first][:, problem.block]).all(axis=1)
         for k in np.flatnonzero(good & ~np.bool_(self._roomy)).tolist():
             good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not broken(problem, rows[k])
         if not good.all():

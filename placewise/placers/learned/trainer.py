@@ -20,7 +20,7 @@ from placewise.placers.common.repair import repair
 from placewise.placers.learned.learning import Diverged, Learner, Lesson
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy
-from placewise.placers.learned.pricing import Pricing, Spent, alone
+from placewise.placers.learned.pricing import REMEMBERED, Pricing, Spent, alone
 
 GREEDY_EVERY = 10
 """After so many updates the policy's own favourite is priced."""
@@ -75,7 +75,8 @@ class Trainer:
         if starts is not None and len(starts):
             self.pricing(starts)
         else:
-            self._space = math.prod(self.policy.view.allowed.sum(axis=1).tolist())
+            space = math.prod(self.policy.view.allowed.sum(axis=1).tolist())
+            self._space = space if space <= REMEMBERED else math.inf
         if not np.isfinite(found).any() and self.pricing.best is None:
             fitted = repair(problem, np.zeros(problem.n_ops, np.int32), seed=self.seed)
             if fitted is not None:
@@ -161,7 +162,7 @@ class Trainer:
             "updates": self.learner.updates, "baseline": self.learner.baseline, "scale": self.learner.scale,
             "steps": None if self.learner.steps is None else self.learner.steps.tolist(),
             "curve": [list(step) for step in self.curve], "last_better": self._last_better,
-            "last_fresh": self._last_fresh,
+            "last_fresh": self._last_fresh, "space": None if math.isinf(self._space) else self._space,
         }  # fmt: skip
         return figures, arrays
 
@@ -183,6 +184,7 @@ class Trainer:
         self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
         self._last_better, self._last_fresh = int(figures["last_better"]), int(figures["last_fresh"])
+        self._space = math.inf if figures.get("space") is None else int(figures["space"])
 
     def _over(self, watch: Stopwatch) -> Reason | None:
         budget, updates = watch.budget, self.learner.updates

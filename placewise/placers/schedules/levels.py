@@ -9,6 +9,7 @@ import numpy as np
 
 from placewise.model.columns import Ints, Longs, frozen, offsets_of
 from placewise.model.problem import Problem
+from placewise.simulate.blocks import block_firsts
 
 DEPTH = 6
 MOST_SCOPES = 50_000
@@ -30,7 +31,7 @@ def levels_of(problem: Problem) -> Levels:
     everything is one group, or that repeat another level, are left out.
     """
     scope, n = problem.graph.ops.scope, problem.n_blocks
-    first = np.unique(problem.block, return_index=True)[1]
+    first = block_firsts(problem)
     rows: list[Ints] = []
     if 1 < len(scope.values) <= MOST_SCOPES:
         parts = [tuple(value.split(".")) if value else () for value in scope.values]
