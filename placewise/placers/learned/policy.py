@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,12 +38,14 @@ class Rollout:
 class Policy(nn.Module):
     """A network over one view. Its parameters fit every view with the same `layout` of features and `n_devices`.
 
-    `any_devices` says that they mean the same whatever the devices are called, and however many there are.
+    `any_devices` says that they mean the same whatever the devices are called, and however many there are. `version`
+    tells networks apart whose parameters are alike in name and shape, and mean something else.
     """
 
     view: View
     features: Features
     any_devices: ClassVar[bool] = False
+    version: ClassVar[int] = 1
 
     @abstractmethod
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
@@ -55,6 +58,10 @@ class Policy(nn.Module):
     @abstractmethod
     def greedy(self, price: Price) -> Ints:
         """The placements [n, n_ops] that the policy itself thinks best, most likely first; without chance."""
+
+    def decisions(self, placements: Ints) -> Mapping[str, Tensor] | None:
+        """The decisions, as in `Rollout.choices`, that lead to placements [K, n_ops], for a policy that can be told."""
+        return None
 
 
 def draw(logits: Tensor, dice: torch.Generator) -> Tensor:
@@ -88,3 +95,21 @@ def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
     anywhere = allowed / allowed.sum(dim=-1, keepdim=True).clamp_min(1)
     mixed = (1 - share) * torch.softmax(masked(logits, allowed), dim=-1) + share * anywhere
     return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)
+
+
+def moving(shape: tuple[int, int], moves: float, dice: torch.Generator) -> Tensor:
+    """Which decisions [K, n] of an episode move on from the best placement so far: one for sure, others by chance."""
+    count, n = shape
+    sure = torch.randint(n, (count, 1), generator=dice)
+    share = min((moves - 1) / max(n - 1, 1), 1.0)
+    return (torch.rand(shape, generator=dice) < share).scatter(1, sure, True)
+
+
+def best_so_far(view: View, price: Price) -> Tensor | None:
+    """The device [n_units] of every unit in the best placement so far: that of its first op, where it may be there."""
+    best = getattr(price, "best", None)
+    if best is None:
+        return None
+    device = best[np.unique(view.unit, return_index=True)[1]].astype(np.int64)
+    fastest = view.seconds.argmin(axis=1)
+    return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))

@@ -12,7 +12,7 @@ from placewise.model.columns import Bools, Floats, Ints, distinct
 from placewise.model.problem import Problem
 from placewise.placers.common.holdings import may_run
 from placewise.simulate.contract import strong_components
-from placewise.simulate.ranks import mean_transfer_seconds
+from placewise.simulate.ranks import mean_op_seconds, mean_transfer_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,6 +42,15 @@ class View:
     def placements(self, device: npt.NDArray[np.integer]) -> Ints:
         """Devices of units [K, n_units] → placements [K, n_ops]."""
         found: Ints = np.ascontiguousarray(device, np.int32)[:, self.unit]
+        return found
+
+    def devices(self, placements: Ints) -> Ints:
+        """Placements [K, n_ops] → devices of units [K, n_units]: where most of a unit is, by its ops' seconds."""
+        weight = mean_op_seconds(self.problem) + 1e-12
+        found = np.empty((len(placements), self.n), np.int32)
+        for k, device in enumerate(placements):
+            share = sums(weight, self.unit * self.n_devices + device, self.n * self.n_devices).reshape(self.n, -1)
+            found[k] = np.where(self.allowed, share, -1.0).argmax(axis=1)
         return found
 
 
