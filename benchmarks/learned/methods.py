@@ -7,6 +7,7 @@ placements; `policy` one that learns from as many.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Mapping
@@ -31,7 +32,10 @@ LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
 MOST_SECONDS = 300.0
 """A row that takes longer ends with what it has, and says so."""
 FRESH, LEAST_UPDATES = 8, 500
-"""A policy has one update for every so many placements, and never fewer than the second: it may draw known ones too."""
+"""A policy has one update for every so many placements, and never fewer than the second: it may draw known ones too.
+
+Unless its options say how many updates it makes.
+"""
 REPEATED = 50
 """A search may ask for so many times its distinct placements, so that one that asks again and again ends."""
 
@@ -64,11 +68,23 @@ class Method:
 
 
 def settings_of(method: Method) -> Mapping[str, Any]:
-    """Everything that a method is told, its defaults too."""
+    """Everything that a method is told, its defaults too, and the weights that it begins with."""
     told = asdict(method)
     if method.kind == "policy":
-        told["settings"] = asdict(registry.create(method.placer, method.options).options)  # type: ignore[attr-defined]
+        placer: Any = registry.create(method.placer, method.options)
+        told["settings"] = asdict(placer.options)
+        if placer.trained is not None:
+            told["settings"]["weights"] = weights_of(placer.trained)
     return told
+
+
+def weights_of(trained: Any) -> str:
+    """A digest of the weights of a checkpoint: two files of the same weights are the same policy."""
+    state = hashlib.blake2b(digest_size=8)
+    for name, array in sorted(trained.arrays.items()):
+        if name.startswith("policy/"):
+            state.update(name.encode() + np.ascontiguousarray(array).tobytes())
+    return state.hexdigest()
 
 
 def policies(evaluations: int, names: tuple[str, ...] = LEARNED) -> list[Method]:
@@ -134,7 +150,7 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
     trainer = placer.trainer(problem, None, seed)
     trainer.begin()
     begun = trainer.pricing.value
-    most = max(method.evaluations // FRESH, LEAST_UPDATES)
+    most = method.options.get("updates", max(method.evaluations // FRESH, LEAST_UPDATES))
     reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
     count = trainer.pricing.evaluations
     proposal = proposal_of(problem, trainer, method.placer, reason)
