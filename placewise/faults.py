@@ -9,6 +9,7 @@ _NUMBER, _WHOLE, _TEXT = "must be a number", "must be a whole number", "must be 
 _LIST, _TABLE = "must be a list", "must be a table of names and values"
 _WORDS = {
     "missing": "is missing",
+    "extra_forbidden": "is not known here",
     "float_type": _NUMBER,
     "float_parsing": _NUMBER,
     "finite_number": "must be a finite number",

@@ -21,10 +21,11 @@ from placewise.files.records import naming
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
+from placewise.placers.learned.learning import tensors
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import settings
 from placewise.placers.learned.policy import Policy
-from placewise.placers.learned.trainer import Trainer, tensors
+from placewise.placers.learned.trainer import Trainer
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -65,7 +67,7 @@ class Learner:
                 lesson, now = self.descend(rollout, old, progress)
                 old = now if old is None else old
                 lesson = self._step(lesson)
-        self._follow(lesson)
+        self.follow(lesson)
         return lesson
 
     def apply(self, gradients: Mapping[str, Tensor], lesson: Lesson, progress: float = 0.0) -> Lesson:
@@ -74,7 +76,7 @@ class Learner:
             for name, value in self.policy.named_parameters():
                 value.grad = gradients.get(name)
             lesson = self._step(lesson)
-        self._follow(lesson)
+        self.follow(lesson)
         return lesson
 
     def descend(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Lesson, Tensor]:
@@ -106,7 +108,24 @@ class Learner:
         self.optimizer.step()
         return replace(lesson, norm=norm)
 
-    def _follow(self, lesson: Lesson) -> None:
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The parameters (``policy/…``) and Adam's moments (``adam/…``)."""
+        found = {f"policy/{name}": value.numpy().copy() for name, value in self.policy.state_dict().items()}
+        for number, slot in self.optimizer.state_dict()["state"].items():
+            found |= {f"adam/{number}/{name}": value.numpy().copy() for name, value in slot.items()}
+        return found
+
+    def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Take parameters and moments from where `arrays` were taken."""
+        self.policy.load_state_dict(tensors(arrays, "policy/"))
+        slots: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors(arrays, "adam/").items():
+            number, _, key = name.partition("/")
+            slots.setdefault(int(number), {})[key] = value
+        groups = self.optimizer.state_dict()["param_groups"]
+        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+    def follow(self, lesson: Lesson) -> None:
         """Move the baselines towards the mean reward of a lesson, and towards the mean gains of its steps."""
         decay = self.options.decay
         if math.isfinite(lesson.reward):
@@ -190,3 +209,12 @@ class Learner:
             case "log":
                 return -np.log(np.maximum(times, 1e-9))
         return -times
+
+
+def tensors(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, Tensor]:
+    """The arrays whose names begin with `prefix`, as tensors by the rest of their names."""
+    return {
+        name.removeprefix(prefix): torch.from_numpy(np.array(value))
+        for name, value in arrays.items()
+        if name.startswith(prefix)
+    }

@@ -153,9 +153,7 @@ class Trainer:
 
     def state(self) -> tuple[dict[str, Any], Arrays]:
         """Everything that training goes on from: figures, and arrays."""
-        arrays: Arrays = {f"policy/{name}": value.numpy().copy() for name, value in self.policy.state_dict().items()}
-        for number, slot in self.learner.optimizer.state_dict()["state"].items():
-            arrays |= {f"adam/{number}/{name}": value.numpy().copy() for name, value in slot.items()}
+        arrays: Arrays = self.learner.arrays()
         arrays |= {f"pricing/{name}": value for name, value in self.pricing.state().items()}
         arrays["dice"] = self.dice.get_state().numpy()
         figures = {
@@ -168,13 +166,7 @@ class Trainer:
 
     def restore(self, figures: Mapping[str, Any], arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         """Go on where `state` was taken."""
-        self.policy.load_state_dict(tensors(arrays, "policy/"))
-        state = self.learner.optimizer.state_dict()
-        slots: dict[int, dict[str, torch.Tensor]] = {}
-        for name, value in tensors(arrays, "adam/").items():
-            number, _, key = name.partition("/")
-            slots.setdefault(int(number), {})[key] = value
-        self.learner.optimizer.load_state_dict({"state": slots, "param_groups": state["param_groups"]})
+        self.learner.restore(arrays)
         self.pricing.restore(
             {key.removeprefix("pricing/"): value for key, value in arrays.items() if "pricing/" in key}
         )
@@ -216,15 +208,6 @@ class Trainer:
         if self.pricing.best is not None and (not self.curve or self.pricing.value < self.curve[-1][2]):
             self.curve.append((self.pricing.evaluations, time.monotonic() - self.began, self.pricing.value))
             self._last_better = self.learner.updates
-
-
-def tensors(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, torch.Tensor]:
-    """The arrays whose names begin with `prefix`, as tensors by the rest of their names."""
-    return {
-        name.removeprefix(prefix): torch.from_numpy(np.array(value))
-        for name, value in arrays.items()
-        if name.startswith(prefix)
-    }
 
 
 @contextmanager

@@ -15,10 +15,9 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
 from placewise.placers.learned.crew.measuring import Alone, Measuring
 from placewise.placers.learned.crew.messages import Brief, Drawn, Errand, Report
-from placewise.placers.learned.learning import Learner
+from placewise.placers.learned.learning import Learner, tensors
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, Pricing, Spent
-from placewise.placers.learned.trainer import tensors
 from placewise.simulate import Evaluator
 
 

@@ -18,10 +18,10 @@ from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.crew.base import require_sizes
 from placewise.placers.learned.crew.messages import Brief, Errand, Report
 from placewise.placers.learned.crew.staff import Staff
-from placewise.placers.learned.learning import Diverged, Lesson
+from placewise.placers.learned.learning import Diverged, Lesson, tensors
 from placewise.placers.learned.policy import Policy, Rollout
 from placewise.placers.learned.pricing import REMEMBERED, Pricing, digests
-from placewise.placers.learned.trainer import GREEDY_EVERY, Trainer, Update, one_thread, tensors
+from placewise.placers.learned.trainer import GREEDY_EVERY, Trainer, Update, one_thread
 
 BREATH = 1.0
 """Seconds between looks at the clock."""
