@@ -42,12 +42,12 @@ def test_the_optimum_of_chains_is_between_the_optimum_and_one_device():
 def test_rows_that_are_done_are_not_run_again(tmp_path, capsys):
     """A second run skips what the first saved, runs what is missing, and runs a row of other options again."""
 
-    def run(count: int, only: str) -> str:
+    def run(count: int, only: str, *more: str) -> str:
         method = Method("random", "search", "random", options={"samples": count}, evaluations=count)
         wanted = tuple(rows.Row("small", name, method) for name in ("chain sequential", "two-branches operator"))
-        made = rows.Table("try", "a try", wanted, lambda found: f"{len(found)} rows")
+        made = rows.Table("try", "a try", wanted, lambda found, command: f"{len(found)} rows: {command}")
         said = ["--results", str(tmp_path), "--only", only]
-        assert rows.run(made, rows.arguments("", evaluations=count).parse_args(said)) == 0
+        assert rows.run(made, rows.arguments("", evaluations=count).parse_args([*said, *more])) == 0
         return capsys.readouterr().out
 
     assert "chain sequential/random/0: " in (first := run(30, "chain")) and "1 rows" in first
@@ -55,6 +55,8 @@ def test_rows_that_are_done_are_not_run_again(tmp_path, capsys):
     second = run(30, "")
     assert "chain sequential/random/0: " not in second and "two-branches operator/random/0: " in second
     assert "chain sequential/random/0: " in run(40, "chain")
+    fewer = run(40, "", "--evaluations", "30", "--table")
+    assert "1 rows: python benchmarks/learned/try.py --evaluations 30 --seeds 1" in fewer
     saved = json.loads((tmp_path / "learned" / "try.json").read_text())["rows"]
     assert saved["chain sequential/random/0"]["evaluations"] == 40
 

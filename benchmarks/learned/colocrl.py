@@ -55,14 +55,13 @@ def table(options: argparse.Namespace) -> Table:
     return Table("colocrl", "training graphs on K80s", tuple(rows), text, faults)
 
 
-def text(found: Found) -> str:
+def text(found: Found, command: str) -> str:
     """The tables: milliseconds, and effort."""
     columns = (*ALONE.values(), *PARTITIONS, "random", "temper", "colocrl", "hdp", "placeto", "hsdag", "auto")
     lines = [
         "# ColocRL's table, on K80s as in the catalogue",
         "",
-        "`python benchmarks/learned/colocrl.py`; milliseconds of one training step, medians over seeds "
-        "(smallest–largest).",
+        f"`{command}`; milliseconds of one training step, medians over seeds (smallest–largest).",
         "",
         f"| workload | {' | '.join(columns)} | bound | colocrl above best known |",
         "|---|" + "--:|" * (len(columns) + 2),

@@ -68,13 +68,13 @@ def _baselines(workload: str) -> list[Method]:
     return [*found, *exact] if workload.endswith("sequential") else found
 
 
-def text(found: Found) -> str:
+def text(found: Found, command: str) -> str:
     """The tables: milliseconds, per cent beside the paper's, and effort."""
     columns = (*ALONE.values(), "random", "temper", *LEARNED, "auto")
     lines = [
         "# HSDAG's table, on a calibrated simulator",
         "",
-        "`python benchmarks/learned/hsdag.py`; milliseconds of one sample, medians over seeds (smallest–largest). "
+        f"`{command}`; milliseconds of one sample, medians over seeds (smallest–largest). "
         "Optimum: proved by a minimum cut (`sequential`); in `operator` the best lower bound.",
         "",
         f"| workload | {' | '.join(columns)} | of chains | optimum or bound | hsdag above best known |",

@@ -52,12 +52,12 @@ def table(options: argparse.Namespace) -> Table:
     return Table("hsdag_ablation", "HSDAG without one of its parts", tuple(rows), text)
 
 
-def text(found: Found) -> str:
+def text(found: Found, command: str) -> str:
     """The table."""
     lines = [
         "# HSDAG without one of its parts",
         "",
-        "`python benchmarks/learned/hsdag_ablation.py`; folded graphs, `sequential`, the calibrated simulator of "
+        f"`{command}`; folded graphs, `sequential`, the calibrated simulator of "
         "learned_hsdag.md; milliseconds, medians over seeds (smallest–largest), and per cent less time than CPU-only.",
         "",
         f"| variant | {' | '.join(f'{name} | saved' for name in WORKLOADS)} | printed, Inception-V3 |",

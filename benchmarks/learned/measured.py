@@ -213,14 +213,14 @@ def raced(done: Mapping[str, Found], known: Mapping[str, Found], workloads: Iter
     return races
 
 
-def text(done: Mapping[str, Found], rows: Sequence[Row], options: argparse.Namespace) -> str:
+def text(done: Mapping[str, Found], command: str, *, rows: Sequence[Row], options: argparse.Namespace) -> str:
     """The table, one per workload."""
     path = races_path(options)
     races = json.loads(path.read_text()) if path.exists() else {}
     parts = [
         "# Rewards measured on this machine",
         "",
-        "`python benchmarks/learned/measured.py`. ms: all winners side by side in turns, medians of rounds; over "
+        f"`{command}`. ms: all winners side by side in turns, medians of rounds; over "
         "single, over auto: medians over rounds of the ratio. Found as: what the method itself measured for it. Within "
         "5 %: after how many measured placements a method had something within 5 % of what it ended with. Rows that "
         "are not run lacked the time, or were not asked for.",

@@ -1,8 +1,8 @@
 """Rows of tables that take hours: run in order of importance, saved one by one, and not run again.
 
-A row is one method on one workload with one seed. A finished one goes to results/learned/<table>.json at once; the next
-run goes on where this one stopped. A digest of the problem, the method's options and its budget guards against rows of
-something else, which are run again. Every table's command has
+A row is one method on one workload with one seed. A finished one goes to results/<folder>/<table>.json at once; the
+next run goes on where this one stopped. A digest of the problem, the method's options and its budget guards against
+rows of something else, which are run again. Every table's command has
 
     --only TEXT       rows whose workload and method, as "inception_v3 folded sequential/hsdag/0", contain this
     --evaluations N   distinct placements that a method may price (searches and policies alike)
@@ -34,7 +34,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
-from methods import LEARNED, Method, settings_of
+from methods import Method, settings_of
 
 from placewise.errors import PlacewiseError
 from placewise.model.problem import Problem
@@ -64,13 +64,18 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A name, its rows in order of importance, and the functions that write it and say what it misses."""
+    """A name, its rows in order of importance, and the functions that write it and say what it misses.
+
+    `text` is given the rows that were run and the command that makes them. `folder`: of benchmarks/, where the command
+    lies, and of its results.
+    """
 
     name: str
     about: str
     rows: tuple[Row, ...]
-    text: Callable[[Mapping[str, Found]], str]
+    text: Callable[[Mapping[str, Found], str], str]
     faults: Callable[[Mapping[str, Found]], Iterable[str]] = field(default=lambda found: ())
+    folder: str = "learned"
 
 
 def arguments(about: str, *, evaluations: int) -> argparse.ArgumentParser:
@@ -78,6 +83,7 @@ def arguments(about: str, *, evaluations: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="rows whose workload/method/seed contains this")
     parser.add_argument("--evaluations", type=int, default=evaluations, help="distinct placements per row")
+    parser.set_defaults(usual=evaluations)
     parser.add_argument("--seeds", type=int, default=SEEDS, help="rows of so many seeds, from 0")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no row after so many minutes")
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
@@ -89,7 +95,7 @@ def arguments(about: str, *, evaluations: int) -> argparse.ArgumentParser:
 
 def run(table: Table, options: argparse.Namespace) -> int:
     """Run the rows that are missing, save each, write the table; the exit code."""
-    path = options.results / "learned" / f"{table.name}.json"
+    path = options.results / table.folder / f"{table.name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     before: dict[str, Found] = json.loads(path.read_text())["rows"] if path.exists() else {}
     done = {} if options.afresh and not options.only else dict(before)
@@ -98,20 +104,33 @@ def run(table: Table, options: argparse.Namespace) -> int:
     )
     for row, found in _results(wanted, done, options):
         done[row.key] = found
-        _save(path, table, done)
+        _save(path, table, done, options)
         print(f"{row.key}: {_said(found)}", flush=True)
     ordered = {row.key: done[row.key] for row in table.rows if row.key in done and fits(row, done[row.key])}
     wrong = [*_weaker(before, ordered), *table.faults(ordered)]
     missing = [row.key for row in table.rows if row.key not in ordered]
-    parts = [table.text(ordered).rstrip(), *(["", *(f"- {fault}" for fault in wrong)] if wrong else [])]
+    told = table.text(ordered, command(table, ordered, options)).rstrip()
+    parts = [told, *(["", *(f"- {fault}" for fault in wrong)] if wrong else [])]
     if missing:
         parts += [
             "",
             f"Not run yet, or since the problem or the method changed: {len(missing)} of {len(table.rows)} rows.",
         ]
-    (options.results / f"learned_{table.name}.md").write_text("\n".join(parts) + "\n")
+    (options.results / f"{table.folder}_{table.name}.md").write_text("\n".join(parts) + "\n")
     print("\n".join(parts))
     return 1 if wrong else 0
+
+
+def command(table: Table, found: Mapping[str, Found], options: argparse.Namespace) -> str:
+    """The command that makes these rows, with the budget and the seeds that they have where those are not the usual.
+
+    `options.usual` is the budget that the table has if nobody says otherwise.
+    """
+    seeds = 1 + max((row["seed"] for row in found.values()), default=SEEDS - 1)
+    told = [f"python benchmarks/{table.folder}/{table.name}.py"]
+    told += [f"--evaluations {options.evaluations}"] if options.evaluations != options.usual else []
+    told += [f"--seeds {seeds}"] if seeds < SEEDS else []
+    return " ".join(told)
 
 
 def _results(rows: list[Row], done: Mapping[str, Found], options: argparse.Namespace) -> Iterator[tuple[Row, Found]]:
@@ -192,8 +211,8 @@ def _commit() -> str:
     return asked.stdout.strip()
 
 
-def _save(path: Path, table: Table, done: Mapping[str, Found]) -> None:
-    about = {"command": f"python benchmarks/learned/{table.name}.py", "about": table.about, "unit": "seconds"}
+def _save(path: Path, table: Table, done: Mapping[str, Found], options: argparse.Namespace) -> None:
+    about = {"command": command(table, done, options), "about": table.about, "unit": "seconds"}
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(found)}" for key, found in sorted(done.items()))
     fresh = path.with_suffix(".new")
     fresh.write_text(f'{json.dumps(about)[:-1]}, "rows": {{\n{lines}\n}}}}\n')
@@ -208,7 +227,7 @@ def _said(found: Found) -> str:
 def _weaker(before: Mapping[str, Found], now: Mapping[str, Found]) -> Iterator[str]:
     for key, found in now.items():
         was = before.get(key, {})
-        if found["method"].split(",")[0] in LEARNED or was.get("digest") != found["digest"] or was["value"] is None:
+        if "updates" in found or was.get("digest") != found["digest"] or was["value"] is None:
             continue
         if found.get("measured"):  # no two measurements are the same
             continue

@@ -122,13 +122,13 @@ def gaps(found: Mapping[str, Any], workload: str, method: str) -> list[float]:
     return [value / best - 1 for value in values(found, workload, method)]
 
 
-def text(found: Mapping[str, Any]) -> str:
+def text(found: Mapping[str, Any], command: str) -> str:
     """The table."""
     columns = (*LEARNED, "random", "temper")
     lines = [
         "# Small graphs with known optimum",
         "",
-        "`python benchmarks/learned/small.py`; each cell is the median gap to the optimum over seeds, and the largest "
+        f"`{command}`; each cell is the median gap to the optimum over seeds, and the largest "
         "behind it where it differs; `·n` is how many units the policy decides of 14 ops. Goal: 2 %.",
         "",
         f"| workload | optimum, ms | best device | {' | '.join(columns)} |",
