@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +117,27 @@ def test_interrupted_with_nothing(tmp_path: Path) -> None:
     code, plan, errors = interrupted(AFTER, "pack", path, "--free", "--time-limit", "60s")
     assert (code, plan["status"], plan["reason"], plan["assignment"]) == (130, "unknown", "interrupted", {})
     assert errors.strip().endswith("interrupted")
+
+
+def test_a_crew_is_interrupted(tmp_path: Path) -> None:
+    """Ctrl-C goes to all processes of a terminal: the best so far is the plan, exit code 0, and nobody is left."""
+    pytest.importorskip("torch")
+    pytest.importorskip("safetensors")
+    kept = tmp_path / "kept.json"
+    said = "train zoo:random-branchy --dim n_ops=30 -d 2xV100-16GB --policy colocrl --controllers 2 --time-limit 100s"
+    command = [sys.executable, "-m", "placewise", *said.split(), "--checkpoint", str(kept), "--every", "1", "--json"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, start_new_session=True, **pipes) as running:
+        until = time.monotonic() + 60
+        while not kept.exists() and running.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+        os.killpg(running.pid, signal.SIGINT)
+        said, errors = running.communicate(timeout=60)
+    assert running.returncode == 0 and "Traceback" not in errors, errors
+    plan = json.loads(said)
+    assert plan["reason"] == "interrupted" and plan["assignment"] and plan["training"]["updates"] > 0
+    with pytest.raises(ProcessLookupError):
+        os.killpg(running.pid, 0)
 
 
 def hard(tmp_path: Path, objective: str, **options: Any) -> Problem:

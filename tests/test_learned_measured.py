@@ -15,6 +15,7 @@ from placewise.building import build
 from placewise.errors import InputError, RunError
 from placewise.model.problem import Rule
 from placewise.placers.base import Budget
+from placewise.placers.learned.pricing import Pricing
 from placewise.placing import place
 from placewise.processes.worker import allowed_cores
 from placewise.runtimes.base import Realised, RuntimeInfo
@@ -286,6 +287,24 @@ def test_care_that_means_nothing_is_refused():
     """In one sentence."""
     with pytest.raises(InputError, match="no placement can be measured"):
         Care(side_by_side=0)
+
+
+def test_a_training_that_goes_on_counts_in_the_seconds_of_its_beginning(problem, clockwork):
+    """On a machine that became twice as slow, the same ratio to the single device is the same seconds as before."""
+    pytest.importorskip("torch")
+    train = pytest.importorskip("placewise.studies.train", exc_type=ImportError)
+    one, other = dealt(problem, "h"), dealt(problem, "h", "j")
+    states, found = [{}], []
+    for slower in (1.0, 2.0):
+        clockwork.slower = lambda moment, slower=slower: slower
+        with MeasuredReward(problem, Setting(protocol=BRIEF), QUICK) as reward:
+            pricing = Pricing(problem, train.Rated(problem, reward))
+            if states[-1]:
+                pricing.restore(states[-1])
+            found.append(pricing(np.stack([one, other])).tolist() if slower == 1.0 else pricing(1 - one[None]).tolist())
+            states.append(pricing.state())
+            assert reward.single == slower
+    assert found == [[2.0, 3.0], [float(problem.n_ops)]]
 
 
 def test_policies_learn_from_it(problem, reward):

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,12 @@ from placewise.errors import InputError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.runtimes import registry
-from placewise.runtimes.base import Job
+from placewise.runtimes.base import Job, Movable
 from placewise.runtimes.binding import Place
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check, fresh_of
+from placewise.runtimes.torch import handing
 from placewise.runtimes.torch.flow import HOST, Flow, Task
 from placewise.runtimes.torch.handing import Program
 from placewise.runtimes.torch.pipelining import stages_in_line
@@ -206,6 +208,39 @@ def test_a_model_with_random_outputs_cannot_be_checked() -> None:
             check(one, one, fresh_of(problem.graph), who="the plan")
     finally:
         one.close()
+
+
+def test_placements_of_a_model_share_its_archive(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made side by side by several threads, it is exported once, and gone when the last of them is done."""
+    saved = []
+    monkeypatch.setattr(handing, "_save", lambda job, path: saved.append(Path(path).touch()))
+    job = job_of(problem, [0] * problem.n_ops, Branches().eval())
+    with ThreadPoolExecutor(4) as pool:
+        programs = list(pool.map(lambda _: Program(job), range(8)))
+    (path,) = {program.path for program in programs}
+    assert len(saved) == 1
+    for program in programs:
+        assert Path(path).exists()
+        program.close()
+    assert not Path(path).exists()
+
+
+def test_a_worker_takes_another_placement(problem: Problem) -> None:
+    """The same process, other pieces, the same outputs."""
+    rng, model = np.random.default_rng(1), Branches().eval()
+    first, *others = (rng.integers(0, 2, problem.n_ops).astype(np.int32) for _ in range(4))
+    prepared = registry.create("torch").prepare(job_of(problem, first.tolist(), model))
+    try:
+        assert isinstance(prepared, Movable)
+        sample = fresh_inputs(problem.graph, 0)
+        wanted, pieces = prepared.run(sample), {prepared.realised.pieces}
+        for device in others:
+            prepared.move(Placement(device))
+            require_equal(wanted, prepared.run(sample), who="another placement")
+            pieces.add(prepared.realised.pieces)
+        assert len(pieces) > 1
+    finally:
+        prepared.close()
 
 
 def lanes_of(tasks: Sequence[Task], count: int, outputs: Sequence[str], **options: Any) -> Flow:

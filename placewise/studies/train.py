@@ -187,11 +187,16 @@ def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
 
 
 class Rated:
-    """A measured reward that also asks the judge, and keeps what that likes best of what could be measured."""
+    """A measured reward that also asks the judge, and keeps what that likes best of what could be measured.
+
+    A reward is sure of ratios to the single device only: these count as if that took `reference` seconds, which is what
+    it took at the beginning of the training.
+    """
 
     def __init__(self, problem: Problem, measure: MeasuredReward) -> None:
         self._measure, self._judge = measure, Evaluator(problem)
         self.best: Judged | None = None
+        self.reference = measure.single
 
     @property
     def failure(self) -> str:
@@ -199,7 +204,7 @@ class Rated:
         return self._measure.failure
 
     def __call__(self, placements: Ints) -> Floats:
-        seconds = self._measure(placements)
+        seconds = self._measure(placements) * (self.reference / self._measure.single)
         values = np.where(np.isfinite(seconds), self._judge(placements), np.nan)
         if not np.isnan(values).all():
             k = int(np.nanargmin(values))

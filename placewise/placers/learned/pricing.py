@@ -81,15 +81,21 @@ class Pricing:
         best = np.full(self.problem.n_ops, -1, np.int32) if self.best is None else self.best
         counts = np.array([self.asked, self.evaluations], np.int64)
         values = np.array(list(self._seen.values()), np.float64)
-        return {"seen": seen, "values": values, "best": best, "value": np.array([self.value]), "counts": counts}
+        reference = np.array([getattr(self._price, "reference", np.nan)], np.float64)
+        return {
+            "seen": seen, "values": values, "best": best, "value": np.array([self.value]), "counts": counts,
+            "reference": reference,
+        }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Go on where another left."""
+        """Go on where another left, and let what is measured count in the seconds that it counted in there."""
         keys = [row.tobytes() for row in np.asarray(state["seen"], np.uint8)]
         self._seen = dict(zip(keys, state["values"].tolist(), strict=True))
         self.asked, self.evaluations = state["counts"].tolist()
         self.value = float(state["value"][0])
         self.best = np.array(state["best"], np.int32) if np.isfinite(self.value) else None
+        if np.isfinite(reference := float(state.get("reference", [np.nan])[0])) and hasattr(self._price, "reference"):
+            self._price.reference = reference
 
     def record(self, rows: Ints, seconds: Floats) -> None:
         """Count and keep what placements [K, n_ops] were priced at, here or by another process: seconds [K] or NaN."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ class Program:
     """A program in a file: the one that the job names, or one made of its live model, until `close`."""
 
     def __init__(self, job: Job) -> None:
-        self._folder: Scratch | None = None
+        self._archive: Archive | None = None
         source = job.problem.graph.source
         if source is None or source.format not in ("torch-export", "torch-module"):
             raise RunError(_what_else(source.format if source else ""))
@@ -34,13 +36,8 @@ class Program:
                 raise InputError(f"the model of {self.shown} is not at hand", remedy="give the .pt2 file or the module")
             self.path = source.path
             return
-        self._folder = Scratch()
-        self.path = str(self._folder.path / "model.pt2")
-        try:
-            _save(job, self.path)
-        except BaseException:
-            self.close()
-            raise
+        self._archive = archive_of(job)
+        self.path = self._archive.path
 
     def handed(self, problem: Problem, placement: Placement) -> Handed:
         """What a worker is told of a placement."""
@@ -51,9 +48,34 @@ class Program:
         return Handed(self.path, self.shown, device, names, _starts(problem, placement))
 
     def close(self) -> None:
-        if self._folder is not None:
-            self._folder.close()
-            self._folder = None
+        self._archive = None
+
+
+class Archive:
+    """A live model in a file, which goes when nobody holds this any more."""
+
+    def __init__(self, job: Job) -> None:
+        folder = Scratch()
+        self.model, self.path = job.model, str(folder.path / "model.pt2")
+        weakref.finalize(self, folder.close)
+        _save(job, self.path)
+
+
+def archive_of(job: Job) -> Archive:
+    """The archive of a job's model: one for all placements of it that are prepared at the same time.
+
+    torch.export takes seconds, and one thread at a time.
+    """
+    key = (id(job.model), job.problem.graph.digest())
+    with _MAKING:
+        found = _ARCHIVES.get(key)
+        if found is None:
+            found = _ARCHIVES[key] = Archive(job)
+        return found
+
+
+_ARCHIVES: weakref.WeakValueDictionary[tuple[int, str], Archive] = weakref.WeakValueDictionary()
+_MAKING = threading.Lock()
 
 
 def nodes_of(problem: Problem, placement: Placement) -> dict[int, int]:

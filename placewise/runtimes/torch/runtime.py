@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.errors import InputError, MissingExtraError
+from placewise.model.placement import Placement
 from placewise.processes.worker import Worker
 from placewise.runtimes.base import Job, Prepared, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.binding import Place
@@ -44,7 +45,7 @@ class _Prepared:
         lanes = [LanePlace(device_of(place), place.cores) for place in job.places]
         cores = sorted({core for device in used for core in job.places[device].cores})
         self.notes = _notes([job.places[device] for device in used])
-        self._seconds = job.seconds
+        self._job, self._seconds = job, job.seconds
         self._program = Program(job)
         try:
             self._worker = Worker(
@@ -67,6 +68,12 @@ class _Prepared:
     def time(self, samples: Sequence[Arrays], *, in_flight: int = 1) -> list[float]:
         found: list[float] = self._worker.ask("time", list(map(dict, samples)), in_flight, timeout=self._seconds)
         return found
+
+    def move(self, placement: Placement) -> None:
+        """As `Movable.move` says: PyTorch is loaded already, and the lanes have their cores."""
+        job = self._job.on(placement)
+        pieces = self._worker.ask("move", self._program.handed(job.problem, placement), timeout=self._seconds)
+        self.realised = realised_of(job, pieces)
 
     def close(self) -> None:
         self._worker.close()

@@ -22,11 +22,20 @@ class Server:
     """Runs a program on `lanes`; raises RunError for what cannot run so."""
 
     def __init__(self, handed: Handed, lanes: Sequence[LanePlace]) -> None:
-        program = load(handed)
+        self._lanes = Lanes(lanes)
+        self._take(handed)
+
+    def move(self, handed: Handed) -> list[int]:
+        """Run another placement from now on; what `pieces` says then."""
+        self._flow.close()
+        self._take(handed)
+        return self.pieces()
+
+    def _take(self, handed: Handed) -> None:
+        program, lanes = load(handed), self._lanes.places
         held, moved = weights_of(program), dict[tuple[str, str], torch.Tensor]()
         cut = cut_up(program, handed, held)
         self._inputs = inputs_of(program)
-        self._lanes = Lanes(lanes)
         tasks = []
         for lane, nodes, makes in cut.pieces:
             piece = piece_of(program, nodes, makes, held, device=lanes[lane].device, moved=moved)
