@@ -61,8 +61,13 @@ class PolicyFile(Record):
     version: Literal[1] = 1
     policy: str = Field(description="its name, as of a placer")
     options: dict[str, bool | int | float | str] = Field({}, description="of training and of the network")
+    network: int = Field(1, description="version: of one name, only networks of one version understand each other")
     features: tuple[SectionRecord, ...] = Field((), description="what the policy reads of every unit, in this order")
     devices: tuple[str, ...] = Field(description="names, in the order of the policy's answers")
+    corpus: dict[str, Any] | None = Field(None, description="the corpus file, where it was trained on many problems")
+    score: Amount = Field(
+        None, validate_default=True, description="its favourites over the best known, on problems for validation"
+    )
     reward: str = Field("simulated", description="simulated, or the runtime that measured")
     seed: int = 0
     budget: BudgetRecord = Field(default_factory=lambda: BudgetRecord.model_validate({}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +45,13 @@ class TrainingLog:
             figures["speed/samples_per_second"] = (update.asked - self._last[1]) / seconds
             figures["speed/evaluations_per_second"] = (update.evaluations - self._last[2]) / seconds
         self._last = update.seconds, update.asked, update.evaluations
+        self.scalars(figures, update.number)
+
+    def scalars(self, figures: Mapping[str, float], number: int) -> None:
+        """Figures by name, at a number; those that are not finite are left out."""
         for name, value in figures.items():
             if math.isfinite(value):
-                self._writer.add_scalar(name, value, update.number)
+                self._writer.add_scalar(name, value, number)
 
     def close(self) -> None:
         """Write what is left."""

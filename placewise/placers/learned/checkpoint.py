@@ -56,6 +56,7 @@ class Checkpoint:
         """Give a policy the weights of the checkpoint. Raises PlacerError saying what does not fit."""
         with naming(header_of(self.path)):
             _require_policy(self.header, name)
+            _require_network(self.header, policy)
             _require_features(self.header, policy)
             if not policy.any_devices:
                 _require_devices(self.header, policy)
@@ -68,6 +69,9 @@ class Checkpoint:
         header, problem = self.header, trainer.policy.view.problem
         with naming(header_of(self.path)):
             _require_policy(header, name)
+            if header.corpus is not None:
+                raise PlacerError("was trained on a corpus, not on this graph alone", remedy=_WEIGHTS)
+            _require_network(header, trainer.policy)
             if header.reward != reward:
                 raise PlacerError(f"was trained on the reward {header.reward!r}, not {reward!r}",
                                   remedy=f"go on with --reward {header.reward}")  # fmt: skip
@@ -89,7 +93,7 @@ class Checkpoint:
             trainer.began = time.monotonic() - header.seconds
 
 
-_WEIGHTS = "its weights alone are taken with --option checkpoint=PATH"
+_WEIGHTS = "its weights alone are taken with --from PATH"
 
 
 def read(path: str | PathLike[str]) -> Checkpoint:
@@ -110,6 +114,7 @@ def written(
         {
             "policy": name,
             "options": {key: value for key, value in settings(trainer.options).items() if key != "checkpoint"},
+            "network": trainer.policy.version,
             "features": [{"name": key, "columns": width} for key, width in trainer.policy.features.layout],
             "devices": problem.cluster.names,
             "reward": reward,
@@ -162,6 +167,14 @@ def _made_from(header: PolicyFile) -> str:
 def _require_policy(header: PolicyFile, name: str) -> None:
     if header.policy != name:
         raise PlacerError(f"is of the policy {header.policy!r}, not {name!r}", remedy="take the policy that it is of")
+
+
+def _require_network(header: PolicyFile, policy: Policy) -> None:
+    if header.network != policy.version:
+        raise PlacerError(
+            f"is of version {header.network} of the network of {header.policy!r}, and this is version {policy.version}",
+            remedy="train again, or take the Placewise that it was made with",
+        )
 
 
 def _require_devices(header: PolicyFile, policy: Policy) -> None:

@@ -164,6 +164,11 @@ class Placeto(Policy):
             device = device.index_copy(1, self.walk.order[step : step + 1], likely[:, None])
         return self.view.placements(device.numpy())
 
+    def decisions(self, placements: Ints) -> Mapping[str, Tensor]:
+        """Every unit moves, in its turn, from the single device to where it is in the placement."""
+        device = torch.from_numpy(self.view.devices(placements)).long()
+        return {"start": self._single().expand(len(device), -1), "moved": device[:, self.walk.order]}
+
     def _priced(self, device: Tensor, price: Price) -> np.ndarray:
         return price(self.view.placements(device.numpy()))
 

@@ -1,0 +1,192 @@
+"""A pupil: learns on one problem at a time, and keeps what is costly to make of those that it had lately."""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+
+from placewise.errors import PlacerError
+from placewise.model.columns import Floats, Ints
+from placewise.placers.base import Budget
+from placewise.placers.common.alike import relabel
+from placewise.placers.common.repair import repair
+from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
+from placewise.placers.learned.crew.messages import Drawn
+from placewise.placers.learned.learning import Learner, Lesson, tensors
+from placewise.placers.learned.policy import Policy, Rollout
+from placewise.placers.learned.pricing import Pricing, alone
+from placewise.placers.registry import create
+from placewise.simulate import Evaluator
+
+KEPT = 2_000_000
+"""Units times devices of the problems that a pupil keeps; what it had longest ago is made again when it is needed."""
+BETTER = 1e-6
+"""By what share a placement must be better to be told."""
+LAST_RESORT = "auto"
+
+
+@dataclass(slots=True, eq=False)
+class Seen:
+    """One problem as a pupil keeps it."""
+
+    policy: Policy
+    pricing: Pricing
+
+    @property
+    def size(self) -> int:
+        return self.policy.view.n * self.policy.view.n_devices
+
+
+class Watched:
+    """Prices placements [K, n_ops], and remembers the best since it was made, or what was the best before."""
+
+    def __init__(self, pricing: Pricing, known: Known) -> None:
+        self._pricing, self.best, self.value, self.asked = pricing, known.best, known.value, 0
+
+    def __call__(self, placements: Ints) -> Floats:
+        seconds = self._pricing(placements)
+        self.asked += len(placements)
+        if np.isfinite(seconds).any():
+            k = int(np.nanargmin(seconds))
+            if seconds[k] < self.value * (1 - BETTER):
+                self.best, self.value = placements[k].astype(np.int32), float(seconds[k])
+        return seconds
+
+
+class Pupil:
+    """Does tasks, whose answers depend on the tasks alone: not on what was done before, or by whom."""
+
+    def __init__(self, brief: Brief) -> None:
+        torch.set_num_threads(1)
+        self._brief = brief
+        self._seen: OrderedDict[int, Seen] = OrderedDict()
+        self._shared: dict[str, nn.Parameter] = {}
+
+    def study(self, task: Task) -> Answer:
+        """Do one task. Raises PlacerError where the policy cannot be told what to do."""
+        seen = self._of(task.number)
+        if task.parameters is not None:
+            self._load(task.parameters)
+        known = task.known or self._first(seen)
+        match task.kind:
+            case "search":
+                return Answer(known)
+            case "try":
+                return self._tried(seen, known)
+        return self._learned(seen, known, task)
+
+    def _of(self, number: int) -> Seen:
+        seen = self._seen.pop(number, None)
+        if seen is None:
+            problem = self._brief.problem(number)
+            policy = self._brief.make_policy(problem)
+            if not self._shared:
+                self._shared = dict(policy.named_parameters())
+            # One set of parameters, and one set of gradients, whatever problem is at hand.
+            policy.load_state_dict(self._shared, assign=True)
+            seen = Seen(policy, Pricing(problem, Evaluator(problem, threads=1)))
+        self._seen[number] = seen
+        while len(self._seen) > 1 and sum(other.size for other in self._seen.values()) > KEPT:
+            self._seen.popitem(last=False)
+        return seen
+
+    def _load(self, parameters: Mapping[str, npt.NDArray[np.float32]]) -> None:
+        with torch.no_grad():
+            for name, value in tensors(parameters, "").items():
+                self._shared[name].copy_(value)
+
+    def _first(self, seen: Seen) -> Known:
+        """What is known before anything is learned: by the teacher, the single devices, and whatever fits."""
+        problem, rows = seen.policy.view.problem, list[Ints]()
+        single = alone(problem)
+        seconds = seen.pricing(single) if len(single) else np.zeros(0)
+        if self._brief.teacher:
+            teacher = create(self._brief.teacher)
+            teacher = create(LAST_RESORT) if teacher.supports(problem) else teacher
+            found = teacher.propose(problem, Budget()).placement
+            rows += [] if found is None or found.replicas is not None else [found.device]
+        if not rows and not len(single):
+            fitted = repair(problem, np.zeros(problem.n_ops, np.int32))
+            rows += [] if fitted is None else [fitted]
+        every = np.concatenate((single, np.array(rows, np.int32).reshape(-1, problem.n_ops)))
+        values = seen.pricing(every) if len(every) else np.zeros(0)
+        if not np.isfinite(values).any():
+            raise PlacerError("no placement of a problem of the corpus could be found", remedy="give it more memory")
+        best = int(np.nanargmin(values))
+        finite = seconds[np.isfinite(seconds)]
+        scale = float(finite.min()) if len(finite) else float(values[best])
+        return Known(relabel(problem, every[best]), float(values[best]), scale if scale > 0 else 1.0)
+
+    def _tried(self, seen: Seen, known: Known) -> Answer:
+        watched = Watched(seen.pricing, known)
+        rows = seen.policy.greedy(watched)
+        seconds = watched(rows)
+        if not np.isfinite(seconds).any():
+            fitted = repair(seen.policy.view.problem, rows[0].astype(np.int32))
+            seconds = seconds if fitted is None else watched(fitted[None])
+        found = float(np.nanmin(seconds)) if np.isfinite(seconds).any() else math.inf
+        return Answer(self._improved(seen, known, watched), asked=watched.asked, seconds=found)
+
+    def _improved(self, seen: Seen, known: Known, watched: Watched) -> Known:
+        if watched.value >= known.value:
+            return known
+        return replace(known, best=relabel(seen.policy.view.problem, watched.best), value=watched.value)
+
+    def _learned(self, seen: Seen, known: Known, task: Task) -> Answer:
+        policy = seen.policy
+        policy.zero_grad(set_to_none=True)
+        lesson: Lesson | None = None
+        drawn, asked = task.drawn, 0
+        if task.explore:
+            learner = Learner(policy, self._brief.options, known.scale, known.baseline)
+            learner.updates = task.updates
+            if drawn is None:
+                watched = Watched(seen.pricing, known)
+                rollout = policy.rollout(self._brief.options.samples, _dice(task.seed), watched)
+                known, asked = self._improved(seen, known, watched), watched.asked
+                lesson, now = learner.descend(rollout, None, task.progress)
+                drawn = _plain(rollout, now) if self._brief.options.algorithm == "ppo" else None
+            else:
+                rollout = Rollout(tensors(drawn.choices, ""), drawn.seconds, drawn.path, drawn.weight)
+                lesson, now = learner.descend(rollout, torch.from_numpy(np.array(drawn.old)), task.progress)
+            _divide(policy, now.shape[1])
+            if task.drawn is None:
+                learner.follow(lesson)
+                known = replace(known, baseline=learner.baseline)
+        distance = self._imitated(policy, known, task.imitate) if task.imitate else math.nan
+        gradients = {name: value.grad.numpy().copy() for name, value in policy.named_parameters()
+                     if value.grad is not None}  # fmt: skip
+        return Answer(known, gradients, lesson, distance, drawn, asked)
+
+    def _imitated(self, policy: Policy, known: Known, weight: float) -> float:
+        """Add the gradients of imitating what is known; −log p of a decision of it, mean."""
+        told = policy.decisions(known.best[None])
+        if told is None:
+            raise PlacerError("this policy cannot imitate", remedy="set teacher to '' and imitated and held to 0")
+        log_prob, _ = policy.log_prob(told)
+        distance = -log_prob.mean()
+        torch.autograd.backward(weight * distance)
+        return float(distance.detach())
+
+
+def _dice(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def _divide(policy: Policy, decisions: int) -> None:
+    """Gradients per decision, so that a large graph counts no more than a small one."""
+    for value in policy.parameters():
+        if value.grad is not None:
+            value.grad /= max(decisions, 1)
+
+
+def _plain(rollout: Rollout, now: torch.Tensor) -> Drawn:
+    choices = {name: value.numpy() for name, value in rollout.choices.items()}
+    return Drawn(choices, rollout.seconds, rollout.path, rollout.weight, now.numpy())
