@@ -53,6 +53,13 @@ PUBLISHED = {
 WORKLOADS = tuple(PUBLISHED)
 LARGE = "gnmt-8 8xP100"
 """The one of more than 50,000 ops."""
+FAMILIES = ("wavenet", "transformer-xl")
+"""Left out of a training each, so that it never saw them."""
+
+
+def checkpoint(name: str) -> str:
+    """Where a policy lies that was trained for these tables, from the root of the repository (checkpoints.py)."""
+    return f"benchmarks/generalize/checkpoints/{name}"
 
 
 def problem(workload: str) -> Problem:

@@ -1,0 +1,92 @@
+"""What GDP's parts are worth: `python benchmarks/generalize/ablation.py` (options: benchmarks/learned/rows.py).
+
+Three problems of gdp.py with one part left out at a time, one seed. *From nothing*: 2,000 placements. *50 updates*:
+what training beforehand saves. *Short*: zero-shot of policies that were trained for minutes on corpora/short.toml, each with
+one part left out there too (checkpoints.py), so that they compare with one another and not with the policy of the
+package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from typing import Any
+
+from gdp import FINE_UPDATES
+from harness import (
+    EVALUATIONS,
+    FOLDER,
+    SECONDS,
+    Found,
+    Method,
+    Row,
+    Table,
+    arguments,
+    best_known,
+    main_of,
+    milliseconds,
+    rows_of,
+    values,
+)
+from problems import checkpoint
+
+WORKLOADS = ("inception-v3 2xP100", "rnnlm-4 4xP100", "wavenet-4x36 4xP100")
+LEFT_OUT: dict[str, dict[str, Any]] = {
+    "everything": {},
+    "no attention": {"attention": False},
+    "no superposition": {"superposition": False},
+    "no device features": {"device_features": False},
+}
+NOTHING: dict[str, Any] = {"pretrained": False}
+VARIANTS: dict[str, dict[str, Any]] = {
+    **{f"from nothing, {name}": NOTHING | options for name, options in LEFT_OUT.items()},
+    "50 updates, pre-trained": {"updates": FINE_UPDATES},
+    "50 updates, from nothing": NOTHING | {"updates": FINE_UPDATES},
+    "zero-shot": {"updates": 0},
+    **{
+        f"short, {name}": {"updates": 0, "checkpoint": checkpoint(f"short-{name.replace(' ', '-')}")} | options
+        for name, options in LEFT_OUT.items()
+    },
+}
+BASELINES = ("expert", "metis")
+
+
+def table(options: argparse.Namespace) -> Table:
+    """Variant by variant."""
+    rows = [Row("problems", name, Method(one, "placer", one)) for one in BASELINES for name in WORKLOADS]
+    for variant, changed in VARIANTS.items():
+        method = Method(
+            variant, "policy", "gdp", options=changed, evaluations=options.evaluations, seconds=SECONDS
+        )  # fmt: skip
+        rows += [Row("problems", name, method) for name in WORKLOADS]
+    return Table("ablation", "GDP without one of its parts", tuple(rows), text, folder=FOLDER)
+
+
+def text(found: Found, command: str) -> str:
+    """The table."""
+    heads = " | ".join(f"{name}, ms | above best here" for name in WORKLOADS)
+    lines = [
+        "# GDP without one of its parts",
+        "",
+        f"`{command}`; training graphs, `operator`, one seed; milliseconds of a step, and how far above the best of "
+        "this table. *Short* policies are trained by `python benchmarks/generalize/checkpoints.py`.",
+        "",
+        f"| variant | {heads} | evaluations, seconds |",
+        "|---|" + "--:|" * (2 * len(WORKLOADS) + 1),
+    ]
+    for variant in (*BASELINES, *VARIANTS):
+        cells = []
+        for name in WORKLOADS:
+            seen = values(found, name, variant)
+            above = f"{statistics.median(seen) / best_known(found, name) - 1:+.1%}" if seen else ""
+            cells += [milliseconds(found, name, variant, 1), above]
+        rows = rows_of(found, method=variant)
+        priced = sum(row.get("evaluations", 0) for row in rows)
+        spent = f"{priced:,}, {sum(row['seconds'] for row in rows):.0f}" if rows else ""
+        lines.append(f"| {variant} | {' | '.join(cells)} | {spent} |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main_of(table, arguments(__doc__ or "", evaluations=EVALUATIONS)))
