@@ -1,8 +1,8 @@
 """What GDP's parts are worth: `python benchmarks/generalize/ablation.py` (options: benchmarks/learned/rows.py).
 
 Three problems of gdp.py with one part left out at a time, one seed. *From nothing*: 2,000 placements. *50 updates*:
-what training beforehand saves. *Short*: zero-shot of policies that were trained for minutes on corpora/short.toml, each with
-one part left out there too (checkpoints.py), so that they compare with one another and not with the policy of the
+what training beforehand saves. *Short*: zero-shot of policies that were trained for minutes on corpora/short.toml, each
+with one part left out there too (checkpoints.py), so that they compare with one another and not with the policy of the
 package.
 """
 
