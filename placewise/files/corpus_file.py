@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from os import PathLike
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field
@@ -99,14 +100,30 @@ class CorpusFile(_Strict):
 
 
 def load_corpus(path: str | PathLike[str]) -> CorpusFile:
-    """The corpus of a file. Raises InputError naming the file, and the line or the key."""
+    """The corpus of a file, over that of its `base` beside it if it has one.
+
+    Raises InputError naming the file, and the line or the key.
+    """
+    table = _table(path)
+    base = table.pop("base", None)
+    with naming(path):
+        if base is None:
+            return corpus_of(table)
+        if not isinstance(base, str):
+            raise InputError("'base' must be a text", remedy="give the name of the corpus file that this one changes")
+        under = _table(Path(path).parent / base)
+        if "base" in under:
+            raise InputError(f"{base!r} has a base itself", remedy="name that one")
+        return corpus_of(under | table)
+
+
+def _table(path: str | PathLike[str]) -> dict[str, Any]:
     data = read_bytes(path, InputError, LARGEST)
     with naming(path):
         try:
-            document = tomllib.loads(data.decode("utf-8"))
+            return tomllib.loads(data.decode("utf-8"))
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InputError(f"is not TOML ({error})", remedy="see docs/formats.md") from None
-        return corpus_of(document)
 
 
 def corpus_of(document: Mapping[str, Any]) -> CorpusFile:
