@@ -40,6 +40,7 @@ _HOMES = {
     "judge": "placewise.simulate",
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
+    "pretrain": "placewise.api",
     "profile": "placewise.api",
     "read_cluster": "placewise.catalog",
     "run": "placewise.api",
@@ -72,6 +73,7 @@ __all__ = [
     "judge",
     "lower_bound",
     "place",
+    "pretrain",
     "profile",
     "read_cluster",
     "run",
@@ -79,7 +81,19 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from placewise.api import Leaderboard, Measured, Plan, Training, compare, export_plan, place, profile, run, train
+    from placewise.api import (
+        Leaderboard,
+        Measured,
+        Plan,
+        Training,
+        compare,
+        export_plan,
+        place,
+        pretrain,
+        profile,
+        run,
+        train,
+    )
     from placewise.building import build
     from placewise.catalog import read_cluster
     from placewise.errors import PlacewiseError

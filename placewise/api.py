@@ -13,6 +13,7 @@ from placewise.errors import ExportError, InputError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import model_behind, same_file, save_plan
+from placewise.files.policy_file import load_header
 from placewise.files.profile_file import ProfileFile, save_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -25,6 +26,7 @@ from placewise.report.leaderboard import format_for, text_of
 from placewise.report.measured import sheet_view
 from placewise.studies.compare import Entry, best_bound, board_of, parse_placers
 from placewise.studies.compare import compare as run_all
+from placewise.studies.pretrained import Pretrained
 from placewise.studies.profile import Profiling
 from placewise.studies.profile import profile as measure
 from placewise.studies.race import PLAN, Race, Setting, protocol_of, race, sheet_of, verdict
@@ -311,6 +313,7 @@ def train(
     checkpoint: str | os.PathLike[str] | None = None,
     every: int = 50,
     resume: bool = False,
+    weights: str | os.PathLike[str] | None = None,
     log: str | os.PathLike[str] | None = None,
     controllers: int | None = None,
     workers: int | None = None,
@@ -326,10 +329,11 @@ def train(
 
     `policy` is a placer that learns (default: hsdag), with its `options`; `reward` is simulated (the default) or a
     runtime, which then runs every placement on this machine: `bind` and `feeds` are those of `run`. Training ends
-    after `updates` (default: 100, without a limit), `evaluations` of different placements or the seconds of `budget`.
-    It is kept in `checkpoint` at least `every` so many updates, from where `resume` goes on; `log` is a folder for
-    TensorBoard. Many work at it where `controllers`, `workers` of each that measure, or the address of a Ray cluster
-    (`ray`) are given. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
+    after `updates` (default: 100, without a limit), `evaluations` of different placements or the seconds of
+    `budget`. It is kept in `checkpoint` at least `every` so many updates, from where `resume` goes on. `weights` is
+    a checkpoint whose weights (and policy) it begins with: fine-tuning. `log` is a folder for TensorBoard. Many
+    work at it where `controllers`, `workers` of each that measure, or the address of a Ray cluster (`ray`) are
+    given. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
     """
     from placewise.studies.train import TrainingSetting, crew_of
     from placewise.studies.train import train as learn
@@ -341,9 +345,12 @@ def train(
     given = replace(given, **{name: value for name, value in limits.items() if value is not None})
     live = None if isinstance(model, (str, os.PathLike)) else model
     measuring = Setting(binding=dict(bind or {}), inputs=feeds, model=live, example=inputs, seed=given.seed)
+    settings = dict(options or {})
+    if weights is not None:
+        settings, policy = {**settings, "checkpoint": os.fspath(weights)}, policy or load_header(weights).policy
     setting = TrainingSetting(
         policy,
-        dict(options or {}),
+        settings,
         given,
         reward,
         checkpoint,
@@ -355,6 +362,41 @@ def train(
     )
     trained = learn(problem, setting, hints=hints, on_progress=on_progress)
     return Training(trained.result, trained)
+
+
+def pretrain(
+    corpus: str | os.PathLike[str],
+    *,
+    policy: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    updates: int | None = None,
+    budget: Budget | float | str | None = None,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    every: int = 50,
+    resume: bool = False,
+    weights: str | os.PathLike[str] | None = None,
+    log: str | os.PathLike[str] | None = None,
+    controllers: int | None = None,
+    ray: str | None = None,
+    on_progress: OnProgress = ignore,
+) -> Pretrained:
+    """Train a policy on the problems of a corpus file (docs/generalizing.md), so that it serves others as well.
+
+    `policy` and `options` stand in for those of the file. Training ends after `updates` (default: the file's) or the
+    seconds of `budget`; `checkpoint`, `every`, `resume`, `weights`, `log`, `controllers` and `ray` are those of
+    `train`. Raises PlacewiseError.
+    """
+    from placewise.studies.pretrain import PretrainSetting
+    from placewise.studies.pretrain import pretrain as learn
+    from placewise.studies.train import crew_of
+
+    given = _budget(budget) or Budget(seed=seed)
+    limits = {"iterations": updates, "seed": seed or None}
+    given = replace(given, **{name: value for name, value in limits.items() if value is not None})
+    crew = crew_of(controllers, None, ray, None)
+    setting = PretrainSetting(corpus, policy, dict(options or {}), given, checkpoint, every, resume, weights, log, crew)
+    return learn(setting, on_progress=on_progress)
 
 
 def profile(

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
     from placewise.placers.base import Budget
     from placewise.wishes import Wishes
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        help="ONNX, .pt2, OpenVINO .xml, TensorFlow .pb, a Hugging Face config.json, 'hf:NAME', 'zoo:NAME', a "
-        "published workload (JSON), a PipeDream profile, a graph or problem file (.npz)."
-    ),
-]
+_MODEL = typer.Argument(
+    help="ONNX, .pt2, OpenVINO .xml, TensorFlow .pb, a Hugging Face config.json, 'hf:NAME', 'zoo:NAME', a "
+    "published workload (JSON), a PipeDream profile, a graph or problem file (.npz)."
+)
+Model = Annotated[str, _MODEL]
+OptionalModel = Annotated[str | None, _MODEL]
 PlanPath = Annotated[Path, typer.Argument(help="Plan file, or a published split.")]
 Devices = Annotated[
     str | None,

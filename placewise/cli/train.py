@@ -13,6 +13,7 @@ from placewise.cli.execute import Bind, Inputs, read_inputs
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
+    from placewise.studies.pretrain import PretrainSetting
     from placewise.wishes import Wishes
 
 LEARNING = "Learning"
@@ -45,6 +46,21 @@ CheckpointPath = Annotated[
 ]
 Every = Annotated[int, typer.Option(min=1, help="Keep it at least every so many updates.", rich_help_panel=LEARNING)]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is kept there.", rich_help_panel=LEARNING)]
+From = Annotated[
+    Path | None,
+    typer.Option(
+        "--from", metavar="CHECKPOINT", help="Begin with its weights, and its policy.", rich_help_panel=LEARNING
+    ),
+]
+CorpusPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--corpus",
+        metavar="FILE",
+        help="Instead of one model: pre-train on the problems of this file (TOML).",
+        rich_help_panel=LEARNING,
+    ),
+]
 TensorBoard = Annotated[Path | None, typer.Option("--tensorboard", help="Log here.", rich_help_panel=LEARNING)]
 
 CREW = "Many workers"
@@ -68,7 +84,7 @@ Ray = Annotated[
 @guarded
 @opt.wishing
 def train(
-    model: opt.Model,
+    model: opt.OptionalModel = None,
     devices: opt.Devices = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the plan here.")] = None,
     policy: Policy = None,
@@ -80,6 +96,8 @@ def train(
     checkpoint: CheckpointPath = None,
     every: Every = 50,
     resume: Resume = False,
+    from_: From = None,
+    corpus: CorpusPath = None,
     tensorboard: TensorBoard = None,
     controllers: Controllers = None,
     workers: Workers = None,
@@ -96,26 +114,48 @@ def train(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Train a policy to place a model; the best placement that it came by is the plan.
+    """Train a policy to place a model; the best placement that it came by is the plan. Or pre-train it on a corpus.
 
     Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
     """
     from dataclasses import replace
 
     from placewise.building import build, start_of
+    from placewise.errors import InputError
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
+    from placewise.files.policy_file import load_header
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
     from placewise.report.console import result_view
+    from placewise.studies.pretrain import PretrainSetting
     from placewise.studies.race import Setting
     from placewise.studies.train import TrainingSetting, crew_of
     from placewise.studies.train import train as learn
     from placewise.studies.trained import document, lines
+    from placewise.wishes import Wishes
 
     listen(quiet)
     budget = replace(opt.budget_of(time_limit, "0%", seed), iterations=updates, evaluations=evaluations)
     options = opt.typed(option) | ({} if patience is None else {"patience": patience})
+    crew = crew_of(controllers, workers, ray, reward)
+    if corpus is not None:
+        given = {"MODEL": model, "--devices": devices, "--output": output, "--reward": reward, "--start": start,
+                 "--evaluations": evaluations, "--workers": workers, "--bind": bind, "--inputs": inputs}  # fmt: skip
+        stranger = next((name for name, value in given.items() if value), "what a model is given")
+        if any(given.values()) or wishes != Wishes():
+            raise InputError(
+                f"a corpus goes without {stranger}", remedy="leave it out: the corpus file says everything"
+            )
+        pretrained = PretrainSetting(
+            corpus, policy, options, budget, checkpoint, every, resume, from_, tensorboard, crew
+        )
+        _on_corpus(pretrained, as_json=as_json, quiet=quiet)
+        return
+    if model is None:
+        raise InputError("there is nothing to train on", remedy="give a model, or a corpus with --corpus FILE")
+    if from_ is not None:
+        options, policy = {**options, "checkpoint": str(from_)}, policy or load_header(from_).policy
     measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
     setting = TrainingSetting(
         policy,
@@ -127,7 +167,7 @@ def train(
         resume,
         tensorboard,
         measuring=measuring,
-        crew=crew_of(controllers, workers, ray, reward),
+        crew=crew,
     )
     if output is not None:
         ensure_writable(output)
@@ -149,3 +189,16 @@ def train(
         raise typer.Exit(INFEASIBLE)
     if result.placement is None:
         raise typer.Exit(INTERRUPTED if result.status.reason is Reason.INTERRUPTED else UNKNOWN)
+
+
+def _on_corpus(setting: PretrainSetting, *, as_json: bool, quiet: bool) -> None:
+    """Pre-train, and say what came of it."""
+    from placewise.studies.pretrain import pretrain
+    from placewise.studies.pretrained import document, lines
+
+    with progress(quiet, setting.budget.seconds) as on_progress:
+        done = pretrain(setting, on_progress=on_progress)
+    if as_json:
+        show_json(document(done))
+    else:
+        show(*lines(done))
