@@ -6,8 +6,8 @@ prices what the policy says at once. `auto` has 60 seconds. Goals: GDP from noth
 fine-tuning 2 % above that, zero-shot 10 % above the best known, also for a family that training never saw.
 
 `gdp-one` is trained from nothing; `fine-tuned` and `zero-shot` begin with the policy of the package, `unseen family`
-with one whose corpus leaves out the family, and `gdp-batch` with one trained on these problems together, each by so
-many placements. `fine, no gates` is fine-tuned with superposition switched off.
+with one whose corpus leaves out the family. `gdp-batch` is trained on these problems together, each by so many
+placements, and `fine, no gates` fine-tuned with superposition switched off. checkpoints.py makes what they begin with.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+from batch import Batch
 from harness import (
     EFFORT,
     EVALUATIONS,
@@ -68,6 +69,9 @@ def method(name: str, count: int, workload: str) -> Method | None:
         if family is None:
             return None
         options = {**options, "checkpoint": checkpoint(f"without-{family}")}
+    if name == "gdp-batch":
+        number = WORKLOADS.index(workload)
+        return Batch(name, "policy", placer, options=options, evaluations=count, seconds=SECONDS, number=number)
     return Method(name, "policy", placer, options=options, evaluations=count, seconds=SECONDS)
 
 

@@ -1,0 +1,40 @@
+"""GDP-batch: what one policy found for every problem of the table while it was trained on all of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from harness import Method
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.placers import registry
+from placewise.simulate import simulate
+
+
+@dataclass(frozen=True)
+class Batch(Method):
+    """`number` is the problem's in the corpus. The row has the best placement that the training kept for it.
+
+    `choice`: what the policy itself chooses in the end. Evaluations and seconds are a problem's share of the training's.
+    """
+
+    number: int = 0
+
+    def run(self, problem: Problem, seed: int) -> dict[str, Any]:
+        chosen = Method.run(self, problem, seed)
+        placer: Any = registry.create(self.placer, self.options)
+        header, arrays = placer.trained.header, placer.trained.arrays
+        count = len(arrays["known/number"])
+        place = int(np.flatnonzero(arrays["known/number"] == self.number)[0])
+        first, last = arrays["known/offsets"][place : place + 2].tolist()
+        best = Placement(arrays["known/device"][first:last].astype(np.int32))
+        found = simulate(problem, best)
+        value = found.value if found.valid else None
+        return {
+            "status": f"{header.updates} updates", "evaluations": header.asked // count,
+            "updates": header.updates, "units": chosen["units"], "begun": chosen["begun"], "choice": chosen["value"],
+            "seconds": round(header.seconds / count, 3), "value": value,
+        }  # fmt: skip
