@@ -68,7 +68,7 @@ class Corpus:
                                  remedy="give beginnings of names of models, or of devices")  # fmt: skip
         if not self._models():
             raise InputError("leaves out every model", where="leave_out", remedy="leave out less")
-        if not self._devices():
+        if all(map(self._is_out, self.recipe.clusters.devices)):
             raise InputError("leaves out every device", where="leave_out", remedy="leave out less")
 
     def problem(self, number: int) -> Problem:
@@ -91,7 +91,7 @@ class Corpus:
                 continue
             if found is not None:
                 return found
-            why = f"graphs have more than {self.recipe.most_ops} ops, or nothing fits"
+            why = f"devices are left out, graphs have more than {self.recipe.most_ops} ops, or nothing fits"
         raise InputError(f"no problem came of {TRIES} draws ({why})", where=f"problem {number}",
                          remedy="give smaller dimensions, more memory, or leave out less")  # fmt: skip
 
@@ -110,7 +110,9 @@ class Corpus:
             line = model.devices[int(rng.integers(len(model.devices)))]
             cluster, said = self._cluster(line), line
         else:
-            cluster, said = _random_cluster(rng, self.recipe.clusters, self._devices())
+            cluster, said, chosen = _random_cluster(rng, self.recipe.clusters)
+            if any(map(self._is_out, chosen)):
+                return None
         optimizer = "sgd" if kind == "training" else None
         wishes = Wishes(objective="latency", execution=execution, graph=kind, optimizer=optimizer, dims=dims)
         problem = build(ZOO + _name(model), cluster, wishes)
@@ -130,9 +132,6 @@ class Corpus:
 
     def _models(self) -> Sequence[ModelRecord]:
         return [model for model in self.recipe.models if not self._is_out(_name(model))]
-
-    def _devices(self) -> Sequence[str]:
-        return [device for device in self.recipe.clusters.devices if not self._is_out(device)]
 
 
 def open_corpus(path: str | PathLike[str]) -> Corpus:
@@ -157,8 +156,9 @@ def _factor(rng: np.random.Generator, span: FactorSpan) -> float:
     return float(math.exp(rng.uniform(math.log(span.least), math.log(span.most))))
 
 
-def _random_cluster(rng: np.random.Generator, clusters: RandomClusters, known: Sequence[str]) -> tuple[Cluster, str]:
-    """A cluster, and its line; its links as fast as drawn, and all through the host where that is drawn."""
+def _random_cluster(rng: np.random.Generator, clusters: RandomClusters) -> tuple[Cluster, str, list[str]]:
+    """A cluster, its line and kinds; its links as fast as drawn, and all through the host where that is drawn."""
+    known = clusters.devices
     count = _size(rng, clusters.count)
     kinds = min(_size(rng, clusters.kinds), count, len(known))
     chosen = [known[place] for place in rng.permutation(len(known))[:kinds].tolist()]
@@ -172,7 +172,7 @@ def _random_cluster(rng: np.random.Generator, clusters: RandomClusters, known: S
     if staged:
         links = tuple(link for link in links if HOST in (link.source, link.target))
     said = f"{line} (links ×{speed:.2g}{', staged' if staged else ''})"
-    return Cluster(made.devices, links, "staged" if staged else made.transfers), said
+    return Cluster(made.devices, links, "staged" if staged else made.transfers), said, chosen
 
 
 @cache

@@ -32,7 +32,7 @@ from placewise.studies.training_log import TrainingLog
 try:
     from placewise.placers.learned.checkpoint import Checkpoint, read
     from placewise.placers.learned.corpus.messages import Brief
-    from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, pretrainer
+    from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
     from placewise.placers.learned.corpus.school import Class, Private, School
     from placewise.placers.learned.policy import Policy
     from placewise.studies.answers import Answered
@@ -83,6 +83,8 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     if before is not None:
         _require_same(before, corpus.recipe, placer, setting)
     training = corpus.recipe.training
+    if training.teacher:
+        registry.placer_class(training.teacher)
     answered = Answered(setting.checkpoint, training.teacher)
     brief = Brief(corpus.problem, partial(_policy, type(placer), placer.options), placer.options, training.teacher)
     names = {one.name for one in fields(Course)} & set(type(training).model_fields)
@@ -90,8 +92,10 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         problems=corpus.recipe.problems, batch=training.problems,
         **{name: getattr(training, name) for name in names - {"problems"}},
     )  # fmt: skip
-    seed = setting.budget.seed
-    made = pretrainer(brief, school_of(brief, setting.crew), course, seed)
+    learner = learner_of(brief)
+    if not learner.policy.any_devices:
+        raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
+    made = Pretrainer(learner, school_of(brief, setting.crew), course, setting.budget.seed)
     keeper = Keeper(setting, corpus, placer, made, answered)
     try:
         if before is not None:

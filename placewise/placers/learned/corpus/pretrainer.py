@@ -241,10 +241,9 @@ def known_of(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[int, Known]:
     return found
 
 
-def pretrainer(brief: Brief, school: School, course: Course, seed: int = 0) -> Pretrainer:
-    """A training that has not begun. Raises what making the first problem raises."""
-    policy = brief.make_policy(brief.problem(0))
-    return Pretrainer(Learner(policy, brief.options, 1.0), school, course, seed)
+def learner_of(brief: Brief) -> Learner:
+    """An untrained policy, and what changes it. Raises what making the first problem raises."""
+    return Learner(brief.make_policy(brief.problem(0)), brief.options, 1.0)
 
 
 def _chance(seed: int, update: int, place: int) -> int:

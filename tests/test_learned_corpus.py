@@ -1,0 +1,471 @@
+"""Pre-training: corpora and what they draw, one training in any number of processes, killed ones gone on with."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_cli import run
+
+import placewise as pw
+from placewise.errors import InputError, PlacerError, RunError
+from placewise.files.corpus_file import CorpusFile, corpus_of, load_corpus
+from placewise.files.policy_file import load_header, load_policy, save_policy
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget, Progress
+from placewise.placers.learned.checkpoint import problem_digest, read
+from placewise.placers.learned.corpus.messages import Brief, Known, Task
+from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, learner_of
+from placewise.placers.learned.corpus.pupil import Pupil
+from placewise.placers.learned.corpus.school import Class, Private, School
+from placewise.placers.learned.crew.processes import Processes
+from placewise.placers.learned.learning import Learner
+from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
+from placewise.studies.corpus import Corpus, open_corpus
+from placewise.studies.pretrain import PretrainSetting, pretrain
+
+CORPORA = Path(__file__).parents[1] / "benchmarks" / "generalize" / "corpora"
+NAMES = ("random-layered", "random-branchy", "wavenet-2x18")
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """A corpus of tiny problems."""
+    seeds = {"least": 0, "most": 999}
+    dims = {"n_ops": {"least": 8, "most": 14}, "seed": seeds}
+    models = [{"model": name, "dims": dims, "graph": ["inference", "training"]} for name in NAMES[:2]]
+    models.append({"model": "wavenet-2x18", "dims": {"layers": [2, 3], "samples": 256, "stack": 2}})
+    clusters = {"devices": ["V100-16GB", "K80", "A100-40GB"], "count": {"least": 2, "most": 3}, "tight": 0.3}
+    training = {"updates": 6, "problems": 3, "teacher": "etf", "validated": 2, "every": 3, "imitated": 0.5}
+    options = {"samples": 3, "most_units": 8, "rounds": 2, "algorithm": "ppo", "epochs": 2}
+    made = {
+        "format": "placewise-corpus", "version": 1, "problems": 5, "models": models, "clusters": clusters,
+        "policy": "placeto", "options": options, "training": training,
+    }  # fmt: skip
+    for name, value in changes.items():
+        if value is None:
+            del made[name]
+            continue
+        made[name] = {**made[name], **value} if isinstance(made.get(name), dict) else value  # type: ignore[dict-item]
+    return made
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml, value)) + "]"
+    return json.dumps(value)
+
+
+def written(path: Path, **changes: Any) -> Path:
+    """The corpus as a file."""
+    path.write_text("".join(f"{name} = {toml(value)}\n" for name, value in document(**changes).items()), "utf-8")
+    return path
+
+
+def corpus(**changes: Any) -> Corpus:
+    """The corpus of tiny problems."""
+    return Corpus(corpus_of(document(**changes)))
+
+
+def small(**changes: Any) -> PlacetoOptions:
+    """Placeto as small as it gets."""
+    return PlacetoOptions(**{"samples": 3, "most_units": 8, "rounds": 2, **changes})
+
+
+class Made:
+    """Makes policies for problems; plain data, as a brief must be."""
+
+    def __init__(self, options: PlacetoOptions) -> None:
+        self.options = options
+
+    def __call__(self, problem: Problem) -> Any:
+        return PlacetoPlacer(self.options).policy(problem, 0)
+
+
+def brief(options: PlacetoOptions | None = None, teacher: str = "etf", **changes: Any) -> Brief:
+    """What pupils are made from."""
+    options = options or small()
+    return Brief(corpus(**changes).problem, Made(options), options, teacher)
+
+
+COURSE = Course(problems=5, updates=6, batch=3, imitated=0.5, validated=2, every=3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(number=st.integers(0, 10_000), seed=st.integers(0, 5))
+def test_a_number_is_always_the_same_problem_and_can_be_solved(number: int, seed: int) -> None:
+    """Drawn twice, it has one digest; it fits the file's limits; some placement keeps its rules."""
+    one, other = corpus(seed=seed).drawn(number), corpus(seed=seed).drawn(number)
+    assert problem_digest(one.problem) == problem_digest(other.problem) and one.title == other.title
+    accelerators = int((~one.problem.cluster.is_host).sum())
+    assert 2 <= accelerators <= 3 and one.problem.objective.kind == "latency"
+    found = pw.judge(one.problem, pw.place(one.problem, placer="etf").placement or Placement.on(0, one.problem.n_ops))
+    assert found.valid or pw.place(one.problem, placer="pack").placement is not None
+
+
+def test_what_is_left_out_never_occurs_and_the_rest_stays_as_it_was() -> None:
+    """No draw is of the family or the device; draws that were of neither are the same problems as before."""
+    every, without = corpus(), corpus(leave_out=["wavenet", "K80"])
+    kept = 0
+    for number in range(30):
+        before, title = every.drawn(number).title, without.drawn(number).title
+        assert not title.startswith("wavenet") and "K80" not in title
+        kept += before == title
+    assert any(every.drawn(number).title.startswith("wavenet") for number in range(30)) and kept >= 5
+
+
+def test_models_in_turn_on_clusters_of_their_own() -> None:
+    """Problem k is model k, on the line that it names; nothing is drawn."""
+    models = [{"model": "random-layered", "dims": {"n_ops": 9, "seed": 3}, "devices": ["2xP100,cpu"]},
+              {"model": "random-branchy", "dims": {"n_ops": 9, "seed": 4}, "devices": ["3xK80"]}]  # fmt: skip
+    drawn = [corpus(models=models, in_turn=True).drawn(number) for number in range(3)]
+    assert [d.problem.n_devices for d in drawn] == [3, 3, 3] and "on 3xK80" in drawn[1].title
+    assert drawn[0].title == drawn[2].title
+    fixed = pw.build("zoo:random-layered", "2xP100,cpu", pw.Wishes(objective="latency", dims={"n_ops": 9, "seed": 3}))
+    assert problem_digest(fixed.with_(objective=drawn[0].problem.objective)) == problem_digest(drawn[0].problem)
+
+
+def test_shipped_corpora_are_whole_and_leave_out_what_they_say() -> None:
+    """They load; P100s and sizes of the tables do not occur in them; their first problems are without the family."""
+    whole = open_corpus(CORPORA / "default.toml")
+    assert "P100" not in whole.recipe.clusters.devices and not whole.recipe.leave_out
+    for name, family in (("without_wavenet", "wavenet"), ("without_transformer_xl", "transformer-xl")):
+        less = open_corpus(CORPORA / f"{name}.toml")
+        assert less.recipe.leave_out == (family,)
+        assert less.recipe.model_copy(update={"leave_out": ()}) == whole.recipe
+        assert not any(less.drawn(number).title.startswith(family) for number in range(12))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"models": []}, r"'models' needs 1 or more entries"),
+        ({"modells": 1}, r"'modells' is not known here"),
+        ({"training": {"updates": "many"}}, r"'training.updates' must be a whole number"),
+        ({"version": 2}, "version 2, newer than 1"),
+        ({"clusters": {"count": {"least": 3, "most": 2}}}, r"'clusters.count' is from 3 to 2"),
+        ({"clusters": {"devices": ["V100-16GB", "Q9"]}}, "clusters.devices: .*Q9"),
+        ({"models": [{"model": "alexnet"}]}, r"models.0: the zoo has no 'alexnet'"),
+        ({"models": [{"model": "nasnet", "dims": {"steps": 3}}]}, r"models.0: nasnet has no dimension 'steps'"),
+        ({"models": [{"model": "nasnet", "dims": {"cells": []}}]}, r"'models.0.dims.cells' needs 1 or more entries"),
+        ({"leave_out": ["gnmt-9"]}, "leave_out: leaves out 'gnmt-9', which begins no name"),
+        ({"leave_out": ["random", "wavenet"]}, "leaves out every model"),
+        ({"policy": "hsdag", "options": None}, "fits single problems"),
+        ({"policy": "greedy"}, "learns nothing"),
+        ({"options": {"colour": 1}}, "colour"),
+        ({"training": {"teacher": "nobody"}}, "nobody"),
+    ],
+)
+def test_a_wrong_corpus_is_refused_by_file_and_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    """One sentence with the file, the key and the fault, before anything is spent."""
+    path = written(tmp_path / "c.toml", **changes)
+    with pytest.raises(InputError, match=words):
+        pretrain(PretrainSetting(path))
+
+
+def test_files_that_are_no_corpus(tmp_path: Path) -> None:
+    """No TOML, with the line; none at all; bases of bases."""
+    path = tmp_path / "c.toml"
+    path.write_text('format = "placewise-corpus"\nversion = = 1\n')
+    with pytest.raises(InputError, match=r"c\.toml: is not TOML .*line 2"):
+        load_corpus(path)
+    with pytest.raises(InputError, match="cannot be read"):
+        load_corpus(tmp_path / "none.toml")
+    written(tmp_path / "base.toml")
+    path.write_text('base = "base.toml"\nseed = 7\n')
+    assert load_corpus(path) == corpus_of(document(seed=7))
+    (tmp_path / "d.toml").write_text('base = "c.toml"\n')
+    with pytest.raises(InputError, match="has a base itself"):
+        load_corpus(tmp_path / "d.toml")
+
+
+def pretrainer(brief: Brief, school: School, course: Course, seed: int = 0) -> Pretrainer:
+    """A training that has not begun."""
+    return Pretrainer(learner_of(brief), school, course, seed)
+
+
+def study(course: Course = COURSE, seed: int = 0, **given: Any) -> Pretrainer:
+    """A training in this process, at its end."""
+    made = pretrainer(brief(**given), Private(brief(**given)), course, seed)
+    made.run(Budget())
+    return made
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> None:
+    """Equal arrays under equal names."""
+    assert set(one) == set(other)
+    for name, array in one.items():
+        np.testing.assert_array_equal(array, other[name], err_msg=name)
+
+
+def test_one_process_and_two_end_in_the_same_parameters() -> None:
+    """Imitation and PPO of two epochs: every array equal to the last bit, another seed not."""
+    options = small(algorithm="ppo", epochs=2)
+    alone = study(options=options)
+    crew = Class(brief(options), Processes(2, 0))
+    many = pretrainer(brief(options), crew, COURSE)
+    many.run(Budget())
+    crew.close()
+    same(alone.state()[1], many.state()[1])
+    assert alone.asked == many.asked > 0 and alone.score == many.score >= 1
+    other = study(seed=1, options=options).state()[1]
+    assert any(not np.array_equal(other[name], array) for name, array in alone.state()[1].items() if "policy" in name)
+
+
+def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
+    """Three updates, what they left, another training and three more: the same as six."""
+    whole, half = study(), study(replace(COURSE, updates=6))
+    half = pretrainer(brief(), Private(brief()), COURSE)
+    half.run(Budget(), lambda step: (_ for _ in ()).throw(KeyboardInterrupt) if step.number == 3 else None)
+    assert half.learner.updates == 3
+    again = pretrainer(brief(), Private(brief()), COURSE)
+    figures, arrays = half.state()
+    again.restore(json.loads(json.dumps(figures)), arrays)
+    again.run(Budget())
+    same(whole.state()[1], again.state()[1])
+    assert [trial[::2] for trial in whole.trials] == [trial[::2] for trial in again.trials]
+
+
+def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
+    """An update moves the parameters as Adam does with the mean of what single pupils say."""
+    made = pretrainer(brief(), Private(brief()), replace(COURSE, imitated=1.0), 0)
+    twin = Learner(Made(small())(corpus().problem(0)), small(), 1.0)
+    pupil, total = Pupil(brief()), dict[str, Any]()
+    start = {name: value.numpy().copy() for name, value in twin.policy.state_dict().items()}
+    for number in made.numbers(0):
+        known = pupil.study(Task(number, "search")).known
+        told = pupil.study(Task(number, "learn", known, start, imitate=1.0))
+        assert told.gradients is not None
+        total = {name: total.get(name, 0) + value / 3 for name, value in told.gradients.items()}
+    made.run(Budget(iterations=1))
+    for name, value in twin.policy.named_parameters():
+        value.grad = torch.from_numpy(np.array(total[name]))
+    torch.nn.utils.clip_grad_norm_(twin.policy.parameters(), small().clip_norm)
+    twin.optimizer.step()
+    for (name, value), other in zip(twin.policy.named_parameters(), made.learner.policy.parameters(), strict=True):
+        torch.testing.assert_close(value, other, atol=1e-6, rtol=1e-4, msg=name)
+
+
+def test_every_problem_has_its_turn_in_every_round() -> None:
+    """Fifteen places of five updates are five problems three times, in orders that differ."""
+    made = pretrainer(brief(), Private(brief()), COURSE)
+    places = [number for update in range(5) for number in made.numbers(update)]
+    rounds = [places[k : k + 5] for k in (0, 5, 10)]
+    assert all(sorted(turn) == list(range(5)) for turn in rounds) and len(set(map(tuple, rounds))) > 1
+
+
+def test_imitation_comes_nearer_to_what_is_imitated() -> None:
+    """After sixty updates that only imitate, decisions of the teacher are far likelier."""
+    distances: list[float] = []
+    options = small(rate=1e-2)
+    made = pretrainer(brief(options), Private(brief(options)), replace(COURSE, updates=60, imitated=1.0), 0)
+    made.run(Budget(), lambda step: distances.append(step.distance) if step.number else None)
+    assert np.mean(distances[-5:]) < 0.6 * np.mean(distances[:5])
+
+
+def test_what_is_known_only_gets_better() -> None:
+    """Values never rise, are what the judge says of the placements, and begin at the teacher's or better."""
+    made = study()
+    for number, known in made.known.items():
+        problem = corpus().problem(number)
+        assert pw.judge(problem, Placement(known.best)).value == pytest.approx(known.value)
+        first = Pupil(brief()).study(Task(number, "search")).known
+        assert known.value <= first.value <= pw.place(problem, placer="etf").value * (1 + 1e-9)
+        worse = Known(first.best, math.inf, 1.0)
+        tried = Pupil(brief()).study(Task(number, "try", worse))
+        assert tried.known.value <= tried.seconds < math.inf
+
+
+def test_pupils_forget_what_is_too_much_and_answer_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With room for one problem, all of them are made again and again; nothing else changes."""
+    whole = study()
+    monkeypatch.setattr("placewise.placers.learned.corpus.pupil.KEPT", 1)
+    same(whole.state()[1], study().state()[1])
+
+
+def test_a_pupil_that_dies_costs_its_part_of_an_update() -> None:
+    """Killed in the middle: its update lacks it, somebody new comes, and training ends as planned."""
+    crew = Class(brief(), Processes(1, 0))
+    made = pretrainer(brief(), crew, COURSE)
+
+    def kill(step: Any) -> None:
+        if step.number == 2:
+            os.kill(crew.members[0].seat.worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+
+    made.run(Budget(), kill)
+    crew.close()
+    assert made.learner.updates == 6 and crew.deaths == 1
+    assert all(np.isfinite(value.detach().numpy()).all() for value in made.learner.policy.parameters())
+
+
+class Grave:
+    """Where whoever sits down is dead at once."""
+
+    alive, controllers, workers, limit = False, 2, 0, 1.0
+
+    def house(self) -> Any:
+        return self
+
+    def seat(self, served: str, *args: Any, name: str, worker: bool) -> Any:
+        return self
+
+    def ready(self, seats: Any, seconds: float) -> Any:
+        return seats
+
+    def answer(self) -> Any:
+        raise RunError("it is dead")
+
+    def kill(self) -> None:
+        """Nothing is left to end."""
+
+
+def test_where_all_pupils_die_it_is_said() -> None:
+    """Five deaths in a row end the training with their reason."""
+    with pytest.raises(RunError, match="pupils died one after the other without a result; the last one: it is dead"):
+        pretrainer(brief(), Class(brief(), Grave()), COURSE).run(Budget())
+
+
+def test_divergence_keeps_the_last_good_parameters() -> None:
+    """A rate that is far too high: finite parameters, and it is said."""
+    options = small(rate=1e30, clip_norm=1e30)
+    made = pretrainer(brief(options), Private(brief(options)), COURSE, 0)
+    made.run(Budget())
+    assert made.diverged and made.learner.updates < 6
+    assert all(np.isfinite(value.detach().numpy()).all() for value in made.learner.policy.parameters())
+
+
+def test_patience_ends_what_gets_no_better() -> None:
+    """Without any rate, no trial is better than the first."""
+    options = small(rate=1e-12)
+    course = replace(COURSE, updates=50, every=1, patience=2, imitated=1.0)
+    made = pretrainer(brief(options), Private(brief(options)), course, 0)
+    made.run(Budget())
+    assert made.learner.updates == len(made.trials) == 3
+
+
+ARGUMENTS = ("--every", "1", "-q", "--json")
+
+
+def test_killed_and_gone_on_with_by_the_command_it_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
+    """kill −9 in the middle, then --resume: the same weights, values and trials, to the last bit."""
+    path = written(tmp_path / "c.toml", training={"updates": 12})
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    command = (sys.executable, "-m", "placewise", "train", "--corpus", str(path), *ARGUMENTS, "--checkpoint")
+    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL)
+    while not (killed / "policy.json").exists() or load_header(killed).updates < 2:
+        assert process.poll() is None, "it ended before it could be killed"
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    middle = load_header(killed).updates
+    assert 2 <= middle < 12
+    one = json.loads(run("train", "--corpus", path, *ARGUMENTS, "--checkpoint", whole).stdout)
+    other = json.loads(run("train", "--corpus", path, *ARGUMENTS, "--checkpoint", killed, "--resume").stdout)
+    assert one["updates"] == other["updates"] == 12 and other["resumed"] == middle
+    for name in ("asked", "score", "problems"):
+        assert one[name] == other[name], name
+    same(dict(load_policy(whole)[1]), dict(load_policy(killed)[1]))
+    assert "pretrain" not in one and [problem["title"] for problem in one["problems"]]
+
+
+def test_what_is_kept_serves_any_problem_and_goes_on_with_its_corpus_alone(tmp_path: Path) -> None:
+    """Zero-shot, fine-tuned, as a start for other corpora; refused for going on with something else."""
+    path, kept = written(tmp_path / "c.toml"), tmp_path / "kept"
+    heard: list[str] = []
+    done = pw.pretrain(path, checkpoint=kept, on_progress=lambda p: heard.append(p.message))
+    assert (done.updates, len(done.problems)) == (6, 7) and done.score == load_header(kept).score
+    assert any("searched 7 of 7" in words for words in heard) and any("unseen" in words for words in heard)
+    header = load_header(kept)
+    assert header.corpus == load_corpus(path).model_dump(mode="json") and not header.devices
+    assert len(list((kept / "answers").iterdir())) == 7
+
+    model = ("zoo:random-series-parallel", "--dim", "n_ops=20", "-d", "4xP100,cpu", "--objective", "latency")
+    zero = run("place", *model, "--placer", "placeto", "--option", f"checkpoint={kept}", "--option", "updates=0",
+               "--json", "-q")  # fmt: skip
+    assert json.loads(zero.stdout)["assignment"]
+    tuned = run("train", *model, "--from", kept, "--updates", "2", "--checkpoint", tmp_path / "tuned", "--json", "-q")
+    assert json.loads(tuned.stdout)["training"]["policy"] == "placeto"
+    assert load_header(tmp_path / "tuned").options["rounds"] == 2
+    assert pw.train("zoo:random-layered", "2xP100,cpu", dims={"n_ops": 12}, weights=kept, updates=1,
+                    objective="latency").updates == 1  # fmt: skip
+
+    weights = load_policy(kept)[1]
+    begun = pw.pretrain(written(tmp_path / "d.toml", seed=5), weights=kept, checkpoint=tmp_path / "on", updates=0)
+    assert begun.updates == 0
+    on = load_policy(tmp_path / "on")[1]
+    same({k: v for k, v in weights.items() if "policy/" in k}, {k: v for k, v in on.items() if "policy/" in k})
+    more = pw.pretrain(path, checkpoint=kept, resume=True, updates=7)
+    assert (more.updates, more.resumed) == (7, 6)
+
+    for changed, words in (
+        ({"corpus": tmp_path / "d.toml"}, "was trained on another corpus: 'seed' is not the same"),
+        ({"options": {"samples": 4}}, "was trained with samples=3, not 4"),
+        ({"seed": 9}, "was trained with the seed 0, not 9"),
+        ({"weights": kept}, "leave out --from"),
+        ({"policy": "gdp"}, "is of the policy 'placeto', not 'gdp'"),
+    ):
+        with pytest.raises(InputError, match=words):
+            pw.pretrain(**{"corpus": path, "checkpoint": kept, "resume": True, **changed})  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="a training is kept there already"):
+        pw.pretrain(path, checkpoint=kept)
+    with pytest.raises(PlacerError, match="was trained on a corpus"):
+        pw.train("zoo:random-layered", "2xP100,cpu", dims={"n_ops": 12}, checkpoint=kept, resume=True)
+    with pytest.raises(InputError, match="was trained on one graph"):
+        pw.pretrain(path, checkpoint=tmp_path / "tuned", resume=True)
+
+
+def test_a_checkpoint_of_another_network_is_refused_by_version(tmp_path: Path) -> None:
+    """A number that the policy does not have: said, with both numbers."""
+    kept = tmp_path / "kept"
+    pw.pretrain(written(tmp_path / "c.toml"), checkpoint=kept, updates=1)
+    header, arrays = load_policy(kept)
+    save_policy(header.model_copy(update={"network": 7}), arrays, kept)
+    with pytest.raises(PlacerError, match="is of version 7 of the network of 'placeto', and this is version 1"):
+        read(kept).fill(Made(small())(corpus().problem(0)), "placeto")
+
+
+def test_searched_problems_are_not_searched_again(tmp_path: Path) -> None:
+    """With the answers of another training of the same problems, learning begins at once, and ends the same."""
+    path = written(tmp_path / "c.toml")
+    pw.pretrain(path, checkpoint=tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    (tmp_path / "a" / "answers").rename(tmp_path / "b" / "answers")
+    heard: list[Progress] = []
+    pw.pretrain(path, checkpoint=tmp_path / "b", on_progress=heard.append)
+    assert not any("searched" in progress.message for progress in heard)
+    same(dict(load_policy(tmp_path / "a")[1]), dict(load_policy(tmp_path / "b")[1]))
+
+
+def test_what_does_not_go_with_a_corpus_is_refused(tmp_path: Path) -> None:
+    """A model, devices, wishes; nothing at all."""
+    path = written(tmp_path / "c.toml")
+    for arguments, words in (
+        (("zoo:rnnlm-2", "--corpus", path), "a corpus goes without MODEL"),
+        (("--corpus", path, "-d", "2xP100"), "a corpus goes without --devices"),
+        (("--corpus", path, "--graph", "training"), "a corpus goes without what a model is given"),
+        ((), "there is nothing to train on"),
+        (("--corpus", path, "--resume"), "say where it is with --checkpoint"),
+    ):
+        refused = run("train", *arguments, "-q", code=2)
+        assert words in refused.stderr
+    assert isinstance(corpus_of(document()), CorpusFile) and LearningOptions().samples == 16
