@@ -120,7 +120,7 @@ def test_small_problems_are_solved_from_a_bad_start(shape: Constraints) -> None:
 def searching(problem: Problem, starts: list[Placement], budget: Budget, size: int = 16) -> Search:
     """A search from given placements, one window at a time."""
     watch, none = Stopwatch(budget), Bound(0.0, "none")
-    return Search(problem, starts, watch, none, size=size, together=1, evaluate=None, on_progress=ignore)
+    return Search(problem, Hints(tuple(starts)), watch, none, size=size, together=1, evaluate=None, on_progress=ignore)
 
 
 def large(n: int) -> Problem:

@@ -123,7 +123,7 @@ class WindowsPlacer:
         """The best placement that windows lead to from the hints, or from what the quick placers find."""
         bound = hints.bound or lower_bound(problem)
         chosen = {"size": self.options.size, "together": self.options.together}
-        search = Search(problem, hints.placements, watch, bound, evaluate=evaluate, on_progress=on_progress, **chosen)
+        search = Search(problem, hints, watch, bound, evaluate=evaluate, on_progress=on_progress, **chosen)
         try:
             if not search.found:
                 search.begin(self.options.search)

@@ -41,6 +41,13 @@ class Level:
         home[block] = placed
         return placed if np.array_equal(home[block][self.op], device) else None
 
+    def mean(self, rows: Floats) -> Floats:
+        """Rows of groups [n, k], the means of those of their ops [n_ops, k]."""
+        found = np.zeros((self.problem.n_ops, rows.shape[1]))
+        np.add.at(found, self.op, rows)
+        means: Floats = found / np.maximum(np.bincount(self.op, minlength=len(found)), 1)[:, None]
+        return means
+
 
 def levels_of(problem: Problem, labels: Sequence[Ints], *, exact: bool = False) -> list[Level]:
     """The problem itself, and those of the labels [n_ops], from fine to coarse.

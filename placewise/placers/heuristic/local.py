@@ -1,7 +1,8 @@
 """local: local search from what is known, at the speed of compiled code, for as long as there is time.
 
 Throughput: blocks, or where stages form a chain the components, move between devices, with loads and memory kept up to
-date (placers/search); annealing in rounds, on two cores.
+date (placers/search); annealing in rounds, on two cores. Probabilities among the hints are drawn from: placements to
+start from, and some of the moves.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from placewise.placers.base import (
 )
 from placewise.placers.chains.stages import NEVER
 from placewise.placers.common.alike import alike, relabel
+from placewise.placers.common.probabilities import agreeing, drawn, likely_of
 from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
 from placewise.placers.search.clusters import clusters
@@ -60,6 +62,8 @@ CHAIN_SHARE, CHAIN_FROM, CHAIN_TO = 0.4, 5.0, 2000.0
 """Where time is for so many moves per block, any placements are looked for from the best chain: chains are fewer."""
 POOL = 6
 """Placements kept to start from."""
+DRAWN = 8
+"""Placements drawn from probabilities to start from."""
 PACE = 5e5
 """Moves per second and core that can be hoped for."""
 
@@ -109,9 +113,9 @@ class LocalPlacer:
             return Proposal(Placement(np.zeros(0, np.int32)))
         watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
         floor = 0.0 if hints.bound is None else hints.bound.value
-        run = _Pipelines(problem, self.options, watch, price, on_progress, floor)
+        run = _Pipelines(problem, self.options, watch, price, hints, on_progress, floor)
         try:
-            run.start(hints)
+            run.start()
             run.search()
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
@@ -126,6 +130,7 @@ class _Pipelines:
     options: LocalOptions
     watch: Stopwatch
     price: Evaluate
+    hints: Hints
     on_progress: OnProgress
     floor: float = 0.0
     value: float = np.inf
@@ -134,20 +139,28 @@ class _Pipelines:
     notes: list[str] = field(default_factory=list)
     check_seconds: float = 0.0
 
-    def start(self, hints: Hints) -> None:
-        """Fill `known` from hints, else from quick placers, else from the last resort."""
-        for hint in hints.placements:
+    def start(self) -> None:
+        """Fill `known` from hints, else from quick placers, else from the last resort; and from probabilities.
+
+        Where the hints say who made them, the other quick placers are asked as well.
+        """
+        for hint in self.hints.placements:
             self._consider(hint.device)
-        if self.known:
-            return
+        if self.hints.by or not self.known:
+            self._ask()
+        likely = likely_of(self.problem, self.hints)
+        self.known += drawn(self.problem, likely, DRAWN, self.watch.budget.seed, self.watch)
+
+    def _ask(self) -> None:
+        """Fill `known` from quick placers, else from the last resort."""
         share = START_SHARE * self.watch.left
         for name in (*QUICK, LAST_RESORT):
             if self.watch.out or (name == LAST_RESORT and self.known):
                 break
             placer = create(name)
-            if placer.supports(self.problem) is None:
+            if name not in self.hints.by and placer.supports(self.problem) is None:
                 most = share if name == LAST_RESORT or np.isinf(share) else max(share - self.watch.elapsed, 0.0)
-                found = placer.propose(self.problem, Budget(most, seed=self.watch.budget.seed), hints=hints)
+                found = placer.propose(self.problem, Budget(most, seed=self.watch.budget.seed), hints=self.hints)
                 if found.placement is not None:
                     self._consider(found.placement.device)
 
@@ -176,12 +189,13 @@ class _Pipelines:
         group, n = (problem.block, problem.n_blocks) if chain is None else (chain.component, chain.n)
         costs, scale = costs_of(problem, group, n, chain)
         rng = np.random.default_rng(watch.budget.seed)
-        pool = self._pool(costs, group)
+        likely = likely_of(problem, self.hints, group, n)
+        pool = self._pool(costs, group, likely)
         if not pool:
             return
         short, value = _quality(costs, pool[0])
         self.value = value / scale if self.known and not short else np.inf
-        field_ = Field(costs, clusters(costs), lambda: watch.elapsed, tradable(problem))
+        field_ = Field(costs, clusters(costs), lambda: watch.elapsed, tradable(problem), likely)
         room, round_ = problem.capacity, 0
         while (plan := self._plan(round_, n, field_.moves, end)) is not None:
             homes = [pool[0] if plan.hot < HOT else pool[(round_ + i) % len(pool)] for i in range(WALKS)]
@@ -219,11 +233,13 @@ class _Pipelines:
             self.reason = Reason.INTERRUPTED
             return stopped.walks
 
-    def _pool(self, costs: Costs, group: Ints) -> list[Ints]:
+    def _pool(self, costs: Costs, group: Ints, likely: Floats) -> list[Ints]:
         """Homes of groups to start from, the best first; where nothing keeps the rules, each where it may run."""
         first = np.empty(len(costs.size), np.int64)
         first[group[::-1]] = np.arange(len(group))[::-1]
         homes = [device[first] for device in self.known]
+        if homes and len(likely):
+            homes = list(agreeing(self.problem, likely, np.stack(homes)))
         homes = [home for home in homes if chain_order(costs, home, np.random.default_rng(0)) is not None]
         if not homes and costs.shaped:
             able = (costs.seconds[:, costs.kind] < NEVER).all(axis=0)

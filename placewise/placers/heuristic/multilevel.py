@@ -3,7 +3,8 @@
 Groups of groups, from fine to coarse, come from the room `coarsen`: chains, heavy edges, scopes. The coarsest problem
 goes to the placers that suit it, through the registry, and what they find is searched on, level after level, down to
 the ops themselves where the time allows. With time left, groups are made anew, none of them on two devices, and the
-placement is searched on from the top. Every candidate is judged on the ops.
+placement is searched on from the top. Every candidate is judged on the ops. Probabilities among the hints are those
+of groups by the means of their ops.
 """
 
 from __future__ import annotations
@@ -130,7 +131,8 @@ class MultilevelPlacer:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
-        run = _Run(problem, Stopwatch(budget), evaluate or Evaluator(problem), on_progress, bound=hints.bound)
+        price = evaluate or Evaluator(problem)
+        run = _Run(problem, Stopwatch(budget), price, on_progress, hints.probabilities, bound=hints.bound)
         least, each = GROUPS[problem.objective.kind]
         wanted = self.options.groups or max(least, each * problem.n_devices)
         try:
@@ -158,6 +160,7 @@ class _Run:
     watch: Stopwatch
     price: Evaluate
     on_progress: OnProgress
+    likely: Floats | None
     hinted: bool = False
     best: Ints | None = None
     value: float = np.inf
@@ -189,7 +192,9 @@ class _Run:
         """What a placer makes of a level's problem, from placements of its groups."""
         placer, problem = create(name, options), level.problem
         finest = problem is self.problem
-        hints = Hints(tuple(Placement(start) for start in starts), bound=self.bound if finest else None)
+        likely = None if self.likely is None else level.mean(self.likely)
+        placements = tuple(Placement(start) for start in starts)
+        hints = Hints(placements, probabilities=likely, bound=self.bound if finest else None)
         said = f"{problem.n_blocks:,} groups: {name}"
 
         def tell(progress: Progress) -> None:

@@ -3,6 +3,8 @@
 In `operator` execution its chains price moves themselves, from the first moment that a move touches (`schedules/`).
 In the others, or where values are measured, nothing but the judge tells what a placement is worth. It stops where a
 bound proves that there is nothing left to find; with a time limit it first gives that bound some time.
+
+Probabilities among the hints are drawn from: placements to start from, and some of the moves.
 """
 
 from __future__ import annotations
@@ -30,6 +32,7 @@ from placewise.placers.base import (
     ignore,
 )
 from placewise.placers.common.alike import relabel
+from placewise.placers.common.probabilities import agreeing, drawn, likely_of
 from placewise.placers.common.rules import broken
 from placewise.placers.registry import create, names
 from placewise.placers.schedules.moves import movable
@@ -49,6 +52,8 @@ BOUNDED_OPS = 200_000
 """The bound of a larger graph would take too much of a limited time."""
 BOUNDING = "paths"
 LAST_RESORT = "pack"
+DRAWN = 8
+"""Placements drawn from probabilities to start from."""
 WORK, OVERHEAD = 1.6e7, 400
 """Without any limit: so many ops and edges priced, each placement counting as `OVERHEAD` more; about a second."""
 ROUNDS_PER_BLOCK = 10
@@ -99,7 +104,10 @@ class TemperPlacer:
         evaluate: Evaluate | None = None,
         on_progress: OnProgress = ignore,
     ) -> Proposal:
-        """The best placement found. It starts from the hints that keep the rules, else from the quick placers'."""
+        """The best placement found. It starts from the hints that keep the rules, else from the quick placers'.
+
+        Where the hints say who made them, the other quick placers are asked as well.
+        """
         missing = why_infeasible(problem)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
@@ -108,18 +116,25 @@ class TemperPlacer:
         bound: Bound | None = None
         reason = Reason.FINISHED
         try:
-            starts, values, bound, reason = self._starts(problem, watch, hints, price, on_progress)
+            likely = likely_of(problem, hints)
+            starts, values, bound, reason = self._starts(problem, watch, hints, likely, price, on_progress)
             if not len(starts):
                 return Proposal(None, bound, reason, ("no placement was found to start from",))
             best = starts[int(values.argmin())]
             if problem.n_blocks and reason is not Reason.INTERRUPTED:
-                best, reason = self._search(problem, watch, starts, values, price, on_progress, bound.value)
+                best, reason = self._search(problem, watch, starts, values, likely, price, on_progress, bound.value)
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
         return Proposal(None if best is None else Placement(relabel(problem, best)), bound, reason)
 
     def _starts(
-        self, problem: Problem, watch: Stopwatch, hints: Hints, price: Evaluate, on_progress: OnProgress
+        self,
+        problem: Problem,
+        watch: Stopwatch,
+        hints: Hints,
+        likely: Floats,
+        price: Evaluate,
+        on_progress: OnProgress,
     ) -> tuple[Ints, Floats, Bound, Reason]:
         """Valid placements [S, n_ops] that can run, their values [S], a lower bound, and whether it was interrupted.
 
@@ -128,9 +143,10 @@ class TemperPlacer:
         """
         reason = Reason.FINISHED
         rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
-        given, enough = len(rows), START_SHARE * watch.budget.seconds
+        enough = START_SHARE * watch.budget.seconds
+        quick = [name for name in QUICK if name not in hints.by] if hints.by or not rows else []
         bound, bounds = hints.bound or Bound(0.0, "nonnegative costs"), self.options.bound and hints.bound is None
-        for name in (*(() if given else QUICK), *((BOUNDING,) if bounds else ()), LAST_RESORT):
+        for name in (*quick, *((BOUNDING,) if bounds else ()), LAST_RESORT):
             if name not in names() or (rows and (name == LAST_RESORT or watch.elapsed > enough)):
                 continue
             placer = create(name)
@@ -145,6 +161,7 @@ class TemperPlacer:
             if found.reason is Reason.INTERRUPTED:
                 reason = found.reason
                 break
+        rows += drawn(problem, likely, DRAWN, watch.budget.seed, watch)
         in_time = problem.n_ops <= BOUNDED_OPS or not np.isfinite(watch.budget.seconds)
         if problem.objective.execution != "subgraph" and bounds and in_time:
             bound = lower_bound(problem)
@@ -159,6 +176,7 @@ class TemperPlacer:
         watch: Stopwatch,
         starts: Ints,
         values: Floats,
+        likely: Floats,
         price: Evaluate,
         on_progress: OnProgress,
         bound: float,
@@ -166,7 +184,8 @@ class TemperPlacer:
         """The best placement [n_ops] within the budget, and why the search ended."""
         first = block_firsts(problem)
         most_rounds, most_work = _limits(problem, watch.budget)
-        rounds = self._rounds(problem, starts[:, first], values, price, watch.budget.seed, most_work)
+        homes = agreeing(problem, likely, starts[:, first])
+        rounds = self._rounds(problem, homes, values, likely, price, watch.budget.seed, most_work)
         found = Found(starts[int(values.argmin())][first], float(values.min()), 0)
         told, count, slowest = 0.0, 0, SETUP * (problem.n_ops + problem.graph.n_edges)
         try:
@@ -189,15 +208,22 @@ class TemperPlacer:
         return found.home[problem.block], Reason.FINISHED
 
     def _rounds(
-        self, problem: Problem, starts: Ints, values: Floats, price: Evaluate, seed: int, most_work: float
+        self,
+        problem: Problem,
+        starts: Ints,
+        values: Floats,
+        likely: Floats,
+        price: Evaluate,
+        seed: int,
+        most_work: float,
     ) -> Iterator[Found]:
         """The search from homes of blocks [S, n_blocks], of at most so many placements priced."""
         if problem.objective.execution == "operator" and isinstance(price, Evaluator):
             most = None if np.isinf(most_work) else int(most_work)
             keeps = _keeps(problem) if problem.constraints.shaped else None
-            return search(problem, starts, values, keeps, seed=seed, most=most)
+            return search(problem, starts, values, keeps, seed=seed, most=most, likely=likely)
         return temper(
-            movable(problem), starts, values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
+            movable(problem, likely), starts, values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
             searches=self.options.searches, seed=seed,
         )  # fmt: skip
 

@@ -7,7 +7,6 @@ reach every device that sets the value.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as NotYet
 from dataclasses import dataclass, replace
@@ -87,7 +86,7 @@ class Search:
     def __init__(
         self,
         problem: Problem,
-        starts: Sequence[Placement],
+        hints: Hints,
         watch: Stopwatch,
         bound: Bound,
         *,
@@ -97,14 +96,14 @@ class Search:
         on_progress: OnProgress,
     ) -> None:
         self._problem, self._watch, self._bound, self._evaluate = problem, watch, bound, evaluate
-        self._tell, self._together = on_progress, together
+        self._tell, self._together, self._likely = on_progress, together, hints.probabilities
         self._chained = problem.constraints.contiguous
         self._rng = np.random.default_rng(watch.budget.seed)
         self._size = dict.fromkeys(KINDS, float(size))
         self.reason, self._proof = Reason.FINISHED, ""
         self._asked: list[str] = []
         self.history: list[Improvement] = []
-        judged = [state for state in map(self._judged, starts) if state is not None]
+        judged = [state for state in map(self._judged, hints.placements) if state is not None]
         self._now = min(judged, key=_State.key, default=None)
 
     @property
@@ -142,7 +141,8 @@ class Search:
         if self.reason is Reason.INTERRUPTED or placer.supports(self._problem) is not None:
             return
         self._asked.append(name)
-        seeds = Hints(() if self._now is None else (self._now.placement,), bound=self._bound)
+        known = () if self._now is None else (self._now.placement,)
+        seeds = Hints(known, probabilities=self._likely, bound=self._bound)
         found = placer.propose(self._problem, budget, hints=seeds, evaluate=self._evaluate, on_progress=self._tell)
         state = None if found.placement is None else self._judged(found.placement)
         if state is not None and (self._now is None or state.key() <= self._now.key()):

@@ -26,7 +26,7 @@ CHECKPOINT_BYTES = 64 << 20
 """The most that the checkpoints of one chain may take: large graphs get fewer."""
 
 ARMS, SIZES = 6, 6
-"""Kinds of moves, and classes of sizes: what a chain learns to choose from."""
+"""Kinds of moves, and classes of sizes: what a chain learns to choose from; one kind more where probabilities are."""
 
 OP = np.dtype(
     [("ready_at", "f8"), ("seconds", "f8"), ("priority", "i4"), ("missing", "i4"), ("device", "i4"), ("place", "i4")]
@@ -70,7 +70,7 @@ class Desk(NamedTuple):
     flat: Floats
     tally: Longs
     rng: npt.NDArray[np.uint64]
-    merit: Floats  # [ARMS * SIZES]
+    merit: Floats  # [ARMS * SIZES], or [(ARMS + 1) * SIZES]
     # memory and work of the placement
     used: Longs  # [n_devices]
     holders: Ints  # [n_storages, n_devices]
@@ -140,8 +140,8 @@ class Board(NamedTuple):
     levels: Levels
 
 
-def board_of(problem: Problem) -> Board:
-    """Linear in the problem, but for sorting."""
+def board_of(problem: Problem, likely: Floats | None = None) -> Board:
+    """Linear in the problem, but for sorting. `likely`: probabilities of blocks (`common/probabilities.py`)."""
     a, n = arrays_of(problem), problem.n_blocks
     prepared = prepare(problem, a)
     by_reader = np.argsort(a.consumers, kind="stable")
@@ -169,7 +169,7 @@ def board_of(problem: Problem) -> Board:
         objective.memory == "live",
         problem.constraints.shaped,
     )
-    return Board(a, ground, movable(problem), levels_of(problem))
+    return Board(a, ground, movable(problem, likely), levels_of(problem))
 
 
 def desk_of(board: Board, home: Ints, seed: int) -> Desk:
@@ -186,7 +186,7 @@ def desk_of(board: Board, home: Ints, seed: int) -> Desk:
         flat=np.zeros(6),
         tally=np.zeros(10, np.int64),
         rng=np.array([seed], np.uint64),
-        merit=np.full(ARMS * SIZES, 0.5),
+        merit=np.full((ARMS + (len(m.likely) > 0)) * SIZES, 0.5),
         used=np.zeros(n_devices, np.int64),
         holders=np.zeros((len(m.storage_bytes), n_devices), np.int32),
         work=np.zeros(n_devices),

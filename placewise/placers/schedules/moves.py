@@ -2,7 +2,7 @@
 
 A move takes a connected set of blocks that share a device, or a stretch of the line of ops, to another device:
 most often to that of a neighbour, so that less is transferred; sometimes the neighbour's blocks come back in
-exchange, so that full devices can trade.
+exchange, so that full devices can trade. Where probabilities are known, every so often they say what moves, and where.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ import numpy as np
 from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.common.holdings import holdings, may_run
+from placewise.placers.common.probabilities import nothing
+from placewise.placers.search.chance import below, share
+from placewise.placers.search.leaning import device_at, elsewhere, rather
 from placewise.simulate.kernels import helper, kernel
 
 _TRIES = 8
+TOLD_EVERY = 4
+"""Where probabilities are known, every so many-th move is drawn from them."""
+LOOKS = 8
+"""Blocks looked at, at most, for one whose device is improbable."""
 
 
 class Movable(NamedTuple):
@@ -31,10 +38,11 @@ class Movable(NamedTuple):
     storage_bytes: Longs  # [n_storages]
     neighbour_offsets: Longs  # [n_blocks + 1]
     neighbours: Ints
+    likely: Floats  # [n_blocks, n_devices] probabilities, [0, n_devices] if nobody told any
 
 
-def movable(problem: Problem) -> Movable:
-    """Blocks as kernels see them.
+def movable(problem: Problem, likely: Floats | None = None) -> Movable:
+    """Blocks as kernels see them, and the probabilities of their devices if there are any.
 
     Where hosts run everything at once and are not limited, any of them does; only the first is offered, if all may
     run the same.
@@ -56,6 +64,7 @@ def movable(problem: Problem) -> Movable:
         frozen(held.stored, np.int64),
         frozen(offsets_of(pairs // max(n, 1), n), np.int64),
         frozen(pairs % max(n, 1), np.int32),
+        nothing(problem.n_devices) if likely is None else likely,
     )
 
 
@@ -155,6 +164,51 @@ def fits(m, home):
     return not np.any(used > m.capacity)
 
 
+@helper
+def _move(m, home, state, k, chosen, returned, member):
+    """Send a stretch of the line, or a connected set, for which another one may come back."""
+    n = len(home)
+    seed = _draw(state, k, n)
+    target, other = _target(m, home, seed, state, k)
+    origin, kind = home[seed], _draw(state, k, 4)
+    if kind == 0:
+        _stretch(m, home, seed, _size(state, k, n), target, _draw(state, k, 2) == 0)
+        return
+    count = _grow(m, home, seed, _size(state, k, n), state, k, chosen, member)
+    back = 0
+    if kind == 1 and other >= 0:
+        back = _grow(m, home, other, _size(state, k, n), state, k, returned, member)
+    _send(m, home, chosen, count, target)
+    _send(m, home, returned, back, origin)
+
+
+@helper
+def _doubtful(m, home, rng):
+    """A block, those sooner whose devices are improbable."""
+    seed = below(rng, len(home))
+    for _ in range(LOOKS):
+        if share(rng) >= m.likely[seed, home[seed]]:
+            break
+        seed = below(rng, len(home))
+    return seed
+
+
+@helper
+def _told(m, home, state, k, chosen, member):
+    """Send a connected set where the probabilities would have it: all to one device, or each to its own."""
+    rng = state[k : k + 1]
+    seed = _doubtful(m, home, rng)
+    origin, mark, together = home[seed], share(rng), below(rng, 2) == 0
+    count = _grow(m, home, seed, _size(state, k, len(home)), state, k, chosen, member)
+    target = elsewhere(m.likely, seed, origin, mark)
+    for i in range(count):
+        block = chosen[i]
+        if not together:
+            home[block] = device_at(m.likely, block, mark)
+        elif m.allowed[block, target] and (i == 0 or rather(m.likely, block, origin, target, share(rng))):
+            home[block] = target
+
+
 @kernel
 def propose_moves(m, homes, state, candidates):
     """A neighbour of each row of `homes` [K, n_blocks] into `candidates`; `state` [K] are random generators.
@@ -167,18 +221,10 @@ def propose_moves(m, homes, state, candidates):
         for _ in range(_TRIES):
             home = candidates[k]
             home[:] = homes[k]
-            seed = _draw(state, k, n)
-            target, other = _target(m, home, seed, state, k)
-            origin, kind = home[seed], _draw(state, k, 4)
-            if kind == 0:
-                _stretch(m, home, seed, _size(state, k, n), target, _draw(state, k, 2) == 0)
+            if len(m.likely) > 0 and _draw(state, k, TOLD_EVERY) == 0:
+                _told(m, home, state, k, chosen, member)
             else:
-                count = _grow(m, home, seed, _size(state, k, n), state, k, chosen, member)
-                back = 0
-                if kind == 1 and other >= 0:
-                    back = _grow(m, home, other, _size(state, k, n), state, k, returned, member)
-                _send(m, home, chosen, count, target)
-                _send(m, home, returned, back, origin)
+                _move(m, home, state, k, chosen, returned, member)
             if np.any(home != homes[k]) and fits(m, home):
                 break
             home[:] = homes[k]

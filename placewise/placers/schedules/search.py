@@ -30,13 +30,21 @@ whenever all chains together have simulated so many ops more."""
 
 
 def search(
-    problem: Problem, starts: Ints, values: Floats, keeps: Keeps | None, *, seed: int, most: int | None = None
+    problem: Problem,
+    starts: Ints,
+    values: Floats,
+    keeps: Keeps | None,
+    *,
+    seed: int,
+    most: int | None = None,
+    likely: Floats | None = None,
 ) -> Iterator[Found]:
     """One `Found` per round, for as long as it is asked. `starts` [S, n_blocks] are valid, with their finite values.
 
-    `keeps` judges the shape of stages; memory is counted here. `most` is how many placements may be priced.
+    `keeps` judges the shape of stages; memory is counted here. `most` is how many placements may be priced; `likely`
+    are probabilities of blocks.
     """
-    board, rng = board_of(problem), np.random.default_rng(seed)
+    board, rng = board_of(problem, likely), np.random.default_rng(seed)
     order = np.argsort(values, kind="stable")
     count = int(np.clip(ENOUGH_WORK // max(problem.n_ops, 1), 2, CHAINS))
     heats = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]

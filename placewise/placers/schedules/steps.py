@@ -5,13 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.placers.schedules.desk import ARM, ARMS, CRITICAL, LAST, SIZES
+from placewise.placers.schedules.moves import LOOKS
 from placewise.placers.schedules.shifts import shift
 from placewise.placers.search.chance import below, share
+from placewise.placers.search.leaning import device_at, elsewhere, rather
 from placewise.simulate.kernels import lean_helper
 
 GROUP, PATH, PART, SPELL, STRETCH, TRADE = range(ARMS)
 """A connected set, a stretch of the critical path, a part of the model, a spell of time, a stretch of the line of
 ops, and two sets that change places."""
+TOLD = ARMS
+"""A connected set, where probabilities would have it: only where some are known."""
 
 LEARNING, LEAST = 0.03, 0.04
 
@@ -113,6 +117,9 @@ def step(a, g, m, levels, x):
     arm = _arm(x)
     x.tally[ARM] = arm
     kind, size = arm // SIZES, arm % SIZES
+    if kind == TOLD:
+        _told(a, g, m, x, _most(x, size, n))
+        return
     at = -1
     if x.tally[CRITICAL] > 0 and below(x.rng, 8) > 2:
         at = below(x.rng, x.tally[CRITICAL])
@@ -172,6 +179,31 @@ def _grow(m, x, seed, most, chosen):
     for i in range(count):
         x.member[chosen[i]] = False
     return count
+
+
+@lean_helper
+def _told(a, g, m, x, most):
+    """A connected set around a block whose device is improbable goes where the probabilities would have it.
+
+    All of it to one device, or each block to its own.
+    """
+    if most == 0:
+        return
+    seed = np.int64(0)
+    for _ in range(LOOKS):
+        seed = below(x.rng, len(x.home))
+        if x.tally[CRITICAL] > 0 and below(x.rng, 8) > 2:
+            seed = np.int64(g.block[x.path[below(x.rng, x.tally[CRITICAL])]])
+        if share(x.rng) >= m.likely[seed, x.home[seed]]:
+            break
+    home, mark, together = np.int64(x.home[seed]), share(x.rng), below(x.rng, 2) == 0
+    target = elsewhere(m.likely, seed, home, mark)
+    for i in range(_grow(m, x, seed, most, x.chosen)):
+        block = x.chosen[i]
+        if not together:
+            shift(a, g, m, x, block, np.int64(device_at(m.likely, block, mark)))
+        elif i == 0 or rather(m.likely, block, home, target, share(x.rng)):
+            shift(a, g, m, x, block, np.int64(target))
 
 
 @lean_helper

@@ -9,6 +9,8 @@
 
 Where stages form a chain, `order` says where each device stands in it. A group that moves later takes with it what
 must not be earlier, and the other way round, so that every move leads from chain to chain.
+
+Where probabilities are known, they say of some of the moves which group goes, and where; the kinds are the same.
 """
 
 from __future__ import annotations
@@ -18,16 +20,21 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Ints, Longs
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.placers.chains.stages import NEVER
-from placewise.placers.search.chance import below
+from placewise.placers.search.chance import below, share
 from placewise.placers.search.costs import Costs
+from placewise.placers.search.leaning import elsewhere
 from placewise.simulate.kernels import inlined
 
 _LOOKS = 16
 """Groups looked at, at most, for one that has a neighbour elsewhere."""
 _TRIES = 12
 """Draws for a group that is on a given device."""
+_TOLD_EVERY = 4
+"""Where probabilities are known, every so many-th move begins with what they say."""
+_DOUBTED = 8
+"""Groups looked at, at most, for one whose device is improbable."""
 
 
 class Mover(NamedTuple):
@@ -41,9 +48,10 @@ class Mover(NamedTuple):
     order: Ints  # [n_devices] the position of each device in the chain
     pairs: Ints  # [k, 2]
     traded: Longs  # [1] which pair has just changed places, −1 for none
+    likely: Floats  # [n, n_devices] probabilities, [0, n_devices] if nobody told any
 
 
-def mover(c: Costs, seed: int, order: Ints, pairs: Ints) -> Mover:
+def mover(c: Costs, seed: int, order: Ints, pairs: Ints, likely: Floats) -> Mover:
     """Room for moves of these groups."""
     n = len(c.size)
     return Mover(
@@ -55,6 +63,7 @@ def mover(c: Costs, seed: int, order: Ints, pairs: Ints) -> Mover:
         np.array(order, np.int32),
         pairs,
         np.full(1, -1),
+        likely,
     )
 
 
@@ -68,7 +77,11 @@ def propose(c, s, g, w):
     group, friend = _seed(c, s, w)
     here = s.home[group]
     there = s.home[friend] if friend >= 0 else here
-    if there == here or below(rng, 10) == 0:
+    if len(w.likely) > 0 and below(rng, _TOLD_EVERY) == 0:
+        group = _doubtful(s, w)
+        here = s.home[group]
+        there = elsewhere(w.likely, group, here, share(rng))
+    elif there == here or below(rng, 10) == 0:
         if friend >= 0 and below(rng, 2) == 0:
             return 0
         there = below(rng, len(c.capacity))
@@ -150,6 +163,17 @@ def _seed(c, s, w):
         group = w.cursor[0]
         friend = _neighbour(c, group, w.rng)
     return group, friend
+
+
+@inlined
+def _doubtful(s, w):
+    """A group, those sooner whose devices are improbable."""
+    group = below(w.rng, len(s.home))
+    for _ in range(_DOUBTED):
+        if share(w.rng) >= w.likely[group, s.home[group]]:
+            break
+        group = below(w.rng, len(s.home))
+    return group
 
 
 @inlined

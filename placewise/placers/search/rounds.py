@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewise.model.columns import Ints
+from placewise.model.columns import Floats, Ints
 from placewise.placers.search.clusters import Clusters
 from placewise.placers.search.costs import Costs
 from placewise.placers.search.walk import NO_PAIRS, Walk, evaluated, go, quality, walk_from
@@ -39,12 +39,13 @@ class Round:
 
 @dataclass(slots=True)
 class Field:
-    """What walks share: costs and clusters, the devices that may trade all they have, and the clock."""
+    """What walks share: costs and clusters, the clock, devices that may trade all they have, and probabilities."""
 
     costs: Costs
     clusters: Clusters
     clock: Clock
     pairs: Ints = field(default_factory=lambda: NO_PAIRS)
+    likely: Floats | None = None
     moves: int = 0
 
     def run(
@@ -59,7 +60,7 @@ class Field:
         Ctrl-C raises Stopped, a KeyboardInterrupt that has the walks.
         """
         walks = [
-            walk_from(self.costs, home, seed, order=order, pairs=self.pairs)
+            walk_from(self.costs, home, seed, order=order, pairs=self.pairs, likely=self.likely)
             for (home, order), seed in zip(starts, seeds, strict=True)
         ]
         stop = threading.Event()

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Ints, Longs, frozen
+from placewise.model.columns import Floats, Ints, Longs, frozen
+from placewise.placers.common.probabilities import nothing
 from placewise.placers.search.chance import share
 from placewise.placers.search.clusters import Clusters
 from placewise.placers.search.costs import Costs
@@ -49,13 +50,25 @@ class Walk(NamedTuple):
     journal: Ints  # [2, room] groups and where they were
 
 
-def walk_from(c: Costs, home: Ints, seed: int, *, order: Ints | None = None, pairs: Ints = NO_PAIRS) -> Walk:
-    """A search that stands at a placement [n]; `order` [n_devices] is the place of each device in a chain."""
+def walk_from(
+    c: Costs,
+    home: Ints,
+    seed: int,
+    *,
+    order: Ints | None = None,
+    pairs: Ints = NO_PAIRS,
+    likely: Floats | None = None,
+) -> Walk:
+    """A search that stands at a placement [n]; `order` [n_devices] is the place of each device in a chain.
+
+    `likely` [n, n_devices] are probabilities of the groups' devices, if there are any.
+    """
     state = state_of(c, home)
     along = np.arange(len(c.capacity), dtype=np.int32) if order is None else order
     figures = np.array([value_of(c, state), short_of(c, state), 0, 0, 0])
     room = max(len(home) // 2, 64)
-    return Walk(state, mover(c, seed, along, pairs), state.home.copy(), figures, np.zeros((2, room), np.int32))
+    told = nothing(len(c.capacity)) if likely is None else likely
+    return Walk(state, mover(c, seed, along, pairs, told), state.home.copy(), figures, np.zeros((2, room), np.int32))
 
 
 def go(c: Costs, g: Clusters, walk: Walk, steps: int, hot: float, cold: float) -> None:

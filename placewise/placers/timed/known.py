@@ -84,20 +84,21 @@ def start(
             known.offer(hint)
         known.prove(hints.bound or lower_bound(problem))
         if not known.closed and (share or known.best is None):
-            _search(known, watch, on_progress, share)
+            _search(known, watch, hints, on_progress, share)
     except KeyboardInterrupt:
         known.reason = Reason.INTERRUPTED
     return known
 
 
-def _search(known: Known, watch: Stopwatch, on_progress: OnProgress, share: float) -> None:
+def _search(known: Known, watch: Stopwatch, hints: Hints, on_progress: OnProgress, share: float) -> None:
     """Local search from the best so far, or from what the quick placers find."""
     budget = replace(watch.rest(), iterations=None, evaluations=None)
     if np.isfinite(budget.seconds):
         budget = replace(budget, seconds=share * budget.seconds)
     else:
         budget = replace(budget, evaluations=SEARCH_EVALUATIONS)
-    seeds = Hints(() if known.best is None else (known.best,), bound=known.bound)
+    best = () if known.best is None else (known.best,)
+    seeds = Hints(best, probabilities=hints.probabilities, bound=known.bound)
     found = create(SEARCH).propose(
         known.problem, budget, hints=seeds, evaluate=known.evaluate, on_progress=on_progress
     )  # fmt: skip
