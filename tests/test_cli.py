@@ -34,6 +34,7 @@ NAMES = (
         "dp",
         "dpl",
         "etf",
+        "gdp",
         "greedy",
         "hdp",
         "heft",

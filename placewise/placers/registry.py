@@ -23,6 +23,7 @@ _PLACERS = {
     "etf": "placewise.placers.heuristic.etf:EtfPlacer",
     "exhaustive": "placewise.placers.exact.exhaustive:ExhaustivePlacer",
     "expert": "placewise.placers.heuristic.expert:ExpertPlacer",
+    "gdp": "placewise.placers.learned.gdp:GdpPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
     "hdp": "placewise.placers.learned.hdp:HDPPlacer",
     "heft": "placewise.placers.heuristic.heft:HeftPlacer",
@@ -47,6 +48,7 @@ _PLACERS = {
 }
 _NEEDS = {
     "colocrl": ("torch", "learn"),
+    "gdp": ("torch_geometric", "learn"),
     "hdp": ("torch", "learn"),
     "hsdag": ("torch_geometric", "learn"),
     "metis": ("pymetis", "partition"),

@@ -4,7 +4,8 @@ Sections, and where they are from: `kind` (mean one-hot of op kinds), `shape` (l
 `out_degree` (one-hot), `fractal` (fractal dimension), `position` (sines of the topological index) and `place` (the
 index itself, as a share): Duan et al., NeurIPS 2024; `seconds` (log time on each device), `sent` (log time to send
 the outputs), `weights` (share of the smallest memory), `levels` (longest paths from the start and to the end, of the
-critical path): list scheduling, and Doppler (arXiv 2505.23131).
+critical path): list scheduling, and Doppler (arXiv 2505.23131). For policies that fit any graph there are besides
+`degrees` (their logarithms), `work` (log shares of the whole), `places` (`orders.py`) and `backward`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from placewise.coarsen.merging import sums
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, offsets_of
 from placewise.placers.common.holdings import holdings
+from placewise.placers.learned.orders import fastest, places
 from placewise.placers.learned.view import View
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.kernels import kernel
@@ -142,6 +144,27 @@ def _levels(view: View) -> Floats:
     return np.stack(columns, axis=1)
 
 
+def _all_degrees(view: View) -> Floats:
+    """Logarithms of how many units lead to each, and follow from it."""
+    return np.stack(
+        [np.log1p(np.bincount(ends, minlength=view.n)) / DEGREES for ends in (view.head, view.tail)], axis=1
+    )
+
+
+def _work(view: View) -> Floats:
+    """Shares of all the work: a unit's where it is fastest, what arrives and leaves; log10, over six decades."""
+    work = fastest(view)
+    arrives, leaves = sums(view.flow, view.head, view.n), sums(view.flow, view.tail, view.n)
+    shares = np.stack((work, arrives, leaves), axis=1) / (float(work.sum()) or 1.0)
+    return np.log10(np.clip(shares, 1e-6, 1e6)) / 6 + 1
+
+
+def _backward(view: View) -> Floats:
+    """The share of a unit's ops that belong to the backward pass."""
+    backward = view.problem.graph.ops.backward.astype(np.float64)
+    return sums(backward, view.unit, view.n) / np.maximum(np.bincount(view.unit, minlength=view.n), 1)
+
+
 def _fractals(view: View) -> Floats:
     return fractal_dimensions(view.n, view.tail, view.head)
 
@@ -205,4 +228,8 @@ _SECTIONS: dict[str, Callable[[View], Floats]] = {
     "sent": _sent,
     "weights": _weights,
     "levels": _levels,
+    "degrees": _all_degrees,
+    "work": _work,
+    "places": places,
+    "backward": _backward,
 }

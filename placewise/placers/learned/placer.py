@@ -155,10 +155,13 @@ def said(update: Update) -> str:
 def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -> Proposal:
     """What a training has found."""
     pricing = trainer.pricing
-    notes: tuple[str, ...] = ()
+    notes = trainer.policy.notes
     if trainer.diverged:
         kept = f"the parameters are those after update {trainer.learner.updates}"
-        notes = (f"{name} diverged: a figure of the next update was not finite; it stopped, and {kept}",)
+        notes = (
+            *notes,
+            f"{name} diverged: a figure of the next update was not finite; it stopped, and {kept}",
+        )
     if trainer.trouble:
         notes = (*notes, f"{name} stopped early: {trainer.trouble}")
     if pricing.best is None:

@@ -39,13 +39,15 @@ class Policy(nn.Module):
     """A network over one view. Its parameters fit every view with the same `layout` of features and `n_devices`.
 
     `any_devices` says that they mean the same whatever the devices are called, and however many there are. `version`
-    tells networks apart whose parameters are alike in name and shape, and mean something else.
+    tells networks apart whose parameters are alike in name and shape, and mean something else. `notes` are what a user
+    should know of how it went.
     """
 
     view: View
     features: Features
     any_devices: ClassVar[bool] = False
     version: ClassVar[int] = 1
+    notes: tuple[str, ...] = ()
 
     @abstractmethod
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:

@@ -79,7 +79,7 @@ def walk_of(view: View, features: Features) -> Walk:
         source=torch.from_numpy(np.concatenate((tail, head + n))), target=torch.from_numpy(target),
         sent=_single(np.log1p(np.tile(view.flow, 2) / scale)),
         mean=_single(1.0 / np.maximum(arriving, 1)), hears=_single(arriving > 0),
-        group=_single(_groups(n, tail, head)), flow=_single(flow), pace=_single(_pace(view.problem)),
+        group=_single(_groups(n, tail, head)), flow=_single(flow), pace=_single(pace(view.problem)),
     )  # fmt: skip
 
 
@@ -99,7 +99,7 @@ def _groups(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[np.integer]
     return np.stack((before, before.T, ~(before | before.T | np.eye(n, dtype=np.bool_))), axis=1)
 
 
-def _pace(problem: Problem) -> Floats:
+def pace(problem: Problem) -> Floats:
     """[D, D]: time to send everything from one device to another, over the mean of all pairs."""
     cluster, host = problem.cluster, problem.n_devices
     whole, pace = problem.costs.transfer_seconds.sum(axis=0), np.zeros((host, host))

@@ -1,0 +1,64 @@
+"""gdp: every op of a graph is placed at once, by a policy whose weights fit any graph and any devices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from placewise.errors import PlacerError
+from placewise.placers.base import PlacerInfo
+from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.placer import LearnedPlacer
+
+
+@dataclass(frozen=True)
+class GdpOptions(LearningOptions):
+    """Training as in Zhou et al. 2019 (GDP), with what differs told in docs/learning.md.
+
+    Blocks (colocation groups) are units; with `units` "coarse", graphs of more than `most_units` are grouped first.
+    `layers` of neighbourhood aggregation, then `attentions` layers of `heads` over segments of `segment` units, and
+    `rounds` in which devices are scored with what the round before would make of loads and neighbours; `hidden` numbers
+    per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned: speed, an even cut
+    of the graph, neighbours, loads (0: nothing). `pretrained`: the weights that come with the package are the first
+    ones. Switches of parts: `attention`, `superposition`, `device_features`.
+    """
+
+    algorithm: Literal["reinforce", "ppo"] = "ppo"
+    epochs: int = 4
+    rate: float = 1e-3
+    units: Literal["coarse", "all"] = "coarse"
+    most_units: int = 512
+    layers: int = 3
+    attentions: int = 2
+    heads: int = 4
+    segment: int = 256
+    rounds: int = 4
+    hidden: int = 64
+    inner: int = 32
+    prior: float = 1.0
+    attention: bool = True
+    superposition: bool = True
+    device_features: bool = True
+    pretrained: bool = True
+
+    def __post_init__(self) -> None:
+        LearningOptions.__post_init__(self)
+        least = {"most_units": 1, "layers": 0, "attentions": 0, "heads": 1, "segment": 1, "rounds": 1, "inner": 1}
+        for name, bound in {**least, "hidden": 1}.items():
+            if getattr(self, name) < bound:
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give {bound} or more")
+        if self.hidden % self.heads:
+            raise PlacerError(f"hidden is {self.hidden}", remedy=f"give a multiple of the {self.heads} heads")
+
+
+class GdpPlacer(LearnedPlacer):
+    """Asked without updates, it places a graph that it was never trained on."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="gdp",
+        summary="a policy that places all ops at once, and whose weights fit any graph and any devices",
+        source="Zhou et al. 2019, arXiv 1910.01578 (GDP); Zhou et al., NeurIPS 2020 (GO)",
+        extra="learn",
+    )
+    Options: ClassVar[type[LearningOptions]] = GdpOptions
+    network: ClassVar[str] = "placewise.placers.learned.networks.gdp:gdp"

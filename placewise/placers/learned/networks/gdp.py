@@ -1,0 +1,218 @@
+"""The network of GDP: neighbourhoods, attention over segments, and devices scored in a few rounds of refinement.
+
+Units are embedded once: GraphSAGE with max-pooling, then attention in segments with the segment before as memory
+(Zhou et al. 2019, section 3). A device is scored for a unit by the embedding of that, what is known of the device and
+of the two together, and by what the placement of the round before would mean: how near its neighbours are, how busy
+the device is, all in all and at the same time, and how full. Weights are the same for all devices and all rounds; the
+placement of a round is the probabilities themselves, so that all units are still placed at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import ClassVar, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from placewise.coarsen.hierarchy import hierarchy
+from placewise.coarsen.scopes import scope_labels
+from placewise.model.columns import Bools, Floats, Ints
+from placewise.model.problem import Problem
+from placewise.placers.common.repair import repair
+from placewise.placers.common.rules import broken
+from placewise.placers.learned.features import Features, features_of
+from placewise.placers.learned.gdp import GdpOptions
+from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
+from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
+from placewise.placers.learned.orders import BUCKETS
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, explored, masked
+from placewise.placers.learned.pricing import always_fits
+from placewise.placers.learned.view import View, view_of
+
+T = TypeVar("T")
+
+SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "backward")
+BELIEF = 11
+"""Of a unit on a device, from the round before: its share, before it and after it, what of traffic that is, load of the
+device with and without it, memory, load at the same time with and without it."""
+LEAN_PAIR = {"above": (1, -4.0), "depth": (5, -2.0)}
+LEAN_BELIEF = {"arrives": (3, 3.0), "leaves": (4, 3.0), "load": (6, -1.0), "full": (8, -20.0)}
+"""Scores before anything is learned, in natural logarithms: the columns that count, and how much."""
+ROOMY, MOST_BELIEF = 0.95, 4.0
+SHORT = ("alloc", "memory")
+"""Words of what torch says where memory is short."""
+LEAST_SEGMENT = 16
+NEVER = -100.0
+"""The log p of what has no chance at all, where it must be a number."""
+
+
+class Gdp(Policy):
+    """Its parameters fit any graph and any devices. `notes` says where memory was short."""
+
+    any_devices: ClassVar[bool] = True
+
+    def __init__(self, view: View, features: Features, options: GdpOptions) -> None:
+        super().__init__()
+        self.view, self.options, self.segment = view, options, options.segment
+        self.features = Features(features.matrix, (*features.layout, ("device", DEVICE), ("pair", PAIR)))
+        self.facts, self.fits = facts_of(view), always_fits(view.problem)
+        self.scene = self._scene(np.ones(view.n_devices, np.bool_))
+        self.register_buffer("x", torch.from_numpy(np.array(features.matrix)), persistent=False)
+        both = np.stack((view.tail, view.head)).astype(np.int64)
+        self.register_buffer("edges", torch.from_numpy(both), persistent=False)
+        self.register_buffer("turned", torch.from_numpy(both[::-1].copy()), persistent=False)
+        hidden = width = options.hidden
+        inner = options.inner
+        self.enter = nn.Linear(features.width, hidden)
+        self.whole = nn.Sequential(nn.Linear(2 * hidden + GRAPH, hidden), nn.ReLU(), nn.Linear(hidden, hidden))
+        self.layers = nn.ModuleList(Aggregation(hidden, width) for _ in range(options.layers))
+        self.attentions = nn.ModuleList(
+            Segments(hidden, options.heads, width, attention=options.attention) for _ in range(options.attentions)
+        )
+        self.leave = nn.LayerNorm(hidden)
+        self.of_unit, self.of_device = Dense(hidden, inner, width), Dense(DEVICE, inner, width)
+        self.of_pair, self.of_belief = Dense(PAIR, inner, width), nn.Linear(BELIEF, inner, bias=False)
+        self.between, self.score = Dense(inner, inner, width), nn.Linear(inner, 1)
+        self.lean_pair, self.lean_belief = nn.Linear(PAIR, 1, bias=False), nn.Linear(BELIEF, 1, bias=False)
+        self._begin(options.prior)
+
+    def _scene(self, keep: Bools) -> Scene:
+        return scene_of(self.view, self.facts, keep, known=self.options.device_features)
+
+    def embedded(self) -> tuple[Tensor, Tensor | None]:
+        """Units [n, hidden], and the graph [hidden] with what is known of all devices; None without superposition."""
+        x = functional.relu(self.enter(self.x))
+        graph = None
+        if self.options.superposition:
+            graph = functional.relu(self.whole(torch.cat((x.mean(dim=0), x.amax(dim=0), self.scene.graph))))
+        for layer in self.layers:
+            x = layer(x, self.edges, self.turned, graph)
+        for layer in self.attentions:
+            x = layer(x, self.segment, graph)
+        return self.leave(x), graph
+
+    def scores(self, scene: Scene, units: Tensor, graph: Tensor | None) -> Tensor:
+        """Logits [n, D] of the last round, −inf where a device is not allowed."""
+        common = self.of_unit(units, graph)[:, None] + self.of_device(scene.device, graph)
+        common, lean = common + self.of_pair(scene.pair, graph), self.lean_pair(scene.pair)
+        share = scene.allowed / scene.allowed.sum(dim=1, keepdim=True).clamp_min(1)
+        for _ in range(self.options.rounds):
+            seen = belief(scene, share)
+            inner = functional.relu(common + self.of_belief(seen))
+            found = self.score(functional.relu(self.between(inner, graph))) + lean + self.lean_belief(seen)
+            logits = masked(found.squeeze(-1), scene.allowed)
+            share = torch.softmax(logits, dim=1)
+        return logits
+
+    def logits(self) -> Tensor:
+        """Log p [n, D] of every unit's device, all at once; where memory is short, in segments half as long."""
+        scores = self._roomy(lambda: self.scores(self.scene, *self.embedded()))
+        return explored(scores, self.scene.allowed, self.options.explore / max(self.view.n, 1))
+
+    def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        """`count` placements, all units of each drawn at once."""
+        with torch.no_grad():
+            device = draw(self.logits().expand(count, -1, -1), dice)
+        return Rollout({"device": device}, price(self.view.placements(device.numpy())))
+
+    def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Log p and entropy [K, n] of every unit's device."""
+        device = choices["device"]
+        every = self.logits()
+        log_prob = every[torch.arange(self.view.n), device]
+        entropy = -(every.exp() * every.clamp_min(NEVER)).sum(dim=1)
+        return log_prob, entropy.expand_as(log_prob)
+
+    @torch.no_grad()
+    def probabilities(self) -> Floats:
+        """How likely the policy thinks each device for each op [n_ops, n_devices]; 0 where one is not allowed."""
+        scores = self._roomy(lambda: self.scores(self.scene, *self.embedded()))
+        found: Floats = torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
+        return found
+
+    @torch.no_grad()
+    def greedy(self, price: Price) -> Ints:
+        """The likeliest placement on all devices, then on the fastest only, one fewer each time; made to fit."""
+        n_devices = self.view.n_devices
+        order = np.lexsort((np.arange(n_devices), -self.facts.speed))
+        units, graph = self._roomy(self.embedded)
+        rows = []
+        for count in range(n_devices, 0, -1):
+            keep = np.isin(np.arange(n_devices), order[:count])
+            scene = self.scene if count == n_devices else self._scene(keep)
+            rows.append(self.scores(scene, units, graph).argmax(dim=1).numpy())
+        found = np.unique(self.view.placements(np.stack(rows)), axis=0, return_index=True)[1]
+        return np.stack([self._fitted(row) for row in self.view.placements(np.stack(rows))[np.sort(found)]])
+
+    def decisions(self, placements: Ints) -> Mapping[str, Tensor]:
+        return {"device": torch.from_numpy(self.view.devices(placements)).long()}
+
+    def _fitted(self, row: Ints) -> Ints:
+        """A placement [n_ops] moved as little as possible until memory is enough; as it is where that cannot be."""
+        problem = self.view.problem
+        if self.fits or not broken(problem, row):
+            return row
+        mended = repair(problem, row, measured=False)
+        return row if mended is None else mended
+
+    def _roomy(self, compute: Callable[[], T]) -> T:
+        """What `compute` gives; where memory is short, in segments half as long."""
+        while True:
+            try:
+                return compute()
+            except (MemoryError, RuntimeError) as error:
+                short = isinstance(error, MemoryError) or any(word in str(error).lower() for word in SHORT)
+                if not short or self.segment // 2 < LEAST_SEGMENT:
+                    raise
+            self.segment //= 2
+            self.notes = (f"memory is short: attention in segments of {self.segment} ops, not {self.options.segment}",)
+
+    def _begin(self, prior: float) -> None:
+        """Scores before anything is learned: the leanings alone."""
+        for layer in (self.score, self.lean_pair, self.lean_belief):
+            nn.init.zeros_(layer.weight)
+        nn.init.zeros_(self.score.bias)
+        with torch.no_grad():
+            for column, value in LEAN_PAIR.values():
+                self.lean_pair.weight[0, column] = prior * value
+            for column, value in LEAN_BELIEF.values():
+                self.lean_belief.weight[0, column] = prior * value
+
+
+def belief(scene: Scene, share: Tensor) -> Tensor:
+    """What probabilities [n, D] would mean for every unit on every device [n, D, BELIEF]."""
+    before = _heard(share[scene.tail] * scene.into[:, None], scene.head, scene.n)
+    after = _heard(share[scene.head] * scene.out[:, None], scene.tail, scene.n)
+    busy, full = share * scene.load, share * scene.held
+    load, memory = busy.sum(dim=0), full.sum(dim=0)
+    parallel = _heard(busy, scene.bucket, BUCKETS)
+    whole = parallel.sum(dim=1, keepdim=True).clamp_min(1e-9)
+    there, all_there = parallel[scene.bucket], whole[scene.bucket]
+    columns = (
+        share, before, after, before * scene.arrives[:, None], after * scene.leaves[:, None],
+        load.expand_as(share), load - busy, memory.expand_as(share),
+        functional.relu(memory - full + scene.held - ROOMY), there / all_there, (there - busy) / all_there,
+    )  # fmt: skip
+    return torch.stack(columns, dim=2).clamp(-MOST_BELIEF, MOST_BELIEF)
+
+
+def _heard(values: Tensor, row: Tensor, n: int) -> Tensor:
+    return torch.zeros(n, values.shape[1]).index_add(0, row, values)
+
+
+def gdp(problem: Problem, options: GdpOptions, seed: int) -> Gdp:
+    """An untrained policy; its weights are drawn from `seed`."""
+    view = view_of(problem, _units(problem, options))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Gdp(view, features_of(view, SECTIONS, hashed=True), options)
+
+
+def _units(problem: Problem, options: GdpOptions) -> Ints:
+    """Labels [n_ops]: blocks, or where those are too many and it is wanted, groups of them."""
+    if options.units == "all" or problem.n_blocks <= options.most_units:
+        return problem.block
+    return [problem.block, *hierarchy(problem, wanted=options.most_units, start=scope_labels(problem))][-1]

@@ -1,0 +1,129 @@
+"""Three ways to line up the units of a graph, each as a place from 0 to 1 that shares the work evenly.
+
+`order` is the units' own, nearly topological. `depth` is the order in which weights are first read: unrolled steps of a
+layer, its forward and its backward ops stand side by side. `lane` tells apart what runs at the same time: among units
+as far from the start, those of one branch come before those of the next, all along the branch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.coarsen.merging import sums
+from placewise.model.columns import Floats, Longs, offsets_of
+from placewise.placers.learned.view import View
+from placewise.simulate.arrays import arrays_of
+from placewise.simulate.kernels import kernel
+from placewise.simulate.ranks import downward_ranks, upward_ranks
+
+BUCKETS = 64
+"""Units are called parallel where the longest paths to them, as shares of the longest of all, are in one bucket."""
+SPREAD = 64
+"""So many edges away from any weight a unit still takes the depth of its neighbours."""
+
+
+def places(view: View) -> Floats:
+    """Where each unit stands [n_units, 3] by `order`, `depth` and `lane`: the share of the work before its middle."""
+    work = fastest(view)
+    number = np.arange(view.n, dtype=np.float64)
+    deep = depths(view)
+    columns = [_share_before(work, number), _share_before(work, deep), _lanes(view, work)]
+    return np.stack(columns, axis=1)
+
+
+def fastest(view: View) -> Floats:
+    """Seconds [n_units] of each unit where it is fastest; 0 where it may run nowhere."""
+    least: Floats = np.where(view.allowed, view.seconds, np.inf).min(axis=1, initial=np.inf)
+    return np.where(np.isfinite(least), least, 0.0)
+
+
+def buckets(view: View) -> Longs:
+    """The bucket [n_units] of the longest path to the middle of each unit, as a share of the longest of all."""
+    a = arrays_of(view.problem)
+    before, after = downward_ranks(view.problem, a), upward_ranks(view.problem, a)
+    longest = float((before + after).max(initial=0.0)) or 1.0
+    count = np.maximum(np.bincount(view.unit, minlength=view.n), 1)
+    share = sums(before, view.unit, view.n) / count / longest
+    return np.minimum((share * BUCKETS).astype(np.int64), BUCKETS - 1)
+
+
+def depths(view: View) -> Floats:
+    """The mean rank [n_units], by first reader, of the weights that each unit reads; elsewhere that of neighbours.
+
+    Where there are no weights, the unit's number.
+    """
+    graph = view.problem.graph
+    storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
+    unit = view.unit[graph.weight_edges.consumer]
+    if not len(storage):
+        return np.arange(view.n, dtype=np.float64)
+    _, first, dense = np.unique(storage, return_index=True, return_inverse=True)
+    rank = np.empty(len(first))
+    rank[np.argsort(first)] = np.arange(len(first))
+    known = np.bincount(unit, minlength=view.n).astype(np.float64)
+    depth = sums(rank[dense.reshape(-1)], unit, view.n) / np.maximum(known, 1)
+    one, other = np.concatenate((view.tail, view.head)), np.concatenate((view.head, view.tail))
+    has = known > 0
+    for _ in range(SPREAD):
+        told = has[one] & ~has[other]
+        if not told.any():
+            break
+        heard = np.bincount(other[told], minlength=view.n)
+        fresh = heard > 0
+        depth[fresh] = sums(depth[one[told]], other[told], view.n)[fresh] / heard[fresh]
+        has |= fresh
+    return np.where(has, depth, np.arange(view.n) / max(view.n, 1) * len(first))
+
+
+def _share_before(work: Floats, key: Floats) -> Floats:
+    """The share of all work before the middle of each [n], in the order of `key`."""
+    order = np.argsort(key, kind="stable")
+    place = np.empty(len(work))
+    place[order] = np.cumsum(work[order]) - work[order] / 2
+    return place / (float(work.sum()) or 1.0)
+
+
+def _lanes(view: View, work: Floats) -> Floats:
+    """The share of a bucket's work before the middle of each unit, in the order of a walk along whole branches."""
+    tail, head = view.tail.astype(np.int64), view.head.astype(np.int64)
+    walk = np.empty(view.n, np.int64)
+    _walk(offsets_of(tail, view.n), head, np.bincount(head, minlength=view.n), walk)
+    bucket = buckets(view)
+    order = np.lexsort((walk, bucket))
+    sorted_work = work[order]
+    whole = sums(work, bucket, BUCKETS)
+    begun = np.concatenate((np.zeros(1), np.cumsum(whole)))[bucket[order]]
+    place = np.empty(view.n)
+    place[order] = (np.cumsum(sorted_work) - sorted_work / 2 - begun) / np.where(whole > 0, whole, 1.0)[bucket[order]]
+    return np.clip(place, 0.0, 1.0)
+
+
+@kernel
+def _walk(offsets, heads, waits, place):
+    """Depth first, a unit after all that lead to it where there is no cycle: its number in that order."""
+    n = len(place)
+    stack = np.empty(n, np.int64)
+    waits = waits.copy()
+    done = np.zeros(n, np.bool_)
+    count = 0
+    for root in range(n):
+        if done[root] or waits[root] > 0:
+            continue
+        stack[0], top = root, 1
+        done[root] = True
+        while top:
+            top -= 1
+            node = stack[top]
+            place[node] = count
+            count += 1
+            for row in range(offsets[node + 1] - 1, offsets[node] - 1, -1):
+                other = heads[row]
+                waits[other] -= 1
+                if waits[other] == 0 and not done[other]:
+                    done[other] = True
+                    stack[top] = other
+                    top += 1
+    for node in range(n):
+        if not done[node]:
+            place[node] = count
+            count += 1
