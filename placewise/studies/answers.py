@@ -3,60 +3,47 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
-from os import PathLike
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from placewise.errors import OutputError
 from placewise.files.atomic import atomic_write
-from placewise.files.policy_file import header_of
+from placewise.model.problem import Problem
 from placewise.placers.learned.checkpoint import problem_digest
 from placewise.placers.learned.corpus.messages import Known
-from placewise.studies.corpus import Corpus
 
 FOLDER = "answers"
 
 
+@dataclass(frozen=True, slots=True)
 class Answered:
-    """Searched problems of a teacher, one small file each, in the folder `answers` beside the checkpoint.
+    """Searched problems of a `teacher`, one small file each, in a `folder`; where that does not exist, none are kept.
 
     Files of other corpora may lie there too: a problem is known by all that its price depends on. Copy the folder to
     another training to spare the search.
     """
 
-    def __init__(self, checkpoint: str | PathLike[str] | None, teacher: str) -> None:
-        self._folder = None if checkpoint is None else header_of(checkpoint).parent / FOLDER
-        self._teacher = teacher
-        self._kept: set[int] = set()
+    folder: str
+    teacher: str
 
-    def of(self, corpus: Corpus, numbers: Iterable[int]) -> dict[int, Known]:
-        """What is known of some problems."""
-        if self._folder is None or not self._folder.is_dir():
-            return {}
-        found = {}
-        for number in numbers:
-            path = self._path(corpus, number)
-            try:
-                with np.load(path, allow_pickle=False) as file:
-                    found[number] = Known(file["best"], float(file["value"]), float(file["scale"]))
-            except (OSError, KeyError, ValueError):
-                continue
-        self._kept |= found.keys()
-        return found
+    def find(self, problem: Problem) -> Known | None:
+        """What is known of a problem; None if it was not searched."""
+        try:
+            with np.load(self._path(problem), allow_pickle=False) as file:
+                found = Known(file["best"].astype(np.int32), float(file["value"]), float(file["scale"]))
+        except (OSError, KeyError, ValueError):
+            return None
+        return found if len(found.best) == problem.n_ops else None
 
-    def keep(self, corpus: Corpus, known: Mapping[int, Known]) -> None:
-        """Keep what is known, before anything was learned."""
-        if self._folder is None:
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        for number in known.keys() - self._kept:
-            one = known[number]
-            with atomic_write(self._path(corpus, number), "wb") as file:
-                np.savez_compressed(file, best=one.best, value=one.value, scale=one.scale)
-            self._kept.add(number)
+    def keep(self, problem: Problem, known: Known) -> None:
+        """Keep what is known of a problem before anything is learned, where there is room."""
+        if Path(self.folder).is_dir():
+            with suppress(OutputError), atomic_write(self._path(problem), "wb") as file:
+                np.savez_compressed(file, best=known.best, value=known.value, scale=known.scale)
 
-    def _path(self, corpus: Corpus, number: int) -> Path:
-        assert self._folder is not None
-        digest = problem_digest(corpus.problem(number)) + self._teacher
-        return self._folder / f"{hashlib.sha256(digest.encode()).hexdigest()[:24]}.npz"
+    def _path(self, problem: Problem) -> Path:
+        digest = hashlib.sha256((problem_digest(problem) + self.teacher).encode()).hexdigest()
+        return Path(self.folder) / f"{digest[:24]}.npz"

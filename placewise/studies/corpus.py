@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from os import PathLike, fspath
 from pathlib import Path
@@ -47,6 +47,7 @@ class Corpus:
 
     recipe: CorpusFile
     folder: str = ""
+    _titles: dict[int, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for row, model in enumerate(self.recipe.models):
@@ -75,6 +76,10 @@ class Corpus:
         """Problem `number`, from 0; those after the last one to train on are for validation."""
         return self.drawn(number).problem
 
+    def title(self, number: int) -> str:
+        """Problem `number` in words."""
+        return self._titles.get(number) or self.drawn(number).title
+
     def drawn(self, number: int) -> Drawn:
         """Problem `number` and its title. Raises InputError where the file hardly ever gives one."""
         why = "every draw is left out"
@@ -90,6 +95,7 @@ class Corpus:
                 why = str(error)
                 continue
             if found is not None:
+                self._titles[number] = found.title
                 return found
             why = f"devices are left out, graphs have more than {self.recipe.most_ops} ops, or nothing fits"
         raise InputError(f"no problem came of {TRIES} draws ({why})", where=f"problem {number}",
@@ -194,4 +200,6 @@ def _tight(rng: np.random.Generator, problem: Problem, room: FactorSpan) -> Prob
 
 
 def _feasible(problem: Problem) -> bool:
-    return not why_infeasible(problem) and repair(problem, np.zeros(problem.n_ops, np.int32)) is not None
+    return (
+        not why_infeasible(problem) and repair(problem, np.zeros(problem.n_ops, np.int32), measured=False) is not None
+    )

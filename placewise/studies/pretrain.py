@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from importlib.metadata import version
@@ -35,7 +36,7 @@ try:
     from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
     from placewise.placers.learned.corpus.school import Class, Private, School
     from placewise.placers.learned.policy import Policy
-    from placewise.studies.answers import Answered
+    from placewise.studies.answers import FOLDER, Answered
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise
@@ -85,8 +86,9 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     training = corpus.recipe.training
     if training.teacher:
         registry.placer_class(training.teacher)
-    answered = Answered(setting.checkpoint, training.teacher)
-    brief = Brief(corpus.problem, partial(_policy, type(placer), placer.options), placer.options, training.teacher)
+    make_policy = partial(_policy, type(placer), placer.options)
+    shelf = _shelf(setting, training.teacher)
+    brief = Brief(corpus.problem, make_policy, placer.options, training.teacher, shelf)
     names = {one.name for one in fields(Course)} & set(type(training).model_fields)
     course = Course(
         problems=corpus.recipe.problems, batch=training.problems,
@@ -96,7 +98,7 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
     made = Pretrainer(learner, school_of(brief, setting.crew), course, setting.budget.seed)
-    keeper = Keeper(setting, corpus, placer, made, answered)
+    keeper = Keeper(setting, corpus, placer, made)
     try:
         if before is not None:
             keeper.go_on(before)
@@ -108,6 +110,16 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         keeper.close()
         made.school.close()
     return keeper.figures(reason)
+
+
+def _shelf(setting: PretrainSetting, teacher: str) -> Answered | None:
+    """Where what was searched is kept: beside the checkpoint."""
+    if setting.checkpoint is None:
+        return None
+    folder = header_of(setting.checkpoint).parent / FOLDER
+    with suppress(OSError):
+        folder.mkdir(parents=True, exist_ok=True)
+    return Answered(str(folder.resolve()), teacher)
 
 
 def school_of(brief: Brief, crew: Crew | None) -> School:
@@ -187,21 +199,18 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
 class Keeper:
     """Keeps a training: checkpoints, the log, and what is said of it."""
 
-    def __init__(self, setting: PretrainSetting, corpus: Corpus, placer: LearnedPlacer, made: Pretrainer,
-                 answered: Answered) -> None:  # fmt: skip
+    def __init__(self, setting: PretrainSetting, corpus: Corpus, placer: LearnedPlacer, made: Pretrainer) -> None:
         self._setting, self._corpus, self._placer, self._made = setting, corpus, placer, made
-        self._answered = answered
         self._log: TrainingLog | None = None
         self._spent, self._resumed = 0.0, 0
         self._began = self._when = time.monotonic()
 
     def begin(self) -> None:
-        """From the beginning, with the weights that are given, and what was searched before."""
+        """From the beginning, with the weights that are given."""
         made, weights = self._made, self._setting.weights
         if weights is not None:
             read(weights).fill(made.learner.policy, self._placer.info.name)
         self._open_log(0)
-        made.known |= self._answered.of(self._corpus, range(made.course.problems + made.course.validated))
 
     def go_on(self, before: Checkpoint) -> None:
         """From where a checkpoint was written. Raises PlacerError, ModelFileError."""
@@ -234,8 +243,6 @@ class Keeper:
             late = time.monotonic() - self._when > NOW_AND_THEN
             if step.number and (late or step.number % self._setting.every == 0):
                 self.keep()
-            elif not step.number:
-                self._answered.keep(self._corpus, self._made.known)
             on_progress(Progress(self._placer.info.name, step.seconds, said(step, self._made.course)))
 
         return tell
@@ -280,7 +287,7 @@ class Keeper:
         """What the training came to."""
         made = self._made
         problems = tuple(
-            Learned(number, self._corpus.drawn(number).title if number < TITLES else "", one.value, one.scale)
+            Learned(number, self._corpus.title(number) if number < TITLES else "", one.value, one.scale)
             for number, one in sorted(made.known.items())
         )
         return Pretrained(

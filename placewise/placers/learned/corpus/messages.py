@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 
@@ -18,20 +18,6 @@ from placewise.placers.learned.policy import Policy
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-@dataclass(frozen=True, slots=True)
-class Brief:
-    """What a pupil is made from; it can be pickled.
-
-    `problem` gives the problem of a number, always the same; `make_policy` an untrained policy for a problem. `teacher`
-    is the placer that is asked, once for every problem, what to imitate; "" for none.
-    """
-
-    problem: Callable[[int], Problem]
-    make_policy: Callable[[Problem], Policy]
-    options: LearningOptions
-    teacher: str = ""
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Known:
     """What is known of one problem: the best placement [n_ops] so far and its seconds, both of a search to begin with.
@@ -43,6 +29,31 @@ class Known:
     value: float
     scale: float
     baseline: float | None = None
+
+
+class Shelf(Protocol):
+    """Where what is known of problems is kept between trainings. It can be pickled."""
+
+    def find(self, problem: Problem) -> Known | None:
+        """What is known of a problem; None if it was not searched."""
+
+    def keep(self, problem: Problem, known: Known) -> None:
+        """Keep it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Brief:
+    """What a pupil is made from; it can be pickled.
+
+    `problem` gives the problem of a number, always the same; `make_policy` an untrained policy for a problem. `teacher`
+    is the placer that is asked, once for every problem, what to imitate; "" for none. `shelf` is where that is kept.
+    """
+
+    problem: Callable[[int], Problem]
+    make_policy: Callable[[Problem], Policy]
+    options: LearningOptions
+    teacher: str = ""
+    shelf: Shelf | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

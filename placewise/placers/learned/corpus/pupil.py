@@ -103,7 +103,17 @@ class Pupil:
                 self._shared[name].copy_(value)
 
     def _first(self, seen: Seen) -> Known:
-        """What is known before anything is learned: by the teacher, the single devices, and whatever fits."""
+        """What is known before anything is learned."""
+        problem, shelf = seen.policy.view.problem, self._brief.shelf
+        found = None if shelf is None else shelf.find(problem)
+        if found is None:
+            found = self._searched(seen)
+            if shelf is not None:
+                shelf.keep(problem, found)
+        return found
+
+    def _searched(self, seen: Seen) -> Known:
+        """The best of the teacher's placement, the single devices, and whatever fits."""
         problem, rows = seen.policy.view.problem, list[Ints]()
         single = alone(problem)
         seconds = seen.pricing(single) if len(single) else np.zeros(0)
