@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from placewise.files.cluster_file import cluster_to_dict
+from placewise.files.corpus_file import load_corpus
 from placewise.files.costs_file import save_costs
 from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import plan_of, save_plan
@@ -27,6 +28,7 @@ from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Bound, DeviceUse, Improvement, Judgement, Outcome, Reason, Result, Status, Violation
 
 DOCS = Path(__file__).parents[1] / "docs"
+CORPUS = Path(__file__).parents[1] / "benchmarks" / "generalize" / "corpora" / "default.toml"
 
 
 def answer() -> Result:
@@ -62,6 +64,7 @@ def documents(folder: Path) -> dict[str, object]:
     options = {"rate": 1e-3, "samples": 16, "normalized": True, "reward": "root"}
     policy = PolicyFile(policy="p", devices=("gpu",), options=options, features=(section,), history=(step,))
     save_policy(policy, {"x": np.zeros(1)}, folder / "policy.json")
+    found["corpus"] = load_corpus(CORPUS).model_dump(mode="json")
     found["policy"] = json.loads((folder / "policy.json").read_text("utf-8"))
     for name, save in (
         ("graph", lambda: save_graph(problem.graph, path)),

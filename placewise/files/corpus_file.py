@@ -86,6 +86,7 @@ class CorpusFile(_Strict):
 
     format: Literal["placewise-corpus"] = "placewise-corpus"
     version: Literal[1] = 1
+    base: str = Field("", description="the corpus file beside it whose keys it has where it says nothing else")
     seed: Size = 0
     problems: Annotated[int, Field(strict=True, ge=1, le=MOST_PROBLEMS)] = Field(200, description="to train on")
     in_turn: bool = Field(False, description="models one after the other, not drawn")
@@ -105,9 +106,9 @@ def load_corpus(path: str | PathLike[str]) -> CorpusFile:
     Raises InputError naming the file, and the line or the key.
     """
     table = _table(path)
-    base = table.pop("base", None)
+    base = table.pop("base", "")
     with naming(path):
-        if base is None:
+        if base == "":
             return corpus_of(table)
         if not isinstance(base, str):
             raise InputError("'base' must be a text", remedy="give the name of the corpus file that this one changes")

@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from placewise.files.cluster_file import ClusterRecord
+from placewise.files.corpus_file import CorpusFile
 from placewise.files.costs_file import CostsHeader
 from placewise.files.graph_file import GraphHeader
 from placewise.files.plan_file import PlanFile
@@ -17,6 +18,7 @@ from placewise.files.records import Record
 
 RECORDS: dict[str, type[Record]] = {
     "cluster": ClusterRecord,
+    "corpus": CorpusFile,
     "costs": CostsHeader,
     "graph": GraphHeader,
     "plan": PlanFile,
