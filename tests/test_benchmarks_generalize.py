@@ -12,10 +12,14 @@ pytest.importorskip("torch")
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "generalize"
 sys.path.insert(0, str(FOLDER))
-import gdp  # noqa: E402  # a folder of programs is no package
+import ablation  # noqa: E402
+import checkpoints  # noqa: E402  # a folder of programs is no package
+import gdp  # noqa: E402
 import harness  # noqa: E402
 import problems  # noqa: E402
 import rows  # noqa: E402
+
+from placewise.studies.corpus import open_corpus  # noqa: E402
 
 
 def run(results: Path, *told: str) -> int:
@@ -70,10 +74,35 @@ def test_a_table_of_some_rows(tmp_path, capsys):
     assert saved["rows"]["transformer-xl-2 2xP100/temper/0"]["evaluations"] == 60
     assert saved["rows"]["transformer-xl-2 2xP100/one GPU/0"]["value"] > expert >= 0.1159
     table = (tmp_path / "generalize_gdp.md").read_text()
-    assert f"| {expert * 1e3:.1f} |" in table and "| gnmt-8 8xP100 | 21.7% |" not in first
+    assert "transformer-xl-2 2xP100/temper/0: " in first and f"| {expert * 1e3:.1f} |" in table
     assert f"{len(gdp.table(harness.arguments('', evaluations=60).parse_args([])).rows) - 3} of " in table
     run(tmp_path, "--only", "transformer-xl-2 2xP100/temper/0")
     assert "transformer-xl-2 2xP100/temper/0: " not in capsys.readouterr().out
+
+
+def test_every_policy_that_a_table_reads_can_be_made():
+    """Its name has a recipe, whose corpus leaves out what the name says; no cluster that is drawn has a P100."""
+    options = harness.arguments("", evaluations=2000).parse_args([])
+    asked = [row.method.options for made in (gdp, ablation) for row in made.table(options).rows]
+    read = {Path(told["checkpoint"]).name for told in asked if "checkpoint" in told}
+    assert read == set(checkpoints.RECIPES)
+    for name, (corpus, _) in checkpoints.RECIPES.items():
+        recipe = open_corpus(FOLDER / "corpora" / f"{corpus}.toml").recipe
+        assert name.removeprefix("without-") in recipe.leave_out or not name.startswith("without-")
+        assert "P100" not in " ".join(recipe.clusters.devices)
+        assert f"benchmarks/generalize/corpora/{corpus}.toml" in checkpoints.command(name)
+
+
+def test_the_batch_is_trained_on_the_problems_of_the_table():
+    """Problem k of the corpus is workload k, to the last figure of its costs; as many placements as everybody has."""
+    corpus = open_corpus(FOLDER / "corpora" / "batch.toml")
+    training = corpus.recipe.training
+    assert training.updates * training.problems * 16 == 2000 * len(problems.WORKLOADS)
+    assert corpus.recipe.problems == len(problems.WORKLOADS)
+    for number in (0, 8, 10, 13):
+        here, there = problems.problem(problems.WORKLOADS[number]), corpus.problem(number)
+        assert here.graph.digest() == there.graph.digest()
+        assert (here.costs.op_seconds == there.costs.op_seconds).all() and str(here.objective) == str(there.objective)
 
 
 def test_gains_are_shares_of_the_other_s_time():

@@ -37,13 +37,16 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "no attention": {"attention": False},
     "no superposition": {"superposition": False},
     "no device features": {"device_features": False},
+    "no prior": {"prior": 0.0},
 }
+"""The prior is what scores are before anything is learned; it is ours, and no part of the paper's policy."""
 NOTHING: dict[str, Any] = {"pretrained": False}
 VARIANTS: dict[str, dict[str, Any]] = {
     **{f"from nothing, {name}": NOTHING | options for name, options in LEFT_OUT.items()},
     "50 updates, pre-trained": {"updates": FINE_UPDATES},
     "50 updates, from nothing": NOTHING | {"updates": FINE_UPDATES},
     "zero-shot": {"updates": 0},
+    "untrained": NOTHING | {"updates": 0},
     **{
         f"short, {name}": {"updates": 0, "checkpoint": checkpoint(f"short-{name.replace(' ', '-')}")} | options
         for name, options in LEFT_OUT.items()

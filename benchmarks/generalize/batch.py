@@ -18,7 +18,7 @@ from placewise.simulate import simulate
 class Batch(Method):
     """`number` is the problem's in the corpus. The row has the best placement that the training kept for it.
 
-    `choice`: what the policy itself chooses in the end. Evaluations and seconds are a problem's share of the training's.
+    `choice`: what the policy itself chooses in the end. Evaluations and seconds are a problem's share of training.
     """
 
     number: int = 0

@@ -25,6 +25,7 @@ RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "short-no-attention": ("short", ("attention=false",)),
     "short-no-superposition": ("short", ("superposition=false",)),
     "short-no-device-features": ("short", ("device_features=false",)),
+    "short-no-prior": ("short", ("prior=0",)),
 }
 """By name: the corpus, and the options of the policy that are not its defaults."""
 

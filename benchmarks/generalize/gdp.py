@@ -7,7 +7,8 @@ fine-tuning 2 % above that, zero-shot 10 % above the best known, also for a fami
 
 `gdp-one` is trained from nothing; `fine-tuned` and `zero-shot` begin with the policy of the package, `unseen family`
 with one whose corpus leaves out the family. `gdp-batch` is trained on these problems together, each by so many
-placements, and `fine, no gates` fine-tuned with superposition switched off. checkpoints.py makes what they begin with.
+placements, and `fine, no gates` fine-tuned with superposition switched off. `untrained` has learned nothing at all: its
+prior is ours, and what the others are above it is what learning adds. checkpoints.py makes what they begin with.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ ALONE = {"cuda:0": "one GPU", "cpu": "CPU only"}
 HANDMADE = ("metis", "expert")
 HEADLINE = ("hdp", "gdp-one", "fine-tuned")
 """What chance has a part in, for three seeds."""
-LEARNING = (*HEADLINE, "zero-shot", "unseen family", "gdp-batch", "fine, no gates")
+LEARNING = (*HEADLINE, "zero-shot", "unseen family", "gdp-batch", "fine, no gates", "untrained")
 AUTO_SECONDS, FINE_UPDATES = 60.0, 50
 ONE, FINE, ZERO = 0.05, 0.02, 0.10
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -56,6 +57,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "fine-tuned": ("gdp", {"updates": FINE_UPDATES}),
     "zero-shot": ("gdp", {"updates": 0}),
     "unseen family": ("gdp", {"updates": 0}),
+    "untrained": ("gdp", {"pretrained": False, "updates": 0}),
     "gdp-batch": ("gdp", {"updates": 0, "checkpoint": checkpoint("batch")}),
     "fine, no gates": ("gdp", {"updates": FINE_UPDATES, "superposition": False}),
 }
@@ -91,7 +93,7 @@ def table(options: argparse.Namespace) -> Table:
         Method("auto", "placer", "auto", seconds=AUTO_SECONDS),
     ]
     rows = [Row("gdp", name, one) for name in WORKLOADS for one in baselines]
-    for name in ("zero-shot", "fine-tuned", "gdp-one", "hdp", "unseen family", "gdp-batch"):
+    for name in ("zero-shot", "untrained", "fine-tuned", "gdp-one", "hdp", "unseen family", "gdp-batch"):
         rows += learned(name, count)
     rows += [Row("gdp", name, one) for one in searches for name in WORKLOADS]
     rows += learned("fine, no gates", count)
@@ -122,7 +124,7 @@ def text(found: Found, command: str) -> str:
 
 def _gaps(found: Found) -> list[str]:
     """How far the policy is above the best known, and who has that."""
-    columns = ("gdp-one", "fine-tuned", "zero-shot", "unseen family", "gdp-batch", "auto")
+    columns = ("gdp-one", "fine-tuned", "zero-shot", "untrained", "unseen family", "gdp-batch", "auto")
     lines = [
         "Above the best known placement; *best of*: the rows that have it, to a thousandth.",
         "",
