@@ -75,7 +75,9 @@ class LearningRecord(_Strict):
     problems: Count = Field(8, description="in one update")
     teacher: str = Field("temper", description="the placer that is imitated; empty: none")
     imitated: Share = Field(0.5, description="share of the training that only imitates")
-    held: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of imitation in the rest of it")
+    held: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of imitating the teacher in the rest of it")
+    climbed: Size = Field(0, description="moves tried from the policy's own placement, to imitate what they lead to")
+    rewarded: bool = Field(True, description="whether rewards of what it draws count as well, after the imitation")
     validated: Size = Field(8, description="problems more, which nobody trains on")
     every: Count = Field(100, description="how often the policy is tried on them")
     patience: Size = Field(0, description="stop where so many trials brought nothing better; 0: never")
@@ -93,11 +95,11 @@ class CorpusFile(_Strict):
     most_ops: Count = Field(5000, description="a larger graph is not taken")
     leave_out: tuple[str, ...] = Field((), description="what never occurs: beginnings of names of models, or devices")
     models: tuple[ModelRecord, ...] = Field(min_length=1)
-    clusters: RandomClusters = RandomClusters()
+    clusters: RandomClusters = Field(default_factory=lambda: RandomClusters.model_validate({}))
     executions: tuple[Literal["operator", "subgraph", "sequential"], ...] = Field(("operator",), min_length=1)
     policy: str = "gdp"
     options: dict[str, bool | int | float | str] = Field({}, description="of the policy and of training")
-    training: LearningRecord = LearningRecord()
+    training: LearningRecord = Field(default_factory=lambda: LearningRecord.model_validate({}))
 
 
 def load_corpus(path: str | PathLike[str]) -> CorpusFile:

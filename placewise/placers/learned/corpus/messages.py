@@ -60,20 +60,23 @@ class Brief:
 class Task:
     """What a pupil shall do with one problem, with these `parameters` (None: those that it has).
 
-    `search`: say what is known of it. `learn`: say how the parameters should change, by rolling out with the chance of
-    `seed` if `explore`, and by imitating the best that is known with a weight of `imitate`; `drawn` are episodes of an
-    earlier epoch of this update. `try`: say what its favourite placement is worth.
+    `search`: say what is known of it, and ask the teacher if it is to be `taught`. `learn`: say how the parameters
+    should change, by rolling out with the chance of `seed` if `explore`; by imitating the best that is known, with
+    a weight of `imitate`; and by imitating what `climb` moves tried from its own best placement lead to. `drawn`
+    are episodes of an earlier epoch of this update. `try`: say what its favourite placement is worth.
     """
 
     number: int
     kind: Literal["search", "learn", "try"]
     known: Known | None = None
     parameters: Arrays | None = None
+    taught: bool = False
     seed: int = 0
     updates: int = 0
     progress: float = 0.0
     explore: bool = False
     imitate: float = 0.0
+    climb: int = 0
     drawn: Drawn | None = None
 
 

@@ -32,7 +32,8 @@ class Course:
     """How many problems there are, and how they are gone through; the shares are those of `LearningRecord`.
 
     `problems` to train on, `validated` more behind them, tried `every` so many updates; `batch` problems per update,
-    of `updates`. Only imitated for the share `imitated`; then rolled out as well, and imitated with the weight `held`.
+    of `updates`. The teacher is imitated alone for the share `imitated`, and with the weight `held` afterwards; then
+    what `climbed` tries make of its own is imitated as well, and rewards count if it is `rewarded`.
     """
 
     problems: int
@@ -40,6 +41,8 @@ class Course:
     batch: int = 8
     imitated: float = 0.5
     held: float = 0.1
+    climbed: int = 0
+    rewarded: bool = True
     validated: int = 0
     every: int = 100
     patience: int = 0
@@ -90,6 +93,8 @@ class Pretrainer:
         torch.set_num_threads(1)
         try:
             self._search(watch, on_step)
+            if not self.trials:
+                self._try()
             while self.learner.updates < most:
                 if watch.out:
                     return Reason.TIME_LIMIT
@@ -124,19 +129,26 @@ class Pretrainer:
         for first in range(0, len(missing), SEARCHED):
             if watch.out:
                 return
-            answers = self.school.answers([Task(n, "search") for n in missing[first : first + SEARCHED]], {})
+            some = missing[first : first + SEARCHED]
+            answers = self.school.answers([Task(n, "search", taught=self._taught(n)) for n in some], {})
             self.known |= {task.number: answer.known for task, answer in answers}
             on_step(self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan))
+
+    def _taught(self, number: int) -> bool:
+        """Whether the teacher is asked: where it is imitated, and where others are compared with it."""
+        return number >= self.course.problems or self.course.imitated > 0 or self.course.held > 0
 
     def _update(self, progress: float) -> Step:
         """One update: as many steps as there are epochs. Raises Diverged."""
         course, options, update = self.course, self.learner.options, self.learner.updates
-        explore = progress >= course.imitated
-        weight = course.held if explore else 1.0
+        begun = progress >= course.imitated
+        explore, climb = begun and course.rewarded, course.climbed if begun else 0
+        weight = course.held if begun else 1.0
         epochs = options.epochs if explore and options.algorithm == "ppo" else 1
         tasks = [
-            Task(number, "learn", self.known.get(number), seed=_chance(self.seed, update, place), updates=update,
-                 progress=progress, explore=explore, imitate=weight)
+            Task(number, "learn", self.known.get(number), taught=self._taught(number),
+                 seed=_chance(self.seed, update, place), updates=update, progress=progress,
+                 explore=explore, imitate=weight, climb=climb)
             for place, number in enumerate(self.numbers(update))
         ]  # fmt: skip
         step = self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
@@ -152,7 +164,7 @@ class Pretrainer:
                 applied += 1
                 self.known |= {task.number: answer.known for task, answer in answers}
                 self.asked += sum(answer.asked for _, answer in answers)
-                tasks = [replace(task, known=answer.known, drawn=answer.drawn) for task, answer in answers]
+                tasks = [replace(task, known=answer.known, drawn=answer.drawn, climb=0) for task, answer in answers]
         finally:
             # Epochs are steps of one update.
             self.learner.updates = update + bool(applied)

@@ -17,10 +17,11 @@ from placewise.model.columns import Floats, Ints
 from placewise.placers.base import Budget
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.repair import repair
+from placewise.placers.learned.corpus.climb import Neighbours, climb, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
 from placewise.placers.learned.crew.messages import Drawn
 from placewise.placers.learned.learning import Learner, Lesson, tensors
-from placewise.placers.learned.policy import Policy, Rollout
+from placewise.placers.learned.policy import Policy, Price, Rollout
 from placewise.placers.learned.pricing import Pricing, alone
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
@@ -37,7 +38,13 @@ class Seen:
     """One problem as a pupil keeps it."""
 
     policy: Policy
-    pricing: Pricing
+    judge: Evaluator
+    near: Neighbours
+
+    @property
+    def pricing(self) -> Pricing:
+        """A price that remembers nothing of what was priced before."""
+        return Pricing(self.policy.view.problem, self.judge)
 
     @property
     def size(self) -> int:
@@ -47,7 +54,7 @@ class Seen:
 class Watched:
     """Prices placements [K, n_ops], and remembers the best since it was made, or what was the best before."""
 
-    def __init__(self, pricing: Pricing, known: Known) -> None:
+    def __init__(self, pricing: Price, known: Known) -> None:
         self._pricing, self.best, self.value, self.asked = pricing, known.best, known.value, 0
 
     def __call__(self, placements: Ints) -> Floats:
@@ -74,7 +81,7 @@ class Pupil:
         seen = self._of(task.number)
         if task.parameters is not None:
             self._load(task.parameters)
-        known = task.known or self._first(seen)
+        known = task.known or self._first(seen, taught=task.taught)
         match task.kind:
             case "search":
                 return Answer(known)
@@ -91,7 +98,7 @@ class Pupil:
                 self._shared = dict(policy.named_parameters())
             # One set of parameters, and one set of gradients, whatever problem is at hand.
             policy.load_state_dict(self._shared, assign=True)
-            seen = Seen(policy, Pricing(problem, Evaluator(problem, threads=1)))
+            seen = Seen(policy, Evaluator(problem, threads=1), neighbours(policy.view))
         self._seen[number] = seen
         while len(self._seen) > 1 and sum(other.size for other in self._seen.values()) > KEPT:
             self._seen.popitem(last=False)
@@ -102,23 +109,23 @@ class Pupil:
             for name, value in tensors(parameters, "").items():
                 self._shared[name].copy_(value)
 
-    def _first(self, seen: Seen) -> Known:
+    def _first(self, seen: Seen, *, taught: bool) -> Known:
         """What is known before anything is learned."""
-        problem, shelf = seen.policy.view.problem, self._brief.shelf
+        problem, shelf = seen.policy.view.problem, self._brief.shelf if taught else None
         found = None if shelf is None else shelf.find(problem)
         if found is None:
-            found = self._searched(seen)
+            found = self._searched(seen, self._brief.teacher if taught else "")
             if shelf is not None:
                 shelf.keep(problem, found)
         return found
 
-    def _searched(self, seen: Seen) -> Known:
+    def _searched(self, seen: Seen, asked: str) -> Known:
         """The best of the teacher's placement, the single devices, and whatever fits."""
-        problem, rows = seen.policy.view.problem, list[Ints]()
+        problem, rows, pricing = seen.policy.view.problem, list[Ints](), seen.pricing
         single = alone(problem)
-        seconds = seen.pricing(single) if len(single) else np.zeros(0)
-        if self._brief.teacher:
-            teacher = create(self._brief.teacher)
+        seconds = pricing(single) if len(single) else np.zeros(0)
+        if asked:
+            teacher = create(asked)
             teacher = create(LAST_RESORT) if teacher.supports(problem) else teacher
             found = teacher.propose(problem, Budget()).placement
             rows += [] if found is None or found.replicas is not None else [found.device]
@@ -126,7 +133,7 @@ class Pupil:
             fitted = repair(problem, np.zeros(problem.n_ops, np.int32))
             rows += [] if fitted is None else [fitted]
         every = np.concatenate((single, np.array(rows, np.int32).reshape(-1, problem.n_ops)))
-        values = seen.pricing(every) if len(every) else np.zeros(0)
+        values = pricing(every) if len(every) else np.zeros(0)
         if not np.isfinite(values).any():
             raise PlacerError("no placement of a problem of the corpus could be found", remedy="give it more memory")
         best = int(np.nanargmin(values))
@@ -170,16 +177,35 @@ class Pupil:
             if task.drawn is None:
                 learner.follow(lesson)
                 known = replace(known, baseline=learner.baseline)
-        distance = self._imitated(policy, known, task.imitate) if task.imitate else math.nan
+        distance = math.nan
+        if task.climb:
+            known, target, priced = self._climbed(seen, known, task)
+            distance, asked = self._imitated(policy, target, 1.0), asked + priced
+        if task.imitate:
+            far = self._imitated(policy, known.best, task.imitate)
+            distance = far if math.isnan(distance) else distance
         gradients = {name: value.grad.numpy().copy() for name, value in policy.named_parameters()
                      if value.grad is not None}  # fmt: skip
         return Answer(known, gradients, lesson, distance, drawn, asked)
 
-    def _imitated(self, policy: Policy, known: Known, weight: float) -> float:
-        """Add the gradients of imitating what is known; −log p of a decision of it, mean."""
-        told = policy.decisions(known.best[None])
+    def _climbed(self, seen: Seen, known: Known, task: Task) -> tuple[Known, Ints, int]:
+        """What is known now, what the policy should have done [n_ops], and how many placements were priced for it.
+
+        From the best of what it thinks best and of a few that are drawn.
+        """
+        view, watched = seen.policy.view, Watched(seen.pricing, known)
+        own = Watched(watched, replace(known, value=math.inf))
+        own(seen.policy.greedy(own))
+        seen.policy.rollout(self._brief.options.samples, _dice(task.seed), own)
+        start = view.devices(own.best[None])[0]
+        found = climb(view, seen.near, start, watched, task.climb, np.random.default_rng(task.seed))
+        return self._improved(seen, known, watched), view.placements(found[None])[0], watched.asked
+
+    def _imitated(self, policy: Policy, best: Ints, weight: float) -> float:
+        """Add the gradients of imitating a placement [n_ops]; −log p of a decision of it, mean."""
+        told = policy.decisions(best[None])
         if told is None:
-            raise PlacerError("this policy cannot imitate", remedy="set teacher to '' and imitated and held to 0")
+            raise PlacerError("this policy cannot imitate", remedy="set imitated, held and climbed to 0")
         log_prob, _ = policy.log_prob(told)
         distance = -log_prob.mean()
         torch.autograd.backward(weight * distance)
