@@ -31,7 +31,7 @@ from harness import (
 )
 from problems import checkpoint
 
-WORKLOADS = ("inception-v3 2xP100", "rnnlm-4 4xP100", "wavenet-4x36 4xP100")
+WORKLOADS = ("inception-v3 2xP100", "rnnlm-4 4xP100", "transformer-xl-4 4xP100")
 LEFT_OUT: dict[str, dict[str, Any]] = {
     "everything": {},
     "no attention": {"attention": False},
