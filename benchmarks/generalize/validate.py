@@ -1,0 +1,75 @@
+"""How good checkpoints of gdp are on graphs that nobody tunes or trains on: the tuning graphs, placed without updates.
+
+    python benchmarks/generalize/validate.py CHECKPOINT … [--seconds 2]
+
+Random graphs of the zoo with seeds 900 to 919, inference and training, on two to eight P100s and a CPU. A row per
+checkpoint: the geometric mean over graphs of the seconds of the policy's favourites over those of `temper` with as many
+seconds as said, and how many graphs are within 5, 10 and 20 % of it; the same for the best single device, for `etf`
+and for the untrained policy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Sequence
+from itertools import cycle
+
+import numpy as np
+
+import placewise as pw
+from placewise.model.problem import Problem
+from placewise.placers.base import Budget
+from placewise.placers.learned.pricing import Pricing
+from placewise.placers.registry import create
+from placewise.placing import place
+
+FAMILIES = ("layered", "series-parallel", "branchy", "erdos-renyi")
+COUNTS = (2, 4, 8)
+
+
+def problems(n: int = 20) -> list[Problem]:
+    """The tuning graphs: of every family, 100 to 600 ops."""
+    kinds, counts, found = cycle(("inference", "training")), cycle(COUNTS), []
+    for number in range(n):
+        dims = {"n_ops": 100 + 500 * number // max(n - 1, 1), "seed": 900 + number}
+        wishes = pw.Wishes(objective="latency", dims=dims, graph=next(kinds), optimizer=("", "sgd")[number % 2] or None)
+        found.append(pw.build(f"zoo:random-{FAMILIES[number % 4]}", f"{next(counts)}xP100,cpu", wishes))
+    return found
+
+
+def favourites(problem: Problem, options: dict[str, object]) -> float:
+    """Seconds of the policy's own best, asked once."""
+    policy = create("gdp", options).policy(problem, 0)  # type: ignore[attr-defined]
+    pricing = Pricing(problem)
+    return float(np.nanmin(pricing(policy.greedy(pricing))))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("checkpoints", nargs="*")
+    parser.add_argument("--seconds", type=float, default=2.0)
+    given = parser.parse_args(arguments)
+    asked = problems()
+    best = [place(problem, "temper", Budget(seconds=given.seconds)).value for problem in asked]
+    rows = {name: [place(problem, name).value for problem in asked] for name in ("single", "etf")}
+    plain: dict[str, object] = {"updates": 0, "pretrained": False}
+    rows["untrained"] = [favourites(problem, plain) for problem in asked]
+    for path in given.checkpoints:
+        began = time.monotonic()
+        rows[path] = [favourites(problem, plain | {"checkpoint": path}) for problem in asked]
+        print(f"{path}: {(time.monotonic() - began) / len(asked):.2f} s a graph")
+    print(
+        f"\n| over temper, {given.seconds:g} s | mean | within 5 % | 10 % | 20 % | worst |\n|---|--:|--:|--:|--:|--:|"
+    )
+    for name, values in rows.items():
+        ratios = [value / other for value, other in zip(values, best, strict=True)]
+        mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
+        within = " | ".join(str(sum(ratio <= 1 + share for ratio in ratios)) for share in (0.05, 0.1, 0.2))
+        print(f"| {name} | {mean:.3f} | {within} | {max(ratios):.3f} |")
+
+
+if __name__ == "__main__":
+    main()
