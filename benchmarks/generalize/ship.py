@@ -2,15 +2,18 @@
 
     python benchmarks/generalize/ship.py CHECKPOINT [FOLDER]
 
-FOLDER is the one that `gdp` reads if it is not told another. The header keeps corpus, options, seed, time and trials.
+FOLDER is the one that `gdp` reads if it is not told another. The header keeps corpus, seed, time and trials, and of the
+options those that shape the network: how to train on is not for the weights to say.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from pathlib import Path
 
 from placewise.files.policy_file import header_of, load_policy, save_policy
+from placewise.placers.learned.options import LearningOptions
 
 FOLDER = Path(__file__).parents[2] / "placewise" / "placers" / "learned" / "pretrained" / "gdp"
 LARGEST = 5_000_000
@@ -27,7 +30,9 @@ def ship(checkpoint: str, folder: Path = FOLDER) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for older in folder.glob("*.safetensors"):
         older.unlink()
-    save_policy(header, weights, header_of(folder))
+    training = {field.name for field in fields(LearningOptions)}
+    options = {name: value for name, value in header.options.items() if name not in training}
+    save_policy(header.model_copy(update={"options": options}), weights, header_of(folder))
     return size
 
 
