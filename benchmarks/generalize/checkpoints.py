@@ -1,9 +1,9 @@
 """Train the policies that the tables of this folder read: `python benchmarks/generalize/checkpoints.py [NAME ...]`.
 
 Each is one `placewise train --corpus` into checkpoints/NAME; one that was begun goes on. `batch` is trained on the
-problems of gdp.py together, `without-…` on the corpus of the package without a family, `short-…` for minutes, each with
-one part left out. Without names, all of them. `--answers FOLDER`: what a search found for another training on the same
-problems, which is not searched again.
+problems of gdp.py together, `without` on the corpus of the package without two families, `short-…` for minutes, each
+with one part left out. Without names, all of them. `--answers FOLDER`: what a search found for another training on the
+same problems, which is not searched again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "batch": ("batch", ()),
-    "without-wavenet": ("without_wavenet", ()),
-    "without-transformer-xl": ("without_transformer_xl", ()),
+    "without": ("without", ()),
     "short-everything": ("short", ()),
     "short-no-attention": ("short", ("attention=false",)),
     "short-no-superposition": ("short", ("superposition=false",)),

@@ -6,9 +6,10 @@ prices what the policy says at once. `auto` has 60 seconds. Goals: GDP from noth
 fine-tuning 2 % above that, zero-shot 10 % above the best known, also for a family that training never saw.
 
 `gdp-one` is trained from nothing; `fine-tuned` and `zero-shot` begin with the policy of the package, `unseen family`
-with one whose corpus leaves out the family. `gdp-batch` is trained on these problems together, each by so many
-placements, and `fine, no gates` fine-tuned with superposition switched off. `untrained` has learned nothing at all: its
-prior is ours, and what the others are above it is what learning adds. checkpoints.py makes what they begin with.
+with one whose corpus leaves out both of these families. `gdp-batch` is trained on these problems together, each by so
+many placements, and `fine, no gates` fine-tuned with superposition switched off. `untrained` has learned nothing at
+all: its prior is ours, and what the others are above it is what learning adds. checkpoints.py makes what they begin
+with.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
     "gdp-one": ("gdp", {"pretrained": False}),
     "fine-tuned": ("gdp", {"updates": FINE_UPDATES}),
     "zero-shot": ("gdp", {"updates": 0}),
-    "unseen family": ("gdp", {"updates": 0}),
+    "unseen family": ("gdp", {"updates": 0, "checkpoint": checkpoint("without")}),
     "untrained": ("gdp", {"pretrained": False, "updates": 0}),
     "gdp-batch": ("gdp", {"updates": 0, "checkpoint": checkpoint("batch")}),
     "fine, no gates": ("gdp", {"updates": FINE_UPDATES, "superposition": False}),
@@ -66,11 +67,8 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
 def method(name: str, count: int, workload: str) -> Method | None:
     """A method that learns, by its name in the table; None where it has no row."""
     placer, options = POLICIES[name]
-    if name == "unseen family":
-        family = next((family for family in FAMILIES if workload.startswith(family)), None)
-        if family is None:
-            return None
-        options = {**options, "checkpoint": checkpoint(f"without-{family}")}
+    if name == "unseen family" and not workload.startswith(FAMILIES):
+        return None
     if name == "gdp-batch":
         number = WORKLOADS.index(workload)
         return Batch(name, "policy", placer, options=options, evaluations=count, seconds=SECONDS, number=number)
