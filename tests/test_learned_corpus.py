@@ -31,6 +31,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.checkpoint import problem_digest, read
+from placewise.placers.learned.corpus.climb import climb, neighbours
 from placewise.placers.learned.corpus.messages import Brief, Known, Task
 from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, learner_of
 from placewise.placers.learned.corpus.pupil import Pupil
@@ -39,6 +40,8 @@ from placewise.placers.learned.crew.processes import Processes
 from placewise.placers.learned.learning import Learner
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
+from placewise.placers.learned.pricing import Pricing
+from placewise.placers.learned.view import view_of
 from placewise.studies.corpus import Corpus, open_corpus
 from placewise.studies.pretrain import PretrainSetting, pretrain
 
@@ -280,6 +283,46 @@ def test_imitation_comes_nearer_to_what_is_imitated() -> None:
     made = pretrainer(brief(options), Private(brief(options)), replace(COURSE, updates=60, imitated=1.0), 0)
     made.run(Budget(), lambda step: distances.append(step.distance) if step.number else None)
     assert np.mean(distances[-5:]) < 0.6 * np.mean(distances[:5])
+
+
+@settings(max_examples=15, deadline=None)
+@given(number=st.integers(0, 10_000), seed=st.integers(0, 10_000))
+def test_a_climb_never_ends_lower_and_stays_where_units_may_be(number: int, seed: int) -> None:
+    """From anywhere: no slower, on allowed devices, the same for a seed; most climbs gain something."""
+    problem, chance = corpus().problem(number), np.random.default_rng(seed)
+    view, price = view_of(problem, problem.block), Pricing(problem)
+    start = np.array([chance.choice(np.flatnonzero(row)) for row in view.allowed], np.int32)
+    ends = [climb(view, neighbours(view), start, price, 64, np.random.default_rng(seed)) for _ in range(2)]
+    np.testing.assert_array_equal(*ends)
+    assert view.allowed[np.arange(view.n), ends[0]].all()
+    before, after = price(view.placements(np.stack((start, ends[0]))))
+    assert np.isnan(before) or after <= before
+
+
+def test_neighbours_are_both_ends_of_edges() -> None:
+    """Every edge is found from either end, and nothing else is."""
+    problem = corpus().problem(1)
+    view = view_of(problem, problem.block)
+    near = neighbours(view)
+    found = {(u, int(v)) for u in range(view.n) for v in near.of[near.offsets[u] : near.offsets[u + 1]]}
+    edges = set(zip(view.tail.tolist(), view.head.tolist(), strict=True))
+    assert found == edges | {(b, a) for a, b in edges}
+
+
+def test_imitating_its_own_improved_placements_makes_a_policy_better() -> None:
+    """On two small problems, forty updates of expert iteration bring its favourites closer to the best known."""
+    options = small(rate=1e-2)
+    course = replace(COURSE, problems=2, batch=2, updates=40, imitated=0.0, held=0.0, climbed=64, rewarded=False)
+    made = pretrainer(brief(options, seed=3), Private(brief(options, seed=3)), course, 0)
+    pupil = Pupil(brief(options, seed=3))
+
+    def worth() -> float:
+        tried = [pupil.study(Task(n, "try", made.known.get(n), parameters=made.parameters())) for n in range(2)]
+        return sum(answer.seconds for answer in tried)
+
+    before = worth()
+    made.run(Budget())
+    assert worth() < before and made.asked > 40 * 2 * 64
 
 
 def test_what_is_known_only_gets_better() -> None:
