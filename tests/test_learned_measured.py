@@ -331,3 +331,14 @@ def test_a_reward_that_always_fails_ends_with_its_reason(problem):
         found = place(pinned, placers.TablePlacer(), Budget(), evaluate=reward)
     assert found.placement is None and any("core:1 has 'none' threads" in note for note in found.notes)
     assert reward.evaluations < 100
+
+
+def test_failures_are_told_beside_the_answer(problem):
+    """Where one core cannot start, the other is the answer; how many failed, and why, is a note."""
+    placers = pytest.importorskip("learned_policies", exc_type=ImportError)
+    wrong = replace(SETTING, binding={**HERE, "core:1": f"cores:{CORE};threads=none"})
+    with MeasuredReward(problem, wrong, QUICK) as reward:
+        found = place(problem, placers.TablePlacer(), Budget(evaluations=5), evaluate=reward)
+    assert found.placement is not None and not found.placement.device.any()
+    (note,) = found.notes
+    assert "4 of 5 placements could not be used" in note and "core:1 has 'none' threads" in note

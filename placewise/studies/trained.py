@@ -49,10 +49,11 @@ class Trained:
 
 def lines(trained: Trained) -> tuple[str, ...]:
     """What `placewise train` prints besides the result."""
+    updates = f"{trained.updates} update{'s' * (trained.updates != 1)}"
+    earlier = f", the first {trained.resumed} of them in an earlier run" if trained.resumed else ""
     said = [
-        f"{trained.policy}: {trained.updates} updates, {trained.evaluations} placements priced of {trained.asked} made "
-        f"({trained.rate:.3g} a second) in {format_seconds(trained.seconds)}"
-        + (f", the first {trained.resumed} updates in an earlier run" if trained.resumed else "")
+        f"{trained.policy}: {updates}, {trained.evaluations} placements priced of {trained.asked} made "
+        f"({trained.rate:.3g} a second) in {format_seconds(trained.seconds)}{earlier}"
     ]
     if trained.reward != SIMULATED and math.isfinite(trained.learned):
         beside = f"; the best single device {format_seconds(trained.alone)}" if math.isfinite(trained.alone) else ""

@@ -167,6 +167,9 @@ def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -
     if pricing.best is None:
         why = f"none of {pricing.evaluations} placements could be used: {pricing.failure}"
         return Proposal(None, reason=reason, notes=(*notes, why))
+    if trainer.measured and pricing.failures:
+        counts = f"{pricing.failures} of {pricing.evaluations} placements could not be used"
+        notes = (*notes, f"{counts}; why the last of them: {pricing.failure}")
     best = relabel(problem, pricing.best) if not trainer.measured else pricing.best
     history = tuple(Improvement(seconds, value, name) for _, seconds, value in trainer.curve)
     return Proposal(Placement(best), reason=reason, notes=notes, history=history)

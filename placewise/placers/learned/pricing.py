@@ -97,6 +97,11 @@ class Pricing:
         if np.isfinite(reference := float(state.get("reference", [np.nan])[0])) and hasattr(self._price, "reference"):
             self._price.reference = reference
 
+    @property
+    def failures(self) -> int:
+        """How many of the placements that it remembers broke a rule or failed."""
+        return sum(math.isnan(value) for value in self._seen.values())
+
     def record(self, rows: Ints, seconds: Floats) -> None:
         """Count and keep what placements [K, n_ops] were priced at, here or by another process: seconds [K] or NaN."""
         self.evaluations += len(rows)
