@@ -186,6 +186,8 @@ class Learner:
                 advantage = advantage - self.steps
             elif self.options.baseline != "none" and kept.any():
                 advantage = advantage - advantage[kept].mean(axis=0)
+        if self.options.elite < 1 and kept.any():
+            advantage = np.maximum(advantage - np.quantile(advantage[kept], 1 - self.options.elite, axis=0), 0.0)
         if self.options.normalized and kept.any():
             deviation = float(advantage[kept].std())
             advantage = advantage / deviation if deviation > 1e-8 else np.zeros_like(advantage)

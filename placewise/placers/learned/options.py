@@ -17,12 +17,14 @@ class LearningOptions:
     function of seconds t over those of the best single device s: `root` −√(t/s), `inverse` s/t, `negative` −t/s,
     `log` −log(t/s). A placement that fails counts as `failed` times s, and after `forgiven` updates not at all.
     `baseline`: `moving` average of rewards (`decay`), mean of the `batch`, or `none`; `normalized` divides
-    advantages by their deviation. `rate` is Adam's, falling to `final_rate` of itself along the budget; gradients are
-    cut at norm `clip_norm`. `entropy` weighs exploration, falling alike; `explore` decisions of a placement are left to
-    chance, on average, however sure the policy is. PPO takes `epochs` steps per update within
-    a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several. `patience`: stop after so many
-    updates without a better placement (0: never). `checkpoint`: where the weights are from that training begins with.
-    With no `updates` at all, it is only asked what it thinks best.
+    advantages by their deviation. Of each update the best `elite` share alone counts, by what it is above that line
+    (1: all, above or below the baseline): after Petersen et al. (ICLR 2021, risk-seeking policy gradients), for who
+    looks for the best placement and not for good ones on average. `rate` is Adam's, falling to `final_rate` of
+    itself along the budget; gradients are cut at norm `clip_norm`. `entropy` weighs exploration, falling alike;
+    `explore` decisions of a placement are left to chance, on average, however sure the policy is. PPO takes
+    `epochs` steps per update within a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several.
+    `patience`: stop after so many updates without a better placement (0: never). `checkpoint`: where the weights
+    are from that training begins with. With no `updates` at all, it is only asked what it thinks best.
     """
 
     samples: int = 16
@@ -31,6 +33,7 @@ class LearningOptions:
     reward: Literal["root", "inverse", "negative", "log"] = "root"
     baseline: Literal["moving", "batch", "none"] = "moving"
     normalized: bool = True
+    elite: float = 1.0
     decay: float = 0.9
     rate: float = 1e-3
     final_rate: float = 1.0
@@ -55,6 +58,8 @@ class LearningOptions:
         for name in ("decay", "discount", "entropy", "explore", "final_rate"):
             if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number from zero")
+        if not 0 < self.elite <= 1:
+            raise PlacerError(f"elite is {self.elite}", remedy="give a share above 0, at most 1")
         for name in ("updates", "forgiven", "patience"):
             if getattr(self, name) < 0:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give zero or more")

@@ -99,14 +99,6 @@ def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
     return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)
 
 
-def moving(shape: tuple[int, int], moves: float, dice: torch.Generator) -> Tensor:
-    """Which decisions [K, n] of an episode move on from the best placement so far: one for sure, others by chance."""
-    count, n = shape
-    sure = torch.randint(n, (count, 1), generator=dice)
-    share = min((moves - 1) / max(n - 1, 1), 1.0)
-    return (torch.rand(shape, generator=dice) < share).scatter(1, sure, True)
-
-
 def best_so_far(view: View, price: Price) -> Tensor | None:
     """The device [n_units] of every unit in the best placement so far: that of its first op, where it may be there."""
     best = getattr(price, "best", None)

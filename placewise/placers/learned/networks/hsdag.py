@@ -16,22 +16,27 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
-from placewise.model.columns import Ints, Longs
+from placewise.model.columns import Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
 from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
-from placewise.placers.learned.policy import Policy, Price, Rollout, draw, explored, scored
+from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked, scored
 from placewise.placers.learned.units import chains
 from placewise.placers.learned.view import View, view_of
 
 FEW = 500
 """Up to so many blocks, chains are whole in every second state only."""
+AGAIN = 0.5
+"""How likely each move after the first is."""
 LARGEST_SEED = (1 << 62) - 1
 
 
+Choices = dict[str, Tensor]
+
+
 class Step(NamedTuple):
-    """A state's groups: the edges that nodes kept [rounds, n], the group of each node [n], log p [groups, devices]."""
+    """A state's groups: the edges that nodes kept [rounds, n], the group of each node [n], logits [groups, devices]."""
 
     kept: Longs
     group: Tensor
@@ -78,34 +83,77 @@ class HsdagPolicy(Policy):
         steps = min(self.options.steps, count)
         seed = int(torch.randint(LARGEST_SEED, (), generator=dice))
         which = np.arange(count) * steps // count
-        rows, kept = [], []
+        moves = bool(self.options.moves) and best_so_far(self.view, price) is not None
+        found, kept, paths = [], [], []
         with torch.no_grad():
             for number, step in enumerate(self._walk(steps, seed=seed)):
                 here = int((which == number).sum())
-                rows.append(draw(step.logits.expand(here, -1, -1), dice)[:, step.group])
+                drawn, path = (self._moved if moves else self._placed)(step, here, dice, price)
+                found.append(drawn)
+                paths.append(path)
                 kept.append(torch.from_numpy(step.kept).expand(here, -1, -1))
-        device = torch.cat(rows)
-        choices = {
-            "device": device, "kept": torch.cat(kept), "step": torch.from_numpy(which),
-            "seed": torch.full((count,), seed),
+        choices = {name: torch.cat([drawn[name] for drawn in found]) for name in found[0]} | {
+            "kept": torch.cat(kept), "step": torch.from_numpy(which), "seed": torch.full((count,), seed),
         }  # fmt: skip
         weight = np.power(self.options.discount, which, dtype=np.float64)
-        return Rollout(choices, price(self.view.placements(device.numpy())), weight=weight)
+        path = np.concatenate(paths)
+        return Rollout(choices, path[:, -1], path if moves else None, weight)
+
+    def _placed(self, step: Step, count: int, dice: torch.Generator, price: Price) -> tuple[Choices, Floats]:
+        """A device for every group of a state, and the seconds [count, 1] of placements."""
+        device = draw(self._explored(step).expand(count, -1, -1), dice)[:, step.group]
+        return {"device": device}, price(self.view.placements(device.numpy()))[:, None]
+
+    def _moved(self, step: Step, count: int, dice: torch.Generator, price: Price) -> tuple[Choices, Floats]:
+        """What moves on from the best placement so far, and the seconds [count, 2] of that and of what comes of it."""
+        held = best_so_far(self.view, price)
+        assert held is not None
+        odds = self._odds(step, held)
+        move = draw(odds.expand(count, self.options.moves, -1), dice)
+        again = torch.rand(move.shape, generator=dice) < AGAIN
+        again[:, 0] = True
+        move = move.where(again & torch.isfinite(odds[move]), -1)
+        placed = held.repeat(count + 1, 1)
+        for turn in move.T:
+            group, device = turn[:, None] // self.view.n_devices, turn[:, None] % self.view.n_devices
+            placed[1:] = torch.where(step.group == group, device, placed[1:])
+        seconds = price(self.view.placements(placed.numpy()))
+        path = np.stack((np.full(count, seconds[0]), seconds[1:]), axis=1)
+        return {"move": move, "held": placed[:1].expand(count, -1)}, path
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Log p and entropy [K, most groups], in the groups that were parsed when the rollout was drawn."""
-        step, device = choices["step"].numpy(), choices["device"]
+        """Log p and entropy [K, most groups] in the groups that were parsed for the rollout; [K, moves] of moves."""
+        step = choices["step"].numpy()
         first = np.unique(step, return_index=True)[1]
         parses = choices["kept"][torch.from_numpy(first)].numpy()
         found = []
         for number, state in enumerate(self._walk(len(first), seed=int(choices["seed"][0]), parses=parses)):
             rows = torch.from_numpy(np.flatnonzero(step == number))
-            leaders = torch.from_numpy(np.unique(state.group.numpy(), return_index=True)[1])
-            chosen = device[rows][:, leaders]
-            found.append(scored(state.logits.expand(len(rows), -1, -1), chosen))
+            if "move" in choices:
+                odds, chosen = self._odds(state, choices["held"][rows[0]]), choices["move"][rows]
+            else:
+                leaders = torch.from_numpy(np.unique(state.group.numpy(), return_index=True)[1])
+                odds, chosen = self._explored(state), choices["device"][rows][:, leaders]
+            told, spread = scored(odds.expand(*chosen.shape, -1), chosen.clamp_min(0))
+            found.append((told.where(chosen >= 0, 0.0), spread.where(chosen >= 0, 0.0)))
         width = max(log_prob.shape[1] for log_prob, _ in found)
         wide = [[nn.functional.pad(part, (0, width - part.shape[1])) for part in parts] for parts in found]
         return torch.cat([parts[0] for parts in wide]), torch.cat([parts[1] for parts in wide])
+
+    def _explored(self, step: Step) -> Tensor:
+        """Log p [groups, devices] where `explore` of the groups' devices are left to chance."""
+        return explored(step.logits, torch.isfinite(step.logits), self.options.explore / max(len(step.logits), 1))
+
+    def _odds(self, step: Step, held: Tensor) -> Tensor:
+        """Log p [groups · devices] of what moves next: by how much likelier a group is there than where it is `held`.
+
+        −∞ where it may not be, and where all of it is already.
+        """
+        there = torch.zeros_like(step.logits).index_put((step.group, held), torch.ones(()), accumulate=True)
+        share = there / there.sum(dim=1, keepdim=True)
+        now = (share * step.logits.masked_fill(share == 0, 0.0)).sum(dim=1, keepdim=True)
+        open_ = torch.isfinite(step.logits) & (share < 1)
+        return explored((step.logits - now).flatten(), open_.flatten(), self.options.explore / self.options.moves)
 
     def greedy(self, price: Price) -> Ints:
         """The likeliest placement of every state, the likeliest of them first."""
@@ -122,7 +170,7 @@ class HsdagPolicy(Policy):
         noise = None if seed is None else torch.Generator().manual_seed(seed)
         z = self._encoded(noise)
         for number in range(steps):
-            step, grouped = self._step(z, None if parses is None else parses[number], noise, odd=number % 2 == 1)
+            step, grouped = self._step(z, None if parses is None else parses[number], noise, number)
             yield step
             z = z + grouped[step.group]
 
@@ -136,33 +184,44 @@ class HsdagPolicy(Policy):
         keep = 1 - self.options.dropout
         return z * (torch.rand(z.shape, generator=noise) < keep) / keep
 
-    def _step(self, z: Tensor, parse: Longs | None, noise: torch.Generator | None, *, odd: bool) -> tuple[Step, Tensor]:
+    def _step(self, z: Tensor, parse: Longs | None, noise: torch.Generator | None, turn: int) -> tuple[Step, Tensor]:
         """One state's groups, and their embeddings [groups, hidden]."""
+        odd = turn % 2 == 1
+        rounds = self.options.rounds
+        if self.options.varied:
+            rounds = turn // 2 % (rounds + 1)
         alone = self.options.alone == "always" or (self.options.alone == "alternate" and odd)
         group: Longs = np.arange(self.view.n) if odd else self.chain
         members = z if odd else _pooled(z, z.new_zeros(0), np.full(len(z), -1), group)
         rows = []
-        for number in range(self.options.rounds):
-            edge = self._open(group, alone=alone)
+        for number in range(rounds):
+            kept = self._kept(group, members, noise, alone=alone) if parse is None else parse[number]
+            edge = distinct(kept[kept >= 0])
+            kept = kept[np.unique(group, return_index=True)[1]]
             one, other = group[self.tail[edge]], group[self.head[edge]]
-            affinity = self.affinity(members[one] * members[other]).squeeze(-1)
-            score = affinity.sigmoid()
-            n = len(members)
-            if parse is None:
-                best = best_edges(one, other, self._shaken(affinity.detach(), noise).numpy(), n)
-                kept = np.where(best >= 0, edge[best], -1) if len(edge) else best
-            else:
-                kept = parse[number][np.unique(group, return_index=True)[1]]
-                best = np.where(kept >= 0, np.searchsorted(edge, kept), -1)
+            best = np.where(kept >= 0, np.searchsorted(edge, kept), -1)
+            score = self.affinity(members[one] * members[other]).squeeze(-1).sigmoid()
             rows.append(kept[group])
-            joined = groups_of(one, other, best, n)
+            joined = groups_of(one, other, best, len(members))
             members = _pooled(members, score, best, joined)
             group = joined[group]
+        rows += [np.full(self.view.n, -1)] * (self.options.rounds - rounds)
         logits = self.choose(self.among(members, self._between(group)).relu())
         here = torch.from_numpy(group)
         leaders = torch.from_numpy(np.unique(group, return_index=True)[1])
-        share = self.options.explore / max(len(logits), 1)
-        return Step(np.stack(rows), here, explored(logits, self.allowed[leaders], share)), members
+        return Step(np.stack(rows), here, masked(logits, self.allowed[leaders])), members
+
+    @torch.no_grad()
+    def _kept(self, group: Longs, members: Tensor, noise: torch.Generator | None, *, alone: bool) -> Longs:
+        """The edge of the highest score that every node's group keeps [n], −1 for none; scores are shaken by `noise`.
+
+        What is not kept has no gradient, so that scores of kept edges alone are found again with one.
+        """
+        edge = self._open(group, alone=alone)
+        one, other = group[self.tail[edge]], group[self.head[edge]]
+        affinity = self.affinity(members[one] * members[other]).squeeze(-1)
+        best = best_edges(one, other, self._shaken(affinity, noise).numpy(), len(members))[group]
+        return np.where(best >= 0, edge[best], -1) if len(edge) else best
 
     def _shaken(self, affinity: Tensor, noise: torch.Generator | None) -> Tensor:
         """Affinities with Gumbel noise, so that an edge is also kept where others score a little better."""
