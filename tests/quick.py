@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-LEARNED = ("colocrl", "hdp", "hsdag", "placeto")
+LEARNED = ("colocrl", "gdp", "hdp", "hsdag", "placeto")
 QUICK: dict[str, dict[str, Any]] = {
     "cover": {"rounds": 2, "steps": 300},
+    "guided": {"samples": 4},
     "temper": {"searches": 4},
     **{name: {"updates": 2, "samples": 4} for name in LEARNED},
 }

@@ -36,6 +36,7 @@ NAMES = (
         "etf",
         "gdp",
         "greedy",
+        "guided",
         "hdp",
         "heft",
         "hsdag",

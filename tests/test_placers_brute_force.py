@@ -92,7 +92,14 @@ def optimum(problem: Problem) -> float:
 
 def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
     """What every placer that takes the problem answers; the slow ones are asked seldom, and for half a second."""
-    late = {"auto", "multilevel", "windows", *LEARNED, *(("cpsat",) if problem.objective.kind == "latency" else ())}
+    late = {
+        "auto",
+        "guided",
+        "multilevel",
+        "windows",
+        *LEARNED,
+        *(("cpsat",) if problem.objective.kind == "latency" else ()),
+    }
     for name in registry.names():
         placer = registry.create(name)
         if placer.supports(problem) is None and (slow or name not in late):

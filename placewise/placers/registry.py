@@ -25,6 +25,7 @@ _PLACERS = {
     "expert": "placewise.placers.heuristic.expert:ExpertPlacer",
     "gdp": "placewise.placers.learned.gdp:GdpPlacer",
     "greedy": "placewise.placers.heuristic.greedy:GreedyPlacer",
+    "guided": "placewise.placers.learned.guided:GuidedPlacer",
     "hdp": "placewise.placers.learned.hdp:HDPPlacer",
     "heft": "placewise.placers.heuristic.heft:HeftPlacer",
     "hsdag": "placewise.placers.learned.hsdag:HsdagPlacer",
@@ -49,6 +50,7 @@ _PLACERS = {
 _NEEDS = {
     "colocrl": ("torch", "learn"),
     "gdp": ("torch_geometric", "learn"),
+    "guided": ("torch_geometric", "learn"),
     "hdp": ("torch", "learn"),
     "hsdag": ("torch_geometric", "learn"),
     "metis": ("pymetis", "partition"),
