@@ -189,14 +189,10 @@ class Pupil:
         return Answer(known, gradients, lesson, distance, drawn, asked)
 
     def _climbed(self, seen: Seen, known: Known, task: Task) -> tuple[Known, Ints, int]:
-        """What is known now, what the policy should have done [n_ops], and how many placements were priced for it.
-
-        From the best of what it thinks best and of a few that are drawn.
-        """
+        """What is known now, what the policy should have done [n_ops], and how many placements were priced for it."""
         view, watched = seen.policy.view, Watched(seen.pricing, known)
         own = Watched(watched, replace(known, value=math.inf))
         own(seen.policy.greedy(own))
-        seen.policy.rollout(self._brief.options.samples, _dice(task.seed), own)
         start = view.devices(own.best[None])[0]
         found = climb(view, seen.near, start, watched, task.climb, np.random.default_rng(task.seed))
         return self._improved(seen, known, watched), view.placements(found[None])[0], watched.asked
