@@ -175,6 +175,14 @@ def test_rewards_on_the_way_are_discounted_sums_of_gains() -> None:
     assert teacher._advantages(rollout, np.array([True]), 0.0).tolist() == [[-1.0, -8.0]]
 
 
+def test_the_best_share_alone_counts() -> None:
+    """Rewards −4, −1, −3, −2 and the best half: above the median, −2.5, are 1.5 and 0.5; the best quarter: 0.75."""
+    rollout = Rollout({}, np.array([4.0, 1.0, 3.0, 2.0]))
+    for elite, expected in ((0.5, [0.0, 1.5, 0.0, 0.5]), (0.25, [0.0, 0.75, 0.0, 0.0])):
+        teacher = learner(baseline="batch", normalized=False, reward="negative", elite=elite)
+        assert teacher._advantages(rollout, np.ones(4, np.bool_), -2.5).tolist() == expected
+
+
 def test_failures_are_forgiven_after_so_many_updates() -> None:
     """First a failure counts as the constant; later it is left out, and an update of failures only moves nothing."""
     teacher = learner(forgiven=1, entropy=0.0)

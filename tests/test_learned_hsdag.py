@@ -28,6 +28,7 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.hsdag import PAPER, HsdagOptions, HsdagPlacer
 from placewise.placers.learned.networks.hsdag import HsdagPolicy, policy_of
 from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
+from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chains, colocation, part_of
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
@@ -231,6 +232,64 @@ def test_rows_of_a_rollout_are_scored_in_their_states() -> None:
     assert again.shape == first.shape and not torch.allclose(again, first)
 
 
+def test_moves_add_up() -> None:
+    """All moves of groups have probability one in sum; where the whole of a group is already, it cannot move."""
+    problem = zoo("branchy", 20, 3, "operator")
+    price = Pricing(problem)
+    price(np.zeros((1, 20), np.int32))
+    policy = policy_of(
+        problem, HsdagOptions(**PLAIN | {"alone": "always"}, hidden=16, steps=1, rounds=1, moves=1, varied=False), 1
+    )
+    choices = policy.rollout(1, torch.Generator().manual_seed(5), price).choices
+    n_moves = 2 * len(partition(policy_groups(policy, choices)))
+    found = [policy.log_prob({**choices, "move": torch.tensor([[move]])})[0] for move in range(n_moves)]
+    odds = torch.stack(found).detach().exp().flatten()
+    assert float(odds.sum()) == pytest.approx(1.0, abs=1e-5)
+    assert not odds[0::2].any() and (odds[1::2] > 0).all()
+
+
+def test_samples_are_moves_from_the_best_so_far() -> None:
+    """Each differs from the best of its moment by one or two groups; the path tells the seconds of both."""
+    problem = zoo("branchy", 60, 3, "operator")
+    policy = policy_of(problem, HsdagOptions(hidden=16, steps=3, rounds=2), 1)
+    price = Pricing(problem)
+    price(np.zeros((1, 60), np.int32))
+    rollout = policy.rollout(12, torch.Generator().manual_seed(2), price)
+    held, path = rollout.choices["held"].numpy(), rollout.path
+    assert path is not None and path.shape == (12, 2) and np.array_equal(path[:, 1], rollout.seconds)
+    assert path[:, 0] == pytest.approx(evaluate(problem, policy.view.placements(held)))
+    assert (np.diff(path[:, 0]) <= 0).all() and path[-1, 0] < path[0, 0]
+    assert price.value == min(path[:, 0].min(), np.nanmin(path))
+    moves = (rollout.choices["move"] >= 0).sum(dim=1)
+    assert moves.min() == 1 and moves.max() == 2
+    log_prob, entropy = policy.log_prob(rollout.choices)
+    assert log_prob.shape == entropy.shape == (12, 2)
+    assert ((log_prob < 0) == (rollout.choices["move"] >= 0)).all()
+
+
+def test_states_are_parsed_ever_more_often() -> None:
+    """Where rounds are varied, the first two states are units alone and whole chains; later groups are larger."""
+    policy = policy_of(zoo("series-parallel", 60, 3, "operator"), HsdagOptions(hidden=16, chains="alternate"), 1)
+    with torch.no_grad():
+        counts = [len(step.logits) for step in policy._walk(6, seed=4)]
+    assert counts[0] == len(np.unique(policy.chain)) < counts[1] == policy.view.n
+    assert counts[0] > counts[2] > counts[4] and counts[1] > counts[3] > counts[5]
+
+
+def test_the_paper_places_every_group_anew() -> None:
+    """By the paper's letter no sample depends on the best so far, and there are as many decisions as groups."""
+    problem = zoo("branchy", 60, 3, "operator")
+    options = {**PAPER, "steps": 3}
+    price = Pricing(problem)
+    rollouts = []
+    for row in (np.zeros((1, 60), np.int32), np.ones((1, 60), np.int32)):
+        price(row)
+        policy = policy_of(problem, HsdagOptions(**options), 1)
+        rollouts.append(policy.rollout(6, torch.Generator().manual_seed(2), price))
+    assert rollouts[0].path is None and "held" not in rollouts[0].choices
+    assert torch.equal(rollouts[0].choices["device"], rollouts[1].choices["device"])
+
+
 def test_groups_lose_no_device() -> None:
     """Ops that may run on one device only are in no group with others, and every placement drawn keeps the rules."""
     problem = zoo("branchy", 60, 3, "operator")
@@ -238,6 +297,10 @@ def test_groups_lose_no_device() -> None:
     policy = policy_of(pinned, HsdagOptions(hidden=16, steps=4, rounds=3), 1)
     seen = []
     policy.rollout(16, torch.Generator().manual_seed(2), lambda rows: seen.append(rows) or np.zeros(len(rows)))
+    trainer = HsdagPlacer().trainer(pinned, None, 0)
+    trainer.begin()
+    trainer.run(Budget(iterations=3))
+    assert not trainer.diverged and pinned.allowed[np.arange(pinned.n_ops), trainer.pricing.best].all()
     assert pinned.allowed[np.arange(pinned.n_ops), seen[0]].all()
     assert len(np.unique(seen[0][:, 19])) == 2 or len(np.unique(seen[0][:, 21])) == 2
 
@@ -304,7 +367,10 @@ def test_openvino_graphs_by_the_paper(tmp_path: object, view: str) -> None:
     assert values[2] <= values[:2].min()
 
 
-@pytest.mark.parametrize("options", [{"rounds": 0}, {"steps": 0}, {"hidden": 0}, {"dropout": 1.0}, {"encoder": "gat"}])
+@pytest.mark.parametrize(
+    "options",
+    [{"rounds": 0}, {"steps": 0}, {"hidden": 0}, {"dropout": 1.0}, {"encoder": "gat"}, {"moves": -1}, {"elite": 0.0}],
+)
 def test_options_that_make_no_sense(options: dict[str, object]) -> None:
     """Bad options are refused by name."""
     with pytest.raises(PlacerError, match=next(iter(options))):
