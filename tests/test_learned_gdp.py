@@ -22,7 +22,16 @@ from placewise.placers.learned.pricing import Pricing
 from placewise.simulate import why_infeasible
 from placewise.zoo.random import random_graph
 
-SMALL = {"hidden": 8, "inner": 8, "heads": 2, "layers": 2, "segment": 16, "pretrained": False}
+SMALL = {
+    "hidden": 8,
+    "inner": 8,
+    "heads": 2,
+    "layers": 2,
+    "segment": 16,
+    "rounds": 3,
+    "moving": 0.0,
+    "pretrained": False,
+}
 
 
 def zoo_problem(family: str, n_ops: int, seed: int, devices: str, objective: Objective | None = None) -> Problem:

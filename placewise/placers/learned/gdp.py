@@ -18,32 +18,46 @@ class GdpOptions(LearningOptions):
     Blocks (colocation groups) are units; with `units` "coarse", graphs of more than `most_units` are grouped first.
     `layers` of neighbourhood aggregation, then `attentions` layers of `heads` over segments of `segment` units, and
     `rounds` in which devices are scored with what the round before would make of loads and neighbours; `hidden` numbers
-    per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned: speed, an even cut
-    of the graph, neighbours, loads (0: nothing). `pretrained`: the weights that come with the package are the first
-    ones. Switches of parts: `attention`, `superposition`, `device_features`.
+    per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned: speed, neighbours,
+    loads, and what list schedulers would do (0: nothing). In a share `moving` of the updates, `regions` of units that
+    stand side by side move together, from the best placement or from what the policy thinks best. `pretrained`: the
+    weights that come with the package are the first ones. Switches of parts: `attention`, `superposition`,
+    `device_features`, and `advice`, which tells the policy what list schedulers would do.
     """
 
     algorithm: Literal["reinforce", "ppo"] = "ppo"
-    epochs: int = 4
-    rate: float = 1e-3
+    epochs: int = 2
+    rate: float = 5e-4
     units: Literal["coarse", "all"] = "coarse"
     most_units: int = 512
-    layers: int = 3
+    layers: int = 2
     attentions: int = 2
     heads: int = 4
     segment: int = 256
-    rounds: int = 4
+    rounds: int = 8
     hidden: int = 64
     inner: int = 32
     prior: float = 1.0
+    moving: float = 0.75
+    regions: int = 2
     attention: bool = True
     superposition: bool = True
     device_features: bool = True
+    advice: bool = True
     pretrained: bool = True
 
     def __post_init__(self) -> None:
         LearningOptions.__post_init__(self)
-        least = {"most_units": 1, "layers": 0, "attentions": 0, "heads": 1, "segment": 1, "rounds": 1, "inner": 1}
+        least = {
+            "most_units": 1,
+            "layers": 0,
+            "attentions": 0,
+            "heads": 1,
+            "segment": 1,
+            "rounds": 1,
+            "inner": 1,
+            "regions": 1,
+        }
         for name, bound in {**least, "hidden": 1}.items():
             if getattr(self, name) < bound:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give {bound} or more")

@@ -28,7 +28,7 @@ from placewise.placers.learned.gdp import GdpOptions
 from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
 from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
 from placewise.placers.learned.orders import BUCKETS
-from placewise.placers.learned.policy import Policy, Price, Rollout, draw, explored, masked
+from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked
 from placewise.placers.learned.pricing import always_fits
 from placewise.placers.learned.view import View, view_of
 
@@ -38,9 +38,12 @@ SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "
 BELIEF = 11
 """Of a unit on a device, from the round before: its share, before it and after it, what of traffic that is, load of the
 device with and without it, memory, load at the same time with and without it."""
-LEAN_PAIR = {"above": (1, -4.0), "depth": (5, -2.0)}
-LEAN_BELIEF = {"arrives": (3, 3.0), "leaves": (4, 3.0), "load": (6, -1.0), "full": (8, -20.0)}
-"""Scores before anything is learned, in natural logarithms: the columns that count, and how much."""
+LEAN_PAIR = {"above": (1, -4.0), "critical_path": (10, 2.0), "etf": (11, 2.0)}
+LEAN_BELIEF = {
+    "own": (0, 2.0), "arrives": (3, 6.0), "leaves": (4, 6.0), "load": (6, -1.0), "full": (8, -20.0),
+    "beside": (10, -2.0),
+}  # fmt: skip
+"""Scores before anything is learned, in natural logarithms: the columns that count, and how much (docs/learning.md)."""
 ROOMY, MOST_BELIEF = 0.95, 4.0
 SHORT = ("alloc", "memory")
 """Words of what torch says where memory is short."""
@@ -60,7 +63,8 @@ class Gdp(Policy):
         self.features = Features(features.matrix, (*features.layout, ("device", DEVICE), ("pair", PAIR)))
         self.facts, self.fits = facts_of(view), always_fits(view.problem)
         self.scene = self._scene(np.ones(view.n_devices, np.bool_))
-        self.register_buffer("x", torch.from_numpy(np.array(features.matrix)), persistent=False)
+        self.rank = torch.from_numpy(np.argsort(np.argsort(self.facts.place, axis=0, kind="stable"), axis=0) + 0.5)
+        self.register_buffer("x", torch.from_numpy(features.matrix.clip(-MOST_BELIEF, MOST_BELIEF)), persistent=False)
         both = np.stack((view.tail, view.head)).astype(np.int64)
         self.register_buffer("edges", torch.from_numpy(both), persistent=False)
         self.register_buffer("turned", torch.from_numpy(both[::-1].copy()), persistent=False)
@@ -80,7 +84,8 @@ class Gdp(Policy):
         self._begin(options.prior)
 
     def _scene(self, keep: Bools) -> Scene:
-        return scene_of(self.view, self.facts, keep, known=self.options.device_features)
+        known, advised = self.options.device_features, self.options.advice
+        return scene_of(self.view, self.facts, keep, known=known, advised=advised)
 
     def embedded(self) -> tuple[Tensor, Tensor | None]:
         """Units [n, hidden], and the graph [hidden] with what is known of all devices; None without superposition."""
@@ -113,15 +118,54 @@ class Gdp(Policy):
         return explored(scores, self.scene.allowed, self.options.explore / max(self.view.n, 1))
 
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
-        """`count` placements, all units of each drawn at once."""
+        """`count` placements, all units of each drawn at once; or, in a share `moving` of calls, moves of regions."""
         with torch.no_grad():
-            device = draw(self.logits().expand(count, -1, -1), dice)
+            logits = self.logits()
+            if float(torch.rand((), generator=dice)) < self.options.moving:
+                return self._moves(logits, count, dice, price)
+            device = draw(logits.expand(count, -1, -1), dice)
         return Rollout({"device": device}, price(self.view.placements(device.numpy())))
 
+    def _moves(self, logits: Tensor, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        """Every second episode begins with what the policy thinks best, the others with the best placement so far."""
+        own = logits.argmax(dim=1)
+        masks, moves, path = [], [], []
+        for number in range(count):
+            best = best_so_far(self.view, price) if number % 2 else None
+            held = own if best is None else best
+            mask = torch.stack([self._region(dice) for _ in range(self.options.regions)])
+            move = draw(self._odds(logits, mask), dice)
+            row = held
+            for region, device in zip(mask, move, strict=True):
+                row = torch.where(region & self.scene.allowed[:, device], device, row)
+            masks.append(mask)
+            moves.append(move)
+            path.append(price(self.view.placements(torch.stack((held, row)).numpy())))
+        seconds = np.stack(path)
+        return Rollout({"region": torch.stack(masks), "move": torch.stack(moves)}, seconds[:, -1], seconds)
+
+    def _region(self, dice: torch.Generator) -> Tensor:
+        """Units [n] that stand side by side in one of their orders, few or many."""
+        n = self.view.n
+        draws = torch.rand(3, generator=dice)
+        rank = self.rank[:, int(draws[0] * self.rank.shape[1])]
+        half = (n / 4 + 1) ** float(draws[1]) / 2
+        return (rank - draws[2] * n).abs() < max(half, 0.51)
+
+    def _odds(self, logits: Tensor, mask: Tensor) -> Tensor:
+        """Log p [..., D] of the device to which a region [..., n] moves: the mean of its units', and some chance."""
+        size = mask.sum(dim=-1, keepdim=True).clamp_min(1)
+        mean = (mask.to(logits.dtype) @ logits.clamp_min(NEVER)) / size
+        useful = (mask.to(logits.dtype) @ self.scene.allowed.to(logits.dtype)) > 0
+        return explored(mean, useful | ~useful.any(dim=-1, keepdim=True), self.options.explore / self.options.regions)
+
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Log p and entropy [K, n] of every unit's device."""
-        device = choices["device"]
-        every = self.logits()
+        """Log p and entropy [K, n] of every unit's device, or [K, regions] of every region's."""
+        if "move" in choices:
+            every, device = self._odds(self.logits(), choices["region"]), choices["move"]
+            log_prob = every.gather(-1, device.unsqueeze(-1)).squeeze(-1)
+            return log_prob, -(every.exp() * every.clamp_min(NEVER)).sum(dim=-1)
+        every, device = self.logits(), choices["device"]
         log_prob = every[torch.arange(self.view.n), device]
         entropy = -(every.exp() * every.clamp_min(NEVER)).sum(dim=1)
         return log_prob, entropy.expand_as(log_prob)

@@ -14,11 +14,13 @@ from torch import Tensor
 
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Bools, Floats
+from placewise.placers.base import Budget
 from placewise.placers.common.alike import alike
 from placewise.placers.common.holdings import holdings
 from placewise.placers.learned.networks.walk import pace
 from placewise.placers.learned.orders import BUCKETS, buckets, fastest, places
 from placewise.placers.learned.view import View
+from placewise.placers.registry import create
 from placewise.simulate.ranks import mean_transfer_seconds
 
 NUMBERS = 16
@@ -26,9 +28,11 @@ NUMBERS = 16
 DEVICE = 4 + 4 + 4 + 6 + 1
 """Speed, share, where that begins and ends; work allowed, room, need of it, host; links out and in, streams, alike;
 sines of the number among devices alike; devices."""
-PAIR = 4 + 6
+ADVISERS = ("critical_path", "etf")
+"""List schedulers that are asked, by their names as placers, where each unit would go."""
+PAIR = 4 + 6 + len(ADVISERS)
 """Log seconds above the least, log share of the work, memory, allowed; how far outside, and on which side of, the
-device's part of each order."""
+device's part of each order; whether the advisers take it."""
 GRAPH = 7 + 6
 """Execution or throughput, communication; units, edges per unit, devices, longest path, traffic, memory."""
 FLOOR = 1e-6
@@ -89,10 +93,10 @@ def facts_of(view: View) -> Facts:
     return Facts(work, places(view), held, np.maximum(speed, FLOOR), pace(view.problem))
 
 
-def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool) -> Scene:
+def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: bool) -> Scene:
     """The scene where only the devices of `keep` [D] are used, but by units that none of those may run.
 
-    `known` false: of devices, the number alone is told.
+    `known` false: of devices, the number alone is told. `advised`: list schedulers are asked.
     """
     allowed = view.allowed & keep
     homeless = ~allowed.any(axis=1)
@@ -104,7 +108,8 @@ def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool) -> Scene:
     held = facts.bytes[:, None] / room
     flow_in, flow_out = sums(view.flow, view.head, view.n), sums(view.flow, view.tail, view.n)
     device, part = _devices(view, facts, keep)
-    pair = _pairs(view, facts, allowed, held, part)
+    advice = _advice(view, int(keep.sum())) if advised else np.zeros((view.n, view.n_devices, len(ADVISERS)))
+    pair = np.concatenate((_pairs(view, facts, allowed, held, part), advice), axis=2)
     if not known:
         device = np.zeros_like(device)
         device[np.arange(len(device)), np.minimum(np.arange(len(device)), NUMBERS)] = 1.0
@@ -160,6 +165,18 @@ def _pairs(view: View, facts: Facts, allowed: Bools, held: Floats, part: Floats)
     outside = np.clip(np.abs(side) - 0.5, 0.0, FAR)
     table = np.stack((allowed, np.clip(above, 0.0, 3.0), share, np.minimum(held, FAR)), axis=2)
     return np.concatenate((table, outside, np.clip(side, -FAR, FAR)), axis=2)
+
+
+def _advice(view: View, devices: int) -> Floats:
+    """The share of each unit's ops that each adviser puts on each device [n, D, advisers], using so many devices."""
+    size = np.maximum(np.bincount(view.unit, minlength=view.n), 1)[:, None]
+    tables = np.zeros((len(ADVISERS), view.n, view.n_devices))
+    for table, name in zip(tables, ADVISERS, strict=True):
+        placement = create(name, {"devices": devices}).propose(view.problem, Budget()).placement
+        if placement is not None:
+            np.add.at(table, (view.unit, placement.device), 1.0)
+            table /= size
+    return np.moveaxis(tables, 0, 2)
 
 
 def _graph(view: View, facts: Facts, keep: Bools, balanced: float) -> Floats:
