@@ -39,10 +39,18 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
     "no device features": {"device_features": False},
     "no prior": {"prior": 0.0},
 }
-"""The prior is what scores are before anything is learned; it is ours, and no part of the paper's policy."""
+OURS: dict[str, dict[str, Any]] = {
+    "no advice": {"advice": False},
+    "no moves": {"moving": 0.0},
+    "nothing of ours": {"prior": 0.0, "advice": False, "moving": 0.0},
+}
+"""Prior, advice of list schedulers, and moves of regions are no part of the paper's policy: without them it is as told.
+
+`prior`: what scores are before anything is learned; `moves`: drawing around the best placement so far.
+"""
 NOTHING: dict[str, Any] = {"pretrained": False}
 VARIANTS: dict[str, dict[str, Any]] = {
-    **{f"from nothing, {name}": NOTHING | options for name, options in LEFT_OUT.items()},
+    **{f"from nothing, {name}": NOTHING | options for name, options in (LEFT_OUT | OURS).items()},
     "50 updates, pre-trained": {"updates": FINE_UPDATES},
     "50 updates, from nothing": NOTHING | {"updates": FINE_UPDATES},
     "zero-shot": {"updates": 0},
