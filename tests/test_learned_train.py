@@ -255,13 +255,14 @@ def test_a_trained_policy_places_without_training(tmp_path: Path) -> None:
 def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
     """Policies, rewards and checkpoints that do not exist: exit code 2 and what to do."""
     for arguments, words in (
-        (("--policy", "nonsense"), "there is no placer 'nonsense'"),
+        (("--policy", "nonsense"), "there is no policy 'nonsense'; choose from "),
         (("--policy", "heft"), "the placer 'heft' learns nothing"),
         (("--policy", "table", "--reward", "guessed"), "there is no reward 'guessed'"),
         (("--policy", "table", "--option", "rate=-1"), "rate is -1"),
         (("--policy", "table", "--resume"), "say where it is with --checkpoint"),
         (("--checkpoint", tmp_path / "a" / "b"), "cannot be written; make the directory"),
         (("--policy", "table", "--checkpoint", tmp_path / "x", "--resume"), "there is no checkpoint to go on from"),
+        (("--policy", "table", "--tensorboard", __file__), "cannot be written (file exists); give a folder"),
         (("--reward", "onnxruntime"), ""),
     ):
         error = run("train", *SMALL, *arguments, code=2).stderr

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
-from placewise.errors import MissingExtraError
+from placewise.errors import MissingExtraError, OutputError
 
 if TYPE_CHECKING:
     from placewise.placers.learned.trainer import Update
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class TrainingLog:
     """Scalars per update in a folder; a log that is there goes on after `start` updates.
 
-    Raises MissingExtraError where TensorBoard is not installed.
+    Raises MissingExtraError where TensorBoard is not installed, and OutputError where nothing can be written.
     """
 
     def __init__(self, folder: str | PathLike[str], start: int = 0) -> None:
@@ -24,7 +24,11 @@ class TrainingLog:
             from torch.utils.tensorboard import SummaryWriter
         except ImportError:
             raise MissingExtraError("a log for TensorBoard", "learn") from None
-        self._writer: Any = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
+        try:
+            self._writer: Any = SummaryWriter(str(folder), purge_step=start + 1 if start else None)
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+            raise OutputError(f"cannot be written ({reason})", where=str(folder), remedy="give a folder") from None
         self._last: tuple[float, int, int] | None = None
 
     def add(self, update: Update) -> None:
