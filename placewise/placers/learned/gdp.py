@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from placewise.errors import PlacerError
 from placewise.placers.base import PlacerInfo
+from placewise.placers.learned.observer import Observer
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer
+
+if TYPE_CHECKING:
+    from placewise.placers.learned.checkpoint import Checkpoint
+
+SHIPPED = Path(__file__).parent / "pretrained" / "gdp"
+"""The weights that come with the package."""
+SHAPE = ("layers", "attentions", "heads", "hidden", "inner")
+"""Options that say how many weights there are."""
 
 
 @dataclass(frozen=True)
@@ -76,3 +88,21 @@ class GdpPlacer(LearnedPlacer):
     )
     Options: ClassVar[type[LearningOptions]] = GdpOptions
     network: ClassVar[str] = "placewise.placers.learned.networks.gdp:gdp"
+
+    def __init__(self, options: LearningOptions | None = None, observer: Observer | None = None) -> None:
+        super().__init__(options, observer)
+        if self.trained is None and getattr(self.options, "pretrained", False) and SHIPPED.is_dir():
+            shipped: Checkpoint = import_module("placewise.placers.learned.checkpoint").read(SHIPPED)
+            _require_shape(self.options, shipped.header.options)
+            self.trained = shipped
+
+
+def _require_shape(options: LearningOptions, shipped: Mapping[str, Any]) -> None:
+    """Raise PlacerError unless the weights that come with the package are for a network of this shape."""
+    for name in SHAPE:
+        wanted = getattr(options, name)
+        if name in shipped and shipped[name] != wanted:
+            raise PlacerError(
+                f"{name} is {wanted}, and {shipped[name]} in the weights that come with Placewise",
+                remedy="give pretrained=false to begin with none",
+            )

@@ -150,7 +150,8 @@ class Gdp(Policy):
         draws = torch.rand(3, generator=dice)
         rank = self.rank[:, int(draws[0] * self.rank.shape[1])]
         half = (n / 4 + 1) ** float(draws[1]) / 2
-        return (rank - draws[2] * n).abs() < max(half, 0.51)
+        inside: Tensor = (rank - draws[2] * n).abs() < max(half, 0.51)
+        return inside
 
     def _odds(self, logits: Tensor, mask: Tensor) -> Tensor:
         """Log p [..., D] of the device to which a region [..., n] moves: the mean of its units', and some chance."""

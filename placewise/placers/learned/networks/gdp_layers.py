@@ -66,7 +66,8 @@ class Segments(nn.Module):
         """`x` [n, hidden], segments of so many units."""
         if self.attention:
             x = x + self.out(self._attended(self.norm(x), segment), graph)
-        return x + self.narrow(functional.relu(self.wide(self.norm_dense(x), graph)), graph)
+        found: Tensor = x + self.narrow(functional.relu(self.wide(self.norm_dense(x), graph)), graph)
+        return found
 
     def _attended(self, x: Tensor, segment: int) -> Tensor:
         n, hidden = x.shape
