@@ -1,7 +1,7 @@
-"""A few steps uphill from a policy's own placement: what it should have done, as near as possible to what it did.
+"""A few steps uphill from a policy's own placement: which other decisions would have been better there, or worse.
 
-A placement of another search is often as good, and looks otherwise; a policy that imitates several such answers ends
-between them. Expert iteration (Anthony, Tian and Barber, NeurIPS 2017) imitates what a search makes of its own.
+A placement of another search is often as good, and looks otherwise; a policy that imitates such answers ends between
+them. Moves from its own placement say what single decisions of it are worth, all others as they are.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ AT_ONCE = 8
 """Moves that are tried from one placement before the best of them is made."""
 SINGLE, NEAR = 0.4, 0.4
 """How many moves take one unit, and one with what is next to it there; the others take a stretch of units."""
-STRETCH = 16
-"""A stretch is at most so many times shorter than all units."""
+LARGEST = 4
+"""The longest stretch is so many times shorter than all units; short ones are as likely as ones twice as long."""
 
 Price = Callable[[Ints], Floats]
 
@@ -40,17 +40,41 @@ def neighbours(view: View) -> Neighbours:
     return Neighbours(offsets_of(here[order], view.n), there[order])
 
 
-def climb(view: View, near: Neighbours, start: Ints, price: Price, tries: int, chance: np.random.Generator) -> Ints:
-    """The devices [n_units] that so many tried moves lead to from `start` [n_units], by a price of placements."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Tried:
+    """M moves: placements [M, n_units] before (`here`) and after (`there`), and the share of time that each gained.
+
+    A gain is from −1 (or failure) to 1.
+    """
+
+    here: Ints
+    there: Ints
+    gain: Floats
+
+
+def climb(view: View, near: Neighbours, start: Ints, price: Price, tries: int, chance: np.random.Generator) -> Tried:
+    """So many moves tried from `start` [n_units]; what helps most of some is made before the next are tried."""
     here = start.astype(np.int32)
     value = float(price(view.placements(here[None]))[0])
+    before, after, gains = [], [], []
     for _ in range(max(tries // AT_ONCE, 1)):
         rows = np.stack([moved(view, near, here, chance) for _ in range(AT_ONCE)])
-        seconds = np.where(np.isfinite(found := price(view.placements(rows))), found, np.inf)
-        best = int(seconds.argmin())
-        if seconds[best] < value or not np.isfinite(value):
+        seconds = price(view.placements(rows))
+        before.append(np.broadcast_to(here, rows.shape))
+        after.append(rows)
+        gains.append(gained(value, seconds))
+        best = int(gains[-1].argmax())
+        if gains[-1][best] > 0:
             here, value = rows[best], float(seconds[best])
-    return here
+    return Tried(np.concatenate(before), np.concatenate(after), np.concatenate(gains))
+
+
+def gained(before: float, after: Floats) -> Floats:
+    """The share of time [M] that is gained from seconds `before` to seconds `after` [M]; NaN is a failure."""
+    if not np.isfinite(before):
+        return np.where(np.isfinite(after), 1.0, 0.0)
+    found: Floats = np.clip((before - np.where(np.isfinite(after), after, np.inf)) / before, -1.0, 1.0)
+    return found
 
 
 def moved(view: View, near: Neighbours, here: Ints, chance: np.random.Generator) -> Ints:
@@ -65,7 +89,8 @@ def moved(view: View, near: Neighbours, here: Ints, chance: np.random.Generator)
     elif draw < SINGLE + NEAR:
         group = np.append(near.of[near.offsets[unit] : near.offsets[unit + 1]], unit)
     else:
-        group = np.arange(unit, min(unit + 2 + int(chance.integers(max(view.n // STRETCH, 1))), view.n))
+        length = int(np.exp(chance.random() * np.log(view.n / LARGEST + 1))) + 1
+        group = np.arange(unit, min(unit + length, view.n))
     group = group[(here[group] == here[unit]) & view.allowed[group, device]]
     found = here.copy()
     found[group] = device

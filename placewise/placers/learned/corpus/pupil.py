@@ -17,7 +17,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.placers.base import Budget
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.repair import repair
-from placewise.placers.learned.corpus.climb import Neighbours, climb, neighbours
+from placewise.placers.learned.corpus.climb import Neighbours, Tried, climb, gained, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
 from placewise.placers.learned.crew.messages import Drawn
 from placewise.placers.learned.learning import Learner, Lesson, tensors
@@ -31,6 +31,8 @@ KEPT = 2_000_000
 BETTER = 1e-6
 """By what share a placement must be better to be told."""
 LAST_RESORT = "auto"
+FAINT = 0.02
+"""Gains that are as small as this together count half."""
 
 
 @dataclass(slots=True, eq=False)
@@ -179,8 +181,8 @@ class Pupil:
                 known = replace(known, baseline=learner.baseline)
         distance = math.nan
         if task.climb:
-            known, target, priced = self._climbed(seen, known, task)
-            distance, asked = self._imitated(policy, target, 1.0), asked + priced
+            known, tried, priced = self._climbed(seen, known, task)
+            distance, asked = self._led(policy, tried), asked + priced
         if task.imitate:
             far = self._imitated(policy, known.best, task.imitate)
             distance = far if math.isnan(distance) else distance
@@ -188,24 +190,53 @@ class Pupil:
                      if value.grad is not None}  # fmt: skip
         return Answer(known, gradients, lesson, distance, drawn, asked)
 
-    def _climbed(self, seen: Seen, known: Known, task: Task) -> tuple[Known, Ints, int]:
-        """What is known now, what the policy should have done [n_ops], and how many placements were priced for it."""
+    def _climbed(self, seen: Seen, known: Known, task: Task) -> tuple[Known, Tried, int]:
+        """What is known now, moves that were tried from the policy's favourites, and how many placements were priced.
+
+        The first of them leads from its first favourite to its best one.
+        """
         view, watched = seen.policy.view, Watched(seen.pricing, known)
-        own = Watched(watched, replace(known, value=math.inf))
-        own(seen.policy.greedy(own))
-        start = view.devices(own.best[None])[0]
-        found = climb(view, seen.near, start, watched, task.climb, np.random.default_rng(task.seed))
-        return self._improved(seen, known, watched), view.placements(found[None])[0], watched.asked
+        own = seen.policy.greedy(watched)
+        seconds = watched(own)
+        best = int(np.where(np.isfinite(seconds), seconds, np.inf).argmin())
+        rows = view.devices(own[[0, best]])
+        tried = climb(view, seen.near, rows[1], watched, task.climb, np.random.default_rng(task.seed))
+        tried = Tried(
+            np.concatenate((rows[:1], tried.here)),
+            np.concatenate((rows[1:], tried.there)),
+            np.append(gained(float(seconds[0]), seconds[[best]]), tried.gain),
+        )
+        return self._improved(seen, known, watched), tried, watched.asked
+
+    def _led(self, policy: Policy, tried: Tried) -> float:
+        """Add the gradients of making likelier what helped, and less likely what hurt; −log p of what helped, mean."""
+        here, there = (self._log_prob(policy, policy.view.placements(rows)) for rows in (tried.here, tried.there))
+        changed = (here.detach() != there.detach()).float()
+        mean = changed / changed.sum(dim=1, keepdim=True).clamp_min(1.0)
+        helped, hurt = (_weights(sign * tried.gain) for sign in (1.0, -1.0))
+        distance = -(there * mean).sum(dim=1)
+        likely = (there.exp() * mean).sum(dim=1)
+        torch.autograd.backward((distance * helped + likely * hurt).sum())
+        return float((distance.detach() * helped).sum() / helped.sum().clamp_min(1e-9))
+
+    def _log_prob(self, policy: Policy, placements: Ints) -> torch.Tensor:
+        """Log p [K, D] of the decisions that lead to placements [K, n_ops]."""
+        told = policy.decisions(placements)
+        if told is None:
+            raise PlacerError("this policy cannot be told what to do", remedy="set imitated, held and climbed to 0")
+        return policy.log_prob(told)[0]
 
     def _imitated(self, policy: Policy, best: Ints, weight: float) -> float:
         """Add the gradients of imitating a placement [n_ops]; −log p of a decision of it, mean."""
-        told = policy.decisions(best[None])
-        if told is None:
-            raise PlacerError("this policy cannot imitate", remedy="set imitated, held and climbed to 0")
-        log_prob, _ = policy.log_prob(told)
-        distance = -log_prob.mean()
+        distance = -self._log_prob(policy, best[None]).mean()
         torch.autograd.backward(weight * distance)
         return float(distance.detach())
+
+
+def _weights(gain: Floats) -> torch.Tensor:
+    """Weights [M] of moves by what they gained: those above zero, together less than one where they are small."""
+    above = np.maximum(gain, 0.0)
+    return torch.from_numpy((above / (above.sum() + FAINT)).astype(np.float32))
 
 
 def _dice(seed: int) -> torch.Generator:
