@@ -288,7 +288,7 @@ def test_imitation_comes_nearer_to_what_is_imitated() -> None:
 @settings(max_examples=15, deadline=None)
 @given(number=st.integers(0, 10_000), seed=st.integers(0, 10_000))
 def test_a_climb_never_ends_lower_and_stays_where_units_may_be(number: int, seed: int) -> None:
-    """From anywhere: on allowed devices, never from a slower placement than before, gains as priced, one seed one way."""
+    """From anywhere: on allowed devices, never from a slower one than before, gains as priced, one seed one way."""
     problem, chance = corpus().problem(number), np.random.default_rng(seed)
     view, price = view_of(problem, problem.block), Pricing(problem)
     start = np.array([chance.choice(np.flatnonzero(row)) for row in view.allowed], np.int32)

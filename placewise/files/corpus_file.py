@@ -76,7 +76,7 @@ class LearningRecord(_Strict):
     teacher: str = Field("temper", description="the placer that is imitated; empty: none")
     imitated: Share = Field(0.5, description="share of the training that only imitates")
     held: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of imitating the teacher in the rest of it")
-    climbed: Size = Field(0, description="moves tried from the policy's own placement, to imitate what they lead to")
+    climbed: Size = Field(0, description="moves tried from its favourite; what helps becomes likelier")
     rewarded: bool = Field(True, description="whether rewards of what it draws count as well, after the imitation")
     validated: Size = Field(8, description="problems more, which nobody trains on")
     every: Count = Field(100, description="how often the policy is tried on them")
