@@ -262,6 +262,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         (("--policy", "table", "--resume"), "say where it is with --checkpoint"),
         (("--checkpoint", tmp_path / "a" / "b"), "cannot be written; make the directory"),
         (("--policy", "table", "--checkpoint", tmp_path / "x", "--resume"), "there is no checkpoint to go on from"),
+        (("--policy", "table", "--objective", "throughput", "--contiguous"), "cannot be trained on this problem"),
         (("--policy", "table", "--tensorboard", __file__), "cannot be written (file exists); give a folder"),
         (("--reward", "onnxruntime"), ""),
     ):

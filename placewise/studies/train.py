@@ -89,6 +89,10 @@ def train(
     if make is not None:
         pipelined = problem.objective.kind == "throughput"
         problem = as_executed(problem, runtimes.create(reward).info, pipelined=pipelined)
+    refusal = placer.supports(problem)
+    if refusal is not None:
+        raise PlacerError(f"{placer.info.name} cannot be trained on this problem: {refusal}",
+                          remedy="give --free, without --contiguous and --convex")  # fmt: skip
     keeper = placer.observer = Keeper(placer.info.name, setting, before)
     with ExitStack() as stack:
         stack.callback(keeper.close)

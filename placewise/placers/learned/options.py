@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 from placewise.errors import PlacerError
+
+LARGEST = 1e15
+"""Of any number: products of two of them are single-precision numbers still."""
+AT_MOST = f" to {LARGEST:g}"
 
 
 @dataclass(frozen=True)
@@ -53,11 +56,11 @@ class LearningOptions:
             if getattr(self, name) < 1:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give one or more")
         for name in ("rate", "clip_norm", "failed", "clip"):
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number above zero")
+            if not 0 < getattr(self, name) <= LARGEST:
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give a number above zero{AT_MOST}")
         for name in ("decay", "discount", "entropy", "explore", "final_rate"):
-            if not (getattr(self, name) >= 0 and math.isfinite(getattr(self, name))):
-                raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give a number from zero")
+            if not 0 <= getattr(self, name) <= LARGEST:
+                raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give a number from zero{AT_MOST}")
         if not 0 < self.elite <= 1:
             raise PlacerError(f"elite is {self.elite}", remedy="give a share above 0, at most 1")
         for name in ("updates", "forgiven", "patience"):

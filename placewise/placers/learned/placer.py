@@ -67,7 +67,7 @@ class LearnedPlacer:
 
     def supports(self, problem: Problem) -> str | None:
         if problem.constraints.shaped:
-            return "a policy places freely: it keeps no chain of stages, and no convex sets"
+            return "a policy places freely: it keeps no stages in line, and no convex sets"
         return None
 
     def policy(self, problem: Problem, seed: int) -> Policy:
