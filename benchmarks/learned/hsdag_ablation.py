@@ -3,7 +3,8 @@
 The folded problems of hsdag.py, under `sequential` execution, with one part left out at a time. Duan et al. (2024,
 table 3) print for Inception-V3: 17.9 % less time than CPU-only with everything, 14.8 % without features of structure
 (fractal dimension and degrees), 8.59 % without the shape of outputs, 8.59 % without the node's place. The other rows
-are about what is ours: chains that may be cut, nodes that may stay alone, exploration, and features of cost.
+are about what is ours: chains that may be cut, nodes that may stay alone, exploration, moves from the best placement
+so far instead of new ones, the best samples of an update alone, and features of cost.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "chains never": {"chains": "never"},
     "nobody alone": {"alone": "never"},
     "no exploration": {"explore": 0.0, "jitter": 0.0},
-    "with seconds": {"seconds": True},
+    "every group anew": {"moves": 0},
+    "all samples count": {"elite": 1.0},
+    "no seconds": {"seconds": False},
     "the paper's letter": {name: value for name, value in PAPER.items() if name != "updates"},
 }
 PRINTED = {"everything": 17.9, "no structure": 14.8, "no shape": 8.59, "no place": 8.59}
