@@ -78,7 +78,7 @@ def test_what_the_search_is_told(told: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert (hints[0].probabilities is not None) == (told != "placements")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(problems(max_ops=6, scarce=True, rules=True))
 def test_proposals_keep_the_rules_and_come_twice(problem: Problem) -> None:
     """Whatever the problem: what is proposed is valid, the same the second time, or there are words why not."""
@@ -90,11 +90,11 @@ def test_proposals_keep_the_rules_and_come_twice(problem: Problem) -> None:
     assert first.placement is not None or first.unmet or first.notes
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_small_problems_end_at_the_optimum(seed: int) -> None:
     """The policy's opinion keeps no search from the best placement."""
     problem = random_problem(seeded(seed), max_ops=5, max_devices=3, objective=Objective("latency", memory="sum"))
-    best, found = optimum(problem), place(problem, "guided", options=QUICKLY)
+    best, found = optimum(problem), place(problem, "guided", Budget(iterations=300), options=QUICKLY)
     assert (found.status.outcome is Outcome.INFEASIBLE) == bool(np.isinf(best))
     assert found.placement is None or found.value == pytest.approx(best, rel=1e-9, abs=1e-15)
 
@@ -143,17 +143,17 @@ def test_what_is_interrupted_gives_the_best_so_far(after: int) -> None:
 def test_signs_of_life_and_history_count_from_the_beginning() -> None:
     """Who listens hears who is asked; seconds go on, and what the search finds comes after the asking."""
     problem, said, asked = zoo_problem(), list[Progress](), list[float]()
-    price, begun = Evaluator(problem), time.monotonic()
+    price, placer = Evaluator(problem), create("guided", {"search": "auto", "samples": 4})
 
     def timed(placements: Ints) -> Floats:
         asked.append(time.monotonic() - begun)
         return price(placements)
 
-    placer = create("guided", {"search": "auto", "samples": 4})
+    begun = time.monotonic()
     found = placer.propose(problem, Budget(2.0), evaluate=timed, on_progress=said.append)
     assert said[0].message == "asking gdp" and found.history
     seconds = [each.seconds for each in said]
-    assert seconds == sorted(seconds) and found.history[0].seconds > asked[1]
+    assert seconds == sorted(seconds) and found.history[0].seconds > asked[0]
 
 
 @pytest.mark.parametrize(

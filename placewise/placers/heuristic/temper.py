@@ -54,6 +54,8 @@ BOUNDING = "paths"
 LAST_RESORT = "pack"
 DRAWN = 8
 """Placements drawn from probabilities to start from."""
+LEADING = 4
+"""Where probabilities are known, so many of the best starts are where searches begin."""
 WORK, OVERHEAD = 1.6e7, 400
 """Without any limit: so many ops and edges priced, each placement counting as `OVERHEAD` more; about a second."""
 ROUNDS_PER_BLOCK = 10
@@ -167,7 +169,9 @@ class TemperPlacer:
             bound = lower_bound(problem)
         starts = np.array(rows, np.int32).reshape(len(rows), problem.n_ops)
         values = np.asarray(price(starts), np.float64) if len(rows) else np.zeros(0)
-        runs = np.isfinite(values)
+        runs = np.flatnonzero(np.isfinite(values))
+        if len(likely):
+            runs = np.sort(runs[np.argsort(values[runs], kind="stable")][:LEADING])
         return starts[runs], values[runs], bound, reason
 
     def _search(
