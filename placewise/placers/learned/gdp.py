@@ -52,6 +52,7 @@ class GdpOptions(LearningOptions):
     prior: float = 1.0
     moving: float = 0.75
     regions: int = 2
+    start: Literal["best", "own", "both"] = "both"
     attention: bool = True
     superposition: bool = True
     device_features: bool = True

@@ -10,6 +10,7 @@ placement of a round is the probabilities themselves, so that all units are stil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -47,7 +48,9 @@ LEAN_BELIEF = {
 ROOMY, MOST_BELIEF = 0.95, 4.0
 SHORT = ("alloc", "memory")
 """Words of what torch says where memory is short."""
-LEAST_SEGMENT = 16
+LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
+"""Where memory is short, segments become so short at least; so many are looked at together where it is not."""
+ALL = slice(None)
 NEVER = -100.0
 """The log p of what has no chance at all, where it must be a number."""
 
@@ -96,21 +99,40 @@ class Gdp(Policy):
         for layer in self.layers:
             x = layer(x, self.edges, self.turned, graph)
         for layer in self.attentions:
-            x = layer(x, self.segment, graph)
+            x = layer(x, self.segment, graph, 1 if self.segment < self.options.segment else MOST_SEGMENTS)
         return self.leave(x), graph
 
     def scores(self, scene: Scene, units: Tensor, graph: Tensor | None) -> Tensor:
         """Logits [n, D] of the last round, −inf where a device is not allowed."""
-        common = self.of_unit(units, graph)[:, None] + self.of_device(scene.device, graph)
-        common, lean = common + self.of_pair(scene.pair, graph), self.lean_pair(scene.pair)
+        pieces = self._pieces()
+        known = self._known(scene, units, graph) if len(pieces) == 1 else None
         share = scene.allowed / scene.allowed.sum(dim=1, keepdim=True).clamp_min(1)
         for _ in range(self.options.rounds):
             seen = belief(scene, share)
-            inner = functional.relu(common + self.of_belief(seen))
-            found = self.score(functional.relu(self.between(inner, graph))) + lean + self.lean_belief(seen)
-            logits = masked(found.squeeze(-1), scene.allowed)
+            found = [self._found(known or self._known(scene, units, graph, piece), seen[piece], graph)
+                     for piece in pieces]  # fmt: skip
+            logits = masked(torch.cat(found), scene.allowed)
             share = torch.softmax(logits, dim=1)
         return logits
+
+    def _known(self, scene: Scene, units: Tensor, graph: Tensor | None, piece: slice = ALL) -> tuple[Tensor, Tensor]:
+        """What stays the same in all rounds, of a piece of the units: [n, D, inner], and leanings [n, D]."""
+        pair = scene.pair[piece]
+        common = self.of_unit(units[piece], graph)[:, None] + self.of_device(scene.device, graph)
+        return common + self.of_pair(pair, graph), self.lean_pair(pair).squeeze(-1)
+
+    def _found(self, known: tuple[Tensor, Tensor], seen: Tensor, graph: Tensor | None) -> Tensor:
+        """Scores [n, D] from what is known and what the round before would mean."""
+        common, lean = known
+        inner = functional.relu(self.between(functional.relu(common + self.of_belief(seen)), graph))
+        found: Tensor = (self.score(inner) + self.lean_belief(seen)).squeeze(-1) + lean
+        return found
+
+    def _pieces(self) -> list[slice]:
+        """All units at once; so many segments at a time where memory was short."""
+        if self.segment == self.options.segment or torch.is_grad_enabled():
+            return [ALL]
+        return [slice(first, first + self.segment) for first in range(0, max(self.view.n, 1), self.segment)]
 
     def logits(self) -> Tensor:
         """Log p [n, D] of every unit's device, all at once; where memory is short, in segments half as long."""
@@ -127,11 +149,12 @@ class Gdp(Policy):
         return Rollout({"device": device}, price(self.view.placements(device.numpy())))
 
     def _moves(self, logits: Tensor, count: int, dice: torch.Generator, price: Price) -> Rollout:
-        """Every second episode begins with what the policy thinks best, the others with the best placement so far."""
+        """Episodes begin with the best placement so far, with what the policy thinks best, or with both in turn."""
         own = logits.argmax(dim=1)
         masks, moves, path = [], [], []
         for number in range(count):
-            best = best_so_far(self.view, price) if number % 2 else None
+            wanted = self.options.start == "best" or (self.options.start == "both" and number % 2)
+            best = best_so_far(self.view, price) if wanted else None
             held = own if best is None else best
             mask = torch.stack([self._region(dice) for _ in range(self.options.regions)])
             move = draw(self._odds(logits, mask), dice)
@@ -188,7 +211,8 @@ class Gdp(Policy):
         for count in range(n_devices, 0, -1):
             keep = np.isin(np.arange(n_devices), order[:count])
             scene = self.scene if count == n_devices else self._scene(keep)
-            rows.append(self.scores(scene, units, graph).argmax(dim=1).numpy())
+            scores = self._roomy(partial(self.scores, scene, units, graph))
+            rows.append(scores.argmax(dim=1).numpy())
         found = np.unique(self.view.placements(np.stack(rows)), axis=0, return_index=True)[1]
         return np.stack([self._fitted(row) for row in self.view.placements(np.stack(rows))[np.sort(found)]])
 

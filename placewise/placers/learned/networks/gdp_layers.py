@@ -7,9 +7,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch_geometric.nn import SAGEConv
 
-MOST_SCORES = 1 << 26
-"""Attention weights that are computed at once where no gradient is wanted."""
-
 
 class Dense(nn.Module):
     """A dense layer of which a graph's embedding modulates every output: superposition (Zhou et al. 2019).
@@ -62,14 +59,14 @@ class Segments(nn.Module):
         self.norm_dense = nn.LayerNorm(hidden)
         self.wide, self.narrow = Dense(hidden, 2 * hidden, width), Dense(2 * hidden, hidden, width)
 
-    def forward(self, x: Tensor, segment: int, graph: Tensor | None) -> Tensor:
-        """`x` [n, hidden], segments of so many units."""
+    def forward(self, x: Tensor, segment: int, graph: Tensor | None, together: int) -> Tensor:
+        """`x` [n, hidden], segments of so many units; so many segments at once where no gradient is wanted."""
         if self.attention:
-            x = x + self.out(self._attended(self.norm(x), segment), graph)
+            x = x + self.out(self._attended(self.norm(x), segment, together), graph)
         found: Tensor = x + self.narrow(functional.relu(self.wide(self.norm_dense(x), graph)), graph)
         return found
 
-    def _attended(self, x: Tensor, segment: int) -> Tensor:
+    def _attended(self, x: Tensor, segment: int, together: int) -> Tensor:
         n, hidden = x.shape
         segment = min(segment, n)
         count = -(-n // segment)
@@ -81,12 +78,9 @@ class Segments(nn.Module):
             sources = torch.cat((before, padded), dim=1)
             first = torch.zeros((1, 1, segment), dtype=torch.bool)
             seen = torch.cat((torch.cat((first, seen[:-1])), seen), dim=2)
-        step = max(1, MOST_SCORES // (self.heads * segment * sources.shape[1]))
-        if torch.is_grad_enabled() or step >= count:
-            found = self._heard(padded, sources, seen)
-        else:
-            pieces = [slice(first, first + step) for first in range(0, count, step)]
-            found = torch.cat([self._heard(padded[piece], sources[piece], seen[piece]) for piece in pieces])
+        step = count if torch.is_grad_enabled() else together
+        pieces = [slice(first, first + step) for first in range(0, count, step)]
+        found = torch.cat([self._heard(padded[piece], sources[piece], seen[piece]) for piece in pieces])
         return found.reshape(count * segment, hidden)[:n]
 
     def _heard(self, padded: Tensor, sources: Tensor, seen: Tensor) -> Tensor:
