@@ -27,7 +27,7 @@ from placewise.model.problem import Objective, Problem, Rule
 from placewise.placers.base import Budget
 from placewise.placers.learned.hsdag import PAPER, HsdagOptions, HsdagPlacer
 from placewise.placers.learned.networks.hsdag import HsdagPolicy, policy_of
-from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
+from placewise.placers.learned.parsing import best_edges, edges_between, firsts_of, groups_of
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chains, colocation, part_of
 from placewise.placers.registry import create
@@ -138,7 +138,7 @@ def test_parsing_by_hand() -> None:
     kept = best_edges(tail, head, np.array([0.9, 0.2, 0.4, 0.4]), 5)
     assert kept.tolist() == [0, 0, 2, 2, 3]
     group = groups_of(tail, head, kept, 5)
-    assert group.tolist() == [0, 0, 1, 1, 1]
+    assert group.tolist() == [0, 0, 1, 1, 1] and firsts_of(group).tolist() == [0, 2]
     assert edges_between(group, tail, head).tolist() == [1]
     assert best_edges(tail[:1], head[:1], np.array([0.5]), 3).tolist() == [0, 0, -1]
 

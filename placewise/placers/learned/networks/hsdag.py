@@ -20,7 +20,7 @@ from placewise.model.columns import Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
-from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
+from placewise.placers.learned.parsing import best_edges, edges_between, firsts_of, groups_of
 from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked, scored
 from placewise.placers.learned.units import chains
 from placewise.placers.learned.view import View, view_of
@@ -132,7 +132,7 @@ class HsdagPolicy(Policy):
             if "move" in choices:
                 odds, chosen = self._odds(state, choices["held"][rows[0]]), choices["move"][rows]
             else:
-                leaders = torch.from_numpy(np.unique(state.group.numpy(), return_index=True)[1])
+                leaders = torch.from_numpy(firsts_of(state.group.numpy()))
                 odds, chosen = self._explored(state), choices["device"][rows][:, leaders]
             told, spread = scored(odds.expand(*chosen.shape, -1), chosen.clamp_min(0))
             found.append((told.where(chosen >= 0, 0.0), spread.where(chosen >= 0, 0.0)))
@@ -197,7 +197,7 @@ class HsdagPolicy(Policy):
         for number in range(rounds):
             kept = self._kept(group, members, noise, alone=alone) if parse is None else parse[number]
             edge = distinct(kept[kept >= 0])
-            kept = kept[np.unique(group, return_index=True)[1]]
+            kept = kept[firsts_of(group)]
             one, other = group[self.tail[edge]], group[self.head[edge]]
             best = np.where(kept >= 0, np.searchsorted(edge, kept), -1)
             score = self.affinity(members[one] * members[other]).squeeze(-1).sigmoid()
@@ -208,7 +208,7 @@ class HsdagPolicy(Policy):
         rows += [np.full(self.view.n, -1)] * (self.options.rounds - rounds)
         logits = self.choose(self.among(members, self._between(group)).relu())
         here = torch.from_numpy(group)
-        leaders = torch.from_numpy(np.unique(group, return_index=True)[1])
+        leaders = torch.from_numpy(firsts_of(group))
         return Step(np.stack(rows), here, masked(logits, self.allowed[leaders])), members
 
     @torch.no_grad()
@@ -233,7 +233,7 @@ class HsdagPolicy(Policy):
     def _open(self, group: Longs, *, alone: bool) -> Longs:
         """The edges that nodes may keep, ascending: those between groups, and where `alone` each group's own."""
         between = edges_between(group, self.tail[: self.n_edges], self.head[: self.n_edges])
-        own = self.n_edges + np.unique(group, return_index=True)[1] if alone else np.zeros(0, np.int64)
+        own = self.n_edges + firsts_of(group) if alone else np.zeros(0, np.int64)
         return np.concatenate((between, np.sort(own)))
 
     def _between(self, group: Longs) -> Tensor:
