@@ -32,9 +32,9 @@ class GdpOptions(LearningOptions):
     `rounds` in which devices are scored with what the round before would make of loads and neighbours; `hidden` numbers
     per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned: speed, neighbours,
     loads, and what list schedulers would do (0: nothing). In a share `moving` of the updates, `regions` of units that
-    stand side by side move together, from the best placement or from what the policy thinks best. `pretrained`: the
-    weights that come with the package are the first ones. Switches of parts: `attention`, `superposition`,
-    `device_features`, and `advice`, which tells the policy what list schedulers would do.
+    stand side by side move together, from the `best` placement so far, from the policy's `own` choice, or from both in
+    turn (`start`). `pretrained`: the weights that come with the package are the first ones. Switches of parts:
+    `attention`, `superposition`, `device_features`, and `advice`, which tells the policy what list schedulers would do.
     """
 
     algorithm: Literal["reinforce", "ppo"] = "ppo"
@@ -50,9 +50,9 @@ class GdpOptions(LearningOptions):
     hidden: int = 64
     inner: int = 32
     prior: float = 1.0
-    moving: float = 0.75
+    moving: float = 1.0
     regions: int = 2
-    start: Literal["best", "own", "both"] = "both"
+    start: Literal["best", "own", "both"] = "best"
     attention: bool = True
     superposition: bool = True
     device_features: bool = True

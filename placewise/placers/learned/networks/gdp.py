@@ -64,6 +64,7 @@ class Gdp(Policy):
         super().__init__()
         self.view, self.options, self.segment = view, options, options.segment
         self.features = Features(features.matrix, (*features.layout, ("device", DEVICE), ("pair", PAIR)))
+        self.scenes: dict[bytes, Scene] = {}
         self.facts, self.fits = facts_of(view), always_fits(view.problem)
         self.scene = self._scene(np.ones(view.n_devices, np.bool_))
         self.rank = torch.from_numpy(np.argsort(np.argsort(self.facts.place, axis=0, kind="stable"), axis=0) + 0.5)
@@ -87,8 +88,12 @@ class Gdp(Policy):
         self._begin(options.prior)
 
     def _scene(self, keep: Bools) -> Scene:
-        known, advised = self.options.device_features, self.options.advice
-        return scene_of(self.view, self.facts, keep, known=known, advised=advised)
+        """The scene of some devices [D], made once."""
+        key = keep.tobytes()
+        if key not in self.scenes:
+            known, advised = self.options.device_features, self.options.advice
+            self.scenes[key] = scene_of(self.view, self.facts, keep, known=known, advised=advised)
+        return self.scenes[key]
 
     def embedded(self) -> tuple[Tensor, Tensor | None]:
         """Units [n, hidden], and the graph [hidden] with what is known of all devices; None without superposition."""
@@ -210,8 +215,7 @@ class Gdp(Policy):
         rows = []
         for count in range(n_devices, 0, -1):
             keep = np.isin(np.arange(n_devices), order[:count])
-            scene = self.scene if count == n_devices else self._scene(keep)
-            scores = self._roomy(partial(self.scores, scene, units, graph))
+            scores = self._roomy(partial(self.scores, self._scene(keep), units, graph))
             rows.append(scores.argmax(dim=1).numpy())
         found = np.unique(self.view.placements(np.stack(rows)), axis=0, return_index=True)[1]
         return np.stack([self._fitted(row) for row in self.view.placements(np.stack(rows))[np.sort(found)]])
