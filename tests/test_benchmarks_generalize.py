@@ -80,6 +80,15 @@ def test_a_table_of_some_rows(tmp_path, capsys):
     assert "transformer-xl-2 2xP100/temper/0: " not in capsys.readouterr().out
 
 
+def test_rows_of_the_package_s_policy_stay_blank_without_one(tmp_path, capsys, monkeypatch):
+    """An untrained policy is no trained one, though it places too."""
+    monkeypatch.setattr("placewise.placers.learned.gdp.SHIPPED", tmp_path / "nothing")
+    run(tmp_path, "--only", "transformer-xl-2 2xP100/zero-shot/0")
+    told = capsys.readouterr()
+    assert "no trained policy comes with the package" in told.err and "0 evaluations" not in told.out
+    assert not (tmp_path / "generalize" / "gdp.json").exists()
+
+
 def test_every_policy_that_a_table_reads_can_be_made():
     """Its name has a recipe, whose corpus leaves out what the name says; no cluster that is drawn has a P100."""
     options = harness.arguments("", evaluations=2000).parse_args([])

@@ -20,7 +20,6 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from batch import Batch
 from harness import (
     EFFORT,
     EVALUATIONS,
@@ -42,6 +41,7 @@ from harness import (
     values,
 )
 from problems import FAMILIES, PUBLISHED, WORKLOADS, checkpoint, problem
+from trained import Batch, Shipped
 
 __all__ = ["problem"]
 
@@ -49,6 +49,8 @@ ALONE = {"cuda:0": "one GPU", "cpu": "CPU only"}
 HANDMADE = ("metis", "expert")
 HEADLINE = ("hdp", "gdp-one", "fine-tuned")
 """What chance has a part in, for three seeds."""
+PACKAGED = ("zero-shot", "fine-tuned", "fine, no gates")
+"""What begins with the policy of the package."""
 LEARNING = (*HEADLINE, "zero-shot", "unseen family", "gdp-batch", "fine, no gates", "untrained")
 AUTO_SECONDS, FINE_UPDATES = 60.0, 50
 ONE, FINE, ZERO = 0.05, 0.02, 0.10
@@ -72,7 +74,8 @@ def method(name: str, count: int, workload: str) -> Method | None:
     if name == "gdp-batch":
         number = WORKLOADS.index(workload)
         return Batch(name, "policy", placer, options=options, evaluations=count, seconds=SECONDS, number=number)
-    return Method(name, "policy", placer, options=options, evaluations=count, seconds=SECONDS)
+    kind = Shipped if name in PACKAGED else Method
+    return kind(name, "policy", placer, options=options, evaluations=count, seconds=SECONDS)
 
 
 def learned(name: str, count: int, seed: int = 0) -> list[Row]:

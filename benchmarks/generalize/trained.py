@@ -1,4 +1,4 @@
-"""GDP-batch: what one policy found for every problem of the table while it was trained on all of them."""
+"""Rows of policies that were trained before: that of the package, and one trained on all problems of the table."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from harness import Method
 
+from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers import registry
@@ -15,10 +16,22 @@ from placewise.simulate import simulate
 
 
 @dataclass(frozen=True)
-class Batch(Method):
-    """`number` is the problem's in the corpus. The row has the best placement that the training kept for it.
+class Shipped(Method):
+    """A row that begins with the policy of the package, and is not run where there is none."""
 
-    `choice`: what the policy itself chooses in the end. Evaluations and seconds are a problem's share of training.
+    def run(self, problem: Problem, seed: int) -> dict[str, Any]:
+        placer: Any = registry.create(self.placer, self.options)
+        if placer.trained is None:
+            raise PlacerError("no trained policy comes with the package", remedy="make one: see docs/generalizing.md")
+        return Method.run(self, problem, seed)
+
+
+@dataclass(frozen=True)
+class Batch(Method):
+    """What a policy found for a problem while it was trained on all of them: GDP-batch.
+
+    `number` is the problem's in the corpus. The row has the best placement that the training kept for it, and
+    `choice`: what the policy itself chooses in the end. Evaluations and seconds are a problem's share of the whole.
     """
 
     number: int = 0
