@@ -36,8 +36,9 @@ def test_the_twin_agrees(mode: str) -> None:
         assert judged.value == Evaluator(problem, threads=1)(placement.device[None])[0]
 
 
-def test_batches_are_priced_row_by_row() -> None:
+def test_batches_are_priced_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows on several threads get the values that they have alone."""
+    monkeypatch.setattr("placewise.simulate.judge.LITTLE", 1)
     choose = seeded(7)
     problem = scheduled(random_problem(choose, objective=Objective("throughput"), training=True), "gpipe")
     rows = np.stack([random_placement(problem, choose).device for _ in range(50)])

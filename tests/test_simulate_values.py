@@ -202,8 +202,9 @@ def test_operator_schedules_are_lawful(case):
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
 @pytest.mark.parametrize("threads", [1, 2, 3, None])
-def test_batches(objective, threads):
+def test_batches(objective, threads, monkeypatch):
     """A batch is its placements one by one, whatever the number of threads, also with more rows than threads."""
+    monkeypatch.setattr("placewise.simulate.judge.LITTLE", 1)
     choose = seeded(5)
     problem = random_problem(choose, max_ops=12, objective=objective)
     rows = np.stack([random_placement(problem, choose).device for _ in range(23)])

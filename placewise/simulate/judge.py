@@ -27,13 +27,15 @@ from placewise.simulate.replicas import replicated_loads
 from placewise.simulate.waits import longest_waits
 
 Rows = Callable[[Ints, int, int, Floats], None]
+LITTLE = 16_000
+"""Ops of placements that are priced before another thread has begun."""
 
 
 class Evaluator:
     """Values of many placements of one problem, fast: seconds [K] of placements [K, n_ops], inf if one cannot run.
 
-    It prices and does not check; `threads` (default: one per core) share a batch. Calls and orders are the
-    judge's own.
+    It prices and does not check; up to `threads` (default: one per core) share a batch that is worth it. Calls and
+    orders are the judge's own.
     """
 
     def __init__(self, problem: Problem, *, threads: int | None = None) -> None:
@@ -48,7 +50,8 @@ class Evaluator:
             raise PlanError("placements must be [K, n_ops] device numbers of this problem")
         values = np.empty(len(rows))
         frozen_rows = frozen(rows, np.int32)
-        edges = np.linspace(0, len(rows), min(self._threads, max(len(rows), 1)) + 1).astype(int).tolist()
+        threads = max(1, min(self._threads, len(rows), rows.size // LITTLE))
+        edges = np.linspace(0, len(rows), threads + 1).astype(int).tolist()
         if len(edges) == 2:
             self._rows(frozen_rows, 0, len(rows), values)
             return values
