@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_the_twin_agrees(mode: str) -> None:
 
 def test_batches_are_priced_row_by_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many rows on several threads get the values that they have alone."""
-    monkeypatch.setattr("placewise.simulate.judge.LITTLE", 1)
+    monkeypatch.setattr(sys.modules[Evaluator.__module__], "LITTLE", 1)
     choose = seeded(7)
     problem = scheduled(random_problem(choose, objective=Objective("throughput"), training=True), "gpipe")
     rows = np.stack([random_placement(problem, choose).device for _ in range(50)])

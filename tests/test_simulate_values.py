@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -204,7 +205,7 @@ def test_operator_schedules_are_lawful(case):
 @pytest.mark.parametrize("threads", [1, 2, 3, None])
 def test_batches(objective, threads, monkeypatch):
     """A batch is its placements one by one, whatever the number of threads, also with more rows than threads."""
-    monkeypatch.setattr("placewise.simulate.judge.LITTLE", 1)
+    monkeypatch.setattr(sys.modules[Evaluator.__module__], "LITTLE", 1)
     choose = seeded(5)
     problem = random_problem(choose, max_ops=12, objective=objective)
     rows = np.stack([random_placement(problem, choose).device for _ in range(23)])
