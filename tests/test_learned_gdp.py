@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
+pytest.importorskip("safetensors")
 
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
@@ -19,12 +20,15 @@ from simulate_problems import problems, random_problem, seeded
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
+from placewise.files.policy_file import save_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget
 from placewise.placers.common.rules import broken
+from placewise.placers.learned import gdp as module
+from placewise.placers.learned.checkpoint import written
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
-from placewise.placers.learned.networks.gdp import Gdp, gdp
+from placewise.placers.learned.networks.gdp import Gdp, _counts, gdp
 from placewise.placers.learned.networks.gdp_layers import Segments
 from placewise.placers.learned.pricing import Pricing, alone
 from placewise.placers.learned.trainer import Trainer
@@ -319,3 +323,31 @@ def test_options_that_make_no_sense(options: dict[str, int]) -> None:
     with pytest.raises(PlacerError, match=next(iter(options))) as refused:
         create("gdp", options)
     assert refused.value.remedy
+
+
+def test_weights_of_the_package_are_taken_where_they_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are what training begins with; not where nobody wants them, and for another shape they are refused."""
+    problem = zoo_problem("branchy", 20, 2, "2xK80")
+    options = {**SMALL, "pretrained": True}
+    monkeypatch.setattr(module, "SHIPPED", tmp_path / "none")
+    trainer = GdpPlacer(GdpOptions(**options)).trainer(problem, None, 5)  # type: ignore[arg-type]
+    trainer.begin()
+    trainer.run(Budget(iterations=2))
+    save_policy(*written(trainer, "gdp", reward="simulated", budget=Budget(), spent=1.0), tmp_path / "kept")
+    monkeypatch.setattr(module, "SHIPPED", tmp_path / "kept")
+    other = zoo_problem("layered", 25, 3, "3xP100,cpu")
+    for wanted in (True, False):
+        policy = create("gdp", {**options, "pretrained": wanted}).policy(other, 5)  # type: ignore[attr-defined]
+        same = [torch.equal(v, trainer.policy.state_dict()[name]) for name, v in policy.state_dict().items()]
+        assert all(same) == wanted
+    with pytest.raises(PlacerError, match="hidden is 16, and 8") as refused:
+        create("gdp", {**options, "hidden": 16})
+    assert "pretrained" in refused.value.remedy
+    with pytest.raises(PlacerError, match="hsdag"):
+        create("hsdag", {"checkpoint": str(tmp_path / "kept")}).policy(other, 0)  # type: ignore[attr-defined]
+
+
+def test_large_graphs_try_fewer_numbers_of_devices() -> None:
+    """All of them, and 1, 2, 4, … fewer; never none."""
+    assert _counts(9, many=True) == [9, 8, 7, 5, 1] and _counts(1, many=True) == [1]
+    assert _counts(3, many=False) == [3, 2, 1]

@@ -51,6 +51,8 @@ SHORT = ("alloc", "memory")
 LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
 """Where memory is short, segments become so short at least; so many are looked at together where it is not."""
 ALL = slice(None)
+MANY = 100_000
+"""Units times devices of graphs on which not every number of devices is tried."""
 NEVER = -100.0
 """The log p of what has no chance at all, where it must be a number."""
 
@@ -208,12 +210,12 @@ class Gdp(Policy):
 
     @torch.no_grad()
     def greedy(self, price: Price) -> Ints:
-        """The likeliest placement on all devices, then on the fastest only, one fewer each time; made to fit."""
+        """The likeliest placement on all devices, then on ever fewer of the fastest; made to fit."""
         n_devices = self.view.n_devices
         order = np.lexsort((np.arange(n_devices), -self.facts.speed))
         units, graph = self._roomy(self.embedded)
         rows = []
-        for count in range(n_devices, 0, -1):
+        for count in _counts(n_devices, many=self.view.n * n_devices > MANY):
             keep = np.isin(np.arange(n_devices), order[:count])
             scores = self._roomy(partial(self.scores, self._scene(keep), units, graph))
             rows.append(scores.argmax(dim=1).numpy())
@@ -270,6 +272,13 @@ def belief(scene: Scene, share: Tensor) -> Tensor:
         functional.relu(memory - full + scene.held - ROOMY), there / all_there, (there - busy) / all_there,
     )  # fmt: skip
     return torch.stack(columns, dim=2).clamp(-MOST_BELIEF, MOST_BELIEF)
+
+
+def _counts(n_devices: int, *, many: bool) -> list[int]:
+    """How many devices are tried, from all to one; on large graphs, 1, 2, 4, … fewer than all."""
+    if not many:
+        return list(range(n_devices, 0, -1))
+    return [n_devices, *(n_devices - (1 << k) for k in range(n_devices.bit_length()) if 1 << k < n_devices)]
 
 
 def _heard(values: Tensor, row: Tensor, n: int) -> Tensor:
