@@ -37,6 +37,7 @@ from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, lear
 from placewise.placers.learned.corpus.pupil import Pupil
 from placewise.placers.learned.corpus.school import Class, Private, School
 from placewise.placers.learned.crew.processes import Processes
+from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
 from placewise.placers.learned.learning import Learner
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
@@ -98,7 +99,7 @@ def small(**changes: Any) -> PlacetoOptions:
 class Made:
     """Makes policies for problems; plain data, as a brief must be."""
 
-    def __init__(self, options: PlacetoOptions) -> None:
+    def __init__(self, options: Any) -> None:
         self.options = options
 
     def __call__(self, problem: Problem) -> Any:
@@ -176,6 +177,7 @@ def test_shipped_corpora_are_whole_and_leave_out_what_they_say() -> None:
         ({"policy": "greedy"}, "learns nothing"),
         ({"options": {"colour": 1}}, "colour"),
         ({"training": {"teacher": "nobody"}}, "nobody"),
+        ({"training": {"only": ["soul.weight"]}}, r"training.only: the policy has no parameter 'soul.weight'"),
     ],
 )
 def test_a_wrong_corpus_is_refused_by_file_and_key(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
@@ -326,6 +328,34 @@ def test_moves_tried_from_its_own_placements_make_a_policy_better() -> None:
     before = worth()
     made.run(Budget())
     assert worth() < before and made.asked > 40 * 2 * 64
+
+
+class MadeGdp(Made):
+    """Makes GDP's policy, as small as it gets."""
+
+    def __call__(self, problem: Problem) -> Any:
+        return GdpPlacer(self.options).policy(problem, 0)
+
+
+def test_a_policy_evolves_in_the_parameters_that_it_is_told() -> None:
+    """Its favourites take no more afterwards; other parameters, and those of a pupil, stay as they were."""
+    options = GdpOptions(pretrained=False, advice=False, prior=0.5, rounds=2, layers=1, attentions=1, hidden=8,
+                         inner=8, heads=2, rate=0.1)  # fmt: skip
+    name, seeds = "lean_belief.weight", {"least": 0, "most": 99}
+    models = [{"model": "random-layered", "dims": {"n_ops": 40, "seed": seeds}}]
+    told = Brief(corpus(models=models).problem, MadeGdp(options), options, "etf", only=(name,))
+    made, pupil = pretrainer(told, Private(told), Course(1, 8, 1, 0.0, 0.0, evolved=4, rewarded=False)), Pupil(told)
+    start = {key: value.copy() for key, value in made.parameters().items()}
+    known = pupil.study(Task(0, "search", parameters=start)).known
+    answers = [pupil.study(Task(0, "learn", known, start, evolve=3, seed=5)) for _ in range(2)]
+    assert answers[0].gradients is not None and answers[1].gradients is not None
+    assert set(answers[0].gradients) == {name} and answers[0].gradients[name].any()
+    np.testing.assert_array_equal(answers[0].gradients[name], answers[1].gradients[name])
+    before = pupil.study(Task(0, "try", known, start)).seconds
+    made.run(Budget())
+    for key, value in made.parameters().items():
+        assert np.array_equal(value, start[key]) == (key != name)
+    assert pupil.study(Task(0, "try", known, made.parameters())).seconds <= before
 
 
 def test_what_is_known_only_gets_better() -> None:

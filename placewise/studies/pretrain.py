@@ -88,7 +88,7 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         registry.placer_class(training.teacher)
     make_policy = partial(_policy, type(placer), placer.options)
     shelf = _shelf(setting, training.teacher)
-    brief = Brief(corpus.problem, make_policy, placer.options, training.teacher, shelf)
+    brief = Brief(corpus.problem, make_policy, placer.options, training.teacher, shelf, training.only, training.jitter)
     names = {one.name for one in fields(Course)} & set(type(training).model_fields)
     course = Course(
         problems=corpus.recipe.problems, batch=training.problems,
@@ -97,6 +97,9 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     learner = learner_of(brief)
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
+    stranger = next((name for name in training.only if name not in dict(learner.policy.named_parameters())), None)
+    if stranger is not None:
+        raise PlacerError(f"the policy has no parameter {stranger!r}", where="training.only", remedy="leave it out")
     made = Pretrainer(learner, school_of(brief, setting.crew), course, setting.budget.seed)
     keeper = Keeper(setting, corpus, placer, made)
     try:

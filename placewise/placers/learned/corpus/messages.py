@@ -45,8 +45,10 @@ class Shelf(Protocol):
 class Brief:
     """What a pupil is made from; it can be pickled.
 
-    `problem` gives the problem of a number, always the same; `make_policy` an untrained policy for a problem. `teacher`
-    is the placer that is asked, once for every problem, what to imitate; "" for none. `shelf` is where that is kept.
+    `problem` gives the problem of a number, always the same; `make_policy` an untrained policy for a problem.
+    `teacher` is the placer that is asked, once for every problem, what to imitate; "" for none. `shelf` is where
+    that is kept. `only` these parameters are learned (none: all of them); `jitter` is by how much they are
+    otherwise where a policy evolves.
     """
 
     problem: Callable[[int], Problem]
@@ -54,6 +56,8 @@ class Brief:
     options: LearningOptions
     teacher: str = ""
     shelf: Shelf | None = None
+    only: tuple[str, ...] = ()
+    jitter: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,8 +66,9 @@ class Task:
 
     `search`: say what is known of it, and ask the teacher if it is to be `taught`. `learn`: say how the parameters
     should change, by rolling out with the chance of `seed` if `explore`; by imitating the best that is known, with
-    a weight of `imitate`; and by imitating what `climb` moves tried from its own best placement lead to. `drawn`
-    are episodes of an earlier epoch of this update. `try`: say what its favourite placement is worth.
+    a weight of `imitate`; and by what `climb` moves tried from its own best placement lead to; or by what
+    its favourites take where its parameters are a little otherwise, in `evolve` pairs of ways. `drawn` are episodes
+    of an earlier epoch of this update. `try`: say what its favourite placement is worth.
     """
 
     number: int
@@ -77,6 +82,7 @@ class Task:
     explore: bool = False
     imitate: float = 0.0
     climb: int = 0
+    evolve: int = 0
     drawn: Drawn | None = None
 
 

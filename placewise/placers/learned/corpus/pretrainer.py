@@ -33,7 +33,8 @@ class Course:
 
     `problems` to train on, `validated` more behind them, tried `every` so many updates; `batch` problems per update,
     of `updates`. The teacher is imitated alone for the share `imitated`, and with the weight `held` afterwards; then
-    what `climbed` tries make of its own is imitated as well, and rewards count if it is `rewarded`.
+    `climbed` moves are tried from its favourites, `evolved` pairs of perturbations of its parameters are compared, and
+    rewards count if it is `rewarded`.
     """
 
     problems: int
@@ -42,6 +43,7 @@ class Course:
     imitated: float = 0.5
     held: float = 0.1
     climbed: int = 0
+    evolved: int = 0
     rewarded: bool = True
     validated: int = 0
     every: int = 100
@@ -142,13 +144,13 @@ class Pretrainer:
         """One update: as many steps as there are epochs. Raises Diverged."""
         course, options, update = self.course, self.learner.options, self.learner.updates
         begun = progress >= course.imitated
-        explore, climb = begun and course.rewarded, course.climbed if begun else 0
+        explore, climb, evolve = begun and course.rewarded, begun * course.climbed, begun * course.evolved
         weight = course.held if begun else 1.0
         epochs = options.epochs if explore and options.algorithm == "ppo" else 1
         tasks = [
             Task(number, "learn", self.known.get(number), taught=self._taught(number),
                  seed=_chance(self.seed, update, place), updates=update, progress=progress,
-                 explore=explore, imitate=weight, climb=climb)
+                 explore=explore, imitate=weight, climb=climb, evolve=evolve)
             for place, number in enumerate(self.numbers(update))
         ]  # fmt: skip
         step = self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
@@ -164,7 +166,9 @@ class Pretrainer:
                 applied += 1
                 self.known |= {task.number: answer.known for task, answer in answers}
                 self.asked += sum(answer.asked for _, answer in answers)
-                tasks = [replace(task, known=answer.known, drawn=answer.drawn, climb=0) for task, answer in answers]
+                tasks = [
+                    replace(task, known=answer.known, drawn=answer.drawn, climb=0, evolve=0) for task, answer in answers
+                ]
         finally:
             # Epochs are steps of one update.
             self.learner.updates = update + bool(applied)
@@ -181,6 +185,7 @@ class Pretrainer:
         lessons = [answer.lesson for answer in answers if answer.lesson is not None]
         distance = _mean([answer.distance for answer in answers])
         loss = _mean([lesson.loss for lesson in lessons]) if lessons else distance
+        loss = 0.0 if math.isnan(distance) and not lessons else loss
         mean = Lesson(
             _mean([lesson.reward for lesson in lessons]), _mean([lesson.baseline for lesson in lessons]),
             _mean([lesson.entropy for lesson in lessons]), math.nan, loss,

@@ -32,7 +32,13 @@ BETTER = 1e-6
 """By what share a placement must be better to be told."""
 LAST_RESORT = "auto"
 FAINT = 0.02
-"""Gains that are as small as this together count half."""
+"""Where all gains and losses together are as small as this, they count half."""
+FIRST, FIRST_MOST = 0.3, 1.5
+"""How much the first favourite counts where a policy evolves, and how many times a single device it takes at most."""
+MOST_SLOPE = 0.3
+"""What one pair of perturbations may say, in logarithms of time: a few problems must not outweigh all others."""
+SURE = 0.999
+"""No decision counts as likelier."""
 
 
 @dataclass(slots=True, eq=False)
@@ -186,9 +192,42 @@ class Pupil:
         if task.imitate:
             far = self._imitated(policy, known.best, task.imitate)
             distance = far if math.isnan(distance) else distance
-        gradients = {name: value.grad.numpy().copy() for name, value in policy.named_parameters()
+        if task.evolve:
+            known, priced = self._evolved(seen, known, task)
+            asked += priced
+        gradients = {name: value.grad.numpy().copy() for name, value in self._learning(policy).items()
                      if value.grad is not None}  # fmt: skip
         return Answer(known, gradients, lesson, distance, drawn, asked)
+
+    def _learning(self, policy: Policy) -> dict[str, nn.Parameter]:
+        """The parameters that are learned, by their names."""
+        only = self._brief.only
+        return {name: value for name, value in policy.named_parameters() if not only or name in only}
+
+    def _evolved(self, seen: Seen, known: Known, task: Task) -> tuple[Known, int]:
+        """Add the gradients of what the favourites take, by evolution strategies (Salimans et al. 2017, antithetic).
+
+        What is known now, and how many placements were priced.
+        """
+        policy, watched = seen.policy, Watched(seen.pricing, known)
+        values, dice = list(self._learning(policy).values()), _dice(task.seed)
+        start, jitter = [value.detach().clone() for value in values], self._brief.jitter
+        total = [torch.zeros_like(value) for value in start]
+        with torch.no_grad():
+            for _ in range(task.evolve):
+                noise = [torch.randn(value.shape, generator=dice) for value in start]
+                worth = []
+                for sign in (1.0, -1.0):
+                    for value, kept, one in zip(values, start, noise, strict=True):
+                        value.copy_(kept + sign * jitter * one)
+                    worth.append(_worth(watched(policy.greedy(watched)), known.scale))
+                slope = max(min(worth[0] - worth[1], MOST_SLOPE), -MOST_SLOPE) / (2 * jitter * task.evolve)
+                for part, one in zip(total, noise, strict=True):
+                    part += slope * one
+            for value, kept, part in zip(values, start, total, strict=True):
+                value.copy_(kept)
+                value.grad = part if value.grad is None else value.grad + part
+        return self._improved(seen, known, watched), watched.asked
 
     def _climbed(self, seen: Seen, known: Known, task: Task) -> tuple[Known, Tried, int]:
         """What is known now, moves that were tried from the policy's favourites, and how many placements were priced.
@@ -209,14 +248,18 @@ class Pupil:
         return self._improved(seen, known, watched), tried, watched.asked
 
     def _led(self, policy: Policy, tried: Tried) -> float:
-        """Add the gradients of making likelier what helped, and less likely what hurt; −log p of what helped, mean."""
+        """Add the gradients of making likelier what helped, and less likely what hurt; −log p of what helped, mean.
+
+        A cross-entropy weighed by gains and losses: decisions that look alike end likely if they gain on the whole.
+        """
         here, there = (self._log_prob(policy, policy.view.placements(rows)) for rows in (tried.here, tried.there))
         changed = (here.detach() != there.detach()).float()
         mean = changed / changed.sum(dim=1, keepdim=True).clamp_min(1.0)
-        helped, hurt = (_weights(sign * tried.gain) for sign in (1.0, -1.0))
+        weight = torch.from_numpy((tried.gain / (np.abs(tried.gain).sum() + FAINT)).astype(np.float32))
+        helped, hurt = weight.clamp_min(0.0), (-weight).clamp_min(0.0)
         distance = -(there * mean).sum(dim=1)
-        likely = (there.exp() * mean).sum(dim=1)
-        torch.autograd.backward((distance * helped + likely * hurt).sum())
+        avoided = -(torch.log1p(-there.exp().clamp_max(SURE)) * mean).sum(dim=1)
+        torch.autograd.backward((distance * helped + avoided * hurt).sum())
         return float((distance.detach() * helped).sum() / helped.sum().clamp_min(1e-9))
 
     def _log_prob(self, policy: Policy, placements: Ints) -> torch.Tensor:
@@ -233,10 +276,13 @@ class Pupil:
         return float(distance.detach())
 
 
-def _weights(gain: Floats) -> torch.Tensor:
-    """Weights [M] of moves by what they gained: those above zero, together less than one where they are small."""
-    above = np.maximum(gain, 0.0)
-    return torch.from_numpy((above / (above.sum() + FAINT)).astype(np.float32))
+def _worth(seconds: Floats, scale: float) -> float:
+    """The logarithm of what favourites take, first favourite first: of the best of them, and a little of the first.
+
+    No worse than the best single device, and for the first alone than `FIRST_MOST` times that.
+    """
+    times = np.where(np.isfinite(seconds), seconds, np.inf) / scale
+    return (1 - FIRST) * math.log(min(float(times.min()), 1.0)) + FIRST * math.log(min(float(times[0]), FIRST_MOST))
 
 
 def _dice(seed: int) -> torch.Generator:
