@@ -115,6 +115,25 @@ def test_learning_first_is_worth_no_less() -> None:
     assert 3 * 16 < sum(asked) <= 300 + 60
 
 
+@pytest.mark.parametrize("most", [1, 6, 40])
+def test_asking_ends_with_the_budget(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When the search begins, no more placements were priced than the budget of evaluations allows."""
+    problem, asked, spent = zoo_problem(), list[int](), list[int]()
+    price, propose = Evaluator(problem), TemperPlacer.propose
+
+    def count(placements: Ints) -> Floats:
+        asked.append(len(placements))
+        return price(placements)
+
+    def begin(self: TemperPlacer, problem: Problem, budget: Budget, **rest: Any) -> Any:
+        spent.extend((sum(asked), budget.evaluations or 0))
+        return propose(self, problem, budget, **rest)
+
+    monkeypatch.setattr(TemperPlacer, "propose", begin)
+    found = create("guided", QUICKLY).propose(problem, Budget(evaluations=most), evaluate=count)
+    assert found.placement is not None and spent[0] <= most and sum(spent) == most
+
+
 def test_hints_stay_hints() -> None:
     """A placement that is known already is where the search begins as well, and nothing worse comes back."""
     problem = zoo_problem()

@@ -7,6 +7,7 @@ search would find alone.
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
@@ -30,11 +31,12 @@ from placewise.placers.base import (
     ignore,
 )
 from placewise.placers.learned.placer import LearnedPlacer, proposal_of
+from placewise.placers.learned.pricing import Pricing, Spent
 from placewise.placers.registry import create
 from placewise.simulate.infeasible import why_infeasible
 
 if TYPE_CHECKING:
-    from placewise.placers.learned.pricing import Pricing
+    from placewise.placers.learned.policy import Policy
     from placewise.placers.learned.trainer import Trainer
 
 KEPT = 4
@@ -130,20 +132,25 @@ class GuidedPlacer:
 
     def _advice(self, problem: Problem, trainer: Trainer, watch: Stopwatch, hints: Hints) -> Hints:
         """The hints, before them the policy's best placements, and its probabilities."""
-        policy, updates, seen = trainer.policy, self._asked.options.updates, _Seen(trainer.pricing)
-        trainer.begin()
-        if updates:
-            learning = Budget(LEARNING_SHARE * watch.left, updates, watch.budget.evaluations)
-            if trainer.run(learning) is Reason.INTERRUPTED:
-                raise KeyboardInterrupt
-        with import_module("placewise.placers.learned.trainer").one_thread(policy):
-            seen(policy.greedy(seen))
-            policy.rollout(self.options.samples, trainer.dice, seen)
-            ask: Any = getattr(policy, "probabilities", None)
-            likely = seen.frequencies(problem.n_devices) if ask is None else ask()
-        best, made = trainer.pricing.best, seen.leading(KEPT)
-        if best is not None:
-            made = [best, *(row for row in made if (row != best).any())]
+        policy, price, seen = trainer.policy, trainer.pricing, _Seen(trainer.pricing)
+        most, updates = watch.budget.evaluations, self._asked.options.updates
+        try:
+            with price.within(most, watch.left):
+                trainer.begin()
+            if updates:
+                learning = Budget(LEARNING_SHARE * watch.left, updates, most)
+                if trainer.run(learning) is Reason.INTERRUPTED:
+                    raise KeyboardInterrupt
+            with price.within(most, watch.left), _one_thread(policy):
+                seen(policy.greedy(seen))
+                policy.rollout(self.options.samples, trainer.dice, seen)
+        except Spent:
+            pass
+        ask: Any = getattr(policy, "probabilities", None)
+        likely = seen.frequencies(problem.n_devices) if ask is None else ask()
+        made = seen.leading(KEPT)
+        if price.best is not None:
+            made = [price.best, *(row for row in made if (row != price.best).any())]
         made = [] if self.options.told == "probabilities" else made
         by = (self._asked.info.name,) * len(made)
         told = replace(hints, placements=(*map(Placement, made), *hints.placements), by=(*by, *hints.by))
@@ -171,17 +178,26 @@ class _Seen:
 
     def leading(self, most: int) -> list[Ints]:
         """The best `most` different placements that can be used, the best first."""
+        if not self._rows:
+            return []
         rows, values = np.concatenate(self._rows), np.concatenate(self._values)
         _, first = np.unique(rows, axis=0, return_index=True)
         usable = first[np.isfinite(values[first])]
         return [rows[k] for k in usable[np.argsort(values[usable], kind="stable")][:most].tolist()]
 
-    def frequencies(self, n_devices: int) -> Floats:
-        """How often each op was on each device [n_ops, n_devices], as shares."""
+    def frequencies(self, n_devices: int) -> Floats | None:
+        """How often each op was on each device [n_ops, n_devices], as shares; None before anything was asked."""
+        if not self._rows:
+            return None
         rows = np.concatenate(self._rows)
         counts = np.stack([(rows == device).sum(axis=0) for device in range(n_devices)], axis=1) + UNSEEN
         shares: Floats = counts / counts.sum(axis=1, keepdims=True)
         return shares
+
+
+def _one_thread(policy: Policy) -> AbstractContextManager[None]:
+    found: AbstractContextManager[None] = import_module("placewise.placers.learned.trainer").one_thread(policy)
+    return found
 
 
 def _later(on_progress: OnProgress, begun: float) -> OnProgress:
