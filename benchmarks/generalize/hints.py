@@ -1,8 +1,9 @@
 """What a policy's opinion is worth to a search: `python benchmarks/generalize/hints.py` (options: rows.py).
 
-The problems of gdp.py. `temper` with and without what the policy of the package says of a problem that it never saw:
-both may price as many distinct placements, and what the policy asks for counts. What it says comes in two parts, its
-best placements and its probabilities, and each is told alone as well. `auto` has seconds, and asking comes out of them.
+The problems of gdp.py. `temper` with and without what `gdp` says of a problem that it never saw, with the weights of
+the package where such come with it: both may price as many distinct placements, and what the policy asks for counts.
+What it says comes in two parts, its best placements and its probabilities, and each is told alone as well. `auto` has
+seconds, and asking comes out of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import statistics
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from harness import (
@@ -72,16 +74,22 @@ def table(options: argparse.Namespace) -> Table:
     rows = [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[:2]]
     rows += [Row("hints", name, one) for name in WORKLOADS for one in autos]
     rows += [Row("hints", name, one, seed) for seed in range(SEEDS) for name in WORKLOADS for one in searches[2:]]
-    return Table("hints", "what hints are worth to searches", tuple(rows), text, folder=FOLDER)
+    told = partial(text, trained=bool(weights))
+    return Table("hints", "what hints are worth to searches", tuple(rows), told, folder=FOLDER)
 
 
-def text(found: Found, command: str) -> str:
+def text(found: Found, command: str, *, trained: bool = True) -> str:
     """Milliseconds in the end, then on the way, and where hints add nothing."""
+    who = (
+        "with the weights of the package" if trained else "before it learned anything: no weights come with the package"
+    )
     columns = (ALONE, *TOLD, AUTO, GUIDED_AUTO)
     lines = [
         "# What a policy's opinion is worth to a search",
         "",
         f"`{command}`; milliseconds of one training step, medians over seeds (smallest–largest).",
+        "",
+        f"The policy is `gdp` {who}.",
         "",
         f"| workload | {' | '.join(columns)} | hints save | in `auto` |",
         "|---|" + "--:|" * (len(columns) + 2),
