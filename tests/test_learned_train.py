@@ -263,6 +263,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         (("--checkpoint", tmp_path / "a" / "b"), "cannot be written; make the directory"),
         (("--policy", "table", "--checkpoint", tmp_path / "x", "--resume"), "there is no checkpoint to go on from"),
         (("--policy", "table", "--objective", "throughput", "--contiguous"), "cannot be trained on this problem"),
+        (("--policy", "table", "--option", "samples=4000000000000"), "memory ran out while table was trained"),
         (("--policy", "table", "--tensorboard", __file__), "cannot be written (file exists); give a folder"),
         (("--reward", "onnxruntime"), ""),
     ):

@@ -122,6 +122,11 @@ class LearnedPlacer:
             reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))
         except KeyboardInterrupt:
             pass
+        except (MemoryError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "allocate memory" not in str(error):
+                raise
+            raise PlacerError(f"memory ran out while {self.info.name} was trained",
+                              remedy="take a smaller network (hidden) or fewer samples") from None  # fmt: skip
         finally:
             if trainer is not None:
                 trainer.close()
