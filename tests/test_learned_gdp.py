@@ -68,7 +68,7 @@ def some_policy(problem: Problem, seed: int = 0, **options: object) -> Gdp:
     return policy
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(problems(max_ops=9, rules=True), st.integers(0, 2**20))
 def test_decisions_are_scored_as_they_were_drawn(problem: Problem, seed: int) -> None:
     """Any graph, any rules: log p and entropy are those of the probabilities, rights are kept, all is finite."""
@@ -92,7 +92,7 @@ def test_decisions_are_scored_as_they_were_drawn(problem: Problem, seed: int) ->
     assert not [name for name, grad in grads.items() if not torch.isfinite(grad).all()]
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(problems(max_ops=9, rules=True), st.integers(0, 2**20))
 def test_probabilities_are_for_ops(problem: Problem, seed: int) -> None:
     """Rows of ops sum to one, nothing where an op may not run; favourites are placements, the same every time."""
@@ -106,7 +106,7 @@ def test_probabilities_are_for_ops(problem: Problem, seed: int) -> None:
     assert problem.allowed[np.arange(problem.n_ops), found].all()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**20))
 def test_devices_are_known_by_what_they_are(seed: int) -> None:
     """The same devices in another order get the same scores, in that order."""
