@@ -57,26 +57,25 @@ def once_per_problem(function: Callable[..., Any]) -> Callable[..., Any]:
 def throughput_problems(mode: str, transfers: str, wires: bool) -> Iterator[tuple[str, Problem]]:
     """Shapes of stages, memory models, inference and training, some with equal devices, scarce memory or rules."""
     for number, (shape, memory, training) in enumerate(product(SHAPES, ("sum", "live"), (False, True))):
-        for again in range(2 if number % 3 == 0 else 1):
-            seed = 1000 * MODES.index(mode) + 100 * (transfers == "direct") + 50 * wires + 3 * number + again
-            schedule = get_args(Schedule)[seed % 3 == 0 and training]
-            objective = Objective("throughput", communication=mode, memory=memory, schedule=schedule)  # type: ignore[arg-type]
-            yield (
-                shape,
-                random_problem(
-                    seeded(seed),
-                    max_ops=6,
-                    max_devices=3,
-                    objective=objective,
-                    training=training,
-                    scarce=seed % 3 > 0,
-                    rules=seed % 5 == 0,
-                    alike=seed % 2 == 0,
-                    transfers=transfers,
-                    wires=wires,
-                    constraints=SHAPES[shape],
-                ),
-            )
+        seed = 1000 * MODES.index(mode) + 100 * (transfers == "direct") + 50 * wires + 7 * number
+        schedule = get_args(Schedule)[seed % 3 == 0 and training]
+        objective = Objective("throughput", communication=mode, memory=memory, schedule=schedule)  # type: ignore[arg-type]
+        yield (
+            shape,
+            random_problem(
+                seeded(seed),
+                max_ops=6,
+                max_devices=3,
+                objective=objective,
+                training=training,
+                scarce=seed % 3 > 0,
+                rules=seed % 5 == 0,
+                alike=seed % 2 == 0,
+                transfers=transfers,
+                wires=wires,
+                constraints=SHAPES[shape],
+            ),
+        )
 
 
 def optimum(problem: Problem) -> float:
@@ -124,7 +123,7 @@ def holds(name: str, problem: Problem, best: float, result: Result) -> None:
 @pytest.mark.parametrize("transfers", ["staged", "direct"])
 @pytest.mark.parametrize("mode", MODES)
 def test_throughput(mode: str, transfers: str, wires: bool) -> None:
-    """Sixteen problems each: every bound, value and proof of every placer against the optimum."""
+    """Twelve problems each: every bound, value and proof of every placer against the optimum."""
     for number, (shape, problem) in enumerate(throughput_problems(mode, transfers, wires)):
         best = optimum(problem)
         assert lower_bound(problem).value <= best
@@ -144,7 +143,7 @@ def test_latency(execution: str) -> None:
 
     Where calls or an order may be chosen, a placer may do better than that, and never than its bound.
     """
-    for seed in range(16):
+    for seed in range(12):
         objective = Objective("latency", execution=execution, memory=("sum", "live")[seed % 2])  # type: ignore[arg-type]
         problem = random_problem(
             seeded(seed), max_ops=5, max_devices=3, objective=objective, training=seed % 4 == 0, scarce=seed % 3 > 0,
