@@ -449,7 +449,7 @@ def test_where_all_pupils_die_it_is_said() -> None:
 
 def test_divergence_keeps_the_last_good_parameters() -> None:
     """A rate that is far too high: finite parameters, and it is said."""
-    options = small(rate=1e30, clip_norm=1e30)
+    options = small(rate=1e15, clip_norm=1e15)
     made = pretrainer(brief(options), Private(brief(options)), COURSE, 0)
     made.run(Budget())
     assert made.diverged and made.learner.updates < 6
