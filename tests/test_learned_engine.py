@@ -312,3 +312,23 @@ def test_options_are_checked() -> None:
             LearningOptions(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(PlacerError, match="no feature 'nonsense'"):
         features_of(view_of(some_problem(), np.zeros(some_problem().n_ops)), ("nonsense",))
+
+
+def test_who_draws_nothing_new_grows_restless_and_who_does_calms_down() -> None:
+    """`unrest` rises by `restless` per update of known placements, makes decisions less sure, and falls again."""
+    problem = free_problem()
+    options = LearningOptions(samples=4, restless=0.5)
+    trainer = Trainer(table(problem, options, 0), options, Pricing(problem))
+    trainer.begin()
+    assert trainer.policy.chance(1.0, 10) == 0.1
+    for number in (1, 2, 3):
+        trainer._stir(0)
+        assert trainer.policy.unrest == 0.5 * number
+    assert trainer.policy.chance(1.0, 10) == 0.25
+    figures, arrays = trainer.state()
+    again = Trainer(table(problem, options, 0), options, Pricing(problem))
+    again.restore(figures, arrays)
+    assert again.policy.unrest == 1.5
+    for _ in range(5):
+        trainer._stir(4)
+    assert trainer.policy.unrest == 0.0

@@ -24,7 +24,8 @@ class LearningOptions:
     (1: all, above or below the baseline): after Petersen et al. (ICLR 2021, risk-seeking policy gradients), for who
     looks for the best placement and not for good ones on average. `rate` is Adam's, falling to `final_rate` of
     itself along the budget; gradients are cut at norm `clip_norm`. `entropy` weighs exploration, falling alike;
-    `explore` decisions of a placement are left to chance, on average, however sure the policy is. PPO takes
+    `explore` decisions of a placement are left to chance, on average, however sure the policy is, and `restless` more
+    after every update of which less than a quarter was unseen, as many fewer after every other. PPO takes
     `epochs` steps per update within a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several.
     `patience`: stop after so many updates without a better placement (0: never). `checkpoint`: where the weights
     are from that training begins with. With no `updates` at all, it is only asked what it thinks best.
@@ -42,6 +43,7 @@ class LearningOptions:
     final_rate: float = 1.0
     entropy: float = 0.01
     explore: float = 1.0
+    restless: float = 0.25
     clip_norm: float = 1.0
     discount: float = 1.0
     epochs: int = 4
@@ -58,7 +60,7 @@ class LearningOptions:
         for name in ("rate", "clip_norm", "failed", "clip"):
             if not 0 < getattr(self, name) <= LARGEST:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give a number above zero{AT_MOST}")
-        for name in ("decay", "discount", "entropy", "explore", "final_rate"):
+        for name in ("decay", "discount", "entropy", "explore", "restless", "final_rate"):
             if not 0 <= getattr(self, name) <= LARGEST:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give a number from zero{AT_MOST}")
         if not 0 < self.elite <= 1:

@@ -40,7 +40,7 @@ class Policy(nn.Module):
 
     `any_devices` says that they mean the same whatever the devices are called, and however many there are. `version`
     tells networks apart whose parameters are alike in name and shape, and mean something else. `notes` are what a user
-    should know of how it went.
+    should know of how it went; `unrest` is how many decisions more than `explore` are left to chance now.
     """
 
     view: View
@@ -48,6 +48,11 @@ class Policy(nn.Module):
     any_devices: ClassVar[bool] = False
     version: ClassVar[int] = 1
     notes: tuple[str, ...] = ()
+    unrest: float = 0.0
+
+    def chance(self, explore: float, n: int) -> float:
+        """The share of n decisions that is left to chance: `explore` of them, and more while nothing new is drawn."""
+        return (explore + self.unrest) / max(n, 1)
 
     @abstractmethod
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:

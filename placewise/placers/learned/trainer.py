@@ -26,6 +26,8 @@ GREEDY_EVERY = 10
 """After so many updates the policy's own favourite is priced."""
 HOPELESS = 64
 """Where none of so many measured placements could run, none will."""
+UNSEEN = 0.25
+"""The share of an update's samples that must be unseen for a policy not to grow restless."""
 STALE = 200
 """Without a limit of seconds: so many updates that bring nothing unseen end a budget of evaluations."""
 
@@ -124,8 +126,7 @@ class Trainer:
         rollout = self.policy.rollout(max(count, 1), self.dice, self.pricing)
         lesson = self.learner.learn(rollout, self.progress(watch))
         number = self.learner.updates
-        if self.pricing.evaluations > evaluations:
-            self._last_fresh = number
+        self._stir(self.pricing.evaluations - evaluations)
         if number % GREEDY_EVERY == 0:
             self._greedy(watch.budget)
         self._note()
@@ -161,6 +162,7 @@ class Trainer:
             "steps": None if self.learner.steps is None else self.learner.steps.tolist(),
             "curve": [list(step) for step in self.curve], "last_better": self._last_better,
             "last_fresh": self._last_fresh, "space": None if math.isinf(self._space) else self._space,
+            "unrest": self.policy.unrest,
         }  # fmt: skip
         return figures, arrays
 
@@ -176,6 +178,7 @@ class Trainer:
         self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
         self._last_better, self._last_fresh = int(figures["last_better"]), int(figures["last_fresh"])
+        self.policy.unrest = float(figures.get("unrest", 0.0))
         self._space = math.inf if figures.get("space") is None else int(figures["space"])
 
     def _over(self, watch: Stopwatch) -> Reason | None:
@@ -196,6 +199,13 @@ class Trainer:
         if self.options.patience and updates - self._last_better >= self.options.patience:
             return Reason.FINISHED
         return None
+
+    def _stir(self, unseen: int) -> None:
+        """Leave more to chance after an update that brought little that was unseen, and less after any other."""
+        if unseen:
+            self._last_fresh = self.learner.updates
+        step = self.options.restless if unseen < UNSEEN * self.options.samples else -self.options.restless
+        self.policy.unrest = min(max(self.policy.unrest + step, 0.0), float(self.policy.view.n))
 
     def _greedy(self, budget: Budget) -> None:
         left = None if budget.evaluations is None else budget.evaluations - self.pricing.evaluations

@@ -75,7 +75,7 @@ class Controller:
         learner, pricing = self._learner, self._pricing
         learner.policy.load_state_dict(tensors(errand.parameters, ""))
         learner.scale, learner.baseline, learner.steps = errand.scale, errand.baseline, errand.steps
-        learner.updates = errand.updates
+        learner.updates, learner.policy.unrest = errand.updates, errand.unrest
         self._refer(errand.reference)
         pricing.know(errand.keys, errand.values)
         rollout: Rollout | None = None

@@ -43,6 +43,7 @@ class Errand:
     baseline: float | None
     steps: Floats | None
     updates: int
+    unrest: float
     progress: float
     count: int
     most: int

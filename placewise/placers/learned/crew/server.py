@@ -102,6 +102,7 @@ class CrewTrainer(Trainer):
             baseline=learner.baseline,
             steps=learner.steps,
             updates=learner.updates,
+            unrest=self.policy.unrest,
             progress=self.progress(watch),
             count=min(self.options.samples, most),
             most=most,
@@ -128,7 +129,7 @@ class CrewTrainer(Trainer):
         self._note()
         lesson = self._learn(report, self.progress(watch))
         if lesson is not None:
-            self._last_fresh = self.learner.updates if len(report.rows) else self._last_fresh
+            self._stir(len(report.rows))
             spent = time.monotonic() - self.began
             number = self.learner.updates
             on_update(Update(number, pricing.value, lesson, pricing.asked, pricing.evaluations, spent))

@@ -15,7 +15,7 @@ from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.placers.learned.colocrl import ColocRLOptions
 from placewise.placers.learned.features import Features, Singles, features_of
-from placewise.placers.learned.networks.sequence import Sequencer
+from placewise.placers.learned.networks.sequence import Memory, Sequencer
 from placewise.placers.learned.policy import Policy, Price, Rollout, scored
 from placewise.placers.learned.units import colocation
 from placewise.placers.learned.view import View, view_of
@@ -47,21 +47,22 @@ class ColocRLPolicy(Policy):
 
     @torch.no_grad()
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
-        device = self.sequencer.decide(self.sequencer.encode(self._groups()), self.get_buffer("allowed"), count, dice)
+        device = self.sequencer.decide(self._read(), self.get_buffer("allowed"), count, dice)
         return Rollout({"device": device}, price(self.view.placements(device.numpy())))
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        memory = self.sequencer.encode(self._groups())
+        memory = self._read()
         logits = self.sequencer.logits(memory, choices["device"], self.get_buffer("allowed"))
         return scored(logits, choices["device"])
 
     @torch.no_grad()
     def greedy(self, price: Price) -> Ints:
-        device = self.sequencer.decide(self.sequencer.encode(self._groups()), self.get_buffer("allowed"), 1, None)
+        device = self.sequencer.decide(self._read(), self.get_buffer("allowed"), 1, None)
         return self.view.placements(device.numpy())
 
-    def _groups(self) -> Tensor:
-        return torch.cat((self.kind(self.get_buffer("kinds")), self.get_buffer("others")), dim=1)[None]
+    def _read(self) -> Memory:
+        groups = torch.cat((self.kind(self.get_buffer("kinds")), self.get_buffer("others")), dim=1)[None]
+        return self.sequencer.encode(groups, self.unrest)
 
 
 def _features(view: View, options: ColocRLOptions) -> Features:

@@ -144,7 +144,7 @@ class Gdp(Policy):
     def logits(self) -> Tensor:
         """Log p [n, D] of every unit's device, all at once; where memory is short, in segments half as long."""
         scores = self._roomy(lambda: self.scores(self.scene, *self.embedded()))
-        return explored(scores, self.scene.allowed, self.options.explore / max(self.view.n, 1))
+        return explored(scores, self.scene.allowed, self.chance(self.options.explore, self.view.n))
 
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
         """`count` placements, all units of each drawn at once; or, in a share `moving` of calls, moves of regions."""
@@ -188,7 +188,9 @@ class Gdp(Policy):
         size = mask.sum(dim=-1, keepdim=True).clamp_min(1)
         mean = (mask.to(logits.dtype) @ logits.clamp_min(NEVER)) / size
         useful = (mask.to(logits.dtype) @ self.scene.allowed.to(logits.dtype)) > 0
-        return explored(mean, useful | ~useful.any(dim=-1, keepdim=True), self.options.explore / self.options.regions)
+        return explored(
+            mean, useful | ~useful.any(dim=-1, keepdim=True), self.chance(self.options.explore, self.options.regions)
+        )
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log p and entropy [K, n] of every unit's device, or [K, regions] of every region's."""

@@ -63,7 +63,7 @@ class HDPPolicy(Policy):
         lot = torch.rand((self.view.n, count), generator=dice) * reach[:, -1:]
         group = torch.searchsorted(reach, lot, right=True).clamp_max(self.n_groups - 1).t().contiguous()
         told, allowed, _ = self._groups(group)
-        device = self.sequencer.decide(self.sequencer.encode(told), allowed, count, dice)
+        device = self.sequencer.decide(self.sequencer.encode(told, self.unrest), allowed, count, dice)
         return Rollout({"group": group, "device": device}, price(self.placements(group, device)))
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
@@ -72,7 +72,7 @@ class HDPPolicy(Policy):
         chosen = every.gather(1, group.t()).t()
         spread = -(every.exp() * every).sum(dim=1).expand(len(group), -1)
         told, allowed, used = self._groups(group)
-        logits = self.sequencer.logits(self.sequencer.encode(told), device, allowed)
+        logits = self.sequencer.logits(self.sequencer.encode(told, self.unrest), device, allowed)
         log_prob, entropy = scored(logits, device)
         return torch.cat((chosen, log_prob * used), dim=1), torch.cat((spread, entropy * used), dim=1)
 
@@ -80,7 +80,7 @@ class HDPPolicy(Policy):
     def greedy(self, price: Price) -> Ints:
         group = self._grouping().argmax(dim=1)[None]
         told, allowed, _ = self._groups(group)
-        return self.placements(group, self.sequencer.decide(self.sequencer.encode(told), allowed, 1, None))
+        return self.placements(group, self.sequencer.decide(self.sequencer.encode(told, self.unrest), allowed, 1, None))
 
     def placements(self, group: Tensor, device: Tensor) -> Ints:
         """Groups of units [K, n_units] and devices of groups [K, n_groups] → placements [K, n_ops]."""

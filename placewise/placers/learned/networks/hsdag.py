@@ -142,7 +142,7 @@ class HsdagPolicy(Policy):
 
     def _explored(self, step: Step) -> Tensor:
         """Log p [groups, devices] where `explore` of the groups' devices are left to chance."""
-        return explored(step.logits, torch.isfinite(step.logits), self.options.explore / max(len(step.logits), 1))
+        return explored(step.logits, torch.isfinite(step.logits), self.chance(self.options.explore, len(step.logits)))
 
     def _odds(self, step: Step, held: Tensor) -> Tensor:
         """Log p [groups · devices] of what moves next: by how much likelier a group is there than where it is `held`.
@@ -153,7 +153,9 @@ class HsdagPolicy(Policy):
         share = there / there.sum(dim=1, keepdim=True)
         now = (share * step.logits.masked_fill(share == 0, 0.0)).sum(dim=1, keepdim=True)
         open_ = torch.isfinite(step.logits) & (share < 1)
-        return explored((step.logits - now).flatten(), open_.flatten(), self.options.explore / self.options.moves)
+        return explored(
+            (step.logits - now).flatten(), open_.flatten(), self.chance(self.options.explore, self.options.moves)
+        )
 
     def greedy(self, price: Price) -> Ints:
         """The likeliest placement of every state, the likeliest of them first."""

@@ -96,7 +96,7 @@ class Placeto(Policy):
         costs = self._costs(device, unit, on, load)
         apart = torch.cat((costs, means.transpose(1, 2).flatten(2), pools[..., -1].transpose(1, 2)), dim=-1)
         scores = self.score(common[:, None] + self.apart(apart)).squeeze(-1) + self.options.stay * costs[..., -1]
-        return explored(scores, walk.allowed[unit], self.options.explore / walk.n)
+        return explored(scores, walk.allowed[unit], self.chance(self.options.explore, walk.n))
 
     def _state(self, device: Tensor, step: Tensor, unit: Tensor, load: Tensor) -> Tensor:
         """What nodes [2n, B, known + STATE] are in their state."""

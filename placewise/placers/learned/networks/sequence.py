@@ -29,6 +29,8 @@ class Memory(NamedTuple):
     """[B, n, hidden]"""
     start: tuple[Tensor, Tensor]
     """The decoder's first state and cell, [B, hidden] both."""
+    chance: float
+    """The share of decisions that is left to chance."""
 
 
 class Sequencer(nn.Module):
@@ -51,10 +53,11 @@ class Sequencer(nn.Module):
                     if "bias_ih" in name:
                         bias[len(bias) // 4 : len(bias) // 2] += 1.0
 
-    def encode(self, groups: Tensor) -> Memory:
-        """Read B sequences [B, n, width]."""
+    def encode(self, groups: Tensor, unrest: float = 0.0) -> Memory:
+        """Read B sequences [B, n, width]; `unrest` decisions more than `explore` shall be left to chance."""
         states, (hidden, cell) = self.encoder(groups)
-        return Memory(states, (_beside(hidden), _beside(cell)))
+        chance = (self.options.explore + unrest) / max(groups.shape[1], 1)
+        return Memory(states, (_beside(hidden), _beside(cell)), chance)
 
     def logits(self, memory: Memory, device: Tensor, allowed: Tensor) -> Tensor:
         """The logits [K, n, n_devices] that every group had when `device` [K, n] was decided; −inf where not allowed.
@@ -71,7 +74,7 @@ class Sequencer(nn.Module):
         logits = self.out(states)
         if self.options.attention:
             logits = logits + _attended(states, self._keys(memory), self.value(memory.states))
-        return self._explored(self._bounded(logits), allowed, n)
+        return _explored(self._bounded(logits), allowed, memory.chance)
 
     @torch.no_grad()
     def decide(self, memory: Memory, allowed: Tensor, count: int, dice: torch.Generator | None) -> Tensor:
@@ -99,7 +102,7 @@ class Sequencer(nn.Module):
             if noise is None:
                 last = masked(logits, may[step]).argmax(dim=1)
             else:
-                last = (self._explored(logits, may[step], n) + noise[step]).argmax(dim=1)
+                last = (_explored(logits, may[step], memory.chance) + noise[step]).argmax(dim=1)
             found[step] = last
         return found.t().contiguous()
 
@@ -116,15 +119,14 @@ class Sequencer(nn.Module):
         keys: Tensor = self.key(memory.states)
         return keys / math.sqrt(self.options.hidden)
 
-    def _explored(self, logits: Tensor, allowed: Tensor, n: int) -> Tensor:
-        """Logits of which `explore` of n decisions are expected to be left to chance."""
-        explore = self.options.explore
-        return explored(logits, allowed, explore / n) if explore else masked(logits, allowed)
-
     def _bounded(self, logits: Tensor) -> Tensor:
         logits = logits / self.options.temperature
         bound = self.options.tanh_constant
         return bound * torch.tanh(logits) if bound else logits
+
+
+def _explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
+    return explored(logits, allowed, share) if share else masked(logits, allowed)
 
 
 def _beside(state: Tensor) -> Tensor:
