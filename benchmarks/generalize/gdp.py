@@ -58,8 +58,10 @@ LEGEND = (
     "it. *unseen family*: with one whose training left out WaveNet and Transformer-XL, both at once. *gdp-batch*: "
     "trained on all these problems together. *fine, no gates*: superposition off. Whoever learns or searches prices "
     "2,000 distinct placements at most, as the table of effort says; `auto` has 60 seconds, METIS and expert what they "
-    "need."
+    "need. Every policy with `restless=0`."
 )
+STEADY = {"restless": 0.0}
+"""Chance has the same share in all updates, however few new placements they draw."""
 AUTO_SECONDS, FINE_UPDATES = 60.0, 50
 ONE, FINE, ZERO = 0.05, 0.02, 0.10
 POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -77,6 +79,7 @@ POLICIES: dict[str, tuple[str, dict[str, Any]]] = {
 def method(name: str, count: int, workload: str) -> Method | None:
     """A method that learns, by its name in the table; None where it has no row."""
     placer, options = POLICIES[name]
+    options = {**options, **STEADY}
     if name == "unseen family" and not workload.startswith(FAMILIES):
         return None
     if name == "gdp-batch":
@@ -149,7 +152,8 @@ def _gaps(found: Found) -> list[str]:
             cells = [f"{above:+.1%}" if (above := gap(found, name, one)) is not None else "" for one in columns]
             lines.append(f"| {name} | {best * 1e3:.1f} | {', '.join(who)} | {' | '.join(cells)} |")
     ahead = [name for name in WORKLOADS if _behind_auto(found, name)]
-    return [*lines, "", f"`auto` without learning is ahead of every policy on: {', '.join(ahead) or 'none of these'}."]
+    said = f"`auto` without learning is ahead of every policy on: {', '.join(ahead) or 'none of these'}."
+    return [*lines, "", said if rows_of(found, method="auto") else "`auto` was not run yet."]
 
 
 def gap(found: Found, workload: str, one: str) -> float | None:

@@ -36,7 +36,7 @@ FRESH, LEAST_UPDATES = 8, 500
 
 Unless its options say how many updates it makes.
 """
-LATER = {"elite": 1.0}
+LATER = {"elite": 1.0, "restless": 0.0}
 """Options that came when rows were saved already, and the value at which everything is as it was: no row knows them."""
 REPEATED = 50
 """A search may ask for so many times its distinct placements, so that one that asks again and again ends."""
@@ -76,6 +76,7 @@ def settings_of(method: Method) -> Mapping[str, Any]:
         placer: Any = registry.create(method.placer, method.options)
         settings = asdict(placer.options)
         told["settings"] = {name: value for name, value in settings.items() if LATER.get(name) != value}
+        told["options"] = {name: value for name, value in method.options.items() if LATER.get(name) != value}
         if placer.trained is not None:
             told["settings"]["weights"] = weights_of(placer.trained)
     return told
