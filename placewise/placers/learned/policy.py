@@ -15,6 +15,8 @@ from placewise.model.columns import Floats, Ints
 from placewise.placers.learned.features import Features
 from placewise.placers.learned.view import View
 
+NEVER = -100.0
+"""The log p of what has no chance at all, where it must be a number: much lower, and its gradients are not."""
 Price = Callable[[Ints], Floats]
 """Placements [K, n_ops] → seconds [K], NaN where one breaks a rule or fails."""
 
@@ -84,7 +86,7 @@ def scored(logits: Tensor, index: Tensor) -> tuple[Tensor, Tensor]:
     """
     every = torch.log_softmax(logits, dim=-1)
     chosen = every.gather(-1, index.unsqueeze(-1)).squeeze(-1)
-    entropy = -(every.exp() * every.clamp_min(torch.finfo(every.dtype).min)).sum(dim=-1)
+    entropy = -(every.exp() * every.clamp_min(NEVER)).sum(dim=-1)
     return chosen, entropy
 
 

@@ -29,7 +29,7 @@ from placewise.placers.learned.gdp import GdpOptions
 from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
 from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
 from placewise.placers.learned.orders import BUCKETS
-from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked
+from placewise.placers.learned.policy import NEVER, Policy, Price, Rollout, best_so_far, draw, explored, masked
 from placewise.placers.learned.pricing import always_fits
 from placewise.placers.learned.view import View, view_of
 
@@ -53,8 +53,6 @@ LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
 ALL = slice(None)
 MANY = 100_000
 """Units times devices of graphs on which not every number of devices is tried."""
-NEVER = -100.0
-"""The log p of what has no chance at all, where it must be a number."""
 
 
 class Gdp(Policy):
