@@ -167,6 +167,7 @@ class Failing:
     problem: pw.Problem
     picky: bool = False
     failure: str = ""
+    single: float = 1.0
     closed: bool = False
 
     def __enter__(self) -> Self:
@@ -275,7 +276,10 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
 def test_what_nothing_fits_on_is_proved_before_training(tmp_path: Path) -> None:
     """Exit code 3, and nothing is kept."""
     model = workload(tmp_path / "w.json", maxSizePerFPGA=30.0, maxCPUs=0)
-    assert "infeasible" in run("train", model, "--policy", "table", "--checkpoint", tmp_path / "kept", code=3).stdout
+    assert (
+        "infeasible"
+        in run("train", model, "--free", "--policy", "table", "--checkpoint", tmp_path / "kept", code=3).stdout
+    )
     assert not (tmp_path / "kept").exists()
 
 

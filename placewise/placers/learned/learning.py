@@ -126,9 +126,9 @@ class Learner:
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
 
     def follow(self, lesson: Lesson) -> None:
-        """Move the baselines towards the mean reward of a lesson, and towards the mean gains of its steps."""
+        """Move a baseline towards the mean reward of a lesson, or those of steps towards the mean gains of its own."""
         decay = self.options.decay
-        if math.isfinite(lesson.reward):
+        if lesson.steps is None and math.isfinite(lesson.reward):
             self.baseline = (
                 lesson.reward if self.baseline is None else decay * self.baseline + (1 - decay) * lesson.reward
             )

@@ -17,6 +17,8 @@ class SequenceOptions(LearningOptions):
     all groups, else only at its own state. `aligned`: it is also fed the encoder's state at the group that it
     decides. `both_ways`: the encoder reads forwards and backwards. `adjacency`: groups are told their neighbours;
     `costs`: and their seconds on each device, what they send, hold, and where on the longest paths they are.
+    A share `moving` of updates begins with the best placement so far, from which a stretch of groups moves to one
+    device, and its reward is what it gains (0: none, the paper).
     Logits are divided by `temperature`, then bounded by `tanh_constant` · tanh (0: not bounded).
 
     `entropy`, `rate`, `costs`, `aligned` and the algorithm were chosen on random graphs of 14 to 48 ops.
@@ -31,6 +33,7 @@ class SequenceOptions(LearningOptions):
     costs: bool = False
     temperature: float = 1.0
     tanh_constant: float = 5.0
+    moving: float = 0.9
     rate: float = 3e-3
     entropy: float = 0.3
 
@@ -43,6 +46,8 @@ class SequenceOptions(LearningOptions):
             raise PlacerError(
                 f"hidden is {self.hidden}", remedy="give an even number where the encoder reads both ways"
             )
+        if not 0 <= self.moving <= 1:
+            raise PlacerError(f"moving is {self.moving}", remedy="give a share from 0 to 1")
         if not (self.temperature > 0 and math.isfinite(self.temperature)):
             raise PlacerError(f"temperature is {self.temperature}", remedy="give a number above zero")
         if not (self.tanh_constant >= 0 and math.isfinite(self.tanh_constant)):

@@ -16,7 +16,9 @@ from placewise.model.problem import Problem
 from placewise.placers.learned.colocrl import ColocRLOptions
 from placewise.placers.learned.features import Features, Singles, features_of
 from placewise.placers.learned.networks.sequence import Memory, Sequencer
-from placewise.placers.learned.policy import Policy, Price, Rollout, scored
+from placewise.placers.learned.networks.stretches import elsewhere, gains, moved, odds, ranks
+from placewise.placers.learned.orders import places
+from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, scored
 from placewise.placers.learned.units import colocation
 from placewise.placers.learned.view import View, view_of
 
@@ -36,7 +38,8 @@ class ColocRLPolicy(Policy):
 
     def __init__(self, view: View, options: ColocRLOptions) -> None:
         super().__init__()
-        self.view, self.features = view, _features(view, options)
+        self.view, self.options, self.features = view, options, _features(view, options)
+        self.rank = ranks(places(view))
         columns = torch.from_numpy(self.features.matrix)
         n_kinds = self.features.layout[0][1]
         self.kind = nn.Linear(n_kinds, options.kind_width, bias=False)
@@ -47,12 +50,30 @@ class ColocRLPolicy(Policy):
 
     @torch.no_grad()
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        held = best_so_far(self.view, price)
+        if held is not None and float(torch.rand((), generator=dice)) < self.options.moving:
+            return self._moved(held, count, dice, price)
         device = self.sequencer.decide(self._read(), self.get_buffer("allowed"), count, dice)
         return Rollout({"device": device}, price(self.view.placements(device.numpy())))
 
+    def _moved(self, held: Tensor, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        chance = self.chance(self.options.explore, 1)
+        moves = moved(self._again(held), self.get_buffer("allowed")[0], held, self.rank, chance, count, dice)
+        path = gains(price(self.view.placements(moves.placed.numpy())))
+        choices = {"stretch": moves.stretch, "move": moves.device, "held": held.expand(count, -1)}
+        return Rollout(choices, path[:, 1], path)
+
+    def _again(self, held: Tensor) -> Tensor:
+        """Logits [n, D] of every unit's device where those before it are as they are `held` [n]."""
+        return self.sequencer.logits(self._read(sure=True), held[None], self.get_buffer("allowed"))[0]
+
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        memory = self._read()
-        logits = self.sequencer.logits(memory, choices["device"], self.get_buffer("allowed"))
+        allowed = self.get_buffer("allowed")
+        if "move" in choices:
+            held, chance = choices["held"][0], self.chance(self.options.explore, 1)
+            every = odds(self._again(held), choices["stretch"], elsewhere(allowed[0], held), chance)
+            return scored(every[:, None], choices["move"][:, None])
+        logits = self.sequencer.logits(self._read(), choices["device"], allowed)
         return scored(logits, choices["device"])
 
     @torch.no_grad()
@@ -60,9 +81,10 @@ class ColocRLPolicy(Policy):
         device = self.sequencer.decide(self._read(), self.get_buffer("allowed"), 1, None)
         return self.view.placements(device.numpy())
 
-    def _read(self) -> Memory:
+    def _read(self, *, sure: bool = False) -> Memory:
+        """The groups as the encoder reads them; `sure`: nothing is left to chance."""
         groups = torch.cat((self.kind(self.get_buffer("kinds")), self.get_buffer("others")), dim=1)[None]
-        return self.sequencer.encode(groups, self.unrest)
+        return self.sequencer.encode(groups, 0.0 if sure else self.chance(self.options.explore, self.view.n))
 
 
 def _features(view: View, options: ColocRLOptions) -> Features:

@@ -28,6 +28,7 @@ from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.gdp import GdpOptions
 from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
 from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
+from placewise.placers.learned.networks.stretches import drawn, odds, ranks
 from placewise.placers.learned.orders import BUCKETS
 from placewise.placers.learned.policy import NEVER, Policy, Price, Rollout, best_so_far, draw, explored, masked
 from placewise.placers.learned.pricing import always_fits
@@ -67,7 +68,7 @@ class Gdp(Policy):
         self.scenes: dict[bytes, Scene] = {}
         self.facts, self.fits = facts_of(view), always_fits(view.problem)
         self.scene = self._scene(np.ones(view.n_devices, np.bool_))
-        self.rank = torch.from_numpy(np.argsort(np.argsort(self.facts.place, axis=0, kind="stable"), axis=0) + 0.5)
+        self.rank = ranks(self.facts.place)
         self.register_buffer("x", torch.from_numpy(features.matrix.clip(-MOST_BELIEF, MOST_BELIEF)), persistent=False)
         both = np.stack((view.tail, view.head)).astype(np.int64)
         self.register_buffer("edges", torch.from_numpy(both), persistent=False)
@@ -161,7 +162,7 @@ class Gdp(Policy):
             wanted = self.options.start == "best" or (self.options.start == "both" and number % 2)
             best = best_so_far(self.view, price) if wanted else None
             held = own if best is None else best
-            mask = torch.stack([self._region(dice) for _ in range(self.options.regions)])
+            mask = torch.stack([drawn(self.rank, dice) for _ in range(self.options.regions)])
             move = draw(self._odds(logits, mask), dice)
             row = held
             for region, device in zip(mask, move, strict=True):
@@ -172,23 +173,9 @@ class Gdp(Policy):
         seconds = np.stack(path)
         return Rollout({"region": torch.stack(masks), "move": torch.stack(moves)}, seconds[:, -1], seconds)
 
-    def _region(self, dice: torch.Generator) -> Tensor:
-        """Units [n] that stand side by side in one of their orders, few or many."""
-        n = self.view.n
-        draws = torch.rand(3, generator=dice)
-        rank = self.rank[:, int(draws[0] * self.rank.shape[1])]
-        half = (n / 4 + 1) ** float(draws[1]) / 2
-        inside: Tensor = (rank - draws[2] * n).abs() < max(half, 0.51)
-        return inside
-
     def _odds(self, logits: Tensor, mask: Tensor) -> Tensor:
         """Log p [..., D] of the device to which a region [..., n] moves: the mean of its units', and some chance."""
-        size = mask.sum(dim=-1, keepdim=True).clamp_min(1)
-        mean = (mask.to(logits.dtype) @ logits.clamp_min(NEVER)) / size
-        useful = (mask.to(logits.dtype) @ self.scene.allowed.to(logits.dtype)) > 0
-        return explored(
-            mean, useful | ~useful.any(dim=-1, keepdim=True), self.chance(self.options.explore, self.options.regions)
-        )
+        return odds(logits, mask, self.scene.allowed, self.chance(self.options.explore, self.options.regions))
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
         """Log p and entropy [K, n] of every unit's device, or [K, regions] of every region's."""

@@ -17,8 +17,10 @@ from placewise.model.columns import Ints, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, Singles, features_of
 from placewise.placers.learned.hdp import HDPOptions
-from placewise.placers.learned.networks.sequence import Sequencer
-from placewise.placers.learned.policy import Policy, Price, Rollout, scored
+from placewise.placers.learned.networks.sequence import Memory, Sequencer
+from placewise.placers.learned.networks.stretches import elsewhere, gains, moved, odds, ranks
+from placewise.placers.learned.orders import places
+from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, scored
 from placewise.placers.learned.view import View, view_of
 
 WAVES = 8
@@ -37,7 +39,8 @@ class HDPPolicy(Policy):
 
     def __init__(self, view: View, options: HDPOptions) -> None:
         super().__init__()
-        self.view, self.n_groups = view, options.n_groups(view.n, view.n_devices)
+        self.view, self.options, self.n_groups = view, options, options.n_groups(view.n, view.n_devices)
+        self.rank = ranks(places(view))
         told = features_of(view, ("kind", "shape", *(COSTS if options.costs else ())))
         self.features = _features(view, told, options)
         self.adjacency = options.adjacency
@@ -62,25 +65,54 @@ class HDPPolicy(Policy):
         reach = torch.softmax(self._grouping(), dim=1).cumsum(dim=1)
         lot = torch.rand((self.view.n, count), generator=dice) * reach[:, -1:]
         group = torch.searchsorted(reach, lot, right=True).clamp_max(self.n_groups - 1).t().contiguous()
+        held = best_so_far(self.view, price)
+        if held is not None and float(torch.rand((), generator=dice)) < self.options.moving:
+            return self._moved(held, group[:1], count, dice, price)
         told, allowed, _ = self._groups(group)
-        device = self.sequencer.decide(self.sequencer.encode(told, self.unrest), allowed, count, dice)
+        device = self.sequencer.decide(self._read(told), allowed, count, dice)
         return Rollout({"group": group, "device": device}, price(self.placements(group, device)))
 
+    def _moved(self, held: Tensor, group: Tensor, count: int, dice: torch.Generator, price: Price) -> Rollout:
+        """Stretches of units move to where their groups in one grouping [1, n_units] would, on average."""
+        chance = self.chance(self.options.explore, 1)
+        moves = moved(self._again(held, group), self.get_buffer("allowed"), held, self.rank, chance, count, dice)
+        path = gains(price(self.view.placements(moves.placed.numpy())))
+        choices = {"group": group.expand(count, -1), "stretch": moves.stretch, "move": moves.device}
+        return Rollout(choices | {"held": held.expand(count, -1)}, path[:, 1], path)
+
+    def _again(self, held: Tensor, group: Tensor) -> Tensor:
+        """Logits [n_units, D] of every unit's group, where those before it are where most of them are `held` now."""
+        told, allowed, _ = self._groups(group)
+        place = group[0] * self.view.n_devices + held
+        count = torch.bincount(place, minlength=self.n_groups * self.view.n_devices).view(self.n_groups, -1)
+        logits = self.sequencer.logits(self.sequencer.encode(told, 0.0), count.argmax(dim=1)[None], allowed)
+        found: Tensor = logits[0][group[0]]
+        return found
+
+    def _read(self, told: Tensor) -> Memory:
+        return self.sequencer.encode(told, self.chance(self.options.explore, self.n_groups))
+
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        group, device = choices["group"], choices["device"]
+        group = choices["group"]
         every = torch.log_softmax(self._grouping(), dim=1)
         chosen = every.gather(1, group.t()).t()
         spread = -(every.exp() * every).sum(dim=1).expand(len(group), -1)
+        if "move" in choices:
+            stretch, held, chance = choices["stretch"], choices["held"][0], self.chance(self.options.explore, 1)
+            useful = elsewhere(self.get_buffer("allowed"), held)
+            every = odds(self._again(held, group[:1]), stretch, useful, chance)
+            log_prob, entropy = scored(every[:, None], choices["move"][:, None])
+            return torch.cat((chosen * stretch, log_prob), dim=1), torch.cat((spread * stretch, entropy), dim=1)
+        device = choices["device"]
         told, allowed, used = self._groups(group)
-        logits = self.sequencer.logits(self.sequencer.encode(told, self.unrest), device, allowed)
-        log_prob, entropy = scored(logits, device)
+        log_prob, entropy = scored(self.sequencer.logits(self._read(told), device, allowed), device)
         return torch.cat((chosen, log_prob * used), dim=1), torch.cat((spread, entropy * used), dim=1)
 
     @torch.no_grad()
     def greedy(self, price: Price) -> Ints:
         group = self._grouping().argmax(dim=1)[None]
         told, allowed, _ = self._groups(group)
-        return self.placements(group, self.sequencer.decide(self.sequencer.encode(told, self.unrest), allowed, 1, None))
+        return self.placements(group, self.sequencer.decide(self._read(told), allowed, 1, None))
 
     def placements(self, group: Tensor, device: Tensor) -> Ints:
         """Groups of units [K, n_units] and devices of groups [K, n_groups] → placements [K, n_ops]."""

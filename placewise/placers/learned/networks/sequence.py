@@ -53,10 +53,9 @@ class Sequencer(nn.Module):
                     if "bias_ih" in name:
                         bias[len(bias) // 4 : len(bias) // 2] += 1.0
 
-    def encode(self, groups: Tensor, unrest: float = 0.0) -> Memory:
-        """Read B sequences [B, n, width]; `unrest` decisions more than `explore` shall be left to chance."""
+    def encode(self, groups: Tensor, chance: float) -> Memory:
+        """Read B sequences [B, n, width]; that share of the decisions shall be left to chance."""
         states, (hidden, cell) = self.encoder(groups)
-        chance = (self.options.explore + unrest) / max(groups.shape[1], 1)
         return Memory(states, (_beside(hidden), _beside(cell)), chance)
 
     def logits(self, memory: Memory, device: Tensor, allowed: Tensor) -> Tensor:
