@@ -25,10 +25,13 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 
 AFTER = """
 import os, signal, threading
+from placewise.placers.base import Budget
 from placewise.placers.registry import placer_class
 kind = placer_class({name!r})
 propose = kind.propose
 def interrupted(*args, **kwargs):
+    kind.propose = propose
+    propose(*args[:2], Budget(0.01))  # compiles
     threading.Timer({delay}, os.kill, (os.getpid(), signal.SIGINT)).start()
     return propose(*args, **kwargs)
 kind.propose = interrupted
