@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -316,9 +317,10 @@ def test_every_switch_trains(switch: dict[str, object]) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"rounds": 0}, {"hidden": 0}, {"hidden": 30}, {"segment": 0}, {"most_units": 0}, {"layers": -1}, {"regions": 0}],
-)
-def test_options_that_make_no_sense(options: dict[str, int]) -> None:
+    [{"rounds": 0}, {"hidden": 0}, {"hidden": 30}, {"segment": 0}, {"most_units": 0}, {"layers": -1}, {"regions": 0},
+     {"moving": 1.5}, {"moving": math.nan}, {"prior": -1.0}, {"prior": math.inf}],
+)  # fmt: skip
+def test_options_that_make_no_sense(options: dict[str, float]) -> None:
     """One sentence with the option's name and what to give."""
     with pytest.raises(PlacerError, match=next(iter(options))) as refused:
         create("gdp", options)

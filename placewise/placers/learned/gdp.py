@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from placewise.errors import PlacerError
 from placewise.placers.base import PlacerInfo
 from placewise.placers.learned.observer import Observer
-from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.options import AT_MOST, LARGEST, LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer
 
 if TYPE_CHECKING:
@@ -68,14 +68,19 @@ class GdpOptions(LearningOptions):
             "heads": 1,
             "segment": 1,
             "rounds": 1,
+            "hidden": 1,
             "inner": 1,
             "regions": 1,
         }
-        for name, bound in {**least, "hidden": 1}.items():
+        for name, bound in least.items():
             if getattr(self, name) < bound:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give {bound} or more")
         if self.hidden % self.heads:
             raise PlacerError(f"hidden is {self.hidden}", remedy=f"give a multiple of the {self.heads} heads")
+        if not 0 <= self.moving <= 1:
+            raise PlacerError(f"moving is {self.moving}", remedy="give a share from 0 to 1")
+        if not 0 <= self.prior <= LARGEST:
+            raise PlacerError(f"prior is {self.prior}", remedy=f"give a number from zero{AT_MOST}")
 
 
 class GdpPlacer(LearnedPlacer):
