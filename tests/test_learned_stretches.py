@@ -41,13 +41,25 @@ def rolled(problem: Problem, name: str, seed: int) -> tuple[Policy, Rollout, np.
 @settings(max_examples=20, deadline=None)
 @given(problems(max_ops=6), st.integers(0, 2**20))
 def test_a_stretch_goes_to_one_device_and_its_odds_add_up(name: str, problem: Problem, seed: int) -> None:
-    """Rewards are told from the best placement; over all devices, the probabilities of a stretch's move sum to one."""
+    """Whoever may go there does, all others stay, and rewards are told from the best placement.
+
+    Over all devices, the probabilities of a stretch's move sum to one; the move that was drawn has one, and gradients.
+    """
     found = rolled(problem, name, seed)
     if found is None:
         return
     policy, rollout, began = found
     assert rollout.path is not None and rollout.path.shape == (5, 2)
     assert (rollout.path[:, 0] == Pricing(problem)(began[None])[0]).all()
+    stretches, move = (rollout.choices[name].numpy() for name in ("stretch", "move"))
+    held = rollout.choices["held"].numpy()
+    goes = stretches & policy.view.allowed[:, move].T
+    placed = policy.view.placements(np.where(goes, move[:, None], held))
+    assert np.array_equal(rollout.path[:, 1], Pricing(problem)(placed), equal_nan=True)
+    log_prob, entropy = policy.log_prob(rollout.choices)
+    assert torch.isfinite(log_prob).all()
+    torch.autograd.backward(log_prob.sum() + entropy.sum())
+    assert all(value.grad is None or torch.isfinite(value.grad).all() for value in policy.parameters())
     choices = dict(rollout.choices)
     total = torch.zeros(5)
     for device in range(problem.n_devices):
