@@ -25,25 +25,27 @@ from test_cli import run
 
 import placewise as pw
 from placewise.errors import InputError, PlacerError, RunError
-from placewise.files.corpus_file import CorpusFile, corpus_of, load_corpus
+from placewise.files.corpus_file import corpus_of, load_corpus
 from placewise.files.policy_file import load_header, load_policy, save_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.model.result import Proposal, Reason
+from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.placers.learned.checkpoint import problem_digest, read
 from placewise.placers.learned.corpus.climb import climb, neighbours
-from placewise.placers.learned.corpus.messages import Brief, Known, Task
-from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, learner_of
+from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
+from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
 from placewise.placers.learned.corpus.pupil import Pupil
 from placewise.placers.learned.corpus.school import Class, Private, School
 from placewise.placers.learned.crew.cluster import RayCluster
 from placewise.placers.learned.crew.processes import Processes
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
 from placewise.placers.learned.learning import Learner
-from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.view import view_of
+from placewise.studies.answers import Answered
 from placewise.studies.corpus import Corpus, open_corpus
 from placewise.studies.pretrain import PretrainSetting, pretrain
 
@@ -265,7 +267,7 @@ def test_on_a_real_ray_cluster_it_ends_in_the_same_parameters(monkeypatch: pytes
 
 def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
     """Three updates, what they left, another training and three more: the same as six."""
-    whole, half = study(), study(replace(COURSE, updates=6))
+    whole = study()
     half = pretrainer(brief(), Private(brief()), COURSE)
     half.run(Budget(), lambda step: (_ for _ in ()).throw(KeyboardInterrupt) if step.number == 3 else None)
     assert half.learner.updates == 3
@@ -364,6 +366,17 @@ class MadeGdp(Made):
         return GdpPlacer(self.options).policy(problem, 0)
 
 
+def test_moves_between_devices_that_are_as_likely_are_learned_from() -> None:
+    """A policy that knows nothing yet gives all devices one probability: tried moves tell it of every decision."""
+    options = GdpOptions(pretrained=False, advice=False, prior=0.0, rounds=1, layers=1, attentions=1, hidden=8,
+                         inner=8, heads=2)  # fmt: skip
+    clusters = {"devices": ["K80"], "count": {"least": 2, "most": 2}, "kinds": {"least": 1, "most": 1}, "host": 0.0,
+                "tight": 0.0}  # fmt: skip
+    pupil = Pupil(Brief(corpus(clusters=clusters).problem, MadeGdp(options), options, ""))
+    answer = pupil.study(Task(0, "learn", climb=64))
+    assert answer.gradients is not None and any(value.any() for value in answer.gradients.values())
+
+
 def test_a_policy_evolves_in_the_parameters_that_it_is_told() -> None:
     """Its favourites take no more afterwards; other parameters, and those of a pupil, stay as they were."""
     options = GdpOptions(pretrained=False, advice=False, prior=0.5, rounds=2, layers=1, attentions=1, hidden=8,
@@ -396,6 +409,123 @@ def test_what_is_known_only_gets_better() -> None:
         worse = Known(first.best, math.inf, 1.0)
         tried = Pupil(brief()).study(Task(number, "try", worse))
         assert tried.known.value <= tried.seconds < math.inf
+
+
+class Heard(Private):
+    """A pupil in this process, whose tasks and answers can be read afterwards."""
+
+    def __init__(self, brief: Brief) -> None:
+        super().__init__(brief)
+        self.told: list[tuple[Task, Answer]] = []
+
+    def answers(self, tasks: Any, parameters: Any) -> list[tuple[Task, Answer]]:
+        found = super().answers(tasks, parameters)
+        self.told += found
+        return found
+
+
+def test_of_two_turns_in_one_update_the_better_placement_is_kept() -> None:
+    """Three problems, two per update: in the end the best that any answer had is known, and all prices are counted."""
+    course = Course(3, 7, batch=2, imitated=0.0, held=0.0, climbed=8, rewarded=False, validated=1, every=3)
+    school = Heard(brief())
+    made = pretrainer(brief(), school, course)
+    made.run(Budget())
+    assert made.asked == sum(answer.asked for _, answer in school.told) > 0
+    for number, known in made.known.items():
+        assert known.value == min(answer.known.value for task, answer in school.told if task.number == number)
+
+
+def test_all_epochs_of_an_update_have_one_baseline() -> None:
+    """PPO's second epoch sees the average from before the update, which moves once, as in training on one problem."""
+    options = small(algorithm="ppo", epochs=2, rewarded="end")
+    school, course = Heard(brief(options)), replace(COURSE, problems=3, imitated=0.0)
+    pretrainer(brief(options), school, course).run(Budget())
+    first, again = ([(t, a) for t, a in school.told if t.explore and (t.drawn is None) == new] for new in (True, False))
+    assert len(first) == len(again) == 18
+    assert [t.known.baseline for t, _ in first if t.known] == [t.known.baseline for t, _ in again if t.known]
+    for (task, one), (_, other) in zip(first, again, strict=True):
+        assert one.known.baseline is not None and one.known.baseline == other.known.baseline
+        assert task.known is not None and one.lesson is not None
+        if task.known.baseline is not None:
+            moved = options.decay * task.known.baseline + (1 - options.decay) * one.lesson.reward
+            assert one.known.baseline == pytest.approx(moved)
+
+
+def test_favourites_are_tried_without_what_is_known() -> None:
+    """Placeto can begin at the best placement so far: that of a teacher is not its own."""
+    pupil = Pupil(brief())
+    for number in range(5):
+        known = pupil.study(Task(number, "search", taught=True)).known
+        alone = replace(known, best=pupil.study(Task(number, "search")).known.best)
+        assert pupil.study(Task(number, "try", known)).seconds == pupil.study(Task(number, "try", alone)).seconds
+
+
+def test_what_was_searched_too_late_is_still_asked_of_the_teacher() -> None:
+    """Without time nothing is known, and nothing is tried; on what was not searched, a trial asks the teacher."""
+    made = pretrainer(brief(), Private(brief()), COURSE)
+    assert made.run(Budget(seconds=0.0)) is Reason.TIME_LIMIT and not made.known and not made.trials
+    school = Heard(brief())
+    made = pretrainer(brief(), school, replace(COURSE, problems=1, validated=1, batch=1, updates=0))
+    made.run(Budget(), lambda step: made.known.clear())
+    told = [(task.kind, task.taught) for task, _ in school.told if task.number == 1]
+    assert told == [("search", True), ("try", True)]
+
+
+def test_a_limit_of_time_counts_what_was_spent_before() -> None:
+    """Three quarters of the time were over when it stopped: imitation alone, the first half, does not come again."""
+    made, steps = pretrainer(brief(), Private(brief()), COURSE), list[Step]()
+    made.began -= 300
+    made.run(Budget(seconds=100, iterations=1), steps.append)
+    assert math.isfinite(steps[-1].lesson.reward)
+
+
+def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A teacher gives what it has; that is no search, and is neither known nor kept."""
+    folder = tmp_path / "answers"
+    folder.mkdir()
+
+    def interrupted(placer: Any, problem: Problem, budget: Budget, **given: Any) -> Proposal:
+        return Proposal(Placement.on(0, problem.n_ops), reason=Reason.INTERRUPTED)
+
+    monkeypatch.setattr(registry.placer_class("etf"), "propose", interrupted)
+    told = replace(brief(), shelf=Answered(str(folder), "etf"))
+    made = pretrainer(told, Private(told), COURSE)
+    assert made.run(Budget()) is Reason.INTERRUPTED
+    assert not made.known and not list(folder.iterdir())
+
+
+def test_damaged_answers_are_searched_again(tmp_path: Path) -> None:
+    """An empty file, half of one, another array, and text are no answers; a whole one is."""
+    problem, shelf = corpus().problem(0), Answered(str(tmp_path), "etf")
+    known = Known(np.zeros(problem.n_ops, np.int32), 2.0, 1.0)
+    shelf.keep(problem, known)
+    found = shelf.find(problem)
+    assert found is not None and (found.value, found.scale) == (2.0, 1.0)
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    np.save(tmp_path / "other.npy", np.zeros(3))
+    for damaged in (b"", whole[: len(whole) // 2], (tmp_path / "other.npy").read_bytes(), b"no archive"):
+        path.write_bytes(damaged)
+        assert shelf.find(problem) is None
+
+
+def test_a_score_without_end_is_gone_on_from() -> None:
+    """Favourites that cannot run score infinity, which JSON writes as null."""
+    made, again = study(replace(COURSE, updates=1)), pretrainer(brief(), Private(brief()), COURSE)
+    figures, arrays = made.state()
+    again.restore({**figures, "trials": [[0, 1.0, None]]}, arrays)
+    assert again.trials == [(0, 1.0, math.inf)]
+
+
+def test_training_leaves_the_threads_of_its_process_as_they_were() -> None:
+    """Torch is on one thread while it trains, and not afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        study(replace(COURSE, updates=1))
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_pupils_forget_what_is_too_much_and_answer_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -569,4 +699,3 @@ def test_what_does_not_go_with_a_corpus_is_refused(tmp_path: Path) -> None:
     ):
         refused = run("train", *arguments, "-q", code=2)
         assert words in refused.stderr
-    assert isinstance(corpus_of(document()), CorpusFile) and LearningOptions().samples == 16

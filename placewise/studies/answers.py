@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -16,6 +18,8 @@ from placewise.placers.learned.checkpoint import problem_digest
 from placewise.placers.learned.corpus.messages import Known
 
 FOLDER = "answers"
+DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.error)
+"""What reading a file raises that is none, or not whole."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,13 @@ class Answered:
     teacher: str
 
     def find(self, problem: Problem) -> Known | None:
-        """What is known of a problem; None if it was not searched."""
+        """What is known of a problem; None if it was not searched, or its file is damaged."""
         try:
-            with np.load(self._path(problem), allow_pickle=False) as file:
+            with self._path(problem).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 found = Known(file["best"].astype(np.int32), float(file["value"]), float(file["scale"]))
-        except (OSError, KeyError, ValueError):
+        except DAMAGED:
             return None
-        return found if len(found.best) == problem.n_ops else None
+        return found if found.best.shape == (problem.n_ops,) else None
 
     def keep(self, problem: Problem, known: Known) -> None:
         """Keep what is known of a problem before anything is learned, where there is room."""

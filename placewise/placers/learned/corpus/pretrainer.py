@@ -95,7 +95,7 @@ class Pretrainer:
         torch.set_num_threads(1)
         try:
             self._search(watch, on_step)
-            if not self.trials:
+            if not self.trials and not watch.out:
                 self._try()
             while self.learner.updates < most:
                 if watch.out:
@@ -122,8 +122,9 @@ class Pretrainer:
         return [int(orders[place // n][place % n]) for place in places]
 
     def _progress(self, watch: Stopwatch, most: int) -> float:
-        spent = watch.elapsed / watch.budget.seconds if math.isfinite(watch.budget.seconds) else 0.0
-        return min(max(self.learner.updates / max(most, 1), spent), 1.0)
+        """From 0 to 1, of updates or of time; what an earlier run spent counts."""
+        spent = time.monotonic() - self.began
+        return min(max(self.learner.updates / max(most, 1), spent / max(spent + watch.left, 1e-9)), 1.0)
 
     def _search(self, watch: Stopwatch, on_step: Callable[[Step], None]) -> None:
         """Know something of every problem, a few at a time."""
@@ -133,8 +134,17 @@ class Pretrainer:
                 return
             some = missing[first : first + SEARCHED]
             answers = self.school.answers([Task(n, "search", taught=self._taught(n)) for n in some], {})
-            self.known |= {task.number: answer.known for task, answer in answers}
+            self._note(answers)
             on_step(self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan))
+
+    def _note(self, answers: Sequence[tuple[Task, Answer]]) -> None:
+        """Keep what is known now: where a problem had two turns in an update, the better placement of the two."""
+        for task, answer in answers:
+            found, before = answer.known, self.known.get(task.number)
+            if before is not None and before.value < found.value:
+                found = replace(found, best=before.best, value=before.value)
+            self.known[task.number] = found
+            self.asked += answer.asked
 
     def _taught(self, number: int) -> bool:
         """Whether the teacher is asked: where it is imitated, and where others are compared with it."""
@@ -164,11 +174,8 @@ class Pretrainer:
                 if not applied:
                     step = self._step(lesson, _mean([answer.distance for _, answer in answers]))
                 applied += 1
-                self.known |= {task.number: answer.known for task, answer in answers}
-                self.asked += sum(answer.asked for _, answer in answers)
-                tasks = [
-                    replace(task, known=answer.known, drawn=answer.drawn, climb=0, evolve=0) for task, answer in answers
-                ]
+                self._note(answers)
+                tasks = [_again(task, answer) for task, answer in answers]
         finally:
             # Epochs are steps of one update.
             self.learner.updates = update + bool(applied)
@@ -202,11 +209,12 @@ class Pretrainer:
     def _try(self) -> None:
         """Try the policy where it is not trained; better placements that it finds there count from then on."""
         course = self.course
-        tasks = [Task(n, "try", self.known.get(n)) for n in range(course.problems, course.problems + course.validated)]
+        numbers = range(course.problems, course.problems + course.validated)
+        tasks = [Task(n, "try", self.known.get(n), taught=self._taught(n)) for n in numbers]
         answers = self.school.answers(tasks, self.parameters()) if tasks else []
         if not answers:
             return
-        self.known |= {task.number: answer.known for task, answer in answers}
+        self._note(answers)
         ratios = [answer.seconds / answer.known.value for _, answer in answers]
         score = math.exp(sum(map(math.log, ratios)) / len(ratios))
         self.trials.append((self.learner.updates, time.monotonic() - self.began, score))
@@ -241,8 +249,16 @@ class Pretrainer:
         self._parameters = {}
         self.learner.updates, self.learner.baseline = int(figures["updates"]), figures["baseline"]
         self.asked = int(figures["asked"])
-        self.trials = [(int(number), float(seconds), float(score)) for number, seconds, score in figures["trials"]]
+        # JSON knows no infinity: the score of favourites that cannot run.
+        self.trials = [(int(number), float(seconds), math.inf if score is None else float(score))
+                       for number, seconds, score in figures["trials"]]  # fmt: skip
         self.known = known_of(arrays)
+
+
+def _again(task: Task, answer: Answer) -> Task:
+    """A task in the next epoch of its update: the same episodes, against the same baseline."""
+    baseline = None if task.known is None else task.known.baseline
+    return replace(task, known=replace(answer.known, baseline=baseline), drawn=answer.drawn, climb=0, evolve=0)
 
 
 def known_of(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[int, Known]:

@@ -14,6 +14,7 @@ from torch import nn
 
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
+from placewise.model.result import Reason
 from placewise.placers.base import Budget
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.repair import repair
@@ -128,14 +129,20 @@ class Pupil:
         return found
 
     def _searched(self, seen: Seen, asked: str) -> Known:
-        """The best of the teacher's placement, the single devices, and whatever fits."""
+        """The best of the teacher's placement, the single devices, and whatever fits.
+
+        A teacher that was interrupted has not searched, and Ctrl-C goes on to who trains.
+        """
         problem, rows, pricing = seen.policy.view.problem, list[Ints](), seen.pricing
         single = alone(problem)
         seconds = pricing(single) if len(single) else np.zeros(0)
         if asked:
             teacher = create(asked)
             teacher = create(LAST_RESORT) if teacher.supports(problem) else teacher
-            found = teacher.propose(problem, Budget()).placement
+            proposal = teacher.propose(problem, Budget())
+            if proposal.reason is Reason.INTERRUPTED:
+                raise KeyboardInterrupt
+            found = proposal.placement
             rows += [] if found is None or found.replicas is not None else [found.device]
         if not rows and not len(single):
             fitted = repair(problem, np.zeros(problem.n_ops, np.int32))
@@ -151,7 +158,7 @@ class Pupil:
 
     def _tried(self, seen: Seen, known: Known) -> Answer:
         watched = Watched(seen.pricing, known)
-        rows = seen.policy.greedy(watched)
+        rows = seen.policy.greedy(seen.pricing)  # as users get them, who know nothing to begin with
         seconds = watched(rows)
         if not np.isfinite(seconds).any():
             fitted = repair(seen.policy.view.problem, rows[0].astype(np.int32))
@@ -182,9 +189,8 @@ class Pupil:
                 rollout = Rollout(tensors(drawn.choices, ""), drawn.seconds, drawn.path, drawn.weight)
                 lesson, now = learner.descend(rollout, torch.from_numpy(np.array(drawn.old)), task.progress)
             _divide(policy, now.shape[1])
-            if task.drawn is None:
-                learner.follow(lesson)
-                known = replace(known, baseline=learner.baseline)
+            learner.follow(lesson)
+            known = replace(known, baseline=learner.baseline)
         distance = math.nan
         if task.climb:
             known, tried, priced = self._climbed(seen, known, task)
@@ -209,7 +215,7 @@ class Pupil:
 
         What is known now, and how many placements were priced.
         """
-        policy, watched = seen.policy, Watched(seen.pricing, known)
+        policy, watched, unknown = seen.policy, Watched(seen.pricing, known), seen.pricing
         values, dice = list(self._learning(policy).values()), _dice(task.seed)
         start, jitter = [value.detach().clone() for value in values], self._brief.jitter
         total = [torch.zeros_like(value) for value in start]
@@ -220,7 +226,7 @@ class Pupil:
                 for sign in (1.0, -1.0):
                     for value, kept, one in zip(values, start, noise, strict=True):
                         value.copy_(kept + sign * jitter * one)
-                    worth.append(_worth(watched(policy.greedy(watched)), known.scale))
+                    worth.append(_worth(watched(policy.greedy(unknown)), known.scale))
                 slope = max(min(worth[0] - worth[1], MOST_SLOPE), -MOST_SLOPE) / (2 * jitter * task.evolve)
                 for part, one in zip(total, noise, strict=True):
                     part += slope * one
@@ -252,8 +258,10 @@ class Pupil:
 
         A cross-entropy weighed by gains and losses: decisions that look alike end likely if they gain on the whole.
         """
-        here, there = (self._log_prob(policy, policy.view.placements(rows)) for rows in (tried.here, tried.there))
-        changed = (here.detach() != there.detach()).float()
+        before, after = (_decisions(policy, policy.view.placements(rows)) for rows in (tried.here, tried.there))
+        there = policy.log_prob(after)[0]
+        other = [after[name] != before[name] for name in after if after[name].shape == there.shape]
+        changed = torch.stack(other).any(dim=0).float()
         mean = changed / changed.sum(dim=1, keepdim=True).clamp_min(1.0)
         weight = torch.from_numpy((tried.gain / (np.abs(tried.gain).sum() + FAINT)).astype(np.float32))
         helped, hurt = weight.clamp_min(0.0), (-weight).clamp_min(0.0)
@@ -262,18 +270,19 @@ class Pupil:
         torch.autograd.backward((distance * helped + avoided * hurt).sum())
         return float((distance.detach() * helped).sum() / helped.sum().clamp_min(1e-9))
 
-    def _log_prob(self, policy: Policy, placements: Ints) -> torch.Tensor:
-        """Log p [K, D] of the decisions that lead to placements [K, n_ops]."""
-        told = policy.decisions(placements)
-        if told is None:
-            raise PlacerError("this policy cannot be told what to do", remedy="set imitated, held and climbed to 0")
-        return policy.log_prob(told)[0]
-
     def _imitated(self, policy: Policy, best: Ints, weight: float) -> float:
         """Add the gradients of imitating a placement [n_ops]; −log p of a decision of it, mean."""
-        distance = -self._log_prob(policy, best[None]).mean()
+        distance = -policy.log_prob(_decisions(policy, best[None]))[0].mean()
         torch.autograd.backward(weight * distance)
         return float(distance.detach())
+
+
+def _decisions(policy: Policy, placements: Ints) -> Mapping[str, torch.Tensor]:
+    """The decisions that lead to placements [K, n_ops]."""
+    told = policy.decisions(placements)
+    if told is None:
+        raise PlacerError("this policy cannot be told what to do", remedy="set imitated, held and climbed to 0")
+    return told
 
 
 def _worth(seconds: Floats, scale: float) -> float:

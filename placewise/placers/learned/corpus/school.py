@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy.typing as npt
+import torch
 
 from placewise.errors import RunError
 from placewise.placers.learned.corpus.messages import Answer, Brief, Task
@@ -37,7 +38,9 @@ class Private:
     """One pupil, in this process."""
 
     def __init__(self, brief: Brief) -> None:
+        threads = torch.get_num_threads()
         self._pupil = Pupil(brief)
+        torch.set_num_threads(threads)  # those of this process are the caller's
 
     def answers(self, tasks: Sequence[Task], parameters: Parameters) -> list[tuple[Task, Answer]]:
         given = [replace(task, parameters=None if place else parameters or None) for place, task in enumerate(tasks)]
