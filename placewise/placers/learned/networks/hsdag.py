@@ -20,6 +20,7 @@ from placewise.model.columns import Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
+from placewise.placers.learned.networks.stretches import gains
 from placewise.placers.learned.parsing import best_edges, edges_between, firsts_of, groups_of
 from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked, scored
 from placewise.placers.learned.units import chains
@@ -117,8 +118,7 @@ class HsdagPolicy(Policy):
         for turn in move.T:
             group, device = turn[:, None] // self.view.n_devices, turn[:, None] % self.view.n_devices
             placed[1:] = torch.where(step.group == group, device, placed[1:])
-        seconds = price(self.view.placements(placed.numpy()))
-        path = np.stack((np.full(count, seconds[0]), seconds[1:]), axis=1)
+        path = gains(price(self.view.placements(placed.numpy())))
         return {"move": move, "held": placed[:1].expand(count, -1)}, path
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
