@@ -206,8 +206,9 @@ class Gdp(Policy):
             keep = np.isin(np.arange(n_devices), order[:count])
             scores = self._roomy(partial(self.scores, self._scene(keep), units, graph))
             rows.append(scores.argmax(dim=1).numpy())
-        found = np.unique(self.view.placements(np.stack(rows)), axis=0, return_index=True)[1]
-        return np.stack([self._fitted(row) for row in self.view.placements(np.stack(rows))[np.sort(found)]])
+        made = self.view.placements(np.stack(rows))
+        first = np.unique(made, axis=0, return_index=True)[1]
+        return np.stack([self._fitted(row) for row in made[np.sort(first)]])
 
     def decisions(self, placements: Ints) -> Mapping[str, Tensor]:
         return {"device": torch.from_numpy(self.view.devices(placements)).long()}

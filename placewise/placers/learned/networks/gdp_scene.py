@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from placewise.coarsen.merging import sums
-from placewise.model.columns import Bools, Floats
+from placewise.model.columns import Bools, Floats, Longs
 from placewise.placers.base import Budget
 from placewise.placers.common.alike import alike
 from placewise.placers.common.holdings import holdings
@@ -73,10 +73,11 @@ class Scene:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Facts:
-    """What scenes of one view share: work and places of units, bytes that they hold, speeds of devices."""
+    """What scenes of one view share: work, places and buckets of units, bytes that they hold, speeds of devices."""
 
     work: Floats
     place: Floats
+    bucket: Longs
     bytes: Floats
     speed: Floats
     pace: Floats
@@ -90,7 +91,7 @@ def facts_of(view: View) -> Facts:
     whole = float(work.sum()) or 1.0
     speed = np.where(takes > 0, can / np.where(takes > 0, takes, 1.0), 0.0) * can / whole
     held = holdings(view.problem, view.unit, view.n).totals().astype(np.float64)
-    return Facts(work, places(view), held, np.maximum(speed, FLOOR), pace(view.problem))
+    return Facts(work, places(view), buckets(view), held, np.maximum(speed, FLOOR), pace(view.problem))
 
 
 def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: bool) -> Scene:
@@ -104,8 +105,7 @@ def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: boo
     keep = keep | allowed.any(axis=0)
     balanced = float(facts.work.sum()) / max(float(facts.speed[keep].sum()), FLOOR) or 1.0
     seconds = np.where(view.allowed, view.seconds, 0.0)
-    room = np.where(np.isfinite(view.problem.capacity), np.maximum(view.problem.capacity, 1.0), np.inf)
-    held = facts.bytes[:, None] / room
+    held = facts.bytes[:, None] / np.maximum(view.problem.capacity, 1.0)
     flow_in, flow_out = sums(view.flow, view.head, view.n), sums(view.flow, view.tail, view.n)
     device, part = _devices(view, facts, keep)
     advice = _advice(view, int(keep.sum())) if advised else np.zeros((view.n, view.n_devices, len(ADVISERS)))
@@ -122,7 +122,7 @@ def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: boo
         arrives=_single(flow_in / _above(flow_in + facts.work)),
         leaves=_single(flow_out / _above(flow_out + facts.work)),
         load=_single(np.minimum(seconds / balanced, FAR)), held=_single(held),
-        bucket=torch.from_numpy(buckets(view)),
+        bucket=torch.from_numpy(facts.bucket),
     )  # fmt: skip
 
 
@@ -188,7 +188,7 @@ def _graph(view: View, facts: Facts, keep: Bools, balanced: float) -> Floats:
     kinds += [objective.communication == name for name in ("blocking", "overlap", "duplex")]
     room = float(np.where(keep, view.problem.capacity, 0.0).sum())
     work = float(facts.work.sum()) or 1.0
-    busy = sums(facts.work, buckets(view), BUCKETS)
+    busy = sums(facts.work, facts.bucket, BUCKETS)
     columns = [
         np.log10(max(view.n, 1)) / 5, len(view.tail) / max(view.n, 1) / 4, np.log2(max(int(keep.sum()), 1)) / 3,
         float((busy > 0).mean()), float(_log(np.array(view.flow.sum() / work))),
