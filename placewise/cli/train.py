@@ -32,7 +32,11 @@ PolicyOption = Annotated[
 ]
 Updates = Annotated[
     int | None,
-    typer.Option(min=0, help="Stop after so many updates (default: 100, without a limit).", rich_help_panel=LEARNING),
+    typer.Option(
+        min=0,
+        help="Stop after so many updates (default: 100, without a limit; what a corpus file says).",
+        rich_help_panel=LEARNING,
+    ),
 ]
 Evaluations = Annotated[
     int | None, typer.Option(min=0, help="Stop after pricing so many placements.", rich_help_panel=LEARNING)
@@ -141,9 +145,11 @@ def train(
     crew = crew_of(controllers, workers, ray, reward)
     if corpus is not None:
         given = {"MODEL": model, "--devices": devices, "--output": output, "--reward": reward, "--start": start,
-                 "--evaluations": evaluations, "--workers": workers, "--bind": bind, "--inputs": inputs}  # fmt: skip
-        stranger = next((name for name, value in given.items() if value), "what a model is given")
-        if any(given.values()) or wishes != Wishes():
+                 "--evaluations": evaluations, "--patience": patience, "--workers": workers, "--bind": bind,
+                 "--inputs": inputs}  # fmt: skip
+        strangers = [name for name, value in given.items() if value not in (None, [], ())]
+        if strangers or wishes != Wishes():
+            stranger = strangers[0] if strangers else "what a model is given"
             raise InputError(
                 f"a corpus goes without {stranger}", remedy="leave it out: the corpus file says everything"
             )

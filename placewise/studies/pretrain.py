@@ -46,6 +46,12 @@ EVERY = 50
 """Updates between checkpoints; one is also written now and then."""
 NOW_AND_THEN = 60.0
 """Seconds."""
+OF_ONE = {
+    "checkpoint": "begin with its weights by --from",
+    "patience": "give training.patience in the corpus file, in trials",
+    "updates": "give training.updates in the corpus file, or --updates",
+}
+"""Options of a policy that say nothing of a corpus, and what does."""
 OF_A_RUN = ("updates", "validated", "every", "patience")
 """What of `training` may be otherwise when a training goes on."""
 
@@ -142,6 +148,9 @@ def _placer(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:
     if not issubclass(kind, LearnedPlacer):
         raise PlacerError(f"the placer {name!r} learns nothing", remedy="choose gdp or placeto")
     options = dict(recipe.options) | dict(setting.options)
+    stranger = next((name for name in OF_ONE if name in options), None)
+    if stranger is not None:
+        raise PlacerError(f"the option {stranger!r} does not go with a corpus", remedy=OF_ONE[stranger])
     if "pretrained" in kind.Options.__dataclass_fields__:
         options["pretrained"] = False
     placer = registry.create(name, options)
@@ -196,7 +205,7 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
     other = next((name for name in kept if name in mine and kept[name] != mine[name]), None)
     if other is not None:
         raise PlacerError(f"was trained with {other}={kept[other]}, not {mine[other]}", where=where,
-                          remedy=f"leave out the option {other}")  # fmt: skip
+                          remedy=f"give the option {other}={kept[other]}")  # fmt: skip
 
 
 class Keeper:

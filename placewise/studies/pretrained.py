@@ -23,9 +23,9 @@ class Learned:
 class Pretrained:
     """What a training on a corpus came to, from its very beginning.
 
-    `score`: the policy's favourites over the best known, on problems that it was not trained on (geometric mean; NaN:
-    never tried); `trials`: update, seconds and score of every trial. `asked` placements were priced. `resumed` is the
-    update where it went on.
+    `score`: the policy's favourites over the best known, on problems that it was not trained on, when it was last tried
+    there (geometric mean; NaN: never); `trials`: update, seconds and score of every trial. `asked` placements were
+    priced. `resumed` is the update where it went on.
     """
 
     policy: str
@@ -43,10 +43,11 @@ class Pretrained:
 
 def lines(done: Pretrained) -> tuple[str, ...]:
     """What `placewise train --corpus` prints."""
-    earlier = f", the first {done.resumed} in an earlier run" if done.resumed else ""
+    updates = f"{done.updates} update{'s' * (done.updates != 1)}"
+    earlier = f", the first {done.resumed} of them in an earlier run" if done.resumed else ""
     said = [
-        f"{done.policy}: {done.updates} updates on {len(done.problems)} problems{earlier}, {done.asked} placements "
-        f"priced, in {format_seconds(done.seconds)} ({done.reason})"
+        f"{done.policy}: {updates}{earlier}; {len(done.problems)} problems searched, {done.asked} placements priced, "
+        f"in {format_seconds(done.seconds)} ({done.reason})"
     ]
     if done.diverged:
         said.append("it diverged: a figure of the next update was not finite; the parameters are those from before")
