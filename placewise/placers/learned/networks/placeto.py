@@ -17,7 +17,7 @@ from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.networks.walk import GROUPS, Walk, walk_of
 from placewise.placers.learned.placeto import PlacetoOptions
-from placewise.placers.learned.policy import Policy, Price, Rollout, draw, explored, masked, scored
+from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked, scored
 from placewise.placers.learned.units import chains, colocation
 from placewise.placers.learned.view import View, view_of
 
@@ -190,12 +190,8 @@ class Placeto(Policy):
 
     def _best(self, price: Price) -> Tensor:
         """The best placement so far, every unit where its first op is; or the single device."""
-        best = getattr(price, "best", None)
-        if best is None:
-            return self._single()
-        device = torch.from_numpy(best[np.unique(self.view.unit, return_index=True)[1]].astype(np.int64))
-        kept = self.walk.allowed.gather(1, device[:, None])[:, 0]
-        return torch.where(kept, device, self._single()[0])[None]
+        best = best_so_far(self.view, price)
+        return self._single() if best is None else best[None]
 
 
 def placeto(problem: Problem, options: PlacetoOptions, seed: int) -> Placeto:
