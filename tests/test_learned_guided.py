@@ -23,6 +23,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints, Progress
 from placewise.placers.heuristic.temper import TemperPlacer
+from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create
 from placewise.placing import place
@@ -76,6 +77,13 @@ def test_what_the_search_is_told(told: str, monkeypatch: pytest.MonkeyPatch) -> 
     place(problem, "guided", Budget(evaluations=100), options={"told": told, **QUICKLY})
     assert bool(hints[0].placements) == (told != "probabilities")
     assert (hints[0].probabilities is not None) == (told != "placements")
+
+
+def test_what_the_policy_says_of_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a user should know of how asking went, such as that memory was short, stands among the notes."""
+    monkeypatch.setattr(Policy, "notes", ("memory is short",))
+    found = create("guided", QUICKLY).propose(zoo_problem(), Budget(evaluations=40))
+    assert found.placement is not None and found.notes[-2] == "memory is short"
 
 
 @settings(max_examples=12, deadline=None)

@@ -1,8 +1,8 @@
 """guided: a policy is asked what it thinks, and a search begins there and is drawn that way.
 
 The policy gives placements, priced like any others, and probabilities of devices: both are hints, of which searches
-make what they can. So the answer is never worse than the policy's own best, nor is anything out of reach that the
-search would find alone.
+make what they can. So the answer is never worse than the policy's own best (if the search is told its placements), nor
+is anything out of reach that the search would find alone.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ class GuidedPlacer:
         if found.placement is None and not found.infeasible and price.best is not None:
             found = replace(found, placement=Placement(price.best))
         alone = f"{price.value:.6g} s" if np.isfinite(price.value) else "nothing that keeps the rules"
-        return replace(found, history=history, notes=(*found.notes, f"{name} alone: {alone}"))
+        return replace(found, history=history, notes=(*found.notes, *trainer.policy.notes, f"{name} alone: {alone}"))
 
     def _advice(self, problem: Problem, trainer: Trainer, watch: Stopwatch, hints: Hints) -> Hints:
         """The hints, before them the policy's best placements, and its probabilities."""
