@@ -2,7 +2,7 @@
 
 `python benchmarks/generalize/untrained.py > benchmarks/results/generalize_untrained.md` (three minutes). Six random
 graphs of the zoo, the ones that the prior was chosen on: seconds over the best placement that `temper` finds in 20
-seconds. Without learning, `gdp` prices at most one placement per device.
+seconds. Without learning, `gdp` prices two placements per device at most.
 """
 
 from __future__ import annotations

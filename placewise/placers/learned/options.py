@@ -25,7 +25,8 @@ class LearningOptions:
     looks for the best placement and not for good ones on average. `rate` is Adam's, falling to `final_rate` of
     itself along the budget; gradients are cut at norm `clip_norm`. `entropy` weighs exploration, falling alike;
     `explore` decisions of a placement are left to chance, on average, however sure the policy is, and `restless` more
-    after every update of which less than a quarter was unseen, as many fewer after every other. PPO takes
+    after every update of which less than a quarter was unseen, as many fewer after every other; of all, half at most.
+    PPO takes
     `epochs` steps per update within a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several.
     `patience`: stop after so many updates without a better placement (0: never). `checkpoint`: where the weights
     are from that training begins with. With no `updates` at all, it is only asked what it thinks best.

@@ -96,7 +96,7 @@ def masked(logits: Tensor, allowed: Tensor) -> Tensor:
 
 
 def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
-    """Log p [..., devices] where a `share` of the decisions goes anywhere that is allowed, each device as likely.
+    """Log p [..., devices] where a `share`, half at most, of the decisions goes anywhere allowed, each as likely.
 
     So no policy is ever so sure of itself that it learns nothing more: a placement differs from its favourite.
     """

@@ -2,7 +2,8 @@
 
 A grouping may put ops together that no device can all run. A group may therefore go wherever one of its ops may, and
 an op that may not run there goes to the fastest device of its own. Which placement follows from groups and devices is
-fixed, so that log p of those decisions is exact, and the gradient of REINFORCE unbiased.
+fixed, so that log p of those decisions is exact, and the gradient of REINFORCE unbiased; but for moves of stretches,
+where of the groups those of the units that moved count alone.
 """
 
 from __future__ import annotations
