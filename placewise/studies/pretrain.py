@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError
+from placewise.errors import MissingExtraError, ModelFileError, PlacerError
 from placewise.files.corpus_file import CorpusFile
 from placewise.files.plan_file import ToolRecord
-from placewise.files.policy_file import PolicyFile, ensure_room, header_of, safetensors, save_policy
+from placewise.files.policy_file import PolicyFile, header_of, save_policy
 from placewise.files.records import naming
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
@@ -37,6 +37,7 @@ try:
     from placewise.placers.learned.corpus.school import Class, Private, School
     from placewise.placers.learned.policy import Policy
     from placewise.studies.answers import FOLDER, Answered
+    from placewise.studies.begun import begun
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise
@@ -85,7 +86,7 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     corpus, policy or checkpoint, RunError where pupils keep dying, and MissingExtraError.
     """
     corpus = open_corpus(setting.corpus)
-    before = _before(setting)
+    before = begun(setting.checkpoint, setting.every, resume=setting.resume)
     placer = _placer(setting, corpus.recipe)
     if before is not None:
         _require_same(before, corpus.recipe, placer, setting)
@@ -156,27 +157,6 @@ def _placer(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:
     placer = registry.create(name, options)
     assert isinstance(placer, LearnedPlacer)
     return placer
-
-
-def _before(setting: PretrainSetting) -> Checkpoint | None:
-    """The checkpoint to go on from. Raises InputError and its kin before anything is spent."""
-    if setting.every < 1:
-        raise InputError(f"a checkpoint every {setting.every} updates", remedy="give one or more")
-    if setting.checkpoint is None:
-        if setting.resume:
-            raise InputError("there is nothing to go on from", remedy="say where it is with --checkpoint")
-        return None
-    place = header_of(setting.checkpoint)
-    if setting.resume:
-        if not place.exists():
-            raise InputError("there is no checkpoint to go on from", where=str(place), remedy="leave out --resume")
-        return read(setting.checkpoint)
-    if place.exists():
-        raise InputError("a training is kept there already", where=str(place),
-                         remedy="go on with it (--resume), or choose another place")  # fmt: skip
-    safetensors()
-    ensure_room(setting.checkpoint)
-    return None
 
 
 def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer, setting: PretrainSetting) -> None:

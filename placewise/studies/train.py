@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from placewise.errors import InputError, MissingExtraError, PlacerError
-from placewise.files.policy_file import ensure_room, header_of, safetensors, save_policy
+from placewise.errors import MissingExtraError, PlacerError
+from placewise.files.policy_file import header_of, save_policy
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -35,8 +35,9 @@ from placewise.studies.trained import SIMULATED, Judged, Trained
 from placewise.studies.training_log import TrainingLog
 
 try:
-    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, read, written
+    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, written
     from placewise.placers.learned.trainer import Trainer, Update
+    from placewise.studies.begun import begun
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise
@@ -81,7 +82,7 @@ def train(
     Ctrl-C is the end of the budget: the best so far is the answer, and what was learned is kept. Raises PlacerError,
     ModelFileError for a checkpoint that does not fit, InputError, OutputError, and MissingExtraError.
     """
-    before = _before(setting)
+    before = begun(setting.checkpoint, setting.every, resume=setting.resume)
     setting = setting if before is None else _as_before(setting, before)
     placer = learner(setting)
     reward = setting.reward or SIMULATED
@@ -137,27 +138,6 @@ def policies() -> tuple[str, ...]:
         with suppress(MissingExtraError):
             found += [name] if issubclass(registry.placer_class(name), LearnedPlacer) else []
     return tuple(found)
-
-
-def _before(setting: TrainingSetting) -> Checkpoint | None:
-    """The checkpoint to go on from. Raises InputError and its kin before anything is spent."""
-    if setting.every < 1:
-        raise InputError(f"a checkpoint every {setting.every} updates", remedy="give one or more")
-    if setting.checkpoint is None:
-        if setting.resume:
-            raise InputError("there is nothing to go on from", remedy="say where it is with --checkpoint")
-        return None
-    place = header_of(setting.checkpoint)
-    if setting.resume:
-        if not place.exists():
-            raise InputError("there is no checkpoint to go on from", where=str(place), remedy="leave out --resume")
-        return read(setting.checkpoint)
-    if place.exists():
-        raise InputError("a training is kept there already", where=str(place),
-                         remedy="go on with it (--resume), or choose another place")  # fmt: skip
-    safetensors()
-    ensure_room(setting.checkpoint)
-    return None
 
 
 def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
