@@ -199,6 +199,12 @@ def test_a_wrong_corpus_is_refused_by_file_and_key(tmp_path: Path, changes: dict
         pretrain(PretrainSetting(path))
 
 
+def test_a_limit_of_evaluations_is_refused(tmp_path: Path) -> None:
+    """Updates and seconds end a training on a corpus; anything else is said, and not passed over."""
+    with pytest.raises(InputError, match="a limit of evaluations does not go with a corpus"):
+        pw.pretrain(written(tmp_path / "c.toml"), budget=Budget(evaluations=5))
+
+
 def test_files_that_are_no_corpus(tmp_path: Path) -> None:
     """No TOML, with the line; none at all; bases of bases."""
     path = tmp_path / "c.toml"

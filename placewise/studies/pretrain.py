@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy.typing as npt
 
-from placewise.errors import MissingExtraError, ModelFileError, PlacerError
+from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError
 from placewise.files.corpus_file import CorpusFile
 from placewise.files.plan_file import ToolRecord
 from placewise.files.policy_file import PolicyFile, header_of, save_policy
@@ -85,6 +85,8 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     Ctrl-C is the end of the budget: what was learned is kept. Raises InputError and its kin for what is wrong with
     corpus, policy or checkpoint, RunError where pupils keep dying, and MissingExtraError.
     """
+    if setting.budget.evaluations is not None:
+        raise InputError("a limit of evaluations does not go with a corpus", remedy="limit updates or seconds")
     corpus = open_corpus(setting.corpus)
     before = begun(setting.checkpoint, setting.every, resume=setting.resume)
     placer = _placer(setting, corpus.recipe)
