@@ -267,6 +267,23 @@ def test_samples_are_moves_from_the_best_so_far() -> None:
     assert ((log_prob < 0) == (rollout.choices["move"] >= 0)).all()
 
 
+@pytest.mark.parametrize("moves", [0, 2])
+@pytest.mark.parametrize("lost", [0, 1, 2])
+def test_a_state_may_lose_all_its_samples(moves: int, lost: int) -> None:
+    """Every episode that is left is scored in its own state: those before the loss as they were."""
+    problem = zoo("branchy", 30, 3, "operator")
+    policy, price = policy_of(problem, HsdagOptions(hidden=16, steps=3, moves=moves), 1), Pricing(problem)
+    price(np.zeros((1, 30), np.int32))
+    choices = policy.rollout(3, torch.Generator().manual_seed(1), price).choices
+    rows = torch.tensor([row for row in range(3) if row != lost])
+    whole, left = (
+        policy.log_prob(some)[0] for some in (choices, {name: value[rows] for name, value in choices.items()})
+    )
+    assert len(left) == 2 and torch.isfinite(left).all()
+    assert torch.allclose(left[:lost].sum(dim=1), whole[:lost].sum(dim=1))
+    assert moves == 0 or (left < 0).any(dim=1).all()
+
+
 def test_states_are_parsed_ever_more_often() -> None:
     """Where rounds are varied, the first two states are units alone and whole chains; later groups are larger."""
     policy = policy_of(zoo("series-parallel", 60, 3, "operator"), HsdagOptions(hidden=16, chains="alternate"), 1)

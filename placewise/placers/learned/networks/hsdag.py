@@ -31,6 +31,7 @@ FEW = 500
 AGAIN = 0.5
 """How likely each move after the first is."""
 LARGEST_SEED = (1 << 62) - 1
+UNPARSED: Mapping[int, Longs] = {}
 
 
 Choices = dict[str, Tensor]
@@ -122,12 +123,17 @@ class HsdagPolicy(Policy):
         return {"move": move, "held": placed[:1].expand(count, -1)}, path
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Log p and entropy [K, most groups] in the groups that were parsed for the rollout; [K, moves] of moves."""
+        """Log p and entropy [K, most groups] in the groups that were parsed for the rollout; [K, moves] of moves.
+
+        A state of which all rows were lost is parsed afresh.
+        """
         step = choices["step"].numpy()
-        first = np.unique(step, return_index=True)[1]
-        parses = choices["kept"][torch.from_numpy(first)].numpy()
+        numbers, first = np.unique(step, return_index=True)
+        parses = dict(zip(numbers.tolist(), choices["kept"][torch.from_numpy(first)].numpy(), strict=True))
         found = []
-        for number, state in enumerate(self._walk(len(first), seed=int(choices["seed"][0]), parses=parses)):
+        for number, state in enumerate(self._walk(int(step.max()) + 1, seed=int(choices["seed"][0]), parses=parses)):
+            if number not in parses:
+                continue
             rows = torch.from_numpy(np.flatnonzero(step == number))
             if "move" in choices:
                 odds, chosen = self._odds(state, choices["held"][rows[0]]), choices["move"][rows]
@@ -167,12 +173,15 @@ class HsdagPolicy(Policy):
         found.sort(key=lambda pair: -pair[0])
         return self.view.placements(np.stack([row for _, row in found]))
 
-    def _walk(self, steps: int, *, seed: int | None = None, parses: Longs | None = None) -> Iterator[Step]:
-        """The states of an update; parsed again as in `parses` [steps, rounds, n] where given. No seed: no dropout."""
+    def _walk(self, steps: int, *, seed: int | None = None, parses: Mapping[int, Longs] = UNPARSED) -> Iterator[Step]:
+        """The states of an update; parsed as in `parses`, [rounds, n] by their numbers, where given.
+
+        No seed: no dropout.
+        """
         noise = None if seed is None else torch.Generator().manual_seed(seed)
         z = self._encoded(noise)
         for number in range(steps):
-            step, grouped = self._step(z, None if parses is None else parses[number], noise, number)
+            step, grouped = self._step(z, parses.get(number), noise, number)
             yield step
             z = z + grouped[step.group]
 
