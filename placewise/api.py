@@ -13,7 +13,6 @@ from placewise.errors import ExportError, InputError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import model_behind, same_file, save_plan
-from placewise.files.policy_file import load_header
 from placewise.files.profile_file import ProfileFile, save_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -335,6 +334,7 @@ def train(
     work at it where `controllers`, `workers` of each that measure, or the address of a Ray cluster (`ray`) are
     given. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
     """
+    from placewise.studies.begun import with_weights
     from placewise.studies.train import TrainingSetting, crew_of
     from placewise.studies.train import train as learn
 
@@ -345,9 +345,7 @@ def train(
     given = replace(given, **{name: value for name, value in limits.items() if value is not None})
     live = None if isinstance(model, (str, os.PathLike)) else model
     measuring = Setting(binding=dict(bind or {}), inputs=feeds, model=live, example=inputs, seed=given.seed)
-    settings = dict(options or {})
-    if weights is not None:
-        settings, policy = {**settings, "checkpoint": os.fspath(weights)}, policy or load_header(weights).policy
+    policy, settings = with_weights(weights, policy, options or {})
     setting = TrainingSetting(
         policy,
         settings,

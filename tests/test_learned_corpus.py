@@ -338,7 +338,7 @@ def test_a_climb_never_ends_lower_and_stays_where_units_may_be(number: int, seed
     values = [np.nan_to_num(price(view.placements(rows)), nan=np.inf) for rows in (tried.here, tried.there)]
     assert (values[0][1:] <= values[0][:-1]).all(), "what is tried from never gets slower"
     known = np.isfinite(values[0])
-    share = np.clip((values[0] - values[1])[known] / values[0][known], -1, 1)
+    share = np.clip((values[0][known] - values[1][known]) / values[0][known], -1, 1)
     np.testing.assert_allclose(tried.gain[known], share, atol=1e-12)
 
 

@@ -21,13 +21,13 @@ from placewise.building import build
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
-from placewise.model.columns import Ints
+from placewise.model.columns import Ints, firsts_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem, Rule
 from placewise.placers.base import Budget
 from placewise.placers.learned.hsdag import PAPER, HsdagOptions, HsdagPlacer
 from placewise.placers.learned.networks.hsdag import HsdagPolicy, policy_of
-from placewise.placers.learned.parsing import best_edges, edges_between, firsts_of, groups_of
+from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chains, colocation, part_of
 from placewise.placers.registry import create

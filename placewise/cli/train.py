@@ -128,10 +128,10 @@ def train(
     from placewise.errors import InputError
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
-    from placewise.files.policy_file import load_header
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
     from placewise.report.console import result_view
+    from placewise.studies.begun import with_weights
     from placewise.studies.pretrain import PretrainSetting
     from placewise.studies.race import Setting
     from placewise.studies.train import TrainingSetting, crew_of
@@ -160,8 +160,7 @@ def train(
         return
     if model is None:
         raise InputError("there is nothing to train on", remedy="give a model, or a corpus with --corpus FILE")
-    if from_ is not None:
-        options, policy = {**options, "checkpoint": str(from_)}, policy or load_header(from_).policy
+    policy, options = with_weights(from_, policy, options)
     measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
     setting = TrainingSetting(
         policy,

@@ -82,3 +82,11 @@ class Ragged:
         offsets = np.concatenate(([0], np.cumsum(lengths))).astype(np.int64)
         index = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - self.offsets[:-1][rows], lengths)
         return Ragged(offsets, self.values[index])
+
+
+def firsts_of(group: npt.NDArray[np.integer]) -> Longs:
+    """The place where every group [n] comes first; groups are numbered from zero, with none left out."""
+    first = np.empty(int(group.max(initial=-1)) + 1, np.int64)
+    # Of several values for one place the last is kept, so the first places are written last.
+    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)
+    return first

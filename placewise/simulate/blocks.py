@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints, Longs, distinct
+from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 
@@ -43,8 +43,7 @@ def device_classes(problem: Problem) -> DeviceClasses:
 
 def block_firsts(problem: Problem) -> Longs:
     """The first op of each block [n_blocks]."""
-    first: Longs = np.unique(problem.block, return_index=True)[1].astype(np.int64)
-    return first
+    return firsts_of(problem.block)
 
 
 def block_sums(problem: Problem, values: Floats) -> Floats:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from os import PathLike
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
 
 from placewise.errors import InputError
-from placewise.files.policy_file import ensure_room, header_of, safetensors
+from placewise.files.policy_file import ensure_room, header_of, load_header, safetensors
 from placewise.placers.learned.checkpoint import Checkpoint, read
 
 
@@ -28,3 +30,12 @@ def begun(checkpoint: str | PathLike[str] | None, every: int, *, resume: bool) -
     safetensors()
     ensure_room(checkpoint)
     return None
+
+
+def with_weights(
+    weights: str | PathLike[str] | None, policy: str | None, options: Mapping[str, Any]
+) -> tuple[str | None, dict[str, Any]]:
+    """The policy, and the options, of a training that begins with the weights of a checkpoint, if one is named."""
+    if weights is None:
+        return policy, dict(options)
+    return policy or load_header(weights).policy, {**options, "checkpoint": fspath(weights)}

@@ -37,14 +37,6 @@ def groups_of(tail: Numbers, head: Numbers, kept: Numbers, n: int) -> Longs:
     return found
 
 
-def firsts_of(group: Numbers) -> Longs:
-    """The first node of every group; groups are numbered from zero, with none left out."""
-    first = np.empty(int(group.max(initial=-1)) + 1, np.int64)
-    # Of several values for one place the last is kept, so the first nodes are written last.
-    first[group[::-1]] = np.arange(len(group) - 1, -1, -1)
-    return first
-
-
 def edges_between(group: Numbers, tail: Numbers, head: Numbers) -> Longs:
     """The first edge of each pair of different groups that edges join, either way."""
     one, other = group[tail].astype(np.int64), group[head].astype(np.int64)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from placewise.model.columns import Floats, Ints
+from placewise.model.columns import Floats, Ints, firsts_of
 from placewise.placers.learned.features import Features
 from placewise.placers.learned.view import View
 
@@ -111,6 +111,6 @@ def best_so_far(view: View, price: Price) -> Tensor | None:
     best = getattr(price, "best", None)
     if best is None:
         return None
-    device = best[np.unique(view.unit, return_index=True)[1]].astype(np.int64)
+    device = best[firsts_of(view.unit)].astype(np.int64)
     fastest = view.seconds.argmin(axis=1)
     return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewise.model.columns import Bools, Ints, Longs
+from placewise.model.columns import Bools, Ints, Longs, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.view import View, view_of
 from placewise.simulate.contract import strong_components
@@ -89,7 +89,7 @@ def _part_codes(view: View) -> Longs:
     scope = view.problem.graph.ops.scope
     known: dict[str, int] = {"": -1}
     code = np.array([known.setdefault(part_of(path), len(known)) for path in scope.values], np.int64)
-    first = np.unique(view.unit, return_index=True)[1]
+    first = firsts_of(view.unit)
     return code[scope.codes[first]] if view.n else np.zeros(0, np.int64)
 
 

@@ -16,14 +16,10 @@ from placewise.model.problem import Problem
 from placewise.placers.common.holdings import holdings, may_run
 from placewise.placers.common.probabilities import nothing
 from placewise.placers.search.chance import below, share
-from placewise.placers.search.leaning import device_at, elsewhere, rather
+from placewise.placers.search.leaning import TOLD_EVERY, device_at, doubtful, elsewhere, rather
 from placewise.simulate.kernels import helper, kernel
 
 _TRIES = 8
-TOLD_EVERY = 4
-"""Where probabilities are known, every so many-th move is drawn from them."""
-LOOKS = 8
-"""Blocks looked at, at most, for one whose device is improbable."""
 
 
 class Movable(NamedTuple):
@@ -183,21 +179,10 @@ def _move(m, home, state, k, chosen, returned, member):
 
 
 @helper
-def _doubtful(m, home, rng):
-    """A block, those sooner whose devices are improbable."""
-    seed = below(rng, len(home))
-    for _ in range(LOOKS):
-        if share(rng) >= m.likely[seed, home[seed]]:
-            break
-        seed = below(rng, len(home))
-    return seed
-
-
-@helper
 def _told(m, home, state, k, chosen, member):
     """Send a connected set where the probabilities would have it: all to one device, or each to its own."""
     rng = state[k : k + 1]
-    seed = _doubtful(m, home, rng)
+    seed = doubtful(m.likely, home, rng)
     origin, mark, together = home[seed], share(rng), below(rng, 2) == 0
     count = _grow(m, home, seed, _size(state, k, len(home)), state, k, chosen, member)
     target = elsewhere(m.likely, seed, origin, mark)

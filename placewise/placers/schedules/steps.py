@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.placers.schedules.desk import ARM, ARMS, CRITICAL, LAST, SIZES
-from placewise.placers.schedules.moves import LOOKS
 from placewise.placers.schedules.shifts import shift
 from placewise.placers.search.chance import below, share
-from placewise.placers.search.leaning import device_at, elsewhere, rather
+from placewise.placers.search.leaning import LOOKS, device_at, elsewhere, rather
 from placewise.simulate.kernels import lean_helper
 
 GROUP, PATH, PART, SPELL, STRETCH, TRADE = range(ARMS)

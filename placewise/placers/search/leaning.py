@@ -5,7 +5,24 @@
 
 from __future__ import annotations
 
+from placewise.placers.search.chance import below, share
 from placewise.simulate.kernels import inlined
+
+TOLD_EVERY = 4
+"""Where probabilities are known, every so many-th move begins with what they say."""
+LOOKS = 8
+"""Groups looked at, at most, for one whose device is improbable."""
+
+
+@inlined
+def doubtful(likely, home, rng):
+    """A group, those sooner whose devices `home` [n] are improbable."""
+    group = below(rng, len(home))
+    for _ in range(LOOKS):
+        if share(rng) >= likely[group, home[group]]:
+            break
+        group = below(rng, len(home))
+    return group
 
 
 @inlined

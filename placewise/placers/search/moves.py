@@ -24,17 +24,13 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.placers.chains.stages import NEVER
 from placewise.placers.search.chance import below, share
 from placewise.placers.search.costs import Costs
-from placewise.placers.search.leaning import elsewhere
+from placewise.placers.search.leaning import TOLD_EVERY, doubtful, elsewhere
 from placewise.simulate.kernels import inlined
 
 _LOOKS = 16
 """Groups looked at, at most, for one that has a neighbour elsewhere."""
 _TRIES = 12
 """Draws for a group that is on a given device."""
-_TOLD_EVERY = 4
-"""Where probabilities are known, every so many-th move begins with what they say."""
-_DOUBTED = 8
-"""Groups looked at, at most, for one whose device is improbable."""
 
 
 class Mover(NamedTuple):
@@ -77,8 +73,8 @@ def propose(c, s, g, w):
     group, friend = _seed(c, s, w)
     here = s.home[group]
     there = s.home[friend] if friend >= 0 else here
-    if len(w.likely) > 0 and below(rng, _TOLD_EVERY) == 0:
-        group = _doubtful(s, w)
+    if len(w.likely) > 0 and below(rng, TOLD_EVERY) == 0:
+        group = doubtful(w.likely, s.home, rng)
         here = s.home[group]
         there = elsewhere(w.likely, group, here, share(rng))
     elif there == here or below(rng, 10) == 0:
@@ -163,17 +159,6 @@ def _seed(c, s, w):
         group = w.cursor[0]
         friend = _neighbour(c, group, w.rng)
     return group, friend
-
-
-@inlined
-def _doubtful(s, w):
-    """A group, those sooner whose devices are improbable."""
-    group = below(w.rng, len(s.home))
-    for _ in range(_DOUBTED):
-        if share(w.rng) >= w.likely[group, s.home[group]]:
-            break
-        group = below(w.rng, len(s.home))
-    return group
 
 
 @inlined

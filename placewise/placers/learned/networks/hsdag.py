@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch_geometric.nn import GCNConv
 
-from placewise.model.columns import Floats, Ints, Longs, distinct
+from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
 from placewise.placers.learned.networks.stretches import gains
-from placewise.placers.learned.parsing import best_edges, edges_between, firsts_of, groups_of
+from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
 from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked, scored
 from placewise.placers.learned.units import chains
 from placewise.placers.learned.view import View, view_of
@@ -64,7 +64,7 @@ class HsdagPolicy(Policy):
 
     def __init__(self, view: View, features: Features, options: HsdagOptions, chain: Ints) -> None:
         super().__init__()
-        first = np.unique(view.unit, return_index=True)[1]
+        first = firsts_of(view.unit)
         self.chain: Longs = np.unique(chain[first], return_inverse=True)[1].astype(np.int64)
         self.view, self.features, self.options = view, features, options
         self.tail, self.head = _candidates(view)
