@@ -14,6 +14,7 @@ from placewise.cli.inspect import inspect
 from placewise.cli.place import place
 from placewise.cli.price import check, simulate
 from placewise.cli.profile import profile
+from placewise.cli.report import report
 from placewise.cli.train import train
 from placewise.cli.zoo import app as zoo
 
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (place, inspect, check, simulate, compare, devices, run, export, profile, train):
+for command in (place, inspect, check, simulate, compare, devices, run, export, profile, report, train):
     app.command()(command)
 app.add_typer(zoo, name="zoo")
 

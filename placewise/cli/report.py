@@ -1,0 +1,57 @@
+"""placewise report: a plan as one page that opens offline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import guarded, listen, say, show, show_json, warn
+
+if TYPE_CHECKING:
+    from placewise.wishes import Wishes
+
+
+@guarded
+@opt.wishing
+def report(
+    plan: Annotated[Path, typer.Argument(help="Plan file.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the page here (default: beside the plan, as .html).")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    devices: opt.Devices = None,
+    *,
+    wishes: Wishes,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Show a plan as one self-contained HTML page: what runs where and when, what it waits for, why it is good.
+
+    It needs the model for the timeline, the graph, the memory and the cuts; without it, the page says what is missing.
+    With --json the data of the page is printed, and nothing is written unless --output says where.
+    """
+    from placewise.files.atomic import ensure_writable
+    from placewise.report.page.data import page_data
+    from placewise.report.page.html import page_text
+    from placewise.studies.report import open_plan, write_page
+
+    listen(quiet)
+    if output is None and not as_json:
+        output = plan.with_suffix(".html")
+    if output is not None:
+        ensure_writable(output)
+    opened = open_plan(plan, model, devices, wishes)
+    if opened.problem is not None:
+        warn(opened.problem.warnings, quiet)
+    elif not quiet:
+        say(f"note: {opened.missing}; the page has no timeline, graph, memory and cuts")
+    data = page_data(opened)
+    if output is not None:
+        write_page(page_text(data), output)
+    if as_json:
+        show_json(data)
+    else:
+        show(f"wrote {output}")

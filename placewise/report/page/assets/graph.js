@@ -1,0 +1,2 @@
+"use strict";
+/* The graph by module. */

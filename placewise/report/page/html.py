@@ -1,0 +1,45 @@
+"""The page as one text: data, style and scripts inside, and nothing that it asks of a network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from importlib.resources import files
+from typing import Any
+
+SCRIPTS = ("base.js", "timeline.js", "charts.js", "sections.js", "graph.js", "report.js")
+"""In the order in which they run; the last one begins."""
+
+_ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
+
+
+def page_text(data: Mapping[str, Any]) -> str:
+    """The HTML of a report. Only its own style and scripts may act: their digests stand in its security policy."""
+    style, script = _asset("report.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    policy = (
+        f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; base-uri 'none'"
+    )
+    parts = {"policy": policy, "style": style, "script": script, "data": json_text(data)}
+    text = _asset("report.html")
+    for name in ("policy", "style", "script", "data"):
+        before, mark, after = text.partition(f"@{name}@")
+        if not mark:
+            raise ValueError(f"the page has no place for its {name}")
+        text = before + parts[name] + after
+    return text
+
+
+def json_text(data: Mapping[str, Any]) -> str:
+    """JSON that may stand inside a page: no sign in it ends a script."""
+    return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
+
+
+def _asset(name: str) -> str:
+    found = files(__package__).joinpath("assets", name)
+    return found.read_text("utf-8")
+
+
+def _digest(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
