@@ -63,7 +63,7 @@ def place(
     else:
         from placewise.report.console import result_view
 
-        show(result_view(result))
+        show(result_view(result, gantt=not quiet))
         if output is not None and result.placement is not None:
             show(f"wrote {output}")
     if result.status.outcome is Outcome.INFEASIBLE:

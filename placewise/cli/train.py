@@ -187,7 +187,7 @@ def train(
     if as_json:
         show_json(plan_of(result).model_dump(mode="json") | {"training": document(trained)})
     else:
-        show(result_view(result), *lines(trained))
+        show(result_view(result, gantt=not quiet), *lines(trained))
         if output is not None and result.placement is not None:
             show(f"wrote {output}")
     if result.status.outcome is Outcome.INFEASIBLE:

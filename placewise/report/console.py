@@ -13,6 +13,7 @@ from rich.text import Text
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.report.devices import DeviceView
+from placewise.report.gantt import Gantt
 from placewise.report.visible import visible
 from placewise.report.words import (
     baseline_lines,
@@ -46,13 +47,14 @@ def plain(*parts: RenderableType, width: int = 120) -> str:
     return lines(*parts, width=width).rstrip() + "\n"
 
 
-def result_view(result: Result) -> RenderableType:
-    """Everything that `place` prints."""
+def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
+    """Everything that `place` prints; the Gantt can be left out."""
     parts: list[RenderableType] = [_bold(headline(result))]
     if result.judgement is not None:
         phases = phase_line(result.problem, result.judgement)
         parts += [_text(phases)] if phases else []
         parts += [_text(verdict(result)), Text(), *_devices(result.problem, result.judgement), Text()]
+        parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()]
     way = history_line(result)
     parts += [_text(way, style="dim")] if way else []
@@ -91,6 +93,13 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
     return table
+
+
+def _gantt(result: Result) -> list[RenderableType]:
+    if result.placement is None or result.judgement is None:
+        return []
+    drawn = Gantt(result.problem, result.placement, result.judgement)
+    return [drawn, Text()] if drawn.worth_it else []
 
 
 def _devices(problem: Problem, judgement: Judgement) -> list[RenderableType]:

@@ -1,0 +1,86 @@
+"""The compact Gantt of the terminal: a line per device and link, time from left to right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.text import Text
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Judgement
+from placewise.report.lanes import Lane, lanes_of
+from placewise.report.visible import visible
+from placewise.units import format_seconds
+
+MARKED, BUSY, PARTLY, IDLE = "█", "▒", "░", "·"
+WIDEST, NARROWEST, LONGEST_NAME = 72, 16, 24
+"""Characters of the lines, at most and at least, and of the names before them."""
+MOST_LANES = 16
+HALF, NOTHING = 0.5, 1e-6
+"""A slot that is busy for so much of its time counts as busy; for so little, as idle."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gantt:
+    """What runs when; nothing is drawn of a placement that cannot run."""
+
+    problem: Problem
+    placement: Placement
+    judgement: Judgement
+
+    @property
+    def worth_it(self) -> bool:
+        """Whether there is anything to see: more than one device that works."""
+        return sum(use.ops > 0 for use in self.judgement.devices) > 1
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        names = [visible(lane.name) for lane in lanes_of(self.problem, self.placement, self.judgement, 1)]
+        before = min(max((cell_len(name) for name in names), default=0), LONGEST_NAME)
+        width = min(options.max_width - before - len("  100 %"), WIDEST)
+        if not names or width < NARROWEST:
+            return
+        lanes = lanes_of(self.problem, self.placement, self.judgement, width)
+        shown, left = chosen(lanes, MOST_LANES)
+        value = self.judgement.value
+        yield Text(f"{'':{before}}  0{f'{format_seconds(value)}':>{width - 1}}", style="dim")
+        for lane in shown:
+            name = _short(visible(lane.name), before)
+            yield Text(f"{name}  {bar(lane)} {min(lane.seconds / value, 9.99):>4.0%}")
+        if left:
+            yield Text(f"… and {left} more, less busy", style="dim")
+        timed = self.judgement.timeline is not None
+        words = ("on the critical path", "busy") if timed else ("computes", "copies")
+        legend = zip((MARKED, BUSY, PARTLY, IDLE), (*words, "busy for less than half", "idle"), strict=True)
+        yield Text("  ".join(f"{mark} {meaning}" for mark, meaning in legend), style="dim")
+
+
+def bar(lane: Lane) -> str:
+    """A lane as text, a character for each of its slots."""
+    return "".join(map(_mark, lane.busy.tolist(), lane.marked.tolist()))
+
+
+def chosen(lanes: Sequence[Lane], most: int) -> tuple[list[Lane], int]:
+    """The busiest lanes, in the order that they have, and how many are left out; what never works is left out too."""
+    working = [lane for lane in lanes if lane.seconds > 0]
+    busiest = sorted(working, key=lambda lane: (lane.is_link, -lane.seconds))[:most]
+    return [lane for lane in working if lane in busiest], len(working) - len(busiest)
+
+
+def _mark(busy: float, marked: float) -> str:
+    if marked >= HALF or (marked > NOTHING and marked >= busy * HALF):
+        return MARKED
+    return BUSY if busy >= HALF else PARTLY if busy > NOTHING else IDLE
+
+
+def _short(name: str, width: int) -> str:
+    """A name in that many cells: cut in the middle if it is longer, filled with spaces if it is shorter."""
+    text = Text(name)
+    if text.cell_len > width:
+        head = (width - 1) // 2
+        text = Text(f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}")
+    text.truncate(width, pad=True)
+    return text.plain
