@@ -9,7 +9,10 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
-SCRIPTS = ("base.js", "timeline.js", "charts.js", "sections.js", "graph.js", "report.js")
+STYLES = ("report.css", "graph.css")
+SCRIPTS = (
+    "base.js", "timeline.js", "charts.js", "sections.js", "layered.js", "modules.js", "outline.js", "graph.js", "report.js",
+)  # fmt: skip
 """In the order in which they run; the last one begins."""
 
 _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
@@ -17,7 +20,7 @@ _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 def page_text(data: Mapping[str, Any]) -> str:
     """The HTML of a report. Only its own style and scripts may act: their digests stand in its security policy."""
-    style, script = _asset("report.css"), "\n".join(_asset(name) for name in SCRIPTS)
+    style, script = ("\n".join(_asset(name) for name in names) for names in (STYLES, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; base-uri 'none'"
     )
