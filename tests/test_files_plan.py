@@ -62,7 +62,7 @@ def result(**changes: Any) -> Result:
         "placer": "greedy",
         "seconds": 0.25,
         "seed": 7,
-        "baselines": {"best single device": (placement, Judgement(math.inf, (), (broken, broken)))},
+        "baselines": {"best single device": (placement, Judgement(math.inf, (use, unused), (broken, broken)))},
         "history": (Improvement(0.1, 5.0, "greedy"), Improvement(0.2, 4.0, "search")),
         "notes": ("größer is slower",),
     }
@@ -95,7 +95,9 @@ def test_a_plan_says_everything(tmp_path: Path) -> None:
     assert plan["violations"] == [
         {"kind": "memory", "message": "gpu lacks 5 B → use less", "device": "gpu", "ops": ["a"], "bytes_short": 5.0}
     ]
-    assert plan["baselines"] == {"best single device": {"value": None, "valid": False, "violations": 2}}
+    assert plan["baselines"]["best single device"] == {
+        "value": None, "valid": False, "violations": 2, "broken": "gpu lacks 5 B → use less", "devices": ["gpu"],
+    }  # fmt: skip
     assert plan["history"][1] == {"seconds": 0.2, "value": 4.0, "placer": "search"}
     assert (plan["placer"], plan["seed"], plan["seconds"], plan["bottleneck"]) == ("greedy", 7, 0.25, "cpu")
     assert plan["notes"] == ["größer is slower"]

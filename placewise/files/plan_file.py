@@ -28,7 +28,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Rule
-from placewise.model.result import Result
+from placewise.model.result import Judgement, Result
 
 
 class DeviceUseRecord(Record):
@@ -78,6 +78,20 @@ class BaselineRecord(Record):
     value: Amount = Field(description="seconds")
     valid: bool
     violations: int = Field(description="how many rules it breaks")
+    broken: str = Field("", description="the first rule that it breaks, in words")
+    devices: tuple[str, ...] = Field((), description="the devices that run an op")
+
+
+class RankRecord(Record):
+    """What one placer answered, where several were compared."""
+
+    placer: str
+    value: Amount = Field(None, validate_default=True, description="seconds; null: no placement")
+    lower_bound: Amount = Field(0.0, description="seconds: what it proved itself")
+    status: str = Field("", description="what its answer is worth")
+    seconds: Amount = Field(0.0, description="the time that it took")
+    devices: int = Field(0, description="how many run an op")
+    remark: str = Field("", description="why there is no placement, or why it did not run")
 
 
 class ImprovementRecord(Record):
@@ -123,6 +137,7 @@ class PlanFile(Record):
     seed: int = 0
     seconds: Amount = Field(0.0, description="the time that placing took")
     history: tuple[ImprovementRecord, ...] = ()
+    leaderboard: tuple[RankRecord, ...] = Field((), description="of all placers that were compared, the best first")
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = Field((), description="what was assumed when the problem was made")
     source: SourceRecord | None = Field(None, description="the model file")
@@ -155,10 +170,7 @@ def plan_of(result: Result) -> PlanFile:
             "wires": judgement.wires if judgement else {},
             "violations": judgement.violations if judgement else (),
             "bottleneck": judgement.bottleneck if judgement else "",
-            "baselines": {
-                name: BaselineRecord(value=judged.value, valid=judged.valid, violations=len(judged.violations))
-                for name, (_, judged) in result.baselines.items()
-            },
+            "baselines": {name: _baseline(judged) for name, (_, judged) in result.baselines.items()},
             "placer": result.placer,
             "seed": result.seed,
             "seconds": result.seconds,
@@ -173,6 +185,16 @@ def plan_of(result: Result) -> PlanFile:
             "replicas": _repeated(placement, problem.cluster.names) if placement else None,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }
+    )
+
+
+def _baseline(judged: Judgement) -> BaselineRecord:
+    return BaselineRecord(
+        value=judged.value,
+        valid=judged.valid,
+        violations=len(judged.violations),
+        broken=judged.violations[0].message if judged.violations else "",
+        devices=tuple(use.device for use in judged.devices if use.ops),
     )
 
 

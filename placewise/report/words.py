@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -57,33 +59,52 @@ def _rate(problem: Problem, per_second: float, phase: str) -> str:
     return f" ({per_second * batch:.4g} tokens per second{f' for the batch of {batch}' if batch > 1 else ''})"
 
 
+@dataclass(frozen=True, slots=True)
+class Naive:
+    """A naive answer: its value in seconds, the first rule that it breaks, the devices that it uses."""
+
+    value: float
+    broken: str
+    devices: tuple[str, ...]
+
+
 def verdict(result: Result) -> str:
-    """Whether splitting is worth it against the best single device, in one sentence."""
+    """Whether splitting is worth it against the best single device, in one sentence; "" without a placement."""
     if result.judgement is None or result.placement is None:
         return ""
     usable = [result.problem.cluster.names[d] for d in np.flatnonzero(result.problem.allowed.any(axis=0))]
     used = sum(1 for use in result.judgement.devices if use.ops)
-    better = _better(result)
-    single = _judged(result, SINGLE_DEVICE)
+    return verdict_of(
+        result.value, used, usable, {name: naive(judged) for name, (_, judged) in result.baselines.items()}
+    )
+
+
+def naive(judged: Judgement) -> Naive:
+    """A judged naive answer."""
+    broken = judged.violations[0].message if judged.violations else ""
+    return Naive(judged.value, broken, tuple(use.device for use in judged.devices if use.ops))
+
+
+def verdict_of(value: float, used: int, usable: Sequence[str], baselines: Mapping[str, Naive]) -> str:
+    """The verdict on a plan of `value` seconds on `used` of the `usable` devices, beside the naive answers."""
+    better, single = _better(value, baselines), baselines.get(SINGLE_DEVICE)
     if better is not None:
-        return (
-            f"This plan is {_slower(result.value, better[1].value)} than {better[0]}: try another placer or more time."
-        )
+        return f"This plan is {_slower(value, better[1].value)} than {better[0]}: try another placer or more time."
     if len(usable) <= 1:
         return f"No split to decide: {usable[0] if usable else 'none'} is the only device that may run ops."
     if single is None or not math.isfinite(single.value):
         return f"A split is needed: no single device runs the whole model; this plan uses {used}."
-    if not single.valid:
-        return f"A split is needed: the best single device would break a rule ({single.violations[0].message})."
+    if single.broken:
+        return f"A split is needed: the best single device would break a rule ({single.broken})."
     if used == 1:
         return "A split is not worth it: one device alone is the best answer found."
-    return _gain(used, single, result.value)
+    return _gain(used, single, value)
 
 
-def _gain(used: int, single: Judgement, value: float) -> str:
+def _gain(used: int, single: Naive, value: float) -> str:
     """What the plan gains over the naive answer on one device, which is no worse than the plan or slower."""
     speedup = single.value / value if value > 0 else 1.0
-    if len(_used(single)) > 1:
+    if len(single.devices) > 1:
         start = f"The rules need more than one device; this plan on {used}"
         if speedup <= 1.01:
             return f"{start} gains {max(speedup - 1, 0.0):.1%} over {_AS_FAR}."
@@ -111,15 +132,19 @@ def history_line(result: Result) -> str:
 
 def baseline_lines(result: Result) -> list[tuple[str, str, str]]:
     """(name, value, remark) of each naive answer."""
+    return lines_of(result.value, {name: naive(judged) for name, (_, judged) in result.baselines.items()})
+
+
+def lines_of(value: float, baselines: Mapping[str, Naive]) -> list[tuple[str, str, str]]:
+    """The same beside a plan of `value` seconds."""
     lines = []
     for name in (SINGLE_DEVICE, BALANCED_SPLIT):
-        found = result.baselines.get(name)
+        found = baselines.get(name)
         if found is None:
             lines.append((name, "–", "finds nothing that keeps the rules"))
             continue
-        judged = found[1]
-        remark = "breaks a rule: " + judged.violations[0].message if judged.violations else _ratio(result, judged)
-        lines.append((_named(name, judged), format_seconds(judged.value), remark))
+        remark = f"breaks a rule: {found.broken}" if found.broken else _ratio(value, found.value)
+        lines.append((_named(name, found), format_seconds(found.value), remark))
     return lines
 
 
@@ -161,25 +186,21 @@ def _in_runs(members: list[int], names: list[str]) -> str:
 _AS_FAR = "one device as far as the rules allow"
 
 
-def _named(name: str, judged: Judgement) -> str:
+def _named(name: str, found: Naive) -> str:
     """A naive answer by its name; the single device by its own, unless the rules force other devices in."""
     if name != SINGLE_DEVICE:
         return name
-    used = _used(judged)
+    used = found.devices
     return _AS_FAR if len(used) > 1 else f"{name} ({used[0]})" if used else name
 
 
-def _used(judged: Judgement) -> list[str]:
-    return [use.device for use in judged.devices if use.ops]
-
-
-def _better(result: Result) -> tuple[str, Judgement] | None:
+def _better(value: float, baselines: Mapping[str, Naive]) -> tuple[str, Naive] | None:
     """The best of the naive answers that beat the plan, if any does."""
     names = {SINGLE_DEVICE: "single device", BALANCED_SPLIT: BALANCED_SPLIT}
     faster = [
-        (_AS_FAR if len(_used(judged)) > 1 and name == SINGLE_DEVICE else f"the {names[name]}", judged)
-        for name, (_, judged) in result.baselines.items()
-        if judged.valid and judged.value < result.value * (1 - 1e-9)
+        (_AS_FAR if len(found.devices) > 1 and name == SINGLE_DEVICE else f"the {names[name]}", found)
+        for name, found in baselines.items()
+        if not found.broken and found.value < value * (1 - 1e-9)
     ]
     return min(faster, key=lambda pair: pair[1].value, default=None)
 
@@ -192,12 +213,5 @@ def _slower(value: float, best: float) -> str:
     return f"{more:.1%} slower" if math.isfinite(more) else "slower"
 
 
-def _ratio(result: Result, judged: Judgement) -> str:
-    if not result.value > 0 or not math.isfinite(result.value):
-        return ""
-    return f"{judged.value / result.value:.2f}× the plan's time"
-
-
-def _judged(result: Result, name: str) -> Judgement | None:
-    found = result.baselines.get(name)
-    return found[1] if found else None
+def _ratio(value: float, other: float) -> str:
+    return f"{other / value:.2f}× the plan's time" if value > 0 and math.isfinite(value) else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from placewise.export.picture import tasks_of
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import PlanFile, is_plan, load_plan, model_behind, same_file
 from placewise.model.columns import frozen
-from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
