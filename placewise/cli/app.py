@@ -8,6 +8,7 @@ import typer
 
 from placewise.cli.compare import compare
 from placewise.cli.devices import devices
+from placewise.cli.diff import diff
 from placewise.cli.execute import run
 from placewise.cli.export import export
 from placewise.cli.inspect import inspect
@@ -25,7 +26,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (place, inspect, check, simulate, compare, devices, run, export, profile, report, train):
+for command in (place, inspect, check, simulate, diff, compare, devices, run, export, profile, report, train):
     app.command()(command)
 app.add_typer(zoo, name="zoo")
 

@@ -137,6 +137,20 @@ def progress(quiet: bool, limit: float = math.inf) -> Iterator[OnProgress]:
         yield lambda state: status.update(printable(line.of(state)))
 
 
+@contextmanager
+def working(quiet: bool, on_what: str) -> Iterator[None]:
+    """A line on standard error that says what is being done, if a person is watching."""
+    if quiet or not _is_terminal(sys.stderr):
+        yield
+        return
+    from rich.console import Console
+
+    from placewise.report.console import printable
+
+    with Console(stderr=True).status(printable(on_what)):
+        yield
+
+
 class ProgressLine:
     """What to say of progress: by one clock for all placers, which starts with the first word of the first."""
 

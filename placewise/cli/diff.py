@@ -1,0 +1,38 @@
+"""placewise diff: two plans of one model beside each other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import guarded, listen, show, show_json, working
+
+if TYPE_CHECKING:
+    from placewise.wishes import Wishes
+
+
+@guarded
+@opt.wishing
+def diff(
+    before: Annotated[Path, typer.Argument(help="Plan file, or a published split.")],
+    after: Annotated[Path, typer.Argument(help="Another one, of the same model.")],
+    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plans say.")] = None,
+    *,
+    wishes: Wishes,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Show what differs between two plans: the value and where its seconds go, what moved, and what devices do."""
+    from placewise.report.difference import difference_view, document_of
+    from placewise.studies.diff import diff as compare
+
+    listen(quiet)
+    with working(quiet, "reading the model"):
+        found = compare(before, after, model, wishes)
+    if as_json:
+        show_json(document_of(found))
+    else:
+        show(difference_view(found))
