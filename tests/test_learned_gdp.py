@@ -103,7 +103,8 @@ def test_probabilities_are_for_ops(problem: Problem, seed: int) -> None:
     assert share.shape == (problem.n_ops, problem.n_devices)
     assert np.allclose(share.sum(axis=1), 1.0) and not share[~problem.allowed].any()
     found = policy.greedy(Pricing(problem))
-    assert np.array_equal(found, policy.greedy(Pricing(problem))) and 1 <= len(found) <= problem.n_devices
+    assert np.array_equal(found, policy.greedy(Pricing(problem)))
+    assert 1 <= len(found) <= policy.options.leanings * problem.n_devices
     assert problem.allowed[np.arange(problem.n_ops), found].all()
 
 
@@ -120,9 +121,24 @@ def test_devices_are_known_by_what_they_are(seed: int) -> None:
         load=scene.load[:, order], held=scene.held[:, order],
     )  # fmt: skip
     with torch.no_grad():
-        units, graph = policy.embedded()
-        expected = policy.scores(scene, units, graph)[:, order]
-        assert torch.allclose(policy.scores(shuffled, units, graph), expected, atol=1e-4)
+        embedded = policy.embedded()
+        expected = policy.scores(scene, embedded)[:, :, order]
+        assert torch.allclose(policy.scores(shuffled, embedded), expected, atol=1e-4)
+
+
+def test_what_says_nothing_is_not_worked_out_and_changes_nothing() -> None:
+    """Scores of an untrained policy are those of the whole network, and each set of leanings is one of its own."""
+    policy = gdp(zoo_problem("layered", 60, 3, "4xK80,cpu"), GdpOptions(pretrained=False, leanings=3), 0)
+    with torch.no_grad():
+        assert policy.embedded() is None
+        brief = policy.scores(policy.scene, None, slice(0, 3))
+    for way, scores in enumerate(brief):
+        whole = policy.scores(policy.scene, policy.embedded(), slice(way, way + 1)).detach()
+        torch.testing.assert_close(whole[0], scores)
+    assert not torch.equal(brief[0], brief[1]) and len(policy.greedy(Pricing(policy.view.problem))) > 5
+    with torch.no_grad():
+        policy.score.weight.fill_(0.1)
+        assert policy.embedded() is not None
 
 
 def test_weights_fit_any_graph_and_any_devices() -> None:
@@ -168,9 +184,10 @@ def test_gates_begin_at_one_and_are_the_graphs() -> None:
     with torch.no_grad():
         for name, value in gated.named_parameters():
             value.add_(0.3 if ".gate.weight" in name or name == "score.weight" else 0.0)
-        units, graph = gated.embedded()
-        assert graph is not None
-        assert not torch.allclose(gated.scores(gated.scene, units, graph), gated.scores(gated.scene, units, 2 * graph))
+        embedded = gated.embedded()
+        assert embedded is not None and embedded[1] is not None
+        other = (embedded[0], 2 * embedded[1])
+        assert not torch.allclose(gated.scores(gated.scene, embedded), gated.scores(gated.scene, other))
 
 
 @settings(max_examples=10, deadline=None)

@@ -1,7 +1,7 @@
 """Train the policies that the tables of this folder read: `python benchmarks/generalize/checkpoints.py [NAME ...]`.
 
 Each is one `placewise train --corpus` into checkpoints/NAME; one that was begun goes on. `batch` is trained on the
-problems of gdp.py together, `without` on the corpus of the package without two families, `short-…` for minutes, each
+problems of gdp.py together, `without-…` on the corpus of the package without one family, `short-…` for minutes, each
 with one part left out. Without names, all of them. `--answers FOLDER`: what a search found for another training on the
 same problems, which is not searched again.
 """
@@ -19,7 +19,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 RECIPES: dict[str, tuple[str, tuple[str, ...]]] = {
     "batch": ("batch", ()),
-    "without": ("without", ()),
+    "without-wavenet": ("without-wavenet", ()),
+    "without-transformer-xl": ("without-transformer-xl", ()),
     "short-everything": ("short", ()),
     "short-no-attention": ("short", ("attention=false",)),
     "short-no-superposition": ("short", ("superposition=false",)),

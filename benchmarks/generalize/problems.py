@@ -54,7 +54,7 @@ WORKLOADS = tuple(PUBLISHED)
 LARGE = "gnmt-8 8xP100"
 """The one of more than 50,000 ops."""
 FAMILIES = ("wavenet", "transformer-xl")
-"""Left out of one training, so that it never saw them (corpora/without.toml)."""
+"""Each is left out of one training, so that it never saw it (corpora/without-….toml)."""
 
 
 def checkpoint(name: str) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy.typing as npt
 
 from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError
-from placewise.files.corpus_file import CorpusFile
+from placewise.files.corpus_file import CorpusFile, LearningRecord
 from placewise.files.plan_file import ToolRecord
 from placewise.files.policy_file import PolicyFile, header_of, save_policy
 from placewise.files.records import naming
@@ -97,7 +97,7 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         registry.placer_class(training.teacher)
     make_policy = partial(_policy, type(placer), placer.options)
     shelf = _shelf(setting, training.teacher)
-    brief = Brief(corpus.problem, make_policy, placer.options, training.teacher, shelf, training.only, training.jitter)
+    brief = Brief(corpus.problem, make_policy, placer.options, training.teacher, shelf, training.only)
     names = {one.name for one in fields(Course)} & set(type(training).model_fields)
     course = Course(
         problems=corpus.recipe.problems, batch=training.problems,
@@ -106,9 +106,7 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     learner = learner_of(brief)
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
-    stranger = next((name for name in training.only if name not in dict(learner.policy.named_parameters())), None)
-    if stranger is not None:
-        raise PlacerError(f"the policy has no parameter {stranger!r}", where="training.only", remedy="leave it out")
+    _require_parameters(learner.policy, training)
     made = Pretrainer(learner, school_of(brief, setting.crew), course, setting.budget.seed)
     keeper = Keeper(setting, corpus, placer, made)
     try:
@@ -122,6 +120,17 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         keeper.close()
         made.school.close()
     return keeper.figures(reason)
+
+
+def _require_parameters(policy: Policy, training: LearningRecord) -> None:
+    """Raise PlacerError unless the policy has all parameters of `only`, and as many ways in each that are bred."""
+    sizes = {name: len(value) for name, value in policy.named_parameters() if value.ndim}
+    stranger = next((name for name in training.only if name not in sizes), None)
+    if stranger is not None:
+        raise PlacerError(f"the policy has no parameter {stranger!r}", where="training.only", remedy="leave it out")
+    if training.bred and len({sizes[name] for name in training.only}) != 1:
+        raise PlacerError("ways are rows of some parameters of equal length", where="training.bred",
+                          remedy='give only = ["lean_pair.weight", "lean_belief.weight"] with gdp')  # fmt: skip
 
 
 def _shelf(setting: PretrainSetting, teacher: str) -> Answered | None:

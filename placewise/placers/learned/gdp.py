@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SHIPPED = Path(__file__).parent / "pretrained" / "gdp"
 """The weights that come with the package."""
-SHAPE = ("layers", "attentions", "heads", "hidden", "inner")
+SHAPE = ("layers", "attentions", "heads", "hidden", "inner", "leanings")
 """Options that say how many weights there are."""
 
 
@@ -30,8 +30,9 @@ class GdpOptions(LearningOptions):
     Blocks (colocation groups) are units; with `units` "coarse", graphs of more than `most_units` are grouped first.
     `layers` of neighbourhood aggregation, then `attentions` layers of `heads` over segments of `segment` units, and
     `rounds` in which devices are scored with what the round before would make of loads and neighbours; `hidden` numbers
-    per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned: speed, neighbours,
-    loads, and what list schedulers would do (0: nothing). In a share `moving` of the updates, `regions` of units that
+    per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned, leanings: speed,
+    neighbours, loads, and what list schedulers would do (0: nothing). There are `leanings` sets of them, each of which
+    gives favourites of its own; draws come from the first. In a share `moving` of the updates, `regions` of units that
     stand side by side move together, from the `best` placement so far, from the policy's `own` choice, or from both in
     turn (`start`). `pretrained`: the weights that come with the package are the first ones. Switches of parts:
     `attention`, `superposition`, `device_features`, and `advice`, which tells the policy what list schedulers would do.
@@ -49,6 +50,7 @@ class GdpOptions(LearningOptions):
     rounds: int = 8
     hidden: int = 64
     inner: int = 32
+    leanings: int = 16
     prior: float = 1.0
     moving: float = 1.0
     regions: int = 2
@@ -70,6 +72,7 @@ class GdpOptions(LearningOptions):
             "rounds": 1,
             "hidden": 1,
             "inner": 1,
+            "leanings": 1,
             "regions": 1,
         }
         for name, bound in least.items():

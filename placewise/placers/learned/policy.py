@@ -68,6 +68,10 @@ class Policy(nn.Module):
     def greedy(self, price: Price) -> Ints:
         """The placements [n, n_ops] that the policy itself thinks best, most likely first; without chance."""
 
+    def favourites(self, price: Price) -> list[Ints]:
+        """What `greedy` gives [n, n_ops], for every way of scoring by itself where a policy has several."""
+        return [self.greedy(price)]
+
     def decisions(self, placements: Ints) -> Mapping[str, Tensor] | None:
         """The decisions, as in `Rollout.choices`, that lead to placements [K, n_ops], for a policy that can be told."""
         return None

@@ -8,8 +8,9 @@ from typing import Any, Literal, Protocol
 
 import numpy.typing as npt
 
-from placewise.model.columns import Ints
+from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
+from placewise.placers.learned.corpus.breeding import Ways
 from placewise.placers.learned.crew.messages import Drawn
 from placewise.placers.learned.learning import Lesson
 from placewise.placers.learned.options import LearningOptions
@@ -47,8 +48,7 @@ class Brief:
 
     `problem` gives the problem of a number, always the same; `make_policy` an untrained policy for a problem.
     `teacher` is the placer that is asked, once for every problem, what to imitate; "" for none. `shelf` is where
-    that is kept. `only` these parameters are learned (none: all of them); `jitter` is by how much they are
-    otherwise where a policy evolves.
+    that is kept. `only` these parameters are learned (none: all of them).
     """
 
     problem: Callable[[int], Problem]
@@ -57,7 +57,6 @@ class Brief:
     teacher: str = ""
     shelf: Shelf | None = None
     only: tuple[str, ...] = ()
-    jitter: float = 0.3
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -66,13 +65,13 @@ class Task:
 
     `search`: say what is known of it, and ask the teacher if it is to be `taught`. `learn`: say how the parameters
     should change, by rolling out with the chance of `seed` if `explore`; by imitating the best that is known, with
-    a weight of `imitate`; and by what `climb` moves tried from its own best placement lead to; or by what
-    its favourites take where its parameters are a little otherwise, in `evolve` pairs of ways. `drawn` are episodes
-    of an earlier epoch of this update. `try`: say what its favourite placement is worth.
+    a weight of `imitate`; and by what `climb` moves tried from its own best placement lead to. `drawn` are episodes
+    of an earlier epoch of this update. `compare`: say what its favourites are worth in each of several `ways`, rows of
+    some parameters. `try`: say what its favourite placement is worth.
     """
 
     number: int
-    kind: Literal["search", "learn", "try"]
+    kind: Literal["search", "learn", "compare", "try"]
     known: Known | None = None
     parameters: Arrays | None = None
     taught: bool = False
@@ -82,7 +81,7 @@ class Task:
     explore: bool = False
     imitate: float = 0.0
     climb: int = 0
-    evolve: int = 0
+    ways: Ways | None = None
     drawn: Drawn | None = None
 
 
@@ -101,3 +100,4 @@ class Answer:
     drawn: Drawn | None = None
     asked: int = 0
     seconds: float = float("inf")
+    worth: Floats | None = None

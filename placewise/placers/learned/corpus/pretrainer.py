@@ -19,6 +19,7 @@ import torch
 from placewise.model.columns import offsets_of
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.learned.corpus.breeding import children, portfolio
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
 from placewise.placers.learned.corpus.school import School
 from placewise.placers.learned.learning import Diverged, Learner, Lesson
@@ -33,8 +34,9 @@ class Course:
 
     `problems` to train on, `validated` more behind them, tried `every` so many updates; `batch` problems per update,
     of `updates`. The teacher is imitated alone for the share `imitated`, and with the weight `held` afterwards; then
-    `climbed` moves are tried from its favourites, `evolved` pairs of perturbations of its parameters are compared, and
-    rewards count if it is `rewarded`.
+    `climbed` moves are tried from its favourites, and rewards count if it is `rewarded`. Where some ways are `bred`,
+    an update is no step along gradients: so many new rows of the parameters `only` are compared with those that there
+    are, by how much they vary (`jitter`), and those that together are best stay.
     """
 
     problems: int
@@ -43,7 +45,9 @@ class Course:
     imitated: float = 0.5
     held: float = 0.1
     climbed: int = 0
-    evolved: int = 0
+    bred: int = 0
+    jitter: float = 0.35
+    only: tuple[str, ...] = ()
     rewarded: bool = True
     validated: int = 0
     every: int = 100
@@ -154,13 +158,15 @@ class Pretrainer:
         """One update: as many steps as there are epochs. Raises Diverged."""
         course, options, update = self.course, self.learner.options, self.learner.updates
         begun = progress >= course.imitated
-        explore, climb, evolve = begun and course.rewarded, begun * course.climbed, begun * course.evolved
+        if begun and course.bred:
+            return self._bred()
+        explore, climb = begun and course.rewarded, begun * course.climbed
         weight = course.held if begun else 1.0
         epochs = options.epochs if explore and options.algorithm == "ppo" else 1
         tasks = [
             Task(number, "learn", self.known.get(number), taught=self._taught(number),
                  seed=_chance(self.seed, update, place), updates=update, progress=progress,
-                 explore=explore, imitate=weight, climb=climb, evolve=evolve)
+                 explore=explore, imitate=weight, climb=climb)
             for place, number in enumerate(self.numbers(update))
         ]  # fmt: skip
         step = self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
@@ -182,6 +188,30 @@ class Pretrainer:
         # An update from which nothing came back is one as well.
         self.learner.updates = update + 1
         return replace(step, number=update + 1)
+
+    def _bred(self) -> Step:
+        """An update without gradients: new ways of scoring beside those that there are; what serves best stays."""
+        update, course, parameters = self.learner.updates, self.course, self.parameters()
+        ways = {name: parameters[name] for name in course.only}
+        size, chance = len(next(iter(ways.values()))), np.random.default_rng([self.seed, update])
+        more = children(ways, course.bred, course.jitter, chance)
+        every = {name: np.concatenate((rows, more[name])) for name, rows in ways.items()}
+        tasks = [Task(n, "compare", self.known.get(n), taught=self._taught(n), ways=every)
+                 for n in self.numbers(update)]  # fmt: skip
+        answers = self.school.answers(tasks, parameters)
+        self._note(answers)
+        step = self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
+        self.learner.updates = update + 1
+        worth = np.array([answer.worth for _, answer in answers if answer.worth is not None])
+        if not len(worth):
+            return replace(step, number=update + 1)
+        chosen = portfolio(worth, size)
+        values = dict(self.learner.policy.named_parameters())
+        with torch.no_grad():
+            for name, rows in every.items():
+                values[name].copy_(torch.from_numpy(rows[chosen]))
+        self._parameters = {}
+        return replace(step, number=update + 1, distance=float(worth[:, chosen].min(axis=1).mean()))
 
     def _apply(self, answers: Sequence[Answer], progress: float) -> Lesson:
         total: dict[str, torch.Tensor] = {}
@@ -258,7 +288,7 @@ class Pretrainer:
 def _again(task: Task, answer: Answer) -> Task:
     """A task in the next epoch of its update: the same episodes, against the same baseline."""
     baseline = None if task.known is None else task.known.baseline
-    return replace(task, known=replace(answer.known, baseline=baseline), drawn=answer.drawn, climb=0, evolve=0)
+    return replace(task, known=replace(answer.known, baseline=baseline), drawn=answer.drawn, climb=0)
 
 
 def known_of(arrays: Mapping[str, npt.NDArray[Any]]) -> dict[int, Known]:

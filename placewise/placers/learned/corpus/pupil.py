@@ -18,6 +18,7 @@ from placewise.model.result import Reason
 from placewise.placers.base import Budget
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.repair import repair
+from placewise.placers.learned.corpus.breeding import Ways
 from placewise.placers.learned.corpus.climb import Neighbours, Tried, climb, gained, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
 from placewise.placers.learned.crew.messages import Drawn
@@ -34,10 +35,8 @@ BETTER = 1e-6
 LAST_RESORT = "auto"
 FAINT = 0.02
 """Where all gains and losses together are as small as this, they count half."""
-FIRST, FIRST_MOST = 0.3, 1.5
-"""How much the first favourite counts where a policy evolves, and how many times a single device it takes at most."""
-MOST_SLOPE = 0.3
-"""What one pair of perturbations may say, in logarithms of time: a few problems must not outweigh all others."""
+WORST = math.log(3.0)
+"""No way is worth less on one problem, so that a few hopeless ones do not outweigh all others."""
 SURE = 0.999
 """No decision counts as likelier."""
 
@@ -96,6 +95,8 @@ class Pupil:
                 return Answer(known)
             case "try":
                 return self._tried(seen, known)
+            case "compare":
+                return self._compared(seen, known, task.ways or {})
         return self._learned(seen, known, task)
 
     def _of(self, number: int) -> Seen:
@@ -198,9 +199,6 @@ class Pupil:
         if task.imitate:
             far = self._imitated(policy, known.best, task.imitate)
             distance = far if math.isnan(distance) else distance
-        if task.evolve:
-            known, priced = self._evolved(seen, known, task)
-            asked += priced
         gradients = {name: value.grad.numpy().copy() for name, value in self._learning(policy).items()
                      if value.grad is not None}  # fmt: skip
         return Answer(known, gradients, lesson, distance, drawn, asked)
@@ -210,30 +208,23 @@ class Pupil:
         only = self._brief.only
         return {name: value for name, value in policy.named_parameters() if not only or name in only}
 
-    def _evolved(self, seen: Seen, known: Known, task: Task) -> tuple[Known, int]:
-        """Add the gradients of what the favourites take, by evolution strategies (Salimans et al. 2017, antithetic).
-
-        What is known now, and how many placements were priced.
-        """
+    @torch.no_grad()
+    def _compared(self, seen: Seen, known: Known, ways: Ways) -> Answer:
+        """What the favourites take in each of several ways; the parameters stay as they are."""
         policy, watched, unknown = seen.policy, Watched(seen.pricing, known), seen.pricing
-        values, dice = list(self._learning(policy).values()), _dice(task.seed)
-        start, jitter = [value.detach().clone() for value in values], self._brief.jitter
-        total = [torch.zeros_like(value) for value in start]
-        with torch.no_grad():
-            for _ in range(task.evolve):
-                noise = [torch.randn(value.shape, generator=dice) for value in start]
-                worth = []
-                for sign in (1.0, -1.0):
-                    for value, kept, one in zip(values, start, noise, strict=True):
-                        value.copy_(kept + sign * jitter * one)
-                    worth.append(_worth(watched(policy.greedy(unknown)), known.scale))
-                slope = max(min(worth[0] - worth[1], MOST_SLOPE), -MOST_SLOPE) / (2 * jitter * task.evolve)
-                for part, one in zip(total, noise, strict=True):
-                    part += slope * one
-            for value, kept, part in zip(values, start, total, strict=True):
-                value.copy_(kept)
-                value.grad = part if value.grad is None else value.grad + part
-        return self._improved(seen, known, watched), watched.asked
+        values = {name: value for name, value in policy.named_parameters() if name in ways}
+        held, worth = {name: value.data for name, value in values.items()}, []
+        try:
+            for name, value in values.items():
+                value.data = torch.from_numpy(ways[name].copy())
+            rows = policy.favourites(unknown)
+        finally:
+            for name, value in values.items():
+                value.data = held[name]
+        for seconds in np.split(watched(np.concatenate(rows)), np.cumsum([len(part) for part in rows])[:-1]):
+            ratio = np.where(np.isfinite(seconds), seconds, np.inf).min() / known.value
+            worth.append(min(math.log(ratio), WORST))
+        return Answer(self._improved(seen, known, watched), asked=watched.asked, worth=np.array(worth))
 
     def _climbed(self, seen: Seen, known: Known, task: Task) -> tuple[Known, Tried, int]:
         """What is known now, moves that were tried from the policy's favourites, and how many placements were priced.
@@ -283,15 +274,6 @@ def _decisions(policy: Policy, placements: Ints) -> Mapping[str, torch.Tensor]:
     if told is None:
         raise PlacerError("this policy cannot be told what to do", remedy="set imitated, held and climbed to 0")
     return told
-
-
-def _worth(seconds: Floats, scale: float) -> float:
-    """The logarithm of what favourites take, first favourite first: of the best of them, and a little of the first.
-
-    No worse than the best single device, and for the first alone than `FIRST_MOST` times that.
-    """
-    times = np.where(np.isfinite(seconds), seconds, np.inf) / scale
-    return (1 - FIRST) * math.log(min(float(times.min()), 1.0)) + FIRST * math.log(min(float(times[0]), FIRST_MOST))
 
 
 def _dice(seed: int) -> torch.Generator:

@@ -35,6 +35,7 @@ from placewise.placers.learned.pricing import always_fits
 from placewise.placers.learned.view import View, view_of
 
 T = TypeVar("T")
+Embedded = tuple[Tensor, Tensor | None]
 
 SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "backward")
 BELIEF = 11
@@ -46,12 +47,17 @@ LEAN_BELIEF = {
     "beside": (10, -2.0),
 }  # fmt: skip
 """Scores before anything is learned, in natural logarithms: the columns that count, and how much (docs/learning.md)."""
+SPREAD = 0.35
+"""By how much further sets of leanings vary before anything is learned."""
 ROOMY, MOST_BELIEF = 0.95, 4.0
 SHORT = ("alloc", "memory")
 """Words of what torch says where memory is short."""
 LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
 """Where memory is short, segments become so short at least; so many are looked at together where it is not."""
 ALL = slice(None)
+FIRST = slice(0, 1)
+TOGETHER = 1 << 24
+"""Numbers per round that are worked out for several sets of leanings at once, at most."""
 MANY = 100_000
 """Units times devices of graphs on which not every number of devices is tried."""
 
@@ -60,6 +66,7 @@ class Gdp(Policy):
     """Its parameters fit any graph and any devices. `notes` says where memory was short."""
 
     any_devices: ClassVar[bool] = True
+    version: ClassVar[int] = 2
 
     def __init__(self, view: View, features: Features, options: GdpOptions) -> None:
         super().__init__()
@@ -85,7 +92,8 @@ class Gdp(Policy):
         self.of_unit, self.of_device = Dense(hidden, inner, width), Dense(DEVICE, inner, width)
         self.of_pair, self.of_belief = Dense(PAIR, inner, width), nn.Linear(BELIEF, inner, bias=False)
         self.between, self.score = Dense(inner, inner, width), nn.Linear(inner, 1)
-        self.lean_pair, self.lean_belief = nn.Linear(PAIR, 1, bias=False), nn.Linear(BELIEF, 1, bias=False)
+        ways = options.leanings
+        self.lean_pair, self.lean_belief = nn.Linear(PAIR, ways, bias=False), nn.Linear(BELIEF, ways, bias=False)
         self._begin(options.prior)
 
     def _scene(self, keep: Bools) -> Scene:
@@ -96,8 +104,15 @@ class Gdp(Policy):
             self.scenes[key] = scene_of(self.view, self.facts, keep, known=known, advised=advised)
         return self.scenes[key]
 
-    def embedded(self) -> tuple[Tensor, Tensor | None]:
+    @property
+    def _quiet(self) -> bool:
+        """Whether leanings alone decide, as before the network learned anything: nothing else is worked out then."""
+        return not (torch.is_grad_enabled() or self.score.weight.any() or self.score.bias.any())
+
+    def embedded(self) -> Embedded | None:
         """Units [n, hidden], and the graph [hidden] with what is known of all devices; None without superposition."""
+        if self._quiet:
+            return None
         x = functional.relu(self.enter(self.x))
         graph = None
         if self.options.superposition:
@@ -108,30 +123,43 @@ class Gdp(Policy):
             x = layer(x, self.segment, graph, 1 if self.segment < self.options.segment else MOST_SEGMENTS)
         return self.leave(x), graph
 
-    def scores(self, scene: Scene, units: Tensor, graph: Tensor | None) -> Tensor:
-        """Logits [n, D] of the last round, −inf where a device is not allowed."""
+    def scores(self, scene: Scene, embedded: Embedded | None, ways: slice = FIRST) -> Tensor:
+        """Logits [W, n, D] of the last round by some of the sets of leanings, −inf where a device is not allowed."""
         pieces = self._pieces()
-        known = self._known(scene, units, graph) if len(pieces) == 1 else None
+        known = self._known(scene, embedded, ways) if len(pieces) == 1 else None
         share = scene.allowed / scene.allowed.sum(dim=1, keepdim=True).clamp_min(1)
+        share = share.expand(len(self.lean_pair.weight[ways]), -1, -1)
         for _ in range(self.options.rounds):
             seen = belief(scene, share)
-            found = [self._found(known or self._known(scene, units, graph, piece), seen[piece], graph)
+            found = [self._found(known or self._known(scene, embedded, ways, piece), seen[:, piece], embedded, ways)
                      for piece in pieces]  # fmt: skip
-            logits = masked(torch.cat(found), scene.allowed)
-            share = torch.softmax(logits, dim=1)
+            logits = masked(torch.cat(found, dim=1), scene.allowed)
+            share = torch.softmax(logits, dim=-1)
         return logits
 
-    def _known(self, scene: Scene, units: Tensor, graph: Tensor | None, piece: slice = ALL) -> tuple[Tensor, Tensor]:
-        """What stays the same in all rounds, of a piece of the units: [n, D, inner], and leanings [n, D]."""
+    def _known(
+        self, scene: Scene, embedded: Embedded | None, ways: slice, piece: slice = ALL
+    ) -> tuple[Tensor | None, Tensor]:
+        """What stays the same in all rounds, of a piece of the units: [n, D, inner], and leanings [W, n, D]."""
         pair = scene.pair[piece]
+        lean = (pair @ self.lean_pair.weight[ways].T).movedim(-1, 0)
+        if embedded is None:
+            return None, lean
+        units, graph = embedded
         common = self.of_unit(units[piece], graph)[:, None] + self.of_device(scene.device, graph)
-        return common + self.of_pair(pair, graph), self.lean_pair(pair).squeeze(-1)
+        return common + self.of_pair(pair, graph), lean
 
-    def _found(self, known: tuple[Tensor, Tensor], seen: Tensor, graph: Tensor | None) -> Tensor:
-        """Scores [n, D] from what is known and what the round before would mean."""
+    def _found(
+        self, known: tuple[Tensor | None, Tensor], seen: Tensor, embedded: Embedded | None, ways: slice
+    ) -> Tensor:
+        """Scores [W, n, D] from what is known and what the round before would mean."""
         common, lean = known
+        lean = torch.einsum("wndb,wb->wnd", seen, self.lean_belief.weight[ways]) + lean
+        if common is None or embedded is None:
+            return lean
+        graph = embedded[1]
         inner = functional.relu(self.between(functional.relu(common + self.of_belief(seen)), graph))
-        found: Tensor = (self.score(inner) + self.lean_belief(seen)).squeeze(-1) + lean
+        found: Tensor = self.score(inner).squeeze(-1) + lean
         return found
 
     def _pieces(self) -> list[slice]:
@@ -142,7 +170,7 @@ class Gdp(Policy):
 
     def logits(self) -> Tensor:
         """Log p [n, D] of every unit's device, all at once; where memory is short, in segments half as long."""
-        scores = self._roomy(lambda: self.scores(self.scene, *self.embedded()))
+        scores = self._roomy(lambda: self.scores(self.scene, self.embedded())[0])
         return explored(scores, self.scene.allowed, self.chance(self.options.explore, self.view.n))
 
     def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
@@ -191,24 +219,41 @@ class Gdp(Policy):
     @torch.no_grad()
     def probabilities(self) -> Floats:
         """How likely the policy thinks each device for each op [n_ops, n_devices]; 0 where one is not allowed."""
-        scores = self._roomy(lambda: self.scores(self.scene, *self.embedded()))
+        scores = self._roomy(lambda: self.scores(self.scene, self.embedded())[0])
         found: Floats = torch.softmax(scores.double(), dim=1).numpy()[self.view.unit]
         return found
 
-    @torch.no_grad()
     def greedy(self, price: Price) -> Ints:
-        """The likeliest placement on all devices, then on ever fewer of the fastest; made to fit."""
-        n_devices = self.view.n_devices
+        """The likeliest placement on all devices, then on ever fewer of the fastest, by each set of leanings.
+
+        They are made to fit. The first is by the first set, from which draws come, on all devices.
+        """
+        return self._mended(np.concatenate(self._favourites()))
+
+    def favourites(self, price: Price) -> list[Ints]:
+        return [self._mended(rows) for rows in np.stack(self._favourites(), axis=1)]
+
+    @torch.no_grad()
+    def _favourites(self) -> list[Ints]:
+        """For every number of devices, what each set of leanings finds likeliest [W, n_ops]."""
+        n_devices, many = self.view.n_devices, len(self.lean_pair.weight)
         order = np.lexsort((np.arange(n_devices), -self.facts.speed))
-        units, graph = self._roomy(self.embedded)
-        rows = []
+        embedded = self._roomy(self.embedded)
+        step = max(TOGETHER // (self.view.n * n_devices * (BELIEF if embedded is None else self.options.inner)), 1)
+        found = []
         for count in _counts(n_devices, many=self.view.n * n_devices > MANY):
-            keep = np.isin(np.arange(n_devices), order[:count])
-            scores = self._roomy(partial(self.scores, self._scene(keep), units, graph))
-            rows.append(scores.argmax(dim=1).numpy())
-        made = self.view.placements(np.stack(rows))
-        first = np.unique(made, axis=0, return_index=True)[1]
-        return np.stack([self._fitted(row) for row in made[np.sort(first)]])
+            scene = self._scene(np.isin(np.arange(n_devices), order[:count]))
+            rows = [
+                self._roomy(partial(self.scores, scene, embedded, slice(first, first + step))).argmax(dim=-1).numpy()
+                for first in range(0, many, step)
+            ]
+            found.append(self.view.placements(np.concatenate(rows)))
+        return found
+
+    def _mended(self, rows: Ints) -> Ints:
+        """Placements [K, n_ops], each once and in their order, made to fit."""
+        first = np.unique(rows, axis=0, return_index=True)[1]
+        return np.stack([self._fitted(row) for row in rows[np.sort(first)]])
 
     def decisions(self, placements: Ints) -> Mapping[str, Tensor]:
         return {"device": torch.from_numpy(self.view.devices(placements)).long()}
@@ -234,32 +279,40 @@ class Gdp(Policy):
             self.notes = (f"memory is short: attention in segments of {self.segment} ops, not {self.options.segment}",)
 
     def _begin(self, prior: float) -> None:
-        """Scores before anything is learned: the leanings alone."""
-        for layer in (self.score, self.lean_pair, self.lean_belief):
-            nn.init.zeros_(layer.weight)
+        """Scores before anything is learned: the leanings alone, of which all sets but the first vary at random."""
+        nn.init.zeros_(self.score.weight)
         nn.init.zeros_(self.score.bias)
-        with torch.no_grad():
-            for column, value in LEAN_PAIR.values():
-                self.lean_pair.weight[0, column] = prior * value
-            for column, value in LEAN_BELIEF.values():
-                self.lean_belief.weight[0, column] = prior * value
+        dice = torch.Generator().manual_seed(0)
+        for layer, leans in ((self.lean_pair, LEAN_PAIR), (self.lean_belief, LEAN_BELIEF)):
+            first = torch.zeros(layer.in_features)
+            for column, value in leans.values():
+                first[column] = prior * value
+            with torch.no_grad():
+                layer.weight.copy_(varied(first.expand_as(layer.weight), prior * SPREAD, dice))
+                layer.weight[0] = first
+
+
+def varied(leanings: Tensor, spread: float, dice: torch.Generator) -> Tensor:
+    """Leanings like these, each otherwise by a random share of itself, and by a random number."""
+    noise = torch.randn((2, *leanings.shape), generator=dice)
+    return leanings * (1 + spread * noise[0]) + spread * noise[1]
 
 
 def belief(scene: Scene, share: Tensor) -> Tensor:
-    """What probabilities [n, D] would mean for every unit on every device [n, D, BELIEF]."""
-    before = _heard(share[scene.tail] * scene.into[:, None], scene.head, scene.n)
-    after = _heard(share[scene.head] * scene.out[:, None], scene.tail, scene.n)
+    """What probabilities [W, n, D] would mean for every unit on every device [W, n, D, BELIEF]."""
+    before = _heard(share[:, scene.tail] * scene.into[:, None], scene.head, scene.n)
+    after = _heard(share[:, scene.head] * scene.out[:, None], scene.tail, scene.n)
     busy, full = share * scene.load, share * scene.held
-    load, memory = busy.sum(dim=0), full.sum(dim=0)
+    load, memory = busy.sum(dim=1, keepdim=True), full.sum(dim=1, keepdim=True)
     parallel = _heard(busy, scene.bucket, BUCKETS)
-    whole = parallel.sum(dim=1, keepdim=True).clamp_min(1e-9)
-    there, all_there = parallel[scene.bucket], whole[scene.bucket]
+    whole = parallel.sum(dim=2, keepdim=True).clamp_min(1e-9)
+    there, all_there = parallel[:, scene.bucket], whole[:, scene.bucket]
     columns = (
         share, before, after, before * scene.arrives[:, None], after * scene.leaves[:, None],
         load.expand_as(share), load - busy, memory.expand_as(share),
         functional.relu(memory - full + scene.held - ROOMY), there / all_there, (there - busy) / all_there,
     )  # fmt: skip
-    return torch.stack(columns, dim=2).clamp(-MOST_BELIEF, MOST_BELIEF)
+    return torch.stack(columns, dim=3).clamp(-MOST_BELIEF, MOST_BELIEF)
 
 
 def _counts(n_devices: int, *, many: bool) -> list[int]:
@@ -270,7 +323,7 @@ def _counts(n_devices: int, *, many: bool) -> list[int]:
 
 
 def _heard(values: Tensor, row: Tensor, n: int) -> Tensor:
-    return torch.zeros(n, values.shape[1]).index_add(0, row, values)
+    return values.new_zeros(len(values), n, values.shape[2]).index_add(1, row, values)
 
 
 def gdp(problem: Problem, options: GdpOptions, seed: int) -> Gdp:
