@@ -96,7 +96,7 @@ def test_a_plan_says_everything(tmp_path: Path) -> None:
         {"kind": "memory", "message": "gpu lacks 5 B → use less", "device": "gpu", "ops": ["a"], "bytes_short": 5.0}
     ]
     assert plan["baselines"]["best single device"] == {
-        "value": None, "valid": False, "violations": 2, "broken": "gpu lacks 5 B → use less", "devices": ["gpu"],
+        "value": None, "valid": False, "violations": 2, "broken": "gpu lacks 5 B → use less", "devices": ["gpu", "cpu"],
     }  # fmt: skip
     assert plan["history"][1] == {"seconds": 0.2, "value": 4.0, "placer": "search"}
     assert (plan["placer"], plan["seed"], plan["seconds"], plan["bottleneck"]) == ("greedy", 7, 0.25, "cpu")

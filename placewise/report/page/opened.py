@@ -10,7 +10,7 @@ from placewise.files.plan_file import PlanFile
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Judgement
+from placewise.model.result import DeviceUse, Judgement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,3 +58,10 @@ class Opened:
             return self.placement.device
         index = {name: number for number, name in enumerate(self.devices)}
         return np.array([index[device] for device in self.plan.assignment.values()], np.int32)
+
+    @property
+    def uses(self) -> tuple[DeviceUse, ...]:
+        """What each device does: by the judge, or else as the plan says."""
+        if self.judgement is not None:
+            return self.judgement.devices
+        return tuple(DeviceUse(**dict(record)) for record in self.plan.devices)

@@ -1,0 +1,96 @@
+"""Where the plan cuts the graph: what each way between two memories carries, and what it costs."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from placewise.model.cluster import HOST
+from placewise.model.columns import Floats, Longs, distinct
+from placewise.model.dtypes import DTYPES
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Timeline
+from placewise.report.page.packed import shown
+
+MOST_CUTS, MOST_TENSORS, MOST_READERS = 24, 12, 3
+"""How many cuts a page lists, tensors of each, and readers of a tensor."""
+
+
+class Copies(NamedTuple):
+    """Copies as columns: the tensor, from and to which location (the host is ``n_devices``), in how many seconds."""
+
+    tensor: Longs
+    source: Longs
+    target: Longs
+    seconds: Floats
+
+
+def copies_of(problem: Problem, placement: Placement, timeline: Timeline | None) -> Copies:
+    """Every copy of a run; or, in a pipeline, every copy that a sample needs."""
+    if timeline is not None:
+        tensor, source = timeline.tensor.astype(np.int64), timeline.source.astype(np.int64)
+        return Copies(tensor, source, timeline.target.astype(np.int64), timeline.arrived - timeline.sent)
+    graph, cluster, host = problem.graph, problem.cluster, problem.n_devices
+    home = cluster.location[placement.device].astype(np.int64)
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
+    outputs = np.flatnonzero(graph.tensors.output)
+    wanted = np.concatenate((tensor, outputs)) * (host + 1)
+    pairs = distinct(wanted + np.concatenate((home[graph.consumers], np.full(len(outputs), host))))
+    tensor, target = pairs // (host + 1), pairs % (host + 1)
+    maker = graph.tensors.producer[tensor]
+    source = np.where(maker >= 0, home[maker], host)
+    tensor, source, target = (column[source != target] for column in (tensor, source, target))
+    if cluster.transfers == "staged":
+        sent = distinct(tensor[source != host] * (host + 1) + source[source != host])
+        got = target != host
+        source = np.concatenate((sent % (host + 1), np.full(int(got.sum()), host)))
+        target = np.concatenate((np.full(len(sent), host), target[got]))
+        tensor = np.concatenate((sent // (host + 1), tensor[got]))
+    return Copies(tensor, source, target, problem.costs.transfer_seconds[tensor, cluster.link_class[source, target]])
+
+
+def cuts_part(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, Any]:
+    """The dearest ways first: `cuts` with their dearest tensors; `left` other ways; the `seconds` of all."""
+    copies, places = copies_of(problem, placement, timeline), problem.n_devices + 1
+    ways, way = np.unique(copies.source * places + copies.target, return_inverse=True)
+    seconds = np.bincount(way, weights=copies.seconds, minlength=len(ways))
+    order = np.argsort(-seconds, kind="stable")[:MOST_CUTS]
+    names = (*problem.cluster.names, HOST)
+    size = np.maximum(problem.graph.tensors.bytes, 0)
+    cuts = []
+    for k in order.tolist():
+        rows = np.flatnonzero(way == k)
+        source, target = divmod(int(ways[k]), places)
+        dearest = rows[np.argsort(-copies.seconds[rows], kind="stable")[:MOST_TENSORS]]
+        cuts.append(
+            {
+                "source": shown(names[source]),
+                "target": shown(names[target]),
+                "count": len(rows),
+                "bytes": int(size[copies.tensor[rows]].sum()),
+                "seconds": float(seconds[k]),
+                "tensors": [_tensor(problem, placement, copies, row) for row in dearest.tolist()],
+            }
+        )
+    return {"cuts": cuts, "left": max(len(ways) - MOST_CUTS, 0), "seconds": float(copies.seconds.sum())}
+
+
+def _tensor(problem: Problem, placement: Placement, copies: Copies, row: int) -> dict[str, Any]:
+    graph, tensor, target = problem.graph, int(copies.tensor[row]), int(copies.target[row])
+    readers = graph.consumers_of(tensor)
+    there = readers[problem.cluster.location[placement.device[readers]] == target]
+    readers = there if len(there) else readers
+    start, stop = graph.tensors.shape.offsets[tensor : tensor + 2].tolist()
+    shape = ["?" if size < 0 else str(size) for size in graph.tensors.shape.values[start:stop].tolist()]
+    return {
+        "name": shown(graph.tensors.name[tensor]),
+        "shape": " × ".join(shape),
+        "dtype": DTYPES[int(graph.tensors.dtype[tensor])],
+        "bytes": max(int(graph.tensors.bytes[tensor]), 0),
+        "seconds": float(copies.seconds[row]),
+        "maker": int(graph.tensors.producer[tensor]),
+        "readers": readers[:MOST_READERS].tolist(),
+        "more": max(len(readers) - MOST_READERS, 0),
+    }

@@ -1,0 +1,107 @@
+"""Where a plan is from: the model, the devices, the rules, the program; and what was assumed on the way."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from placewise.files.plan_file import PlanFile
+from placewise.model.cluster import Cluster
+from placewise.model.problem import Problem
+from placewise.report.page.opened import Opened
+from placewise.report.page.packed import shown
+from placewise.units import format_bytes, format_count, format_seconds
+
+AGREE = 1e-9
+"""The share by which the judge's value may differ from the plan's: rounding."""
+
+
+def provenance(opened: Opened) -> dict[str, Any]:
+    """Pairs of words and text, tables of devices and links, and lists of warnings and notes."""
+    cluster = _cluster(opened)
+    return {
+        "facts": [[name, shown(text)] for name, text in _facts(opened.plan, opened.problem) if text],
+        "devices": [] if cluster is None else [[shown(cell) for cell in row] for row in _devices(cluster)],
+        "links": [] if cluster is None else [[shown(cell) for cell in row] for row in _links(cluster)],
+        "assumed": [] if cluster is None else [shown(f"{d.name}: {note}") for d in cluster for note in d.notes],
+        "warnings": [shown(text) for text in dict.fromkeys(_warnings(opened))],
+        "notes": [shown(note) for note in opened.plan.notes],
+    }
+
+
+def _cluster(opened: Opened) -> Cluster | None:
+    return None if opened.problem is None else opened.problem.cluster
+
+
+def _warnings(opened: Opened) -> Iterator[str]:
+    judged, plan = opened.judgement, opened.plan
+    if judged is not None and math.isfinite(plan.value) and abs(judged.value - plan.value) > AGREE * plan.value:
+        yield (
+            f"The plan says {format_seconds(plan.value)}; priced again it takes {format_seconds(judged.value)}, and "
+            "the timeline, memory and cuts are of that. Give the --costs and other wishes that it was placed with."
+        )
+    if opened.missing:
+        yield f"Not shown without the model: the timeline, the graph, memory over time and the cuts ({opened.missing})."
+    yield from plan.warnings
+    if opened.problem is not None:
+        yield from opened.problem.warnings
+
+
+def _facts(plan: PlanFile, problem: Problem | None) -> Iterator[tuple[str, str]]:
+    source, objective, rules, tool = plan.source, plan.objective, plan.constraints, plan.tool
+    if source is not None:
+        yield "model", source.path
+        yield "format", source.format
+        yield "sha256 of the file", source.sha256
+        yield "read with", ", ".join(f"{name}={value}" for name, value in source.options.items())
+        yield "view", ", ".join((source.view, *source.transforms))
+    if problem is not None:
+        graph = problem.graph
+        yield "graph", f"{graph.n_ops:,} ops, {graph.n_tensors:,} tensors, {len(graph.weights):,} weights"
+        yield "op times", ", ".join(f"{name} {share:.0%}" for name, share in _sources(problem))
+        yield "transfer times", problem.costs.transfer_source
+    yield "hash of the graph", plan.graph_hash
+    if objective is not None:
+        how = objective.communication if objective.kind == "throughput" else objective.execution
+        flushes = f", {objective.schedule}" if objective.kind == "throughput" else ""
+        yield "objective", f"{objective.kind} ({how}{flushes}; memory {objective.memory})"
+    if rules is not None:
+        shape = "contiguous stages" if rules.contiguous else "convex sets" if rules.convex else "any placement"
+        yield "shape", shape
+        yield "pins", "; ".join(f"{rule.pattern} on {rule.device}" for rule in rules.pins)
+        yield "forbidden", "; ".join(f"{rule.pattern} not on {rule.device}" for rule in rules.forbidden)
+        yield "headroom", f"{rules.headroom:.0%} of every accelerator" if rules.headroom else ""
+        yield "kept together", f"{len(rules.together):,} sets of ops" if rules.together else ""
+    yield "placer", f"{plan.placer}, {format_seconds(plan.seconds)}, seed {plan.seed}" if plan.placer else ""
+    yield "answer", f"{plan.status} ({plan.reason})"
+    yield "made by", f"{tool.name} {tool.version}" if tool else ""
+    yield "plan format", f"version {plan.version}"
+
+
+def _sources(problem: Problem) -> Iterator[tuple[str, float]]:
+    costs = problem.costs
+    count = np.bincount(costs.op_source[np.isfinite(costs.op_seconds)].ravel(), minlength=len(costs.sources))
+    for name, number in zip(costs.sources, count.tolist(), strict=True):
+        if number:
+            yield name, number / count.sum()
+
+
+def _devices(cluster: Cluster) -> Iterator[list[str]]:
+    for device in cluster:
+        speed = max(device.peak_flops.items(), key=lambda item: item[1], default=None)
+        yield [
+            device.name,
+            device.kind,
+            format_bytes(device.memory),
+            "" if speed is None or math.isinf(speed[1]) else f"{format_count(speed[1])}FLOP/s {speed[0]}",
+            "" if math.isinf(device.memory_bandwidth) else f"{format_bytes(device.memory_bandwidth)}/s",
+        ]
+
+
+def _links(cluster: Cluster) -> Iterator[list[str]]:
+    for link in cluster.links[:64]:
+        speed = "" if math.isinf(link.bandwidth) else f"{format_bytes(link.bandwidth)}/s"
+        yield [f"{link.source} → {link.target}", speed, format_seconds(link.latency), link.shared]
