@@ -3,7 +3,7 @@
 window.placewise.graph = (element) => {
   const {make, named, paint, colours, format, say, select, layered, ops} = window.placewise;
   const tree = window.placewise.modules();
-  const WIDE = 176, TALL = 58, PAD = 12, HEAD = 56, FIRST = 22, STEP = 1.25;
+  const WIDE = 176, TALL = 57, PAD = 12, HEAD = 68, FIRST = 22, STEP = 1.25;
   const open = new Set([0]);
   let current = 0, chosen = -1, zoom = 1, asTable = false;
 
@@ -58,14 +58,15 @@ window.placewise.graph = (element) => {
     for (const module of tree.around(k)) open.add(module);
     current = k;
     draw();
-    if (focus && !asTable) boxOf(k)?.focus({preventScroll: true});
+    if (focus) (asTable ? rowOf(k)?.querySelector("button") : boxOf(k))?.focus({preventScroll: true});
     inSight(k);
   }
 
   const boxOf = (k) => stage.querySelector(`[data-node="${k}"]`);
+  const rowOf = (k) => table.querySelector(`[data-node="${k}"]`);
 
   function inSight(k) {
-    const box = (asTable ? table.querySelector(`[data-node="${k}"]`) : boxOf(k))?.querySelector(".head, th");
+    const box = (asTable ? rowOf(k) : boxOf(k))?.querySelector(".head, th");
     if (!box) return;
     const frame = asTable ? table : view, a = box.getBoundingClientRect(), b = frame.getBoundingClientRect();
     if (a.top < b.top || a.bottom > b.bottom) frame.scrollTop += a.top - b.top - (b.height - a.height) / 2;
@@ -87,7 +88,7 @@ window.placewise.graph = (element) => {
   function draw() {
     other.textContent = asTable ? "As a drawing" : "As a table";
     table.hidden = !asTable;
-    view.hidden = !(!asTable);
+    view.hidden = asTable;
     if (asTable) table.replaceChildren(window.placewise.moduleTable(tree, open, current, toggle));
     else drawTree();
     details.replaceChildren(...window.placewise.moduleDetails(tree, current, open, {to, toggle}));
@@ -109,13 +110,13 @@ window.placewise.graph = (element) => {
       role: "treeitem", "data-node": k, tabindex: k === current ? "0" : "-1", "aria-level": tree.depth[k] + 1,
       "aria-posinset": place, "aria-setsize": among, "aria-expanded": whole ? String(unfolded) : null,
       "aria-label": spoken(k), "aria-selected": String(k === chosen),
-    }, make("div", {class: "head", title: tree.name(k), onclick: (event) => { event.stopPropagation(); current = k; toggle(k); if (!whole) to(k); }},
+    }, make("div", {class: "head", title: tree.name(k), onclick: () => toggle(k)},
       make("div", {class: "label"}, whole ? make("span", {class: "fold"}, unfolded ? "▾" : "▸") : null, named(tree.name(k))),
       make("div", {class: "figures"}, tree.figures(k)), strip));
     Object.assign(item.style, {left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px`});
     item.addEventListener("focus", () => near(item, k));
     item.addEventListener("pointerenter", () => near(item, k));
-    strips(strip, tree.sharesOf(k), Math.min(width, 420) - 2);
+    strips(strip, tree.sharesOf(k), width - 3);
     if (unfolded) item.append(inside(plan));
     return item;
   }
@@ -230,6 +231,27 @@ window.placewise.graph = (element) => {
     scale(Math.min((view.clientWidth - 24) / stage.offsetWidth, (view.clientHeight - 24) / stage.offsetHeight, 1));
   }
 
+  /* A mouse that is held down moves the picture; a click stays a click. */
+  function dragged(frame) {
+    let from = null;
+    frame.addEventListener("pointerdown", (event) => {
+      if (event.pointerType === "mouse" && event.button === 0) from = {x: event.clientX, y: event.clientY, moved: false};
+    });
+    frame.addEventListener("pointermove", (event) => {
+      if (!from || (!from.moved && Math.hypot(event.clientX - from.x, event.clientY - from.y) < 5)) return;
+      frame.scrollBy(from.x - event.clientX, from.y - event.clientY);
+      from = {x: event.clientX, y: event.clientY, moved: true};
+    });
+    window.addEventListener("pointerup", () => {
+      const moved = from?.moved;
+      from = null;
+      if (!moved) return;
+      const stop = (event) => event.stopPropagation();
+      frame.addEventListener("click", stop, true);
+      setTimeout(() => frame.removeEventListener("click", stop, true));
+    });
+  }
+
   let looked = "";
   /* The next op or module whose name or scope has the words in it. */
   function search(words) {
@@ -252,7 +274,7 @@ window.placewise.graph = (element) => {
     ArrowRight: () => tree.isOp(current) ? to(current) : open.has(current) ? to(tree.members(current)[0]) : toggle(current),
     ArrowLeft: () => open.has(current) && current ? toggle(current) : to(Math.max(tree.parent[current], 0)),
     Enter: () => toggle(current), " ": () => toggle(current),
-    "+": () => scale(zoom * STEP), "-": () => scale(zoom / STEP), 0: () => scale(1),
+    "+": () => scale(zoom * STEP), "=": () => scale(zoom * STEP), "-": () => scale(zoom / STEP), 0: () => scale(1),
   };
   stage.addEventListener("keydown", (event) => {
     if (!KEYS[event.key] || event.ctrlKey || event.metaKey || event.altKey) return;
@@ -264,9 +286,10 @@ window.placewise.graph = (element) => {
     event.preventDefault();
     scale(zoom * (event.deltaY < 0 ? STEP : 1 / STEP));
   }, {passive: false});
+  dragged(view);
   document.addEventListener("placewise:select", ({detail}) => {
     chosen = tree.of(detail.op);
-    to(chosen, stage.contains(document.activeElement));
+    to(chosen, stage.contains(document.activeElement) || table.contains(document.activeElement));
   });
 
   unfold(FIRST);

@@ -5,7 +5,7 @@
    earlier box goes upwards, and does not count. Gives {width, height, x, y} of the boxes' corners and, per edge, the
    points [[x, y], …] that it passes. */
 window.placewise.layered = (() => {
-  const ACROSS = 18, DOWN = 34, THIN = 10;
+  const ACROSS = 18, DOWN = 30, THIN = 10;
   const WIDEST = 6; // boxes in a row; more go into rows of their own
   const SWEEPS = 6, STIFF = 6; // how much more a passing line than a box wants to be straight
 

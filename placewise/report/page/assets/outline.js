@@ -8,17 +8,17 @@
 
   function places(tree, k) {
     const parts = tree.sharesOf(k), whole = parts.reduce((sum, part) => sum + part.seconds, 0);
-    return parts.map((part) => make("div", {}, device(part.device),
+    return parts.map((part) => make("div", {class: "place"}, device(part.device),
       parts.length > 1 && whole > 0 ? ` ${format.share(part.seconds / whole)}` : null));
   }
 
   /* A table of everything that is unfolded, modules with a button that unfolds them. */
   window.placewise.moduleTable = (tree, open, current, toggle) => {
-    const body = make("tbody"), columns = ["module or op", "ops", "time", "weights", "devices"];
+    const body = make("tbody"), columns = ["module or op", "ops, or kind", "time", "weights", "devices"];
     const add = (k, level) => {
       const fold = tree.isOp(k) ? null : make("button", {
         type: "button", class: "fold", "aria-expanded": String(open.has(k)), "aria-label": `Members of ${tree.name(k)}`,
-        onclick: () => { toggle(k); body.parentNode?.isConnected; },
+        onclick: () => toggle(k),
       }, open.has(k) ? "▾" : "▸");
       const name = make("th", {scope: "row"}, fold, " ", named(tree.name(k)));
       name.style.paddingLeft = `${0.4 + Math.min(level, 10) * 1.1 + (fold ? 0 : 1.6)}rem`;

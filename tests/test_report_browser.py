@@ -1,0 +1,253 @@
+"""The page in a browser: Debian's Chromium without a window, driven by Playwright. Skipped where either is missing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import placewise as pw
+from placewise.files.plan_file import plan_of
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import Cluster, Device, Link
+from placewise.model.costs import CostTable, transfer_seconds_of
+from placewise.model.problem import Problem
+from placewise.placing import place
+from placewise.studies.report import html_of, opened
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
+
+ROOT = Path(__file__).parent.parent
+LONG = "x" * 10_000
+HOSTILE = (
+    "<script>window.broken = 1</script>",
+    "</script><img src=x onerror='window.broken = 1'>",
+    "\"quoted\" and 'quoted' &amp; {{braces}} ${dollars}",
+    "\u202eright to left שלום عليكم",
+    "line\u2028break \x1b[31mred\x00",
+    LONG,
+)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for all tests."""
+    with sync_api.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where pages are."""
+    return tmp_path_factory.mktemp("pages")
+
+
+@pytest.fixture(scope="module")
+def inception(folder: Path) -> Path:
+    """The page of a real plan for latency."""
+    model = ROOT / "examples" / "models" / "inception_v3.onnx"
+    plan = pw.place(str(model), devices="2xL4,cpu", dims={"batch": 1}, budget="1s", placer="heft")
+    shown = opened(plan_of(plan.result), "inception_v3.onnx", plan.problem, plan.placement, plan.result.judgement)
+    page = folder / "inception.html"
+    page.write_text(html_of(shown), encoding="utf-8")
+    return page
+
+
+@pytest.fixture(scope="module")
+def hostile(folder: Path) -> Path:
+    """The page of a pipeline whose ops and modules are called what attackers would call them."""
+    builder = GraphBuilder()
+    for k in range(24):
+        name = HOSTILE[k % len(HOSTILE)] + str(k)
+        op = builder.add_op(name, HOSTILE[k % 3], scope=f"{HOSTILE[k // 4]}.{k // 8}", dtype="float32")
+        builder.add_tensor(op, shape=(64,), dtype="float32")
+        if k:
+            builder.add_edge(k - 1, op)
+    graph = builder.build()
+    devices = (Device("<b>one</b>"), Device("\u202etwo"), Device("cpu", kind="cpu"))
+    links = tuple(Link(a, b, 1e9) for d in devices[:2] for a, b in ((d.name, "host"), ("host", d.name)))
+    cluster = Cluster(devices, links)
+    costs = CostTable.given(np.full((graph.n_ops, 3), 1e-3), transfer_seconds_of(graph, cluster))
+    result = place(Problem(graph, cluster, costs), "heft")
+    page = folder / "hostile.html"
+    shown = opened(plan_of(result), HOSTILE[0], result.problem, result.placement, result.judgement)
+    page.write_text(html_of(shown), encoding="utf-8")
+    return page
+
+
+Open = Callable[..., Any]
+
+
+@pytest.fixture
+def show(browser: Any) -> Iterator[Open]:
+    """Opens pages; at the end of a test none may have complained, or asked for anything but itself."""
+    contexts, complaints, asked = [], [], []
+
+    def open_(path: Path, **options: Any) -> Any:
+        context = browser.new_context(**{"viewport": {"width": 1366, "height": 768}} | options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(10_000)
+        page.on("console", lambda message: complaints.append(message.text) if message.type != "log" else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(path.as_uri())
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert complaints == []
+    assert [url for url in asked if not url.startswith(("file:", "data:", "blob:"))] == []
+    assert len([url for url in asked if url.startswith("file:")]) == len(contexts)
+
+
+def node(page: Any, name: str) -> Any:
+    """The box of a module or op."""
+    return page.locator("[role=treeitem]").filter(has=page.locator(f":scope > .head >> text='{name}'")).last
+
+
+def serious(page: Any) -> list[str]:
+    """What axe finds that is serious or critical, as rule and element."""
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python")
+    found = axe.Axe().run(page).response["violations"]
+    return [
+        f"{rule['id']}: {place['html'][:160]}"
+        for rule in found if rule["impact"] in ("serious", "critical") for place in rule["nodes"]
+    ]  # fmt: skip
+
+
+def test_modules_unfold_by_mouse(show: Open, inception: Path) -> None:
+    """A click on a module shows its members and another one hides them; a click on an op tells what it is."""
+    page = show(inception)
+    stem = node(page, "stem.0")
+    assert stem.get_attribute("aria-expanded") == "false"
+    stem.locator(".head").click()
+    assert stem.get_attribute("aria-expanded") == "true"
+    ops = stem.locator("[role=treeitem]")
+    assert ops.count() == 3
+    ops.first.locator(".head").click()
+    assert "Conv" in page.locator(".graph-details").inner_text()
+    assert ops.first.get_attribute("aria-selected") == "true"
+    stem.locator(".head").first.click()
+    assert stem.get_attribute("aria-expanded") == "false" and ops.count() == 0
+
+
+def test_modules_unfold_by_keyboard(show: Open, inception: Path) -> None:
+    """Arrow keys walk the tree as in any tree: right unfolds and goes in, left goes out and folds."""
+    page = show(inception)
+    focused = "document.activeElement.querySelector('.name').textContent"
+    page.locator("[role=treeitem][tabindex='0']").focus()
+    assert page.evaluate(focused) == "model"
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(focused) == "stem"
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    assert page.evaluate(focused) == "stem.0"
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "true"
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.classList.contains('op')")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(focused) == "stem.0"
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("document.activeElement.getAttribute('aria-expanded')") == "false"
+    assert page.locator("[role=treeitem][tabindex='0']").count() == 1
+
+
+def test_the_drawing_is_layered(show: Open, inception: Path) -> None:
+    """No two boxes of a module overlap, and every line but those of circles leads downwards."""
+    page = show(inception)
+    for _ in range(3):
+        page.get_by_role("button", name="Unfold more").click()
+    faults = page.evaluate(
+        """() => {
+          const groups = [...document.querySelectorAll('.stage [role=group]')], faults = [];
+          for (const group of groups) {
+            const boxes = [...group.querySelectorAll(':scope > .node')].map((b) => [b, b.getBoundingClientRect()]);
+            boxes.forEach(([box, a], k) => boxes.slice(0, k).forEach(([other, b]) => {
+              const apart = a.right <= b.left || b.right <= a.left || a.bottom <= b.top || b.bottom <= a.top;
+              if (!apart) faults.push(`${box.ariaLabel} over ${other.ariaLabel}`);
+            }));
+            const top = new Map(boxes.map(([box, at]) => [box.dataset.node, at.top]));
+            for (const wire of group.querySelectorAll(':scope > svg > .wire')) {
+              if (top.get(wire.dataset.from) >= top.get(wire.dataset.to)) faults.push(`${wire.dataset.from} up`);
+            }
+          }
+          return [groups.length, document.querySelectorAll('.stage .node').length, ...faults];
+        }"""
+    )
+    assert faults[0] >= 8 and faults[1] > 80 and faults[2:] == []
+
+
+def test_the_table_says_what_the_drawing_shows(show: Open, inception: Path) -> None:
+    """The same modules and ops, with words for devices; folding works there as well."""
+    page = show(inception)
+    drawn = page.locator(".stage .name").all_inner_texts()
+    page.get_by_role("button", name="As a table").click()
+    table = page.get_by_role("table", name="Modules and ops that are unfolded")
+    assert table.locator("th .name").all_inner_texts() == drawn
+    assert "cuda:0" in table.locator("tbody tr").first.inner_text()
+    table.get_by_role("button", name="Members of stem", exact=True).click()
+    assert len(table.locator("th .name").all_inner_texts()) < len(drawn)
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')") == "Members of stem"
+
+
+def test_ops_are_found_by_name(show: Open, inception: Path) -> None:
+    """Whatever is folded around it, an op that is looked for is shown, and a name that does not exist is said so."""
+    page = show(inception)
+    page.get_by_label("Find an op or module").fill("node_cat_14")
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.getAttribute('aria-label')").startswith("node_cat_14, Concat")
+    assert node(page, "node_cat_14").is_visible()
+    page.get_by_label("Find an op or module").fill("<b>none</b>")
+    page.keyboard.press("Enter")
+    assert "Nothing is called <b>none</b>" in page.locator(".graph-details").inner_text()
+
+
+def test_a_phone_shows_everything_within_its_width(show: Open, inception: Path) -> None:
+    """At 360 points of width nothing makes the page wider than the screen, and a tap unfolds."""
+    page = show(inception, viewport={"width": 360, "height": 740}, is_mobile=True, has_touch=True)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+    node(page, "stem.0").locator(".head").tap()
+    assert node(page, "stem.0").get_attribute("aria-expanded") == "true"
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
+
+
+def test_dark_is_dark(show: Open, inception: Path) -> None:
+    """With a dark theme paper is dark and ink is light, and the other way round."""
+    brightness = """() => ['backgroundColor', 'color'].map((what) =>
+      getComputedStyle(document.body)[what].match(/\\d+/g).slice(0, 3).reduce((sum, part) => sum + Number(part), 0))"""
+    paper, ink = show(inception, color_scheme="dark").evaluate(brightness)
+    assert paper < 150 and ink > 600
+    paper, ink = show(inception, color_scheme="light").evaluate(brightness)
+    assert paper > 600 and ink < 150
+
+
+def test_hostile_names_stay_text(show: Open, hostile: Path) -> None:
+    """Names are shown as they are, and none becomes an element, runs, or breaks the page out of its width."""
+    page = show(hostile)
+    page.get_by_role("button", name="Unfold more").click()
+    assert page.evaluate("window.broken === undefined && document.querySelectorAll('img, script').length") == 2
+    names = page.locator(".stage .name").all_inner_texts()
+    for name in HOSTILE[:3]:
+        assert any(name in shown for shown in names), name
+    assert page.evaluate("document.documentElement.scrollWidth") <= 1366
+    assert page.evaluate("Math.max(...[...document.querySelectorAll('.node.op')].map((box) => box.offsetWidth))") < 300
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axe_finds_nothing_serious(show: Open, inception: Path, hostile: Path, theme: str) -> None:
+    """No serious or critical fault of accessibility, as a drawing and as a table, in both themes."""
+    page = show(inception, color_scheme=theme)
+    assert serious(page) == []
+    page.get_by_role("button", name="As a table").click()
+    assert serious(page) == []
+    assert serious(show(hostile, color_scheme=theme)) == []
