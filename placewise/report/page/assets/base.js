@@ -87,7 +87,7 @@ window.placewise = (() => {
   /* The fill of a device on a canvas: its colour with its pattern. */
   function paint(ctx, device) {
     if (!tiles.has(device)) {
-      const {colour, pattern, ink} = colours[device] ?? {colour: "#7f8c99", pattern: "solid", ink: "#000000"};
+      const {colour, pattern, ink} = colours[device] ?? {colour: "#7f8c99", pattern: "rising", ink: "#000000"};
       const tile = make("canvas", {width: 8, height: 8}), on = tile.getContext("2d");
       on.fillStyle = colour;
       on.fillRect(0, 0, 8, 8);
