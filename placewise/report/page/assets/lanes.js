@@ -57,7 +57,7 @@
   }
 
   /* What a lane shows between two moments: `block(task, from, to)` where a task is wide enough to be seen, else
-     `dense(from, share, marked)` for a pixel of so many seconds, its busy share and whether the path goes through. */
+     `dense(from, to, share, marked)` for a pixel or two, their busy share, and whether the path goes through. */
   function visit(found, lane, from, to, pixel, block, dense) {
     const {start, seconds} = found, {list, busy, marked} = lane;
     let place = Math.max(firstAfter(lane, start, from) - 1, 0);
@@ -70,8 +70,12 @@
         continue;
       }
       const left = from + Math.floor((begin - from) / pixel) * pixel;
-      const after = Math.max(firstAfter(lane, start, left + pixel), place + 1);
-      dense(left, Math.min((busy[after] - busy[place]) / pixel, 1), marked[after] > marked[place]);
+      let after = Math.max(firstAfter(lane, start, left + pixel), place + 1);
+      // Only the last task that begins in this pixel can be wide: the others end before it.
+      if (after > place + 1 && seconds[list[after - 1]] >= 1.5 * pixel) after--;
+      const last = list[after - 1];
+      const right = Math.max(left + pixel, Math.min(start[last] + seconds[last], left + 2.5 * pixel));
+      dense(left, right, Math.min((busy[after] - busy[place]) / (right - left), 1), marked[after] > marked[place]);
       place = after;
     }
   }

@@ -21,7 +21,7 @@
 
   /* A pipeline is drawn for some samples after the first. */
   function samplesAfter({period, end}) {
-    return period ? Math.min(Math.ceil(end / period) + 2, 15) * period : 0;
+    return period ? Math.min(2 + Math.floor(end / period), 6) * period : 0;
   }
 
   function timeline(section) {

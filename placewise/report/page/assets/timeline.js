@@ -3,14 +3,15 @@
 (() => {
   const {data, colours, format, make, paint, say, theme, column} = window.placewise;
   const {visit, firstAfter, ticks, prepared, fitted, movable, shortName, factsOf, card, showTip} = window.placewise;
-  const AXIS = 24, DEVICE = 30, LINK = 18, LEAST = 5, GAP = 4, MOST_LINKS = 12, MOST_SAMPLES = 16, MOST_LEADS = 3000;
+  const AXIS = 24, DEVICE = 30, LINK = 18, LEAST = 5, GAP = 4, MOST_LINKS = 12, MOST_LEADS = 3000;
   const FAINT = 0.42;
 
   /* What a timeline of this section needs: its tasks, where its rows stand, how far right its names reach. */
   class Timeline {
     constructor(section, tasks, view) {
       Object.assign(this, {section, tasks, view, focus: -1, hover: -1, links: MOST_LINKS, sample: 0});
-      this.samples = tasks.period ? Math.min(Math.ceil(tasks.end / tasks.period) + 3, MOST_SAMPLES) : 1;
+      this.samples = tasks.period ? Math.ceil(view.end / tasks.period) + 1 : 1;
+      this.linksAt = dearest(tasks);
       this.canvas = make("canvas", {
         class: "time", tabindex: "0", role: "application", "aria-roledescription": "timeline",
         "aria-label": `Timeline of ${tasks.rows.length} rows and ${format.count(tasks.count)} tasks`,
@@ -33,9 +34,9 @@
     /* The rows that are shown, with their top and the height of a lane. */
     places() {
       const found = new Map(), {rows} = this.tasks;
-      let top = AXIS, links = 0;
+      let top = AXIS;
       rows.forEach((row, k) => {
-        if (row.device < 0 && !this.tasks.period && ++links > this.links) return;
+        if (row.device < 0 && !this.tasks.period && this.linksAt.get(k) >= this.links) return;
         const whole = row.device < 0 ? LINK : DEVICE;
         const lane = row.lanes > 1 ? Math.max(LEAST, Math.min(whole * 0.6, 120 / row.lanes)) : whole;
         found.set(k, {top, lane, height: lane * row.lanes});
@@ -74,7 +75,7 @@
           if (view.to < late) break;
           visit(tasks, lane, view.from - late, view.to - late, pixel,
             (task, from, to) => this.block(task, from + late, to + late, top, height, hasPath && tasks.onPath[task] ? 1 : faint),
-            (from, share, marked) => this.dense(lane.row, from + late, pixel, share, marked, top, height, faint));
+            (from, to, share, marked) => this.dense(lane.row, from + late, to + late, share, marked, top, height, faint));
         }
       }
       this.leads();
@@ -112,11 +113,11 @@
       const plain = tasks.period && !tasks.isOp(task);
       ctx.globalAlpha = strength;
       ctx.fillStyle = plain ? paint(ctx, -1) : this.fill(row);
-      ctx.fillRect(left, top, Math.max(wide - (wide > 3 ? 1 : 0), 0.7), height);
+      ctx.fillRect(left, top, wide - (wide > 6 ? 1 : 0), height);
       ctx.globalAlpha = 1;
       if (tasks.onPath[task]) {
         ctx.fillStyle = this.path;
-        ctx.fillRect(left, top, Math.max(wide - (wide > 3 ? 1 : 0), 1), Math.min(4, height));
+        ctx.fillRect(left, top, wide - (wide > 6 ? 1 : 0), Math.min(4, height));
       }
       if (wide < 38 || height < 12) return;
       const text = fitted(ctx, shortName(tasks, task), wide - 10);
@@ -132,15 +133,15 @@
       ctx.fillText(text, left + 5, middle);
     }
 
-    dense(row, from, pixel, share, marked, top, height, faint) {
-      const {ctx} = this, left = this.x(from);
+    dense(row, from, to, share, marked, top, height, faint) {
+      const {ctx} = this, left = this.x(from), wide = this.x(to) - left + 0.1;
       ctx.fillStyle = this.fill(row);
       ctx.globalAlpha = Math.max(share, 0.18) * (marked ? 1 : faint);
-      ctx.fillRect(left, top, 1.1, height);
+      ctx.fillRect(left, top, wide, height);
       ctx.globalAlpha = 1;
       if (marked) {
         ctx.fillStyle = this.path;
-        ctx.fillRect(left, top, 1.2, Math.min(4, height));
+        ctx.fillRect(left, top, wide, Math.min(4, height));
       }
     }
 
@@ -152,10 +153,9 @@
         const middle = (low + high) >> 1;
         if (start[critical[middle]] + seconds[critical[middle]] < view.from) low = middle + 1; else high = middle;
       }
-      ctx.strokeStyle = this.path;
-      ctx.lineWidth = 1.5;
-      let last = "", count = 0;
-      for (let k = Math.max(low, 1); k < critical.length && count < MOST_LEADS; k++) {
+      const lines = [], width = Math.max(this.width - this.left, 1);
+      let last = "";
+      for (let k = Math.max(low, 1); k < critical.length && lines.length < MOST_LEADS; k++) {
         const before = critical[k - 1], task = critical[k];
         if (start[before] > view.to) break;
         if (tasks.row[before] === tasks.row[task] && tasks.laneOf[before] === tasks.laneOf[task]) continue;
@@ -164,12 +164,19 @@
         const x = this.x(start[before] + seconds[before]), u = this.x(start[task]), key = `${Math.round(x)} ${from} ${to}`;
         if (key === last) continue;
         last = key;
-        count++;
+        lines.push([x, from, u, to]);
+      }
+      const crowd = lines.length / (width / 12);
+      ctx.strokeStyle = this.path;
+      ctx.globalAlpha = crowd > 1 ? Math.max(0.07, 0.5 / crowd) : 1;
+      ctx.lineWidth = crowd > 1 ? 1 : 1.5;
+      for (const [x, from, u, to] of lines) {
         ctx.beginPath();
         ctx.moveTo(x, from);
         ctx.lineTo(u, to);
         ctx.stroke();
       }
+      ctx.globalAlpha = 1;
     }
 
     /* Where a task's lane has its middle; 0 if its row is not shown. */
@@ -364,6 +371,16 @@
       if (next >= 0 && next < critical.length) this.turn(critical[next]);
       else say(by > 0 ? "the end of the path" : "the start of the path");
     }
+  }
+
+  /* The rank of each link: those of the critical path first, then those that are busy longest. */
+  function dearest({rows, row, seconds, critical}) {
+    const worth = rows.map(() => [0, 0]);
+    for (const task of critical) worth[row[task]][0] += seconds[task];
+    for (let task = 0; task < row.length; task++) worth[row[task]][1] += seconds[task];
+    const links = rows.map((_, k) => k).filter((k) => rows[k].device < 0);
+    links.sort((a, b) => worth[b][0] - worth[a][0] || worth[b][1] - worth[a][1]);
+    return new Map(links.map((k, rank) => [k, rank]));
   }
 
   window.placewise.Timeline = Timeline;
