@@ -43,6 +43,7 @@ _HOMES = {
     "pretrain": "placewise.api",
     "profile": "placewise.api",
     "read_cluster": "placewise.catalog",
+    "report_plan": "placewise.api",
     "run": "placewise.api",
     "train": "placewise.api",
 }
@@ -76,6 +77,7 @@ __all__ = [
     "pretrain",
     "profile",
     "read_cluster",
+    "report_plan",
     "run",
     "train",
 ]
@@ -91,6 +93,7 @@ if TYPE_CHECKING:
         place,
         pretrain,
         profile,
+        report_plan,
         run,
         train,
     )

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.building import Devices, build, build_for_plan, start_of
-from placewise.errors import ExportError, InputError
+from placewise.errors import ExportError, InputError, PlanError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import model_behind, same_file, save_plan
@@ -23,13 +23,15 @@ from placewise.placing import place as place_problem
 from placewise.report.console import plain, result_view
 from placewise.report.leaderboard import format_for, text_of
 from placewise.report.measured import sheet_view
-from placewise.studies.compare import Entry, best_bound, board_of, parse_placers
+from placewise.report.page.opened import Opened
+from placewise.studies.compare import Entry, best_bound, best_plan, board_of, parse_placers
 from placewise.studies.compare import compare as run_all
 from placewise.studies.pretrained import Pretrained
 from placewise.studies.profile import Profiling
 from placewise.studies.profile import profile as measure
 from placewise.studies.race import PLAN, Race, Setting, protocol_of, race, sheet_of, verdict
 from placewise.studies.remembered import Shelf
+from placewise.studies.report import html_of, open_plan, open_result, write_page
 from placewise.studies.trained import Trained
 from placewise.studies.trained import lines as training_lines
 from placewise.units import parse_seconds
@@ -85,6 +87,10 @@ class Plan:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan file (docs/formats.md), atomically. Raises OutputError."""
         save_plan(self.result, path)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The plan as one HTML page (docs/report.md), written if `path` is given, atomically. Raises OutputError."""
+        return _page(open_result(self.result), path)
 
     def __repr__(self) -> str:
         return f"Plan({self.status}, {self.value:.6g} s, gap {self.gap:.2%}, {self.result.placer})"
@@ -153,6 +159,20 @@ class Leaderboard:
         """The best plan; None if no placer found one."""
         first = next(iter(self.entries), None)
         return None if first is None or first.result is None or first.result.placement is None else Plan(first.result)
+
+    def save_plan(self, path: str | os.PathLike[str]) -> None:
+        """Write the best plan, with the leaderboard in it, atomically. Raises PlanError, OutputError."""
+        plan = best_plan(self.entries)
+        if plan is None:
+            raise PlanError("no placer found a placement", remedy="see the leaderboard for the reasons")
+        save_plan(plan, path)
+
+    def report(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The best plan as one HTML page with the leaderboard (docs/report.md). Raises PlanError, OutputError."""
+        best = self.best
+        if best is None:
+            raise PlanError("no placer found a placement", remedy="see the leaderboard for the reasons")
+        return _page(open_result(best.result, best_plan(self.entries)), path)
 
     @property
     def lower_bound(self) -> float:
@@ -454,6 +474,31 @@ def export_plan(
         if made.projected:
             save_plan(plan_said(made, problem), beside(made.info, path))
     return made
+
+
+def report_plan(
+    plan: Plan | str | os.PathLike[str],
+    path: str | os.PathLike[str] | None = None,
+    *,
+    model: Model = None,
+    inputs: Any = None,
+    **wishes: Any,
+) -> str:
+    """A plan (or plan file) as one HTML page that opens offline (docs/report.md); written if `path` is given.
+
+    `model`, `inputs` and the wishes are those of `run`. A plan file whose model is not there makes a page that says
+    what is missing. Raises PlacewiseError.
+    """
+    if isinstance(plan, Plan):
+        return plan.report(path)
+    return _page(open_plan(plan, model, None, Wishes(**wishes), inputs=inputs), path)
+
+
+def _page(shown: Opened, path: str | os.PathLike[str] | None) -> str:
+    html = html_of(shown)
+    if path is not None:
+        write_page(html, path)
+    return html
 
 
 def _behind(

@@ -41,6 +41,9 @@ def compare(
     in_flight: InFlight = None,
     rounds: Rounds = 10,
     measure_time: Seconds = "60s",
+    save_plan: Annotated[
+        Path | None, typer.Option(help="Write the best plan here, with the leaderboard in it, for placewise report.")
+    ] = None,
     time_limit: opt.TimeLimit = None,
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
@@ -55,8 +58,9 @@ def compare(
     """
     from placewise.building import build, start_of
     from placewise.files.atomic import atomic_write, ensure_writable
+    from placewise.files.plan_file import save_plan as save
     from placewise.report.leaderboard import board_view, document_of, format_for, text_of
-    from placewise.studies.compare import board_of, parse_placers
+    from placewise.studies.compare import best_plan, board_of, parse_placers
     from placewise.studies.compare import compare as run
     from placewise.studies.race import Setting, measured, protocol_of
     from placewise.units import parse_seconds
@@ -64,14 +68,17 @@ def compare(
     listen(quiet)
     form = format_for(output, _wanted(form, as_json))
     names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
-    if output is not None:
-        ensure_writable(output)
+    for path in (output, save_plan):
+        if path is not None:
+            ensure_writable(path)
     with progress(quiet) as on_progress:
         problem = build(model, devices, wishes)
         human = None if expert is None else start_of(expert, problem)
         entries = run(problem, names, budget, expert=human, on_progress=on_progress)
     warn_of(problem, devices, quiet)
-    board = board_of(entries)
+    board, best = board_of(entries), best_plan(entries)
+    if save_plan is not None and best is not None:
+        save(best, save_plan)
     if measure is not None:
         protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
         board = measured(board, entries, measure, Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol))

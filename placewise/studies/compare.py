@@ -7,9 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from placewise.errors import MissingExtraError, PlacerError
+from placewise.files.plan_file import PlanFile, RankRecord, plan_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Reason, Result, gap_of
+from placewise.model.result import Outcome, Reason, Result, gap_of
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Progress, ignore
 from placewise.placing import place
@@ -152,6 +153,40 @@ def _row(entry: Entry, entries: Sequence[Entry], bound: float, best: float, by: 
         gap=gap_of(result.value, bound),
         ratio=result.value / best if best > 0 else finite(1.0 if result.value == best else float("inf")),
         devices=sum(1 for use in result.judgement.devices if use.ops),
+    )
+
+
+def best_plan(entries: Sequence[Entry]) -> PlanFile | None:
+    """The plan of the best entry, with the best bound of all and the leaderboard in it; None if nobody has one."""
+    first = next((entry.result for entry in entries if entry.result and entry.result.placement is not None), None)
+    if first is None:
+        return None
+    board = board_of(entries)
+    bound = best_bound(entries)
+    optimal = first.status.outcome is Outcome.OPTIMAL or any(
+        entry.result is not None and entry.result.status.outcome is Outcome.OPTIMAL
+        for entry in entries
+        if entry.value == first.value
+    )
+    changes = {
+        "lower_bound": bound,
+        "bound_method": board.bound_method,
+        "gap": gap_of(first.value, bound),
+        "status": str(Outcome.OPTIMAL if optimal else first.status.outcome),
+        "leaderboard": tuple(_rank(row) for row in board.rows),
+    }
+    return plan_of(first).model_copy(update=changes)
+
+
+def _rank(row: Row) -> RankRecord:
+    return RankRecord(
+        placer=row.placer,
+        value=float("inf") if row.value is None else row.value,
+        lower_bound=row.own_lower_bound or 0.0,
+        status=row.status,
+        seconds=row.seconds or 0.0,
+        devices=row.devices or 0,
+        remark=row.refusal or row.unmet or ("; ".join(row.notes) if row.value is None else ""),
     )
 
 

@@ -14,20 +14,17 @@ from placewise.building import Devices, build_for_plan
 from placewise.errors import PlanError
 from placewise.export.picture import tasks_of
 from placewise.files.atomic import atomic_write
-from placewise.files.plan_file import PlanFile, is_plan, load_plan, model_behind, same_file
+from placewise.files.plan_file import PlanFile, is_plan, load_plan, model_behind, plan_of, same_file
 from placewise.model.columns import frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Judgement
+from placewise.model.result import Judgement, Result
 from placewise.opening import Model
 from placewise.report.page.data import page_data
 from placewise.report.page.html import page_text
 from placewise.report.page.opened import Opened, Period
 from placewise.simulate import judge
 from placewise.wishes import NO_WISHES, Wishes
-
-SLACK = 1e-9
-"""The share by which the judge's value may differ from the plan's: rounding."""
 
 
 def open_plan(
@@ -59,6 +56,16 @@ def open_plan(
     if model is None:
         same_file(path, problem.graph)
     return opened(plan, name, problem, placement, judge(problem, placement))
+
+
+def open_result(result: Result, plan: PlanFile | None = None) -> Opened:
+    """An answer of `place`, ready to be shown; `plan` is its plan file, where that says more."""
+    plan = plan_of(result) if plan is None else plan
+    source = result.problem.graph.source
+    name = name_of_source(source.path) if source and source.path else "a model"
+    if result.placement is None or result.judgement is None:
+        return Opened(plan, name, missing=result.unmet or "there is no placement")
+    return opened(plan, name, result.problem, result.placement, result.judgement)
 
 
 def opened(plan: PlanFile, name: str, problem: Problem, placement: Placement, judgement: Judgement) -> Opened:
