@@ -93,8 +93,8 @@ def tensor_columns(graph: Graph) -> dict[str, Any]:
     inside = graph.consumers[graph.consumer_offsets[kept[0]] :] if len(kept) else graph.consumers[:0]
     return {
         "producer": packed(producer, "i4"),
-        "bytes": packed(np.maximum(graph.tensors.bytes[kept], 0), "f8"),
-        "readers": packed(readers[kept], "i4"),
+        "bytes": packed(np.maximum(graph.tensors.bytes[kept], 0), "f4"),
+        "readers": packed(readers[kept], "u2" if readers.max(initial=0) < 1 << 16 else "i4"),
         "reader": packed(inside, "i4"),
     }
 
