@@ -32,7 +32,7 @@ def timeline_part(opened: Opened, tensor_rows: Longs) -> dict[str, Any] | None:
     if problem is None or placement is None:
         return None
     judged = opened.judgement
-    if judged is not None and judged.timeline is not None:
+    if judged is not None and judged.timeline is not None and judged.value > 0:
         return _run(problem, placement, judged.timeline, tensor_rows)
     return None if opened.period is None else _pipeline(problem, opened.period, tensor_rows)
 
