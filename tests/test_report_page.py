@@ -116,8 +116,8 @@ def test_the_timeline_is_the_judges(objective: Objective, seed: int) -> None:
         assert data["timeline"] is None and data["no_timeline"]
         return
     made = data["timeline"]
-    start, seconds, row, lane = (column(made[name]) for name in ("start", "seconds", "row", "lane"))
-    n = problem.n_ops
+    start, seconds, row = (column(made[name]) for name in ("start", "seconds", "row"))
+    n, lane = problem.n_ops, np.zeros(len(row), np.int64) if made["lane"] is None else column(made["lane"])
     assert [made["rows"][k]["device"] for k in row[:n]] == placement.device.tolist()
     for group in {(int(r), int(k)) for r, k in zip(row, lane, strict=True)}:
         mine = np.flatnonzero((row == group[0]) & (lane == group[1]))
@@ -128,7 +128,8 @@ def test_the_timeline_is_the_judges(objective: Objective, seed: int) -> None:
         return
     assert judged.timeline is not None
     assert np.array_equal(start, np.concatenate((judged.timeline.start, judged.timeline.sent)))
-    names = [data["tensors"]["name"][k] for k in column(made["tensor"])]
+    own, maker = data["tensors"]["name"], column(data["tensors"]["maker"])
+    names = [own[k] if own[k] is not None else data["ops"]["name"][maker[k]] for k in column(made["tensor"])]
     assert names == [problem.graph.tensors.name[k] for k in judged.timeline.tensor]
     last = column(made["critical"])[-1]
     assert np.isclose(start[last] + seconds[last], judged.value)

@@ -11,7 +11,7 @@ from placewise.model.problem import Problem
 from placewise.report.page.cuts import cuts_part
 from placewise.report.page.modules import module_tree
 from placewise.report.page.opened import Opened
-from placewise.report.page.packed import interned, packed, shown
+from placewise.report.page.packed import interned, narrow, packed, shown
 from placewise.report.page.provenance import provenance
 from placewise.report.page.story import finite, story
 from placewise.report.page.timeline import crossing, timeline_part, why_no_timeline
@@ -83,7 +83,7 @@ def _mode(opened: Opened) -> dict[str, str]:
 
 def _ops(opened: Opened) -> dict[str, Any]:
     device, problem = opened.device_of, opened.problem
-    found: dict[str, Any] = {"count": len(device), "device": packed(device, "i4")}
+    found: dict[str, Any] = {"count": len(device), "device": narrow(device)}
     if problem is None:
         return found | {"name": [shown(name) for name in opened.plan.assignment], "seconds": []}
     ops, seconds = problem.graph.ops, problem.costs.op_seconds[np.arange(problem.n_ops), device]
@@ -96,12 +96,15 @@ def _ops(opened: Opened) -> dict[str, Any]:
 
 
 def _tensors(problem: Problem | None, tensors: Longs) -> dict[str, Any] | None:
-    """Of the tensors that are copied: names, bytes, and the op that makes each (−1: the model's input)."""
+    """Of the tensors that are copied: bytes, the op that makes each (−1: the model's input), and the name, None where
+    it is that of the op.
+    """
     if problem is None:
         return None
-    table = problem.graph.tensors
+    table, ops = problem.graph.tensors, problem.graph.ops.name
+    named = ((table.name[tensor], int(table.producer[tensor])) for tensor in tensors.tolist())
     return {
-        "name": [shown(table.name[tensor]) for tensor in tensors.tolist()],
+        "name": [None if maker >= 0 and name == ops[maker] else shown(name) for name, maker in named],
         "bytes": packed(np.maximum(table.bytes[tensors], 0), "f8"),
         "maker": packed(table.producer[tensors], "i4"),
     }

@@ -25,9 +25,16 @@ def packed(column: npt.ArrayLike, kind: str) -> dict[str, str]:
     return {kind: base64.b64encode(array.tobytes()).decode("ascii")}
 
 
+def narrow(column: npt.ArrayLike) -> dict[str, str]:
+    """A column of small whole numbers in the fewest bytes that hold them."""
+    array = np.asarray(column)
+    low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+    return packed(array, "i4" if low < 0 or high >= 1 << 16 else "u2" if high >= 1 << 8 else "u1")
+
+
 def interned(column: Interned[str]) -> dict[str, Any]:
     """A column of few words: ``{"values": [...], "codes": column}``."""
-    return {"values": [shown(word) for word in column.values], "codes": packed(column.codes, "i4")}
+    return {"values": [shown(word) for word in column.values], "codes": narrow(column.codes)}
 
 
 def shown(name: str) -> str:

@@ -14,7 +14,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.report.critical import critical_path
 from placewise.report.page.opened import Opened, Period
-from placewise.report.page.packed import packed, shown
+from placewise.report.page.packed import narrow, packed, shown
 
 MOST_LANES = 64
 """Tasks that run at once on one row beyond so many are drawn on its last lane."""
@@ -101,7 +101,7 @@ def _columns(rows: list[dict[str, Any]], row: Longs, start: Floats, seconds: Flo
     for item, count in zip(rows, counts, strict=True):
         item["lanes"] = count
     return {
-        "rows": rows, "row": packed(row, "u2"), "lane": packed(lane, "u1"), "start": packed(start, "f8"),
+        "rows": rows, "row": narrow(row), "lane": narrow(lane) if lane.any() else None, "start": packed(start, "f8"),
         "seconds": packed(seconds, "f4"), "end": end,
     }  # fmt: skip
 

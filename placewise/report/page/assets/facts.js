@@ -4,7 +4,7 @@
   const {data, colours, format, make, named, ops, column} = window.placewise;
 
   function shortName(tasks, task) {
-    if (!tasks.isOp(task)) return data.tensors.name[tasks.tensorOf(task)];
+    if (!tasks.isOp(task)) return window.placewise.tensorName(tasks.tensorOf(task));
     const name = ops.name(task), parts = name.split(/[/.]/).filter(Boolean);
     return parts.length > 1 ? parts.slice(-2).join("/") : name;
   }
@@ -17,7 +17,7 @@
     const path = tasks.onPath[task] ? [["", "on the critical path"]] : [];
     if (!tasks.isOp(task)) {
       const tensor = tasks.tensorOf(task), bytes = column(data.tensors.bytes)[tensor];
-      return [["copy of", data.tensors.name[tensor]], ["over", row.label], ["size", format.bytes(bytes)], ...when, ...path];
+      return [["copy of", window.placewise.tensorName(tensor)], ["over", row.label], ["size", format.bytes(bytes)], ...when, ...path];
     }
     held ??= column(data.held);
     const device = ops.device(task), found = [["op", ops.name(task)]];

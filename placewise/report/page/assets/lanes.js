@@ -7,7 +7,8 @@
   function tasks() {
     const made = data.timeline;
     if (!made) return null;
-    const row = column(made.row), lane = column(made.lane), start = column(made.start), seconds = column(made.seconds);
+    const row = column(made.row);
+    const lane = made.lane ? column(made.lane) : new Uint8Array(row.length), start = column(made.start), seconds = column(made.seconds);
     const critical = column(made.critical), onPath = new Uint8Array(start.length), rank = new Int32Array(start.length).fill(-1);
     critical.forEach((task, k) => { onPath[task] = 1; rank[task] = k; });
     const n = data.ops.count;
@@ -19,6 +20,13 @@
     };
     found.lanes = split(found, lane);
     return found;
+  }
+
+  let makers = null;
+  /* A copied tensor's name: its own, or that of the op that makes it. */
+  function tensorName(tensor) {
+    makers ??= column(data.tensors.maker);
+    return data.tensors.name[tensor] ?? window.placewise.ops.name(makers[tensor]);
   }
 
   /* One list of tasks per lane of each row, by start; sums of seconds and of critical tasks up to each of them. */
@@ -80,5 +88,5 @@
     }
   }
 
-  Object.assign(window.placewise, {tasks, visit, firstAfter});
+  Object.assign(window.placewise, {tasks, visit, firstAfter, tensorName});
 })();

@@ -71,7 +71,7 @@
       if (!body.open || body.childElementCount > 1) return;
       const longest = Array.from(critical).sort((a, b) => seconds[b] - seconds[a]).slice(0, MOST).sort((a, b) => start[a] - start[b]);
       body.append(placewise.table("Steps of the critical path", ["step", "on", "from ", "takes "], longest.map((task) => [
-        tasks.isOp(task) ? placewise.opLink(task) : `copy of ${data.tensors.name[tasks.tensorOf(task)]}`,
+        tasks.isOp(task) ? placewise.opLink(task) : `copy of ${placewise.tensorName(tasks.tensorOf(task))}`,
         tasks.rows[tasks.row[task]].label, format.seconds(start[task]), format.seconds(seconds[task])])));
       if (critical.length > MOST) body.append(placewise.note(`The ${MOST} longest of its steps.`));
     });

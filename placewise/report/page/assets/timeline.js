@@ -91,6 +91,7 @@
       ctx.strokeStyle = theme("line");
       ctx.lineWidth = 1;
       ctx.textAlign = "left";
+      const last = format.seconds(view.to), edge = width - ctx.measureText(last).width;
       const marks = ticks(view.from, view.to, Math.max(Math.floor((width - this.left) / 110), 2));
       for (const [at, text] of marks) {
         const x = Math.round(this.x(at)) + 0.5;
@@ -98,8 +99,9 @@
         ctx.moveTo(x, AXIS - 6);
         ctx.lineTo(x, this.height);
         ctx.stroke();
-        if (x + 4 + ctx.measureText(text).width < width) ctx.fillText(text, x + 4, AXIS / 2 - 1);
+        if (x + 14 + ctx.measureText(text).width < edge) ctx.fillText(text, x + 4, AXIS / 2 - 1);
       }
+      ctx.fillText(last, edge, AXIS / 2 - 1);
     }
 
     fill(row) {
