@@ -10,6 +10,7 @@ from placewise.cli.compare import compare
 from placewise.cli.devices import devices
 from placewise.cli.diff import diff
 from placewise.cli.execute import run
+from placewise.cli.explain import explain
 from placewise.cli.export import export
 from placewise.cli.inspect import inspect
 from placewise.cli.place import place
@@ -26,7 +27,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (place, inspect, check, simulate, diff, compare, devices, run, export, profile, report, train):
+for command in (place, inspect, check, simulate, explain, diff, compare, devices, run, export, profile, report, train):
     app.command()(command)
 app.add_typer(zoo, name="zoo")
 

@@ -57,7 +57,7 @@ class Side:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """All that differs: `moves` in lines, `moved` ops of `ops`; `renamed` says which equal devices trade names."""
+    """All that differs: `moves` in lines, `moved` ops of `ops` in all."""
 
     before: Side
     after: Side
@@ -113,10 +113,17 @@ def headline(found: Difference) -> str:
         return f"{a.measure} {format_seconds(a.value)} → {format_seconds(b.value)}: {unable.name} cannot run"
     if abs(b.value - a.value) <= EQUAL * max(a.value, b.value):
         return f"{a.measure} {format_seconds(a.value)} in both"
-    share = abs(b.value - a.value) / a.value if a.value > 0 else math.inf
-    how = "faster" if b.value < a.value else "slower"
-    change = f"{signed(b.value - a.value)}, {b.name} is {_percent(share)} {how}"
+    change = f"{signed(b.value - a.value)}, {b.name} is {compared(b.value, a.value)}"
     return f"{a.measure} {format_seconds(a.value)} → {format_seconds(b.value)} ({change})"
+
+
+def compared(value: float, base: float) -> str:
+    """How much faster or slower a value is than another, in words: in percent, from twice on in multiples."""
+    better, worse = min(value, base), max(value, base)
+    if better <= 0 or worse >= 2 * better:
+        ratio = f"{worse / better:.3g}×" if better > 0 else "infinitely"
+        return f"{ratio} as {'fast' if value < base else 'slow'}"
+    return f"{_percent(abs(value - base) / base)} {'faster' if value < base else 'slower'}"
 
 
 def reason(changes: Sequence[Change]) -> str:
@@ -126,7 +133,7 @@ def reason(changes: Sequence[Change]) -> str:
         total.setdefault(change.what, []).append(change.delta)
     sums = {what: math.fsum(deltas) for what, deltas in total.items()}
     told = [f"{what} {signed(delta)}" for what, delta in sorted(sums.items(), key=lambda item: -abs(item[1])) if delta]
-    return f"of which {', '.join(told)}" if told else "in the same parts"
+    return f"of which {', '.join(told)}" if told else "in parts of the same length"
 
 
 def changes_table(changes: Sequence[Change], names: tuple[str, str]) -> RenderableType:
@@ -205,7 +212,7 @@ def _moves(moves: Sequence[Move]) -> list[RenderableType]:
 
 
 def _module(move: Move) -> tuple[str, str, str]:
-    name = move.module or "the whole model"
+    name = move.module or "the model"
     return str(move.ops), name, "all of it" if move.whole else f"of its {move.of}"
 
 

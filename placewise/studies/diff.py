@@ -18,6 +18,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import Judgement, Result
 from placewise.opening import Model
 from placewise.report.account import account, pace_parts
+from placewise.report.alike import traded
 from placewise.report.difference import Difference, Side
 from placewise.report.moves import module_paths, moves_of
 from placewise.report.words import value_name
@@ -74,7 +75,7 @@ def diff(
     scopes = None if first.problem is None else first.problem.graph.ops.scope
     sides = _side(first, names[0], notes), _side(second, names[1], notes)
     notes += _clusters(first, second, names)
-    notes += _traded(first, here, there)
+    notes += _traded(first, second)
     return Difference(
         before=sides[0],
         after=sides[1],
@@ -172,7 +173,7 @@ def _side_of_file(plan: PlanFile, name: str, notes: list[str]) -> Side:
 def _uses(devices: Sequence[Any]) -> dict[str, dict[str, float]]:
     return {
         use.device: {
-            "ops": float(use.ops), "compute": use.compute, "copies": use.send + use.receive, "idle": use.idle,
+            "ops": use.ops, "compute": use.compute, "copies": use.send + use.receive, "idle": use.idle,
             "peak": use.peak,
         }
         for use in devices
@@ -212,47 +213,11 @@ def _told(objective: Any) -> str:
     return f"{said}, memory {objective.memory}"
 
 
-def _traded(side: _Planned, here: Sequence[str], there: Sequence[str]) -> list[str]:
+def _traded(first: _Planned, second: _Planned) -> list[str]:
     """A note where most of what moved stays if equal devices trade names."""
-    if side.problem is None:
+    if first.problem is None or first.placement is None or second.problem is None or second.placement is None:
         return []
-    names = {name: d for d, name in enumerate(side.problem.cluster.names)}
-    if not names.keys() >= set(there):
+    if first.problem.cluster.names != second.problem.cluster.names:
         return []
-    count = np.zeros((len(names), len(names)), np.int64)
-    np.add.at(count, ([names[name] for name in here], [names[name] for name in there]), 1)
-    new_name = _best_names(side.problem, count)
-    moved, left = int(count.sum() - count.trace()), int(count.sum() - count[np.arange(len(names)), new_name].sum())
-    if left > moved / 2:
-        return []
-    all_names = side.problem.cluster.names
-    traded = ", ".join(f"{all_names[d]} → {all_names[e]}" for d, e in enumerate(new_name) if d != e)
-    return [f"equal devices trade places ({traded}): apart from that, {left} ops moved"]
-
-
-def _best_names(problem: Problem, count: Any) -> list[int]:
-    """For each device the equal one that holds most of its ops afterwards, each taken once, the largest share first."""
-    devices = problem.cluster.devices
-    alike = [_figures(device) for device in devices]
-    pairs = sorted(
-        (
-            (int(count[d, e]), d == e, -d, -e)
-            for d in range(len(devices))
-            for e in range(len(devices))
-            if alike[d] == alike[e]
-        ),
-        reverse=True,
-    )
-    chosen: dict[int, int] = {}
-    for _, _, d, e in pairs:
-        if -d not in chosen and -e not in chosen.values():
-            chosen[-d] = -e
-    return [chosen[d] for d in range(len(devices))]
-
-
-def _figures(device: Any) -> tuple[Any, ...]:
-    return (
-        device.kind, device.memory, device.reserved, tuple(sorted(device.peak_flops.items())), device.memory_bandwidth,
-        device.op_overhead, device.call_overhead, tuple(sorted(device.efficiency.items())), device.streams,
-        device.unsupported, device.available,
-    )  # fmt: skip
+    told, left = traded(first.problem.cluster, first.placement.device, second.placement.device)
+    return [f"equal devices trade places ({told}): apart from that, {left} ops moved"] if told else []

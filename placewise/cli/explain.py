@@ -1,0 +1,71 @@
+"""placewise explain: why an op is where it is, and what it costs to have it elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from placewise.cli import options as opt
+from placewise.cli.run import guarded, listen, progress, show, show_json, warn
+from placewise.errors import InputError
+
+if TYPE_CHECKING:
+    from placewise.wishes import Wishes
+
+
+@guarded
+@opt.wishing
+def explain(
+    plan: opt.PlanPath,
+    op: Annotated[str, typer.Argument(help="An op's name, a module, or a regular expression that finds one op.")],
+    why_not: Annotated[
+        list[str] | None,
+        typer.Option("--why-not", help="DEVICE: force the op there and place the rest anew; may be repeated."),
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the best plan with the op there here.")
+    ] = None,
+    placer: Annotated[str, typer.Option(help="Which placer; 'auto' picks.", rich_help_panel="Search")] = "auto",
+    time_limit: Annotated[
+        str, typer.Option(help="Seconds of the search for each --why-not, as 60s.", rich_help_panel="Search")
+    ] = "10s",
+    gap: opt.Gap = "0%",
+    seed: opt.Seed = 0,
+    devices: opt.Devices = None,
+    *,
+    wishes: Wishes,
+    as_json: opt.Json = False,
+    quiet: opt.Quiet = False,
+) -> None:
+    """Explain why an op is where it is: its compute, copies and memory there and elsewhere.
+
+    With --why-not, the op is forced onto that device and the rest is placed anew: what does the move really cost?
+    """
+    from placewise.building import build_for_plan
+    from placewise.files.atomic import ensure_writable
+    from placewise.files.plan_file import model_behind, save_plan
+    from placewise.report.explanation import document_of, explanation_view
+    from placewise.studies.explain import explain as study
+
+    listen(quiet)
+    if output is not None:
+        if not why_not:
+            raise InputError("-o keeps the plan of a forced move", remedy="add --why-not DEVICE")
+        ensure_writable(output)
+    budget = opt.budget_of(time_limit, gap, seed)
+    with progress(quiet, budget.seconds * len(why_not or ())) as on_progress:
+        problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)
+        found = study(problem, placement, op, tuple(why_not or ()), budget, placer=placer, on_progress=on_progress)
+    warn(problem.warnings, quiet)
+    kept = [result for result in found.results if result.placement is not None]
+    if output is not None and kept:
+        save_plan(min(kept, key=lambda result: result.value), output)
+    if as_json:
+        show_json(document_of(found.explanation))
+        return
+    show(explanation_view(found.explanation))
+    if output is not None:
+        show(f"wrote {output}" if kept else "nothing is written: no plan was found")
