@@ -32,10 +32,12 @@ class GdpOptions(LearningOptions):
     `rounds` in which devices are scored with what the round before would make of loads and neighbours; `hidden` numbers
     per unit, `inner` per unit and device. `prior` weighs what scores are before anything is learned, leanings: speed,
     neighbours, loads, and what list schedulers would do (0: nothing). There are `leanings` sets of them, each of which
-    gives favourites of its own; draws come from the first. In a share `moving` of the updates, `regions` of units that
-    stand side by side move together, from the `best` placement so far, from the policy's `own` choice, or from both in
-    turn (`start`). `pretrained`: the weights that come with the package are the first ones. Switches of parts:
-    `attention`, `superposition`, `device_features`, and `advice`, which tells the policy what list schedulers would do.
+    gives favourites of its own; draws come from the first. Asked for favourites, the policy `looks` again at the best
+    of them, at most so often, while that brings something better. In a share `moving` of the updates, `regions` of
+    units that stand side by side move together, from the `best` placement so far, from the policy's `own` choice, or
+    from both in turn (`start`). `pretrained`: the weights that come with the package are the first ones. Switches of
+    parts: `attention`, `superposition`, `device_features`, and `advice`, which tells the policy what list schedulers
+    would do.
     """
 
     algorithm: Literal["reinforce", "ppo"] = "ppo"
@@ -51,6 +53,7 @@ class GdpOptions(LearningOptions):
     hidden: int = 64
     inner: int = 32
     leanings: int = 16
+    looks: int = 12
     prior: float = 1.0
     moving: float = 1.0
     regions: int = 2
@@ -73,6 +76,7 @@ class GdpOptions(LearningOptions):
             "hidden": 1,
             "inner": 1,
             "leanings": 1,
+            "looks": 0,
             "regions": 1,
         }
         for name, bound in least.items():

@@ -55,11 +55,13 @@ class Pricing:
 
         For policies that price many placements in one update.
         """
-        self._most, self._end = math.inf if evaluations is None else evaluations, time.monotonic() + seconds
+        before = self._most, self._end
+        most = math.inf if evaluations is None else evaluations
+        self._most, self._end = min(before[0], most), min(before[1], time.monotonic() + seconds)
         try:
             yield
         finally:
-            self._most, self._end = math.inf, math.inf
+            self._most, self._end = before
 
     def __call__(self, placements: Ints) -> Floats:
         rows = np.ascontiguousarray(placements, np.int32)

@@ -210,7 +210,8 @@ class Trainer:
     def _greedy(self, budget: Budget) -> None:
         left = None if budget.evaluations is None else budget.evaluations - self.pricing.evaluations
         if left is None or left > 0:
-            favourites = self.policy.greedy(self.pricing)
+            with self.pricing.within(budget.evaluations, math.inf):
+                favourites = self.policy.greedy(self.pricing)
             self.pricing(favourites[:left])
             self._note()
 

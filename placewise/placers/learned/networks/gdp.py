@@ -10,6 +10,7 @@ placement of a round is the probabilities themselves, so that all units are stil
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import ClassVar, TypeVar
 
@@ -31,7 +32,7 @@ from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Sc
 from placewise.placers.learned.networks.stretches import drawn, odds, ranks
 from placewise.placers.learned.orders import BUCKETS
 from placewise.placers.learned.policy import NEVER, Policy, Price, Rollout, best_so_far, draw, explored, masked
-from placewise.placers.learned.pricing import always_fits
+from placewise.placers.learned.pricing import Spent, always_fits
 from placewise.placers.learned.view import View, view_of
 
 T = TypeVar("T")
@@ -56,6 +57,8 @@ LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
 """Where memory is short, segments become so short at least; so many are looked at together where it is not."""
 ALL = slice(None)
 FIRST = slice(0, 1)
+LOOK, BETTER = 4, 1e-6
+"""Rounds where the policy looks again at a placement, and by what share one must be better to be looked at."""
 TOGETHER = 1 << 24
 """Numbers per round that are worked out for several sets of leanings at once, at most."""
 MANY = 100_000
@@ -125,17 +128,22 @@ class Gdp(Policy):
 
     def scores(self, scene: Scene, embedded: Embedded | None, ways: slice = FIRST) -> Tensor:
         """Logits [W, n, D] of the last round by some of the sets of leanings, −inf where a device is not allowed."""
-        pieces = self._pieces()
-        known = self._known(scene, embedded, ways) if len(pieces) == 1 else None
         share = scene.allowed / scene.allowed.sum(dim=1, keepdim=True).clamp_min(1)
+        return self._rounds(scene, embedded, ways, share, self.options.rounds)[-1]
+
+    def _rounds(self, scene: Scene, embedded: Embedded | None, ways: slice, share: Tensor, count: int) -> list[Tensor]:
+        """Logits [W, n, D] of so many rounds, the first of which sees the probabilities `share` [n, D]."""
+        pieces, every = self._pieces(), []
+        known = self._known(scene, embedded, ways) if len(pieces) == 1 else None
         share = share.expand(len(self.lean_pair.weight[ways]), -1, -1)
-        for _ in range(self.options.rounds):
+        for _ in range(count):
             seen = belief(scene, share)
             found = [self._found(known or self._known(scene, embedded, ways, piece), seen[:, piece], embedded, ways)
                      for piece in pieces]  # fmt: skip
             logits = masked(torch.cat(found, dim=1), scene.allowed)
+            every.append(logits)
             share = torch.softmax(logits, dim=-1)
-        return logits
+        return every
 
     def _known(
         self, scene: Scene, embedded: Embedded | None, ways: slice, piece: slice = ALL
@@ -226,26 +234,57 @@ class Gdp(Policy):
     def greedy(self, price: Price) -> Ints:
         """The likeliest placement on all devices, then on ever fewer of the fastest, by each set of leanings.
 
-        They are made to fit. The first is by the first set, from which draws come, on all devices.
+        They are made to fit. The first is by the first set, from which draws come, on all devices. Last come those that
+        turned out better where the policy looked again at the best so far.
         """
-        return self._mended(np.concatenate(self._favourites()))
+        rows = self._mended(np.concatenate(self._favourites()))
+        return np.concatenate((rows, *self._looks(rows, price)))
 
     def favourites(self, price: Price) -> list[Ints]:
         return [self._mended(rows) for rows in np.stack(self._favourites(), axis=1)]
 
     @torch.no_grad()
+    def _looks(self, rows: Ints, price: Price) -> list[Ints]:
+        """What got ever better [1, n_ops] where rounds went on from the best of what was priced, as if it were sure."""
+        found: list[Ints] = []
+        with suppress(Spent):
+            best, value = _best(rows, price(rows)) if self.options.looks else (rows[0], np.inf)
+            while np.isfinite(value) and len(found) < self.options.looks:
+                again = np.unique(self.view.placements(self._seen_again(best)), axis=0)
+                before, (best, value) = value, _best(again, price(again))
+                if not value < before * (1 - BETTER):
+                    break
+                found.append(best[None])
+        return found
+
+    def _seen_again(self, best: Ints) -> Ints:
+        """What each set of leanings finds likeliest [K, n_units] in a few rounds from a placement [n_ops]."""
+        sure = torch.from_numpy(self.view.devices(best[None])[0]).long()
+        share = functional.one_hot(sure, self.view.n_devices).float()
+        embedded = self._roomy(self.embedded)
+        rows = [
+            self._roomy(partial(self._rounds, self.scene, embedded, ways, share, LOOK)) for ways in self._ways(embedded)
+        ]
+        return torch.cat([logits.argmax(dim=-1) for row in rows for logits in row]).numpy()
+
+    def _ways(self, embedded: Embedded | None) -> list[slice]:
+        """All sets of leanings, as many together as are not too much for one round."""
+        size = self.view.n * self.view.n_devices * (BELIEF if embedded is None else self.options.inner)
+        step = max(TOGETHER // size, 1)
+        return [slice(first, first + step) for first in range(0, len(self.lean_pair.weight), step)]
+
+    @torch.no_grad()
     def _favourites(self) -> list[Ints]:
         """For every number of devices, what each set of leanings finds likeliest [W, n_ops]."""
-        n_devices, many = self.view.n_devices, len(self.lean_pair.weight)
+        n_devices = self.view.n_devices
         order = np.lexsort((np.arange(n_devices), -self.facts.speed))
         embedded = self._roomy(self.embedded)
-        step = max(TOGETHER // (self.view.n * n_devices * (BELIEF if embedded is None else self.options.inner)), 1)
         found = []
         for count in _counts(n_devices, many=self.view.n * n_devices > MANY):
             scene = self._scene(np.isin(np.arange(n_devices), order[:count]))
             rows = [
-                self._roomy(partial(self.scores, scene, embedded, slice(first, first + step))).argmax(dim=-1).numpy()
-                for first in range(0, many, step)
+                self._roomy(partial(self.scores, scene, embedded, ways)).argmax(dim=-1).numpy()
+                for ways in self._ways(embedded)
             ]
             found.append(self.view.placements(np.concatenate(rows)))
         return found
@@ -313,6 +352,12 @@ def belief(scene: Scene, share: Tensor) -> Tensor:
         functional.relu(memory - full + scene.held - ROOMY), there / all_there, (there - busy) / all_there,
     )  # fmt: skip
     return torch.stack(columns, dim=3).clamp(-MOST_BELIEF, MOST_BELIEF)
+
+
+def _best(rows: Ints, seconds: Floats) -> tuple[Ints, float]:
+    """The best of placements [K, n_ops] and its seconds, inf where none can run."""
+    known = np.where(np.isfinite(seconds), seconds, np.inf)
+    return rows[int(known.argmin())], float(known.min())
 
 
 def _counts(n_devices: int, *, many: bool) -> list[int]:
