@@ -9,11 +9,10 @@ options those that shape the network: how to train on is not for the weights to 
 from __future__ import annotations
 
 import sys
-from dataclasses import fields
 from pathlib import Path
 
 from placewise.files.policy_file import header_of, load_policy, save_policy
-from placewise.placers.learned.options import LearningOptions
+from placewise.placers.learned.gdp import SHAPE
 
 FOLDER = Path(__file__).parents[2] / "placewise" / "placers" / "learned" / "pretrained" / "gdp"
 LARGEST = 5_000_000
@@ -30,8 +29,7 @@ def ship(checkpoint: str, folder: Path = FOLDER) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     for older in folder.glob("*.safetensors"):
         older.unlink()
-    training = {field.name for field in fields(LearningOptions)}
-    options = {name: value for name, value in header.options.items() if name not in training}
+    options = {name: value for name, value in header.options.items() if name in SHAPE}
     save_policy(header.model_copy(update={"options": options}), weights, header_of(folder))
     return size
 
