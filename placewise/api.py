@@ -20,12 +20,19 @@ from placewise.model.result import Result
 from placewise.opening import Model
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.placing import place as place_problem
-from placewise.report.console import plain, result_view
-from placewise.report.leaderboard import format_for, text_of
+from placewise.report.console import result_view
+from placewise.report.difference import Difference, difference_view
+from placewise.report.explanation import Explanation, explanation_view
+from placewise.report.gantt import Gantt
+from placewise.report.leaderboard import board_view, format_for, text_of
 from placewise.report.measured import sheet_view
+from placewise.report.notebook import text_html
 from placewise.report.page.opened import Opened
+from placewise.report.plain import plain
 from placewise.studies.compare import Entry, best_bound, best_plan, board_of, parse_placers
 from placewise.studies.compare import compare as run_all
+from placewise.studies.diff import diff as compare_plans
+from placewise.studies.explain import explain as explain_op
 from placewise.studies.pretrained import Pretrained
 from placewise.studies.profile import Profiling
 from placewise.studies.profile import profile as measure
@@ -91,6 +98,18 @@ class Plan:
     def report(self, path: str | os.PathLike[str] | None = None) -> str:
         """The plan as one HTML page (docs/report.md), written if `path` is given, atomically. Raises OutputError."""
         return _page(open_result(self.result), path)
+
+    @property
+    def timeline(self) -> Gantt | None:
+        """What runs when: printed, a line per device and link; in a notebook, a picture. None without a placement."""
+        result = self.result
+        if result.placement is None or result.judgement is None:
+            return None
+        return Gantt(result.problem, result.placement, result.judgement)
+
+    def _repr_html_(self) -> str:
+        drawn = "" if self.timeline is None else self.timeline._repr_html_()
+        return text_html(result_view(self.result, gantt=False)) + drawn
 
     def __repr__(self) -> str:
         return f"Plan({self.status}, {self.value:.6g} s, gap {self.gap:.2%}, {self.result.placer})"
@@ -189,6 +208,9 @@ class Leaderboard:
         with atomic_write(path) as file:
             file.write(written)
 
+    def _repr_html_(self) -> str:
+        return text_html(board_view(board_of(self.entries)))
+
     def __repr__(self) -> str:
         found = sum(entry.value < float("inf") for entry in self.entries)
         return f"Leaderboard({found} of {len(self.entries)} placers have a placement; the best: {self.best!r})"
@@ -255,6 +277,9 @@ class Measured:
     def summary(self) -> str:
         """What `placewise run` prints, as text."""
         return plain(sheet_view(sheet_of(self.race, PLAN)))
+
+    def _repr_html_(self) -> str:
+        return text_html(sheet_view(sheet_of(self.race, PLAN)))
 
     def __repr__(self) -> str:
         took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
@@ -474,6 +499,82 @@ def export_plan(
         if made.projected:
             save_plan(plan_said(made, problem), beside(made.info, path))
     return made
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Why:
+    """The answer of `explain`: what the op costs on every device, and the best plans with it elsewhere."""
+
+    explanation: Explanation
+    plans: tuple[Plan, ...]
+
+    def summary(self) -> str:
+        """What `placewise explain` prints, as text."""
+        return plain(explanation_view(self.explanation))
+
+    def _repr_html_(self) -> str:
+        return text_html(explanation_view(self.explanation))
+
+    def __repr__(self) -> str:
+        tried = ", ".join(forced.device for forced in self.explanation.forced)
+        return f"Why({self.explanation.asked!r} on {self.explanation.device}{f', not {tried}' if tried else ''})"
+
+
+def explain(
+    plan: Plan | str | os.PathLike[str],
+    op: str,
+    why_not: str | Sequence[str] = (),
+    *,
+    model: Model = None,
+    inputs: Any = None,
+    placer: str = "auto",
+    budget: Budget | float | str | None = "10s",
+    on_progress: OnProgress = ignore,
+    **wishes: Any,
+) -> Why:
+    """Why an op (a name, a module, or a pattern that finds one op) is where it is in a plan (or plan file).
+
+    For each device of `why_not` the op is forced there and the rest placed anew, within `budget` each. `model` and
+    `inputs` are those of `run`, `wishes` those of `place`. Raises PlacewiseError.
+    """
+    problem, placement = _behind(plan, model, inputs, wishes)
+    devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
+    found = explain_op(problem, placement, op, devices, _budget(budget), placer=placer, on_progress=on_progress)
+    return Why(found.explanation, tuple(Plan(result) for result in found.results))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Changed:
+    """The answer of `diff`: the two values and their parts, and what moved."""
+
+    difference: Difference
+
+    def summary(self) -> str:
+        """What `placewise diff` prints, as text."""
+        return plain(difference_view(self.difference))
+
+    def _repr_html_(self) -> str:
+        return text_html(difference_view(self.difference))
+
+    def __repr__(self) -> str:
+        found = self.difference
+        return f"Changed({found.moved} of {found.ops} ops, {found.before.value:.6g} s → {found.after.value:.6g} s)"
+
+
+def diff(
+    before: Plan | str | os.PathLike[str],
+    after: Plan | str | os.PathLike[str],
+    *,
+    model: Model = None,
+    inputs: Any = None,
+    **wishes: Any,
+) -> Changed:
+    """What differs between two plans (or plan files) of one model: values, where their seconds go, what moved.
+
+    `model` and `inputs` are those of `run`, `wishes` those of `place`. Raises PlacewiseError.
+    """
+    first, second = (plan.result if isinstance(plan, Plan) else plan for plan in (before, after))
+    return Changed(compare_plans(first, second, model, Wishes(**{"dims": {}, **wishes}), inputs=inputs))
 
 
 def report_plan(

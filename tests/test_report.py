@@ -14,8 +14,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, DeviceUse, Judgement, Result
 from placewise.placing import place
-from placewise.report.console import lines, plain, result_view, rows_table
+from placewise.report.console import result_view, rows_table
 from placewise.report.devices import DeviceView
+from placewise.report.plain import lines, plain
 from placewise.report.visible import visible
 from placewise.report.words import baseline_lines, host_remark, replica_lines, verdict
 from placewise.simulate import judge

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -12,16 +11,15 @@ from rich.text import Text
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
-from placewise.report.lanes import Lane, lanes_of
+from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, chosen, lanes_of, legend, marks
+from placewise.report.notebook import timeline_svg
+from placewise.report.plain import lines
 from placewise.report.visible import visible
 from placewise.units import format_seconds
 
-MARKED, BUSY, PARTLY, IDLE = "█", "▒", "░", "·"
 WIDEST, NARROWEST, LONGEST_NAME = 72, 16, 24
 """Characters of the lines, at most and at least, and of the names before them."""
 MOST_LANES = 16
-HALF, NOTHING = 0.5, 1e-6
-"""A slot that is busy for so much of its time counts as busy; for so little, as idle."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,31 +47,19 @@ class Gantt:
         yield Text(f"{'':{before}}  0{f'{format_seconds(value)}':>{width - 1}}", style="dim")
         for lane in shown:
             name = _short(visible(lane.name), before)
-            yield Text(f"{name}  {bar(lane)} {min(lane.seconds / value, 9.99):>4.0%}")
+            yield Text(f"{name}  {marks(lane)} {min(lane.seconds / value, 9.99):>4.0%}")
         if left:
             yield Text(f"… and {left} more, less busy", style="dim")
-        timed = self.judgement.timeline is not None
-        words = ("on the critical path", "busy") if timed else ("computes", "copies")
-        legend = zip((MARKED, BUSY, PARTLY, IDLE), (*words, "busy for less than half", "idle"), strict=True)
-        yield Text("  ".join(f"{mark} {meaning}" for mark, meaning in legend), style="dim")
+        meanings = zip((MARKED, BUSY, PARTLY, IDLE), legend(self.judgement), strict=True)
+        yield Text("  ".join(f"{mark} {meaning}" for mark, meaning in meanings), style="dim")
 
+    def __str__(self) -> str:
+        """The same as text."""
+        return lines(self, width=len("  100 %") + LONGEST_NAME + WIDEST)
 
-def bar(lane: Lane) -> str:
-    """A lane as text, a character for each of its slots."""
-    return "".join(map(_mark, lane.busy.tolist(), lane.marked.tolist()))
-
-
-def chosen(lanes: Sequence[Lane], most: int) -> tuple[list[Lane], int]:
-    """The busiest lanes, in the order that they have, and how many are left out; what never works is left out too."""
-    working = [lane for lane in lanes if lane.seconds > 0]
-    busiest = sorted(working, key=lambda lane: (lane.is_link, -lane.seconds))[:most]
-    return [lane for lane in working if lane in busiest], len(working) - len(busiest)
-
-
-def _mark(busy: float, marked: float) -> str:
-    if marked >= HALF or (marked > NOTHING and marked >= busy * HALF):
-        return MARKED
-    return BUSY if busy >= HALF else PARTLY if busy > NOTHING else IDLE
+    def _repr_html_(self) -> str:
+        """The same as a picture, in notebooks."""
+        return timeline_svg(self.problem, self.placement, self.judgement)
 
 
 def _short(name: str, width: int) -> str:

@@ -20,6 +20,9 @@ from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse, Judgement, Timeline
 from placewise.report.critical import critical_path
 
+MARKED, BUSY, PARTLY, IDLE = "█", "▒", "░", "·"
+HALF, NOTHING = 0.5, 1e-6
+"""A slot that is busy for so much of its time counts as busy; for so little, as idle."""
 Span, Spans = tuple[float, float], tuple[Floats, Floats]
 """When one thing, or each of several, begins and ends, in seconds."""
 
@@ -45,6 +48,30 @@ def lanes_of(problem: Problem, placement: Placement, judgement: Judgement, slots
     if judgement.timeline is None:
         return _period(problem, judgement, slots)
     return _timed(problem, placement, judgement.timeline, judgement.value, slots)
+
+
+def marks(lane: Lane) -> str:
+    """A lane as text, a character for each of its slots."""
+    return "".join(map(_mark, lane.busy.tolist(), lane.marked.tolist()))
+
+
+def legend(judgement: Judgement) -> tuple[str, str, str, str]:
+    """What the four marks mean."""
+    words = ("on the critical path", "busy") if judgement.timeline is not None else ("computes", "copies")
+    return *words, "busy for less than half", "idle"
+
+
+def chosen(lanes: Sequence[Lane], most: int) -> tuple[list[Lane], int]:
+    """The busiest lanes, in the order that they have, and how many are left out; what never works is left out too."""
+    working = [lane for lane in lanes if lane.seconds > 0]
+    busiest = sorted(working, key=lambda lane: (lane.is_link, -lane.seconds))[:most]
+    return [lane for lane in working if lane in busiest], len(working) - len(busiest)
+
+
+def _mark(busy: float, marked: float) -> str:
+    if marked >= HALF or (marked > NOTHING and marked >= busy * HALF):
+        return MARKED
+    return BUSY if busy >= HALF else PARTLY if busy > NOTHING else IDLE
 
 
 def shares(spans: Spans, end: float, slots: int) -> Floats:

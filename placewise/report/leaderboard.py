@@ -17,7 +17,8 @@ from rich.measure import Measurement
 from rich.text import Text
 
 from placewise.errors import InputError
-from placewise.report.console import plain, rows_table
+from placewise.report.console import rows_table
+from placewise.report.plain import plain
 from placewise.report.visible import visible
 from placewise.units import format_seconds
 

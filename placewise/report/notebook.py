@@ -1,0 +1,73 @@
+"""Results in notebooks: text as it stands in a terminal, and timelines as small pictures. Every name stays text."""
+
+from __future__ import annotations
+
+from html import escape
+from itertools import groupby
+
+from rich.console import RenderableType
+
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Judgement
+from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, chosen, lanes_of, legend, marks
+from placewise.report.plain import plain
+from placewise.report.visible import visible
+from placewise.units import format_seconds
+
+SLOTS, LABEL, HIGH, GAP = 600, 200, 16, 5
+"""Width of the drawing, of the names beside it, and height of a lane and of what is between two, in pixels."""
+MOST_LANES = 24
+SHARE_OF_HEIGHT = {MARKED: 1.0, BUSY: 0.6, PARTLY: 0.25}
+"""How high a slot is drawn: heights tell them apart, so that no colour is needed."""
+
+
+def text_html(*parts: RenderableType, width: int = 120) -> str:
+    """What a terminal shows, as preformatted text."""
+    style = "white-space:pre;overflow-x:auto;line-height:1.3"
+    return f'<pre style="{style}">{escape(plain(*parts, width=width))}</pre>'
+
+
+def timeline_svg(problem: Problem, placement: Placement, judgement: Judgement) -> str:
+    """What runs when, a lane per device and link; "" for a placement that cannot run."""
+    lanes, left = chosen(lanes_of(problem, placement, judgement, SLOTS), MOST_LANES)
+    if not lanes:
+        return ""
+    height = (len(lanes) + 2) * (HIGH + GAP)
+    value = format_seconds(judgement.value)
+    drawn = [_text(LABEL, HIGH, "0"), _text(LABEL + SLOTS, HIGH, value, anchor="end")]
+    for row, lane in enumerate(lanes, 1):
+        top = row * (HIGH + GAP)
+        share = f"{min(lane.seconds / judgement.value, 9.99):.0%}"
+        name = escape(visible(lane.name))
+        shapes = "".join(_shapes(marks(lane), top))
+        drawn.append(f"<g><title>{name}: {format_seconds(lane.seconds)}, {share}</title>{shapes}</g>")
+        drawn.append(_text(LABEL - 6, top + HIGH - 4, _short(lane.name), anchor="end"))
+        drawn.append(_text(LABEL + SLOTS + 6, top + HIGH - 4, share))
+    told = "high: {0}, lower: {1}, low: {2}".format(*legend(judgement))
+    told += f"; {left} more lanes, less busy" if left else ""
+    drawn.append(_text(LABEL, height - GAP, told))
+    size = f'viewBox="0 0 {LABEL + SLOTS + 60} {height}" style="max-width:{LABEL + SLOTS + 60}px;width:100%"'
+    says = f'role="img" aria-label="What runs when, on {len(lanes)} devices and links, from 0 to {value}"'
+    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {says} font-size="12" fill="currentColor">{"".join(drawn)}</svg>'
+
+
+def _shapes(line: str, top: int) -> list[str]:
+    """Rectangles for the runs of equal marks of a lane."""
+    shapes, at = [], 0
+    for mark, run in groupby(line):
+        length = len(list(run))
+        if mark != IDLE:
+            high = HIGH * SHARE_OF_HEIGHT[mark]
+            shapes.append(f'<rect x="{LABEL + at}" y="{top + HIGH - high:g}" width="{length}" height="{high:g}"/>')
+        at += length
+    shapes.append(f'<rect x="{LABEL}" y="{top + HIGH}" width="{SLOTS}" height="0.5" opacity="0.4"/>')
+    return shapes
+
+
+def _text(x: int, y: int, words: str, *, anchor: str = "start") -> str:
+    return f'<text x="{x}" y="{y}" text-anchor="{anchor}">{escape(visible(words))}</text>'
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}"
