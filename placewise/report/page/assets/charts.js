@@ -27,7 +27,7 @@
     });
 
     function device(ctx, d, line, top, x0, width) {
-      const {peak, resident, capacity, name} = data.devices[d], finite = capacity !== null && capacity > 0;
+      const {peak, resident, capacity} = data.devices[d], finite = capacity !== null && capacity > 0;
       const full = finite && peak > capacity / ROOM, most = (full ? Math.max(peak, capacity) : peak) * 1.06;
       const y = (bytes) => top + HIGH * (1 - bytes / most), x = (moment) => x0 + (moment - view.from) / (view.to - view.from) * (width - x0);
       ctx.fillStyle = theme("track");
@@ -47,7 +47,6 @@
       ctx.fillStyle = theme("muted");
       ctx.textAlign = "left";
       ctx.fillText(fitted(ctx, words, width - x0), x0, top + HIGH + 10);
-      void name;
     }
 
     /* The area under a line of steps: of every pixel the most. */
@@ -56,8 +55,7 @@
       const pixel = (view.to - view.from) / Math.max(width - x0, 1), period = tasks.period;
       const times = period ? Math.min(Math.ceil(view.to / period), 64) : 1;
       for (let sample = 0; sample < times; sample++) {
-        const late = sample * (period ?? 0), first = period && at.length ? at[0] : 0;
-        void first;
+        const late = sample * (period ?? 0);
         let k = Math.max(after(at, view.from - late) - 1, 0);
         while (k < at.length && at[k] + late < view.to) {
           const begin = at[k] + late, stop = Math.max(begin + pixel, at[k + 1] + late || 0);

@@ -3,7 +3,7 @@
 (() => {
   const {data, colours, format, make, paint, say, theme, column} = window.placewise;
   const {visit, firstAfter, ticks, prepared, fitted, movable, shortName, factsOf, card, showTip} = window.placewise;
-  const AXIS = 24, DEVICE = 30, LINK = 18, LEAST = 5, GAP = 4, MOST_LINKS = 12, MOST_LEADS = 3000;
+  const AXIS = 24, DEVICE = 30, LINK = 18, LEAST = 5, GAP = 4, BAND = 15, MOST_LINKS = 12, MOST_LEADS = 3000;
   const FAINT = 0.42;
 
   /* What a timeline of this section needs: its tasks, where its rows stand, how far right its names reach. */
@@ -12,6 +12,7 @@
       Object.assign(this, {section, tasks, view, focus: -1, hover: -1, links: MOST_LINKS, sample: 0});
       this.samples = tasks.period ? Math.ceil(view.end / tasks.period) + 1 : 1;
       this.linksAt = dearest(tasks);
+      this.bands = window.placewise.scopeBands(tasks);
       this.canvas = make("canvas", {
         class: "time", tabindex: "0", role: "application", "aria-roledescription": "timeline",
         "aria-label": `Timeline of ${tasks.rows.length} rows and ${format.count(tasks.count)} tasks`,
@@ -40,7 +41,7 @@
         const whole = row.device < 0 ? LINK : DEVICE;
         const lane = row.lanes > 1 ? Math.max(LEAST, Math.min(whole * 0.6, 120 / row.lanes)) : whole;
         found.set(k, {top, lane, height: lane * row.lanes});
-        top += lane * row.lanes + GAP;
+        top += lane * row.lanes + (this.bands?.has(k) ? BAND : 0) + GAP;
       });
       this.height = top + 2;
       return found;
@@ -79,6 +80,7 @@
         }
       }
       this.leads();
+      this.modules();
       this.ring(this.hover, 1.5);
       if (this.focus >= 0) this.ring(this.focus, document.activeElement === this.canvas ? 3 : 2);
       ctx.restore();
@@ -179,6 +181,17 @@
         ctx.stroke();
       }
       ctx.globalAlpha = 1;
+    }
+
+    /* Below each device the modules that it works in. */
+    modules() {
+      for (const [row, band] of this.bands ?? []) {
+        const {top, height} = this.rowsAt.get(row);
+        for (let sample = 0; sample < this.samples; sample++) {
+          const late = sample * (this.tasks.period ?? 0);
+          window.placewise.drawBand(this.ctx, this.tasks, band, (moment) => this.x(moment), late, top + height, this.left, this.width);
+        }
+      }
     }
 
     /* Where a task's lane has its middle; 0 if its row is not shown. */
