@@ -3,7 +3,8 @@
 window.placewise.graph = (element) => {
   const {make, named, paint, colours, format, say, select, layered, ops} = window.placewise;
   const tree = window.placewise.modules();
-  const WIDE = 176, TALL = 57, PAD = 12, HEAD = 68, FIRST = 22, STEP = 1.25;
+  const WIDE = 188, TALL = 57, PAD = 12, HEAD = 68, STEP = 1.25, TURN = 20;
+  const FIRST = 24, BUSY = 0.15; // boxes at first, and the share of the time of those that are unfolded then
   const open = new Set([0]);
   let current = 0, chosen = -1, zoom = 1, asTable = false;
 
@@ -16,7 +17,7 @@ window.placewise.graph = (element) => {
   const button = (text, onclick, label) => make("button", {type: "button", onclick, "aria-label": label}, text);
   const other = button("As a table", () => { asTable = !asTable; draw(); });
   const tools = make("div", {class: "tools"},
-    button("Unfold more", () => unfold()), button("Fold all", () => { open.clear(); open.add(0); to(0); }),
+    button("Unfold more", () => { unfold(Math.max(FIRST, 2 * shown().length)); draw(); }), button("Fold all", () => { open.clear(); open.add(0); to(0); }),
     button("−", () => scale(zoom / STEP), "Smaller"), button("+", () => scale(zoom * STEP), "Larger"),
     button("Fit", () => fit()), other,
     make("form", {class: "find", role: "search", onsubmit: (event) => { event.preventDefault(); search(find.value); }},
@@ -29,16 +30,16 @@ window.placewise.graph = (element) => {
       "memory to another."),
     tools, make("div", {class: "graph-body"}, make("div", {class: "graph-main"}, view, table), details));
 
-  /* Modules open from the busiest on while the picture stays small. */
-  function unfold(most = Math.max(FIRST, 2 * shown().length)) {
+  /* Modules that take so much time open, from the busiest on, while there are no more than so many boxes. */
+  function unfold(most, least = 0) {
     for (let size = shown().length; ;) {
-      const closed = shown().filter((k) => !tree.isOp(k) && !open.has(k) && size + tree.members(k).length <= most);
+      const closed = shown().filter((k) => !tree.isOp(k) && !open.has(k) && tree.seconds(k) >= least &&
+        size + tree.members(k).length <= most);
       if (!closed.length) break;
       const next = closed.reduce((a, b) => tree.seconds(b) > tree.seconds(a) ? b : a);
       open.add(next);
       size += tree.members(next).length;
     }
-    draw();
   }
 
   /* Everything in sight, in the order of the drawing. */
@@ -74,11 +75,12 @@ window.placewise.graph = (element) => {
   }
 
   /* What is where: sizes from the inside outwards. */
-  function arranged(k) {
+  function arranged(k, room) {
     if (!open.has(k)) return {k, width: WIDE, height: TALL};
     const inside = tree.members(k), number = new Map(inside.map((m, at) => [m, at]));
-    const parts = inside.map(arranged), edges = tree.edgesOf(k);
-    const drawing = layered(parts, edges.map(({from, to}) => [number.get(from), number.get(to)]));
+    const less = {width: room.width - 2 * PAD, height: room.height};
+    const parts = inside.map((m) => arranged(m, less)), edges = tree.edgesOf(k);
+    const drawing = layered(parts, edges.map(({from, to}) => [number.get(from), number.get(to)]), less);
     return {
       k, parts, edges, drawing,
       width: Math.max(WIDE, drawing.width + 2 * PAD), height: HEAD + drawing.height + PAD,
@@ -95,7 +97,7 @@ window.placewise.graph = (element) => {
   }
 
   function drawTree() {
-    const plan = arranged(0);
+    const plan = arranged(0, {width: view.clientWidth - 40, height: view.clientHeight - HEAD - 3 * PAD});
     stage.replaceChildren(box(plan, 0, 0, 1, 1));
     stage.style.width = `${plan.width}px`;
     stage.style.height = `${plan.height}px`;
@@ -142,8 +144,6 @@ window.placewise.graph = (element) => {
     const height = 15, sharp = Math.min(window.devicePixelRatio || 1, 2);
     canvas.width = width * sharp;
     canvas.height = height * sharp;
-    canvas.style.width = `${width}px`;
-    canvas.style.height = `${height}px`;
     const ctx = canvas.getContext("2d");
     ctx.scale(sharp, sharp);
     const timed = parts.some((part) => part.seconds > 0), weight = (part) => timed ? part.seconds : part.ops;
@@ -191,24 +191,25 @@ window.placewise.graph = (element) => {
       svg.append(line, drawn("path", {class: moved ? "tip moved" : "tip", d: tip(path)}));
     }
     for (const k of order.filter((edge) => edges[edge].moved).slice(-40)) {
-      const [[x, y], [u, v]] = drawing.paths[k].slice(-2);
-      svg.append(drawn("text", {x: (x + u) / 2 + 6, y: (y + v) / 2 + 3}, format.bytes(edges[k].moved)));
+      const [[x, y], [u, v, lane]] = drawing.paths[k].slice(-2);
+      svg.append(drawn("text", {x: (lane ?? (x + u) / 2) + 6, y: (y + v) / 2 + 3}, format.bytes(edges[k].moved)));
     }
     return svg;
   }
 
   function curve([[x, y], ...rest]) {
     let d = `M${x} ${y}`;
-    for (const [u, v] of rest) {
+    for (const [u, v, lane] of rest) {
       const half = (v - y) / 2;
-      d += u === x ? `V${v}` : `C${x} ${y + half} ${u} ${v - half} ${u} ${v}`;
+      if (lane !== undefined) d += `C${x} ${y + TURN} ${lane} ${y + TURN} ${lane} ${y - 4}V${v + 4}C${lane} ${v - TURN} ${u} ${v - TURN} ${u} ${v}`;
+      else d += u === x ? `V${v}` : `C${x} ${y + half} ${u} ${v - half} ${u} ${v}`;
       [x, y] = [u, v];
     }
     return d;
   }
 
   function tip(path) {
-    const [[, before], [x, y]] = path.slice(-2), side = before < y ? -7 : 7;
+    const [[, before], [x, y, lane]] = path.slice(-2), side = before < y || lane !== undefined ? -7 : 7;
     return `M${x} ${y}l-4 ${side}h8z`;
   }
 
@@ -292,5 +293,6 @@ window.placewise.graph = (element) => {
     to(chosen, stage.contains(document.activeElement) || table.contains(document.activeElement));
   });
 
-  unfold(FIRST);
+  unfold(FIRST, BUSY * tree.seconds(0));
+  window.placewise.drawn(element, draw);
 };

@@ -2,11 +2,13 @@
 /* A layered drawing (Sugiyama, Tagawa and Toda, IEEE Trans. SMC 1981): boxes in rows, edges downwards.
 
    `boxes` [{width, height}] stand in topological order as far as there is one, `edges` are [from, to]; an edge to an
-   earlier box goes upwards, and does not count. Gives {width, height, x, y} of the boxes' corners and, per edge, the
-   points [[x, y], …] that it passes. */
+   earlier box goes upwards, and does not count. What is taller than `room` {width, height} is broken into columns, as a
+   newspaper is, while they fit. Gives {width, height, x, y} of the boxes' corners and, per edge, the points
+   [[x, y], …] that it passes; a third number is the place between two columns where it goes back up. */
 window.placewise.layered = (() => {
   const ACROSS = 18, DOWN = 30, THIN = 10;
   const WIDEST = 6; // boxes in a row; more go into rows of their own
+  const BETWEEN = 52, TURN = 18; // columns, and how far an edge leaves one
   const SWEEPS = 6, STIFF = 6; // how much more a passing line than a box wants to be straight
 
   /* The row of every box: below all that feed it; what nothing feeds stands right above its first reader. */
@@ -111,7 +113,25 @@ window.placewise.layered = (() => {
     return x;
   }
 
-  return (boxes, edges) => {
+  /* Where the rows of every column begin, the last one ends, and how far each row is moved. */
+  function columns(top, tall, width, room) {
+    const height = top.at(-1) + tall.at(-1);
+    const wanted = Math.min(Math.ceil(height / room.height), Math.floor((room.width + BETWEEN) / (width + BETWEEN)), top.length);
+    if (!(wanted > 1)) return {column: top.map(() => 0), across: 0, up: top.map(() => 0), width, height};
+    let column = 0, first = 0, tallest = 0;
+    const number = [], up = [];
+    top.forEach((y, r) => {
+      const end = y + tall[r] - top[first];
+      if (r > first && column < wanted - 1 && end > height / wanted + tall[r] / 2) { column++; first = r; }
+      number.push(column);
+      up.push(top[first] - TURN);
+      tallest = Math.max(tallest, y + tall[r] - top[first]);
+    });
+    const across = width + BETWEEN;
+    return {column: number, across, up, width: across * column + width, height: tallest + 2 * TURN};
+  }
+
+  return (boxes, edges, room = {width: 0, height: Infinity}) => {
     if (!boxes.length) return {width: 0, height: 0, x: [], y: [], paths: []};
     const down = edges.filter(([from, to]) => from < to);
     const row = rowsOf(boxes.length, down);
@@ -124,20 +144,24 @@ window.placewise.layered = (() => {
     const tall = rows.map((points) => Math.max(...points.map((k) => node[k].box < 0 ? 0 : boxes[node[k].box].height)));
     const top = [];
     tall.reduce((y, height) => { top.push(y); return y + height + DOWN; }, 0);
-    const x = boxes.map((box, k) => middle[k] - left - box.width / 2);
-    const y = boxes.map((box, k) => top[row[k]] + (tall[row[k]] - box.height) / 2);
+    const page = columns(top, tall, right - left, room);
+    const along = (k) => middle[k] - left + page.column[node[k].row] * page.across;
+    const x = boxes.map((box, k) => along(k) - box.width / 2);
+    const y = boxes.map((box, k) => top[row[k]] - page.up[row[k]] + (tall[row[k]] - box.height) / 2);
     const wayOf = new Map(ways.map((way) => [`${way[0]} ${way.at(-1)}`, way]));
     const paths = edges.map(([from, to]) => from < to
       ? downwards(wayOf.get(`${from} ${to}`))
       : [[x[from] + boxes[from].width / 2, y[from]], [x[to] + boxes[to].width / 2, y[to] + boxes[to].height]]);
-    return {width: right - left, height: top.at(-1) + tall.at(-1), x, y, paths};
+    return {width: page.width, height: page.height, x, y, paths};
 
     function downwards(way) {
       return way.flatMap((k, place) => {
-        const at = middle[k] - left, {box, row: r} = node[k];
-        if (place === 0) return [[at, y[box] + boxes[box].height]];
-        if (box >= 0) return [[at, y[box]]];
-        return [[at, top[r]], [at, top[r] + tall[r]]];
+        const {box, row: r} = node[k], at = along(k), high = box < 0 ? top[r] - page.up[r] : y[box];
+        if (place === 0) return [[at, high + boxes[box].height]];
+        const turns = page.column[r] > page.column[node[way[place - 1]].row];
+        const lane = page.column[r] * page.across - BETWEEN / 2 + (way[0] * 7) % 22 - 11;
+        const entry = turns ? [at, high, lane] : [at, high];
+        return box >= 0 ? [entry] : [entry, [at, high + tall[r]]];
       });
     }
   };
