@@ -9,16 +9,18 @@
     const values = data.ops.scope?.values ?? [], known = new Map(), words = [];
     const numbers = Array.from({length: DEEPEST}, () => new Int32Array(values.length));
     values.forEach((scope, k) => {
-      const parts = scope.split(/[./]/).filter(Boolean);
-      for (let depth = 0; depth < DEEPEST; depth++) {
-        const prefix = `${Math.min(depth, parts.length - 1)} ${parts.slice(0, depth + 1).join(".")}`;
-        if (!known.has(prefix)) {
-          known.set(prefix, words.length);
-          // A number alone says little: the word before it stands with it.
-          const last = parts.slice(0, depth + 1), short = /^\d+$/.test(last.at(-1) ?? "") ? last.slice(-2) : last.slice(-1);
-          words.push(short.join("."));
+      const parts = scope.split(/[./]+/);
+      for (let depth = 0, module = -1; depth < DEEPEST; depth++) {
+        if (depth < parts.length) {
+          const key = `${module}/${parts[depth]}`;
+          if (!known.has(key)) {
+            known.set(key, words.length);
+            // A number alone says little: the word before it stands with it.
+            words.push(depth && /^\d+$/.test(parts[depth]) ? `${parts[depth - 1]}.${parts[depth]}` : parts[depth]);
+          }
+          module = known.get(key);
         }
-        numbers[depth][k] = known.get(prefix);
+        numbers[depth][k] = module;
       }
     });
     return {numbers, words};
@@ -58,8 +60,16 @@
         if (b < left || b - a < LEAST) continue;
         if (a > right) break;
         if (depth + 1 < DEEPEST && divides(first, last + 1, depth + 1)) inside(first, last + 1, depth + 1);
-        else write(Math.max(a, left), Math.min(b, right), word(first, depth));
+        else write(Math.max(a, left), Math.min(b, right), called(first, last, depth));
       }
+    }
+
+    /* A module by its name; of one whose parts are numbered also which of them run here. */
+    function called(first, last, depth) {
+      if (depth + 1 >= DEEPEST) return word(first, depth);
+      const one = word(first, depth + 1), other = word(last, depth + 1), number = /\.(\d+)$/;
+      if (!number.test(one) || !number.test(other)) return word(first, depth);
+      return one === other ? one : `${one} – ${other.match(number)[1]}`;
     }
 
     /* Whether a module shows more if it is opened: the widest of its parts has room for its name. */

@@ -12,7 +12,9 @@
       Object.assign(this, {section, tasks, view, focus: -1, hover: -1, links: MOST_LINKS, sample: 0});
       this.samples = tasks.period ? Math.ceil(view.end / tasks.period) + 1 : 1;
       this.linksAt = dearest(tasks);
-      this.bands = window.placewise.scopeBands(tasks);
+      // The names of modules can wait until the first picture stands.
+      this.bands = null;
+      setTimeout(() => { this.bands = window.placewise.scopeBands(tasks); this.draw(); });
       this.canvas = make("canvas", {
         class: "time", tabindex: "0", role: "application", "aria-roledescription": "timeline",
         "aria-label": `Timeline of ${tasks.rows.length} rows and ${format.count(tasks.count)} tasks`,
@@ -30,7 +32,8 @@
       document.addEventListener("placewise:select", (event) => this.show(event.detail.op));
     }
 
-    get left() { return this.canvas.clientWidth < 560 ? 76 : 168; }
+    /* Where time begins, right of the names; asked of the page once per drawing. */
+    get left() { return this.leftAt ??= this.canvas.clientWidth < 560 ? 76 : 168; }
 
     /* The rows that are shown, with their top and the height of a lane. */
     places() {
@@ -53,6 +56,7 @@
     }
 
     paint() {
+      this.leftAt = undefined;
       const rows = this.rowsAt = this.places(), [ctx, width] = prepared(this.canvas, this.height);
       if (!width) return;
       Object.assign(this, {ctx, width, ink: theme("ink"), paper: theme("paper"), path: theme("critical"), track: theme("track")});
