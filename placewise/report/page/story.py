@@ -11,7 +11,7 @@ import numpy as np
 from placewise.files.plan_file import BaselineRecord
 from placewise.model.problem import Objective
 from placewise.model.result import SINGLE_DEVICE, DeviceUse, gap_of
-from placewise.report.account import COMPUTE, Part, account
+from placewise.report.account import COMPUTE, COPY, Part, account
 from placewise.report.page.opened import Opened
 from placewise.report.page.packed import shown
 from placewise.report.words import Naive, lines_of, phase_line, value_name, verdict_of
@@ -121,7 +121,7 @@ def _waits(opened: Opened, value: float) -> str:
     whole = math.fsum(part.seconds for part in parts)
     if not parts or whole <= 0:
         return ""
-    said = [f"{part.what} {_at(part)} {format_seconds(part.seconds)} ({part.seconds / whole:.0%})" for part in parts]
+    said = [f"{_named(part)} {format_seconds(part.seconds)} ({part.seconds / whole:.0%})" for part in parts]
     rest = math.fsum(part.seconds for part in parts[MOST_PARTS:])
     listed = ", ".join(said[:MOST_PARTS]) + (f", the rest {format_seconds(rest)} ({rest / whole:.0%})" if rest else "")
     if opened.judgement is not None and opened.judgement.timeline is None:
@@ -129,8 +129,8 @@ def _waits(opened: Opened, value: float) -> str:
     return f"The critical path, from the first op to the last, is {listed}."
 
 
-def _at(part: Part) -> str:
-    return f"on {part.where}"
+def _named(part: Part) -> str:
+    return f"{part.what} {'' if part.what == COPY else 'on '}{part.where}"
 
 
 def _next(opened: Opened) -> str:

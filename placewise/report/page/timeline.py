@@ -25,7 +25,8 @@ TOGETHER = 1e-9
 def timeline_part(opened: Opened, tensor_rows: Longs) -> dict[str, Any] | None:
     """The timeline of a page: a run for latency, one sample of a full pipeline for throughput; None if there is none.
 
-    `tensor_rows` [n_tensors] are the rows of the page's table of tensors that cross. Columns by task: `row`, `lane`,
+    `tensor_rows` [n_tensors] are the rows of the page's table of tensors that cross. A row is of a `device`, or of a
+    link (−1) between two `ends` (locations; the host is the number of devices). Columns by task: `row`, `lane`,
     `start`, `seconds`; `tensor` by copy; `critical`, tasks in order; `period` is None in a run.
     """
     problem, placement = opened.problem, opened.placement
@@ -68,7 +69,9 @@ def _run(problem: Problem, placement: Placement, timeline: Timeline, tensor_rows
     start = np.concatenate((timeline.start, timeline.sent))
     seconds = np.concatenate((timeline.finish, timeline.arrived)) - start
     rows: list[dict[str, Any]] = [{"label": shown(n), "device": d} for d, n in enumerate(problem.cluster.names)]
-    rows += [{"label": _link(problem, *divmod(int(pair), places)), "device": -1} for pair in ways]
+    for pair in ways.tolist():
+        ends = divmod(pair, places)
+        rows.append({"label": _link(problem, *ends), "device": -1, "ends": ends})
     steps = critical_path(problem, placement, timeline)
     tasks = [step.index + (problem.n_ops if step.kind == "copy" else 0) for step in steps if step.kind != "overhead"]
     return _columns(rows, row, start, seconds, timeline.makespan) | {

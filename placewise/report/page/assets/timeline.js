@@ -222,7 +222,8 @@
       const {ctx, tasks} = this, narrow = this.left < 100;
       ctx.textAlign = "left";
       for (const [k, {top, height}] of this.rowsAt) {
-        const {label, device} = tasks.rows[k], middle = top + height / 2;
+        const {label, device, ends} = tasks.rows[k], middle = top + height / 2;
+        const brief = narrow && ends ? ends.map((end) => colours[end]?.letter ?? "host").join(" → ") : label;
         let x = 0;
         if (device >= 0) {
           ctx.fillStyle = colours[device].colour;
@@ -234,7 +235,7 @@
           x = 24;
         }
         ctx.fillStyle = device >= 0 ? this.ink : theme("muted");
-        ctx.fillText(fitted(ctx, label, this.left - x - (narrow ? 4 : 8)), x, middle + 1);
+        ctx.fillText(fitted(ctx, brief, this.left - x - (narrow ? 4 : 8)), x, middle + 1);
       }
     }
 
