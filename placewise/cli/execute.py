@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, listen, show, show_json, warn
+from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.runtimes.inputs import Arrays
@@ -67,7 +67,8 @@ def run(
     from placewise.units import parse_seconds
 
     listen(quiet)
-    problem, placement = build_for_plan(model_behind(plan, model), plan, wishes=wishes)
+    with working(quiet, "reading the model"):
+        problem, placement = build_for_plan(model_behind(plan, model), plan, wishes=wishes)
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
     setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)

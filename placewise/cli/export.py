@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, emit, guarded, listen, say, show, show_json, warn
+from placewise.cli.run import INFEASIBLE, emit, guarded, listen, say, show, show_json, warn, working
 from placewise.errors import InputError, OutputError
 
 if TYPE_CHECKING:
@@ -51,8 +51,9 @@ def export(
     if plan is None or to is None:
         raise InputError("export takes a plan and a target", remedy="write placewise export PLAN --to TARGET")
     listen(quiet)
-    problem, placement = _opened(plan, model, devices, wishes)
-    made = export_placement(problem, placement, to, opt.typed(option))
+    with working(quiet, "reading the model"):
+        problem, placement = _opened(plan, model, devices, wishes)
+        made = export_placement(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
     told = sentence(made, problem.n_ops)
     if told and not quiet:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, listen, show, show_json, warn
+from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.studies.inspect import Inspection, Row
@@ -37,7 +37,8 @@ def inspect(
     listen(quiet)
     frozen = tuple(freeze or ())
     wishes = Wishes(dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype, frozen=frozen)
-    inspection = look(open_model(model, wishes), depth=depth)
+    with working(quiet, "reading the model"):
+        inspection = look(open_model(model, wishes), depth=depth)
     if as_json:
         show_json(asdict(inspection))
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn
+from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.model.problem import Problem
@@ -67,9 +67,11 @@ def _judge(
     from placewise.simulate import judge
 
     listen(quiet)
-    problem, placement = build_for_plan(model, plan, devices, wishes)
+    with working(quiet, "reading the model"):
+        problem, placement = build_for_plan(model, plan, devices, wishes)
+        judgement = judge(problem, placement)
     warn(problem.warnings, quiet)
-    return problem, judge(problem, placement)
+    return problem, judgement
 
 
 def _document(judgement: Judgement) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import typer
 
 from placewise.cli import options as opt
 from placewise.cli.execute import Bind
-from placewise.cli.run import guarded, listen, show, show_json, warn
+from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.files.profile_file import ProfileFile
@@ -49,7 +49,8 @@ def profile(
     listen(quiet)
     if output is not None:
         ensure_writable(output)
-    problem = build(model, devices, Wishes(dims=opt.parse_dims(dim), view=view))
+    with working(quiet, "reading the model"):
+        problem = build(model, devices, Wishes(dims=opt.parse_dims(dim), view=view))
     how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, afresh, seed)
     found = measure(problem, how)
     warn(found.notes, quiet)

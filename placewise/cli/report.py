@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from placewise.cli import options as opt
-from placewise.cli.run import guarded, listen, say, show, show_json, warn
+from placewise.cli.run import guarded, listen, say, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.wishes import Wishes
@@ -43,7 +43,8 @@ def report(
         output = plan.with_suffix(".html")
     if output is not None:
         ensure_writable(output)
-    opened = open_plan(plan, model, devices, wishes)
+    with working(quiet, "reading the model"):
+        opened = open_plan(plan, model, devices, wishes)
     if opened.problem is not None:
         warn(opened.problem.warnings, quiet)
     elif not quiet:

@@ -89,7 +89,7 @@ def explanation_view(found: Explanation) -> RenderableType:
     parts: list[RenderableType] = [Text(visible(subject(found)), style="bold"), Text(), _choices(found)]
     for forced in found.forced:
         parts += [Text(), Text(visible(answer(found, forced)), style="bold")]
-        if forced.changes:
+        if forced.changes and (forced.moved or not forced.traded):
             where = f"with it on {forced.device}"
             parts += [Text(visible(reason(forced.changes))), changes_table(forced.changes, ("the plan", where))]
     if not found.forced:
@@ -122,7 +122,10 @@ def answer(found: Explanation, forced: Forced) -> str:
         return f"{there} nothing is lost or gained: {best}, as the plan{moved}."
     how = compared(forced.value, found.value)
     if forced.value < found.value:
-        return f"{there} it gets better: {best}, {how} than the plan{moved}; -o keeps it."
+        return (
+            f"{there} it gets better: {best}, {how} than the plan{moved}. -o keeps it; whether the "
+            "move or the search found it, `placewise place --start` on the plan tells."
+        )
     return f"{there} it gets worse: {best}, {how} than the plan{moved}{_proof(found, forced)}."
 
 

@@ -42,14 +42,16 @@ def timeline_svg(problem: Problem, placement: Placement, judgement: Judgement) -
         name = escape(visible(lane.name))
         shapes = "".join(_shapes(marks(lane), top))
         drawn.append(f"<g><title>{name}: {format_seconds(lane.seconds)}, {share}</title>{shapes}</g>")
-        drawn.append(_text(LABEL - 6, top + HIGH - 4, _short(lane.name), anchor="end"))
+        drawn.append(_text(LABEL - 6, top + HIGH - 4, _short(visible(lane.name)), anchor="end"))
         drawn.append(_text(LABEL + SLOTS + 6, top + HIGH - 4, share))
-    told = "high: {0}, lower: {1}, low: {2}".format(*legend(judgement))
+    high, lower, low, _ = legend(judgement)
+    told = f"high: {high}, lower: {lower}, low: {low}"
     told += f"; {left} more lanes, less busy" if left else ""
     drawn.append(_text(LABEL, height - GAP, told))
     size = f'viewBox="0 0 {LABEL + SLOTS + 60} {height}" style="max-width:{LABEL + SLOTS + 60}px;width:100%"'
     says = f'role="img" aria-label="What runs when, on {len(lanes)} devices and links, from 0 to {value}"'
-    return f'<svg xmlns="http://www.w3.org/2000/svg" {size} {says} font-size="12" fill="currentColor">{"".join(drawn)}</svg>'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {says} font-size="12" fill="currentColor">'
+    return f"{head}{''.join(drawn)}</svg>"
 
 
 def _shapes(line: str, top: int) -> list[str]:

@@ -11,7 +11,7 @@ import numpy as np
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, Rule
-from placewise.model.result import Result
+from placewise.model.result import Judgement, Outcome, Result, Status
 from placewise.placers.base import Budget, Hints, OnProgress
 from placewise.placing import place
 from placewise.simulate import judge
@@ -38,8 +38,19 @@ def placed_anew(
     names = [problem.graph.ops.name[op] for op in np.flatnonzero(together).tolist()]
     pins = (*problem.constraints.pins, Rule(_only(problem, names), problem.cluster.names[d]))
     forced = problem.with_(constraints=replace(problem.constraints, pins=pins))
-    starts = [start for start in _starts(problem, placement, together, d) if judge(forced, start).valid]
-    return place(forced, placer, budget, hints=Hints(tuple(starts)), on_progress=on_progress)
+    judged = [(start, judge(forced, start)) for start in _starts(problem, placement, together, d)]
+    known = [(start, word) for start, word in judged if word.valid]
+    hints = Hints(tuple(start for start, _ in known))
+    return _no_worse_than(place(forced, placer, budget, hints=hints, on_progress=on_progress), known)
+
+
+def _no_worse_than(result: Result, known: Sequence[tuple[Placement, Judgement]]) -> Result:
+    """The result, or the best placement known before if that is better: not every placer begins where it is told to."""
+    start, word = min(known, key=lambda pair: pair[1].value, default=(None, None))
+    if word is None or not word.value < result.value:
+        return result
+    status = Status(Outcome.FEASIBLE, result.status.reason)
+    return replace(result, placement=start, judgement=word, status=status)
 
 
 def _only(problem: Problem, names: Sequence[str]) -> str:
