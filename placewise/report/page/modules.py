@@ -18,7 +18,7 @@ from placewise.model.columns import Ints, Longs
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.report.page.packed import packed, shown
+from placewise.report.page.packed import narrow, packed, shown
 
 MOST = 32
 """Members that a module shows side by side; more are put into stretches."""
@@ -49,10 +49,10 @@ def module_tree(problem: Problem, placement: Placement) -> dict[str, Any]:
     return {
         "modules": {
             "name": [shown(name) for name in names],
-            "parent": packed(parents, "i4"),
+            "parent": narrow(np.array(parents)),
             **_sums(problem, placement, parents, home),
         },
-        "home": packed(home, "i4"),
+        "home": narrow(np.array(home, np.int64)),
         "tensors": tensor_columns(problem.graph),
         "location": problem.cluster.location.tolist(),
     }
@@ -94,7 +94,7 @@ def tensor_columns(graph: Graph) -> dict[str, Any]:
     return {
         "producer": packed(producer, "i4"),
         "bytes": packed(np.maximum(graph.tensors.bytes[kept], 0), "f4"),
-        "readers": packed(readers[kept], "u2" if readers.max(initial=0) < 1 << 16 else "i4"),
+        "readers": narrow(readers[kept]),
         "reader": packed(inside, "i4"),
     }
 
@@ -194,13 +194,13 @@ def _totals(problem: Problem, placement: Placement, module: Longs, op: Longs, n:
     key = module * (problem.n_devices + 1) + device[op] + 1
     shares, row = np.unique(key, return_inverse=True)
     return {
-        "ops": packed(np.bincount(module, minlength=n), "i4"),
+        "ops": narrow(np.bincount(module, minlength=n)),
         "seconds": packed(np.bincount(module, seconds[op], n), "f4"),
         "bytes": packed(_held(problem.graph, module, op, n), "f8"),
         "shares": {
-            "module": packed(shares // (problem.n_devices + 1), "i4"),
-            "device": packed(shares % (problem.n_devices + 1) - 1, "i4"),
-            "ops": packed(np.bincount(row, minlength=len(shares)), "i4"),
+            "module": narrow(shares // (problem.n_devices + 1)),
+            "device": narrow(shares % (problem.n_devices + 1) - 1),
+            "ops": narrow(np.bincount(row, minlength=len(shares))),
             "seconds": packed(np.bincount(row, seconds[op], len(shares)), "f4"),
         },
     }
