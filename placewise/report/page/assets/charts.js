@@ -11,7 +11,8 @@
     for (let op = 0; op < data.ops.count; op++) lists[window.placewise.ops.device(op)]?.push(op);
     return lists.map((list) => {
       const order = Int32Array.from(list).sort((a, b) => tasks.start[a] - tasks.start[b] || a - b);
-      return {at: Float64Array.from(order, (op) => tasks.start[op]), bytes: Float64Array.from(order, (op) => held[op])};
+      const until = list.reduce((last, op) => Math.max(last, tasks.start[op] + tasks.seconds[op]), 0);
+      return {at: Float64Array.from(order, (op) => tasks.start[op]), bytes: Float64Array.from(order, (op) => held[op]), until};
     });
   }
 
@@ -49,20 +50,21 @@
       ctx.fillText(fitted(ctx, words, width - x0), x0, top + HIGH + 10);
     }
 
-    /* The area under a line of steps: of every pixel the most. */
-    function area(ctx, d, {at, bytes}, x, y, bottom, x0, width) {
+    /* The area under a line of steps, of every pixel the most; what stays resident lies under it all of the time. */
+    function area(ctx, d, {at, bytes, until}, x, y, bottom, x0, width) {
       ctx.fillStyle = paint(ctx, d);
-      const pixel = (view.to - view.from) / Math.max(width - x0, 1), period = tasks.period;
-      const times = period ? Math.min(Math.ceil(view.to / period), 64) : 1;
-      for (let sample = 0; sample < times; sample++) {
-        const late = sample * (period ?? 0);
+      const low = y(data.devices[d].resident ?? 0), pixel = (view.to - view.from) / Math.max(width - x0, 1);
+      ctx.globalAlpha = 0.5;
+      ctx.fillRect(x0, low, width - x0, bottom - low);
+      ctx.globalAlpha = 1;
+      for (let late = 0; late <= view.to && at.length; late += tasks.period ?? Infinity) {
         let k = Math.max(after(at, view.from - late) - 1, 0);
         while (k < at.length && at[k] + late < view.to) {
-          const begin = at[k] + late, stop = Math.max(begin + pixel, at[k + 1] + late || 0);
+          const begin = at[k] + late;
           let most = bytes[k], next = k + 1;
           while (next < at.length && at[next] + late < begin + pixel) most = Math.max(most, bytes[next++]);
-          const end = next < at.length ? Math.max(at[next] + late, begin) : period ? begin + pixel : tasks.end;
-          ctx.fillRect(x(begin), y(most), Math.max(x(Math.max(end, Math.min(stop, end))) - x(begin), 1), bottom - y(most));
+          const end = late + (next < at.length ? at[next] : until);
+          ctx.fillRect(x(begin), y(most), Math.max(x(end) - x(begin), 1), bottom - y(most));
           k = next;
         }
       }
