@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,7 +24,8 @@ from placewise.report.critical import critical_path
 MARKED, BUSY, PARTLY, IDLE = "█", "▒", "░", "·"
 HALF, NOTHING = 0.5, 1e-6
 """A slot that is busy for so much of its time counts as busy; for so little, as idle."""
-Span, Spans = tuple[float, float], tuple[Floats, Floats]
+Span: TypeAlias = tuple[float, float]
+Spans: TypeAlias = tuple[Floats, Floats]
 """When one thing, or each of several, begins and ends, in seconds."""
 
 
