@@ -12,6 +12,7 @@ from placewise.files.plan_file import BaselineRecord
 from placewise.model.problem import Objective
 from placewise.model.result import SINGLE_DEVICE, DeviceUse, gap_of
 from placewise.report.account import COMPUTE, COPY, Part, account
+from placewise.report.page.layers import layers_of
 from placewise.report.page.opened import Opened
 from placewise.report.page.packed import shown
 from placewise.report.words import Naive, lines_of, phase_line, value_name, verdict_of
@@ -91,23 +92,36 @@ def _violations(opened: Opened) -> tuple[Any, ...]:
 
 
 def _sentences(opened: Opened, value: float) -> Iterator[tuple[str, str]]:
-    yield "What runs where", _where(opened.uses)
+    yield "What runs where", _where(opened)
     yield "What it waits for", _waits(opened, value)
     yield "Why it is good", _good(opened, value)
 
 
-def _where(uses: tuple[DeviceUse, ...]) -> str:
+def _where(opened: Opened) -> str:
+    uses = opened.uses
     compute = sum(use.compute for use in uses if math.isfinite(use.compute))
     busy = [use for use in uses if use.ops]
     idle = [use.device for use in uses if not use.ops]
     if not busy:
         return ""
-    said = [
-        f"{use.device} runs {use.ops:,} ops{f' ({use.compute / compute:.0%} of the compute)' if compute > 0 else ''}"
-        for use in sorted(busy, key=lambda use: -use.compute)
-    ]
+    layers = [""] * len(uses)
+    if opened.problem is not None and opened.placement is not None:
+        layers = layers_of(opened.problem.graph, opened.placement, len(uses))
+    what = dict(zip((use.device for use in uses), layers, strict=True))
+    said = [_runs(use, compute, what[use.device]) for use in busy]
     rest = f" {', '.join(idle)} {'runs' if len(idle) == 1 else 'run'} nothing." if idle else ""
     return f"{', '.join(said)}.{rest}"
+
+
+def _runs(use: DeviceUse, compute: float, layers: str) -> str:
+    share = f"{_share(use.compute, compute)} of the compute" if compute > 0 else ""
+    told = "; ".join(part for part in (layers, share) if part)
+    return f"{use.device} runs {use.ops:,} ops{f' ({told})' if told else ''}"
+
+
+def _share(part: float, whole: float) -> str:
+    share = part / whole
+    return "under 1%" if 0 < share < 0.005 else f"{share:.0%}"
 
 
 def _parts(opened: Opened) -> tuple[Part, ...]:
@@ -121,9 +135,11 @@ def _waits(opened: Opened, value: float) -> str:
     whole = math.fsum(part.seconds for part in parts)
     if not parts or whole <= 0:
         return ""
-    said = [f"{_named(part)} {format_seconds(part.seconds)} ({part.seconds / whole:.0%})" for part in parts]
+    said = [f"{_named(part)} {format_seconds(part.seconds)} ({_share(part.seconds, whole)})" for part in parts]
     rest = math.fsum(part.seconds for part in parts[MOST_PARTS:])
-    listed = ", ".join(said[:MOST_PARTS]) + (f", the rest {format_seconds(rest)} ({rest / whole:.0%})" if rest else "")
+    listed = ", ".join(said[:MOST_PARTS]) + (
+        f", the rest {format_seconds(rest)} ({_share(rest, whole)})" if rest else ""
+    )
     if opened.judgement is not None and opened.judgement.timeline is None:
         return f"{opened.judgement.bottleneck} sets the pace: {listed}.{_next(opened)}"
     return f"The critical path, from the first op to the last, is {listed}."

@@ -9,9 +9,11 @@ placement of a round is the probabilities themselves, so that all units are stil
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from heapq import heappop, heappush
 from typing import ClassVar, TypeVar
 
 import numpy as np
@@ -57,12 +59,15 @@ LEAST_SEGMENT, MOST_SEGMENTS = 16, 1 << 10
 """Where memory is short, segments become so short at least; so many are looked at together where it is not."""
 ALL = slice(None)
 FIRST = slice(0, 1)
-LOOK, BETTER = 4, 1e-6
-"""Rounds where the policy looks again at a placement, and by what share one must be better to be looked at."""
+LOOK, IDLE, BETTER = 4, 2, 1e-6
+"""Rounds where the policy looks again at a placement; looks in a row that bring nothing before it stops; and by what
+share better something is."""
+COSTLY = 100_000
+"""Ops in all the graphs that are looked at again: it takes longer to price a look than to have it."""
 TOGETHER = 1 << 24
 """Numbers per round that are worked out for several sets of leanings at once, at most."""
 MANY = 100_000
-"""Units times devices of graphs on which not every number of devices is tried."""
+"""Ops times devices of problems in which not every number of devices is tried."""
 
 
 class Gdp(Policy):
@@ -245,17 +250,25 @@ class Gdp(Policy):
 
     @torch.no_grad()
     def _looks(self, rows: Ints, price: Price) -> list[Ints]:
-        """What got ever better [1, n_ops] where rounds went on from the best of what was priced, as if it were sure."""
-        found: list[Ints] = []
+        """What got ever better [1, n_ops] where rounds went on from what was priced, as if it were sure: best first."""
+        found, most = list[Ints](), min(self.options.looks, COSTLY // max(self.view.problem.n_ops, 1))
+        open_rows: list[tuple[float, int, Ints]] = []
+        known, value, idle = set[bytes](), np.inf, 0
         with suppress(Spent):
-            best, value = _best(rows, price(rows)) if self.options.looks else (rows[0], np.inf)
-            while np.isfinite(value) and len(found) < self.options.looks:
-                again = np.unique(self.view.placements(self._seen_again(best)), axis=0)
-                before, (best, value) = value, _best(again, price(again))
-                if not value < before * (1 - BETTER):
+            for _ in range(most + 1):
+                seconds = price(rows)
+                for row, spent in zip(rows, seconds.tolist(), strict=True):
+                    if math.isfinite(spent) and row.tobytes() not in known:
+                        known.add(row.tobytes())
+                        heappush(open_rows, (spent, len(known), row))
+                idle += 1
+                if open_rows and open_rows[0][0] < value * (1 - BETTER):
+                    value, idle = open_rows[0][0], 0
+                    found.append(open_rows[0][2][None])
+                if idle == IDLE or not open_rows:
                     break
-                found.append(best[None])
-        return found
+                rows = np.unique(self.view.placements(self._seen_again(heappop(open_rows)[2])), axis=0)
+        return found[1:]
 
     def _seen_again(self, best: Ints) -> Ints:
         """What each set of leanings finds likeliest [K, n_units] in a few rounds from a placement [n_ops]."""
@@ -280,7 +293,7 @@ class Gdp(Policy):
         order = np.lexsort((np.arange(n_devices), -self.facts.speed))
         embedded = self._roomy(self.embedded)
         found = []
-        for count in _counts(n_devices, many=self.view.n * n_devices > MANY):
+        for count in _counts(n_devices, many=self.view.problem.n_ops * n_devices > MANY):
             scene = self._scene(np.isin(np.arange(n_devices), order[:count]))
             rows = [
                 self._roomy(partial(self.scores, scene, embedded, ways)).argmax(dim=-1).numpy()
@@ -352,12 +365,6 @@ def belief(scene: Scene, share: Tensor) -> Tensor:
         functional.relu(memory - full + scene.held - ROOMY), there / all_there, (there - busy) / all_there,
     )  # fmt: skip
     return torch.stack(columns, dim=3).clamp(-MOST_BELIEF, MOST_BELIEF)
-
-
-def _best(rows: Ints, seconds: Floats) -> tuple[Ints, float]:
-    """The best of placements [K, n_ops] and its seconds, inf where none can run."""
-    known = np.where(np.isfinite(seconds), seconds, np.inf)
-    return rows[int(known.argmin())], float(known.min())
 
 
 def _counts(n_devices: int, *, many: bool) -> list[int]:
