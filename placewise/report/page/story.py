@@ -25,7 +25,7 @@ MOST_PARTS = 4
 
 def story(opened: Opened) -> dict[str, Any]:
     """The figures and sentences at the top of a page. Sentences are text: names of the user's stand in them."""
-    plan, value = opened.plan, value_of(opened)
+    plan, value, parts = opened.plan, value_of(opened), _parts(opened)
     baselines = {name: _naive(record) for name, record in plan.baselines.items()}
     usable = _usable(opened)
     used = sum(1 for use in opened.uses if use.ops)
@@ -47,8 +47,8 @@ def story(opened: Opened) -> dict[str, Any]:
         "values": [finite(naive.value) for naive in baselines.values()],
         "phases": _phases(opened),
         "violations": [[broken.kind, shown(broken.message)] for broken in _violations(opened)],
-        "sentences": [[title, shown(text)] for title, text in _sentences(opened, value) if text],
-        "hints": [shown(hint) for hint in _hints(opened, value)],
+        "sentences": [[title, shown(text)] for title, text in _sentences(opened, value, parts) if text],
+        "hints": [shown(hint) for hint in _hints(opened, value, parts)],
     }
 
 
@@ -91,9 +91,9 @@ def _violations(opened: Opened) -> tuple[Any, ...]:
     return opened.plan.violations if opened.judgement is None else opened.judgement.violations
 
 
-def _sentences(opened: Opened, value: float) -> Iterator[tuple[str, str]]:
+def _sentences(opened: Opened, value: float, parts: tuple[Part, ...]) -> Iterator[tuple[str, str]]:
     yield "What runs where", _where(opened)
-    yield "What it waits for", _waits(opened, value)
+    yield "What it waits for", _waits(opened, parts)
     yield "Why it is good", _good(opened, value)
 
 
@@ -130,8 +130,7 @@ def _parts(opened: Opened) -> tuple[Part, ...]:
     return account(opened.problem, opened.placement, opened.judgement)
 
 
-def _waits(opened: Opened, value: float) -> str:
-    parts = _parts(opened)
+def _waits(opened: Opened, parts: tuple[Part, ...]) -> str:
     whole = math.fsum(part.seconds for part in parts)
     if not parts or whole <= 0:
         return ""
@@ -171,11 +170,10 @@ def _good(opened: Opened, value: float) -> str:
     )
 
 
-def _hints(opened: Opened, value: float) -> Iterator[str]:
+def _hints(opened: Opened, value: float, parts: tuple[Part, ...]) -> Iterator[str]:
     plan = opened.plan
     if plan.reason == "time limit" and plan.status != "optimal" and gap_of(value, plan.lower_bound) > 0.01:
         yield "The search ended at its time limit: a longer --time-limit, with --start and this plan, may find better."
-    parts = _parts(opened)
     whole = math.fsum(part.seconds for part in parts)
     moved = [part for part in parts if part.what not in (COMPUTE, "overhead") and "load" not in part.what]
     share = math.fsum(part.seconds for part in moved) / whole if whole > 0 else 0.0
