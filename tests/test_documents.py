@@ -23,7 +23,7 @@ COMMANDS = [
 ]
 LIMITS = re.compile(r"""(--time-limit |budget=")\d+s""")
 """Of the seconds that the README gives to placers, the tests give them one: what runs is the same."""
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
 def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
