@@ -40,7 +40,7 @@
         make("ul", {class: "hints"}, story.hints.map((hint) => make("li", {}, named(hint)))));
     }
     const told = data.provenance.warnings.length;
-    if (told) section.append(make("p", {}, make("a", {href: "#provenance"}, `${told} ${told === 1 ? "warning" : "warnings"} on what was assumed`)));
+    if (told) section.append(make("p", {}, make("a", {href: "#provenance"}, `${told} ${told === 1 ? "warning" : "warnings"}, further down`)));
   }
 
   /* How the parts of a device's load lie: bars that add up, or lie over each other. */
@@ -111,7 +111,7 @@
       make("p", {class: "legends"}, Object.keys(PARTS).filter((name) => name !== "synchronization" || data.devices.some(({sync}) => sync > 0)).map(key)));
     const rows = known.map((d) => {
       const {load: busy, idle, compute, send, receive, ops: count, waits_for: waits, repeats, name} = data.devices[d];
-      const why = name === data.bottleneck && count ? "sets the pace" : repeats ? `shares the stage of ${repeats}` : !count ? "unused" : waits;
+      const why = name === data.bottleneck && count ? (data.mode.kind === "latency" ? "the busiest" : "sets the pace") : repeats ? `shares the stage of ${repeats}` : !count ? "unused" : waits;
       return [deviceCell(d), loadBar(d, whole), format.count(count), format.seconds(busy), format.seconds(compute), format.seconds(receive), format.seconds(send), idle === null ? "–" : `${format.seconds(idle)} (${format.share(idle / whole)})`, why];
     });
     section.append(table("Load of each device", ["device", "share of the time", "ops ", "load ", "compute ", "receive ", "send ", "idle ", "waits for"], rows));
