@@ -111,15 +111,22 @@ def headline(found: Difference) -> str:
     if not found.comparable:
         unable = a if not math.isfinite(a.value) else b
         return f"{a.measure} {format_seconds(a.value)} → {format_seconds(b.value)}: {unable.name} cannot run"
-    if abs(b.value - a.value) <= EQUAL * max(a.value, b.value):
+    if same(a.value, b.value):
         return f"{a.measure} {format_seconds(a.value)} in both"
     change = f"{signed(b.value - a.value)}, {b.name} is {compared(b.value, a.value)}"
     return f"{a.measure} {format_seconds(a.value)} → {format_seconds(b.value)} ({change})"
 
 
+def same(first: float, second: float) -> bool:
+    """Whether two values differ by rounding only."""
+    return math.isclose(first, second, rel_tol=EQUAL)
+
+
 def compared(value: float, base: float) -> str:
     """How much faster or slower a value is than another, in words: in percent, from twice on in multiples."""
     better, worse = min(value, base), max(value, base)
+    if not math.isfinite(worse):
+        return "possible, unlike the other" if value < base else "impossible"
     if better <= 0 or worse >= 2 * better:
         ratio = f"{worse / better:.3g}×" if better > 0 else "infinitely"
         return f"{ratio} as {'fast' if value < base else 'slow'}"

@@ -11,7 +11,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placewise.report.console import rows_table
-from placewise.report.difference import EQUAL, Change, changes_table, compared, reason
+from placewise.report.difference import EQUAL, Change, changes_table, compared, reason, same
 from placewise.report.leaderboard import finite
 from placewise.report.visible import visible
 from placewise.units import format_bytes, format_seconds
@@ -118,7 +118,7 @@ def answer(found: Explanation, forced: Forced) -> str:
         return f"{there} {spent} nothing that keeps the rules; that there is nothing is not proved."
     best = f"the best plan that {spent} has a {found.measure} of {format_seconds(forced.value)}"
     moved = _elsewhere(forced)
-    if abs(forced.value - found.value) <= EQUAL * max(forced.value, found.value):
+    if same(forced.value, found.value):
         return f"{there} nothing is lost or gained: {best}, as the plan{moved}."
     how = compared(forced.value, found.value)
     if forced.value < found.value:
@@ -144,7 +144,7 @@ def alternative(found: Explanation) -> str:
     if not able:
         return f"Moved alone, with nothing else, it breaks a rule everywhere else; {hint}."
     best = min(able, key=lambda choice: choice.value)
-    if abs(best.value - found.value) <= EQUAL * found.value:
+    if same(best.value, found.value):
         return f"Moved alone to {best.device} the plan is worth the same; {hint}."
     return f"Moved alone to {best.device} the plan is {compared(best.value, found.value)}; {hint}."
 
@@ -202,7 +202,7 @@ def _remark(found: Explanation, choice: Choice) -> str:
         return "breaks a rule"
     if not math.isfinite(choice.value):
         return "cannot run"
-    if abs(choice.value - found.value) <= EQUAL * found.value:
+    if same(choice.value, found.value):
         return "the same"
     return compared(choice.value, found.value)
 
