@@ -122,15 +122,16 @@ def same(first: float, second: float) -> bool:
     return math.isclose(first, second, rel_tol=EQUAL)
 
 
-def compared(value: float, base: float) -> str:
-    """How much faster or slower a value is than another, in words: in percent, from twice on in multiples."""
+def compared(value: float, base: float, than: str = "") -> str:
+    """How much faster or slower a value is than another, called so, in words: in percent, from twice on in multiples."""
     better, worse = min(value, base), max(value, base)
     if not math.isfinite(worse):
         return "possible, unlike the other" if value < base else "impossible"
     if better <= 0 or worse >= 2 * better:
         ratio = f"{worse / better:.3g}×" if better > 0 else "infinitely"
-        return f"{ratio} as {'fast' if value < base else 'slow'}"
-    return f"{_percent(abs(value - base) / base)} {'faster' if value < base else 'slower'}"
+        return f"{ratio} as {'fast' if value < base else 'slow'}{f' as {than}' if than else ''}"
+    how = "faster" if value < base else "slower"
+    return f"{_percent(abs(value - base) / base)} {how}{f' than {than}' if than else ''}"
 
 
 def reason(changes: Sequence[Change]) -> str:

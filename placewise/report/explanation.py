@@ -120,13 +120,13 @@ def answer(found: Explanation, forced: Forced) -> str:
     moved = _elsewhere(forced)
     if same(forced.value, found.value):
         return f"{there} nothing is lost or gained: {best}, as the plan{moved}."
-    how = compared(forced.value, found.value)
+    how = compared(forced.value, found.value, "the plan")
     if forced.value < found.value:
         return (
-            f"{there} it gets better: {best}, {how} than the plan{moved}. -o keeps it; whether the "
+            f"{there} it gets better: {best}, {how}{moved}. -o keeps it; whether the "
             "move or the search found it, `placewise place --start` on the plan tells."
         )
-    return f"{there} it gets worse: {best}, {how} than the plan{moved}{_proof(found, forced)}."
+    return f"{there} it gets worse: {best}, {how}{moved}{_proof(found, forced)}."
 
 
 def _elsewhere(forced: Forced) -> str:
@@ -142,7 +142,7 @@ def alternative(found: Explanation) -> str:
     able = [choice for choice in able if math.isfinite(choice.value)]
     hint = "--why-not DEVICE places the rest anew around the move"
     if not able:
-        return f"Moved alone, with nothing else, it breaks a rule everywhere else; {hint}."
+        return f"Moved alone, it breaks a rule or cannot run everywhere else; {hint}."
     best = min(able, key=lambda choice: choice.value)
     if same(best.value, found.value):
         return f"Moved alone to {best.device} the plan is worth the same; {hint}."
