@@ -123,7 +123,7 @@ def same(first: float, second: float) -> bool:
 
 
 def compared(value: float, base: float, than: str = "") -> str:
-    """How much faster or slower a value is than another, called so, in words: in percent, from twice on in multiples."""
+    """How much faster or slower a value is than another, called so, in words: in percent or multiples."""
     better, worse = min(value, base), max(value, base)
     if not math.isfinite(worse):
         return "possible, unlike the other" if value < base else "impossible"
