@@ -144,7 +144,7 @@
       const fill = () => {
         if (!body.open || body.childElementCount > 1) return;
         body.append(table(`Tensors from ${cut.source} to ${cut.target}`, ["tensor", "shape", "size ", "takes ", "made by", "read by"], cut.tensors.map((tensor) => [
-          tensor.name, `${tensor.shape || "a scalar"}, ${tensor.dtype}`, format.bytes(tensor.bytes), format.seconds(tensor.seconds),
+          tensor.name, tensor.dtype === "unknown" && !tensor.shape ? "unknown" : `${tensor.shape || "a scalar"}, ${tensor.dtype}`, format.bytes(tensor.bytes), format.seconds(tensor.seconds),
           tensor.maker < 0 ? "the model's input" : opLink(tensor.maker),
           tensor.readers.length ? make("span", {}, ...tensor.readers.flatMap((op, k_) => k_ ? [", ", opLink(op)] : [opLink(op)]), tensor.more ? ` and ${format.count(tensor.more)} more` : "") : "the model's output",
         ])));
