@@ -50,7 +50,8 @@ def timeline_svg(problem: Problem, placement: Placement, judgement: Judgement) -
     drawn.append(_text(LABEL, height - GAP, told))
     size = f'viewBox="0 0 {LABEL + SLOTS + 60} {height}" style="max-width:{LABEL + SLOTS + 60}px;width:100%"'
     says = f'role="img" aria-label="What runs when, on {len(lanes)} devices and links, from 0 to {value}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {says} font-size="12" font-family="sans-serif" fill="currentColor">'
+    style = 'font-size="12" font-family="sans-serif" fill="currentColor"'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} {says} {style}>'
     return f"{head}{''.join(drawn)}</svg>"
 
 
