@@ -40,7 +40,7 @@ def one_by_one(rows: Sequence[Row], graph: Graph) -> Share:
         if not found and ("*" in row.name or "?" in row.name):
             found = [op for name, op in ops.items() if fnmatchcase(name, row.name)]
         if not found:
-            remedy = "use the names that placewise inspect shows"
+            remedy = "use the names that are the keys of a plan's assignment"
             raise CostError(f"the model has no op {clipped(row.name)!r}", where=row.place, remedy=remedy)
         seconds[found], measured[found] = row.seconds, True
     return Share(seconds, measured, ())
