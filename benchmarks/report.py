@@ -1,7 +1,7 @@
 """A report of 50,000 ops: how big the page is, and how long it takes to open. `python benchmarks/report.py`.
 
-Needs Chromium and playwright. Two plans for latency on four GPUs, by HEFT: a random layered graph of 50,000 ops,
-without scopes, and GNMT with eight layers in training, 65,000 ops with scopes. *Open* is from the navigation to the
+Needs Chromium and playwright. Two plans for latency on four GPUs, by HEFT: a random layered graph of 50,000 ops
+and GNMT with eight layers in training, 65,000 ops. *Open* is from the navigation to the
 first picture after the page has drawn itself, in a browser that runs already; *works* is what the page's own thread
 computed in that time, which does not depend on what else the machine does; *unfold* is from a click on "Unfold more" to
 its picture. Medians of `--repeat` pages. Targets: under 10 MB and 3 s. Writes results/report.json with the machine's

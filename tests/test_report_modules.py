@@ -109,6 +109,14 @@ def test_nothing_has_more_members_than_can_be_shown(n_ops: int) -> None:
     assert seen == list(range(n_ops))
 
 
+def test_stretches_are_called_by_their_ends() -> None:
+    """The first and the last module of a stretch, the last one without the path that both share."""
+    whole = module_of(problem_of(chain([f"net.layer.{k // 2}" for k in range(4 * MOST)])))
+    assert [member.name for member in whole.members if isinstance(member, Module)] == [
+        f"layer.0 – {MOST - 1}", f"layer.{MOST} – {2 * MOST - 1}",
+    ]  # fmt: skip
+
+
 def test_deep_scopes_are_cut_off() -> None:
     """A scope of ten thousand names is no tree of ten thousand modules."""
     deep = ".".join(f"s{k}" for k in range(10_000))

@@ -171,7 +171,8 @@ def _stretches(members: list[Module | int], start: int = 0) -> list[Module | int
 def _stretch_name(part: list[Module | int], low: int) -> str:
     first, last = part[0], part[-1]
     if isinstance(first, Module) and isinstance(last, Module):
-        return f"{first.name} – {last.name}"
+        path, _, end = last.name.rpartition(".")
+        return f"{first.name} – {end if path == first.name.rpartition('.')[0] else last.name}"
     what = "ops" if all(isinstance(member, int) for member in part) else "parts"
     return f"{what} {low + 1:,}–{low + len(part):,}"
 
