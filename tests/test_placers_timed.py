@@ -224,9 +224,14 @@ _ON_THE_COMMAND_LINE = """
 import os, signal, threading
 from placewise.placers.exact.cpsat import CpsatPlacer
 propose = CpsatPlacer.propose
-def interrupted(*args, **kwargs):
-    threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGINT)).start()
-    return propose(*args, **kwargs)
+def interrupted(self, problem, budget, *, on_progress, **others):
+    sent = []
+    def told(progress):
+        on_progress(progress)
+        if progress.value is not None and not sent:
+            sent.append(threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)))
+            sent[0].start()
+    return propose(self, problem, budget, on_progress=told, **others)
 CpsatPlacer.propose = interrupted
 from placewise.cli import main
 main()
@@ -236,7 +241,7 @@ main()
 @needs_workloads
 @pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 def test_ctrl_c_on_the_command_line():
-    """SIGINT a second after `placewise place --placer cpsat` begins to work: the plan so far, and it says so."""
+    """SIGINT soon after `placewise place --placer cpsat` has something: the plan so far, and it says so."""
     workload = ROOT / "dnn-partitioning" / "latency" / "LayerGraphs" / "inceptionv3_inference.json"
     place = ["place", str(workload), "--objective", "latency", "--placer", "cpsat", "--time-limit", "300"]
     command = [sys.executable, "-c", _ON_THE_COMMAND_LINE, *place]

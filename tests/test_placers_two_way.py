@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from plain_rules import placements
 from simulate_problems import problems
 
@@ -52,7 +52,7 @@ def test_the_cut_is_the_optimum(problem: Problem) -> None:
     assert result.status.outcome is Outcome.OPTIMAL
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
 @given(problems(max_ops=7, max_devices=2, scarce=True))
 def test_its_bound_holds_where_calls_cost_and_memory_is_short(problem: Problem) -> None:
     """Bound ≤ optimum ≤ value; no placement where there is none."""

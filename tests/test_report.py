@@ -96,8 +96,8 @@ def test_words_of_the_user_are_no_markup() -> None:
 
 def test_control_characters_are_shown() -> None:
     """A name cannot colour, clear or break lines; letters beyond ASCII stay."""
-    assert "".join(map(visible, ("\x1b[31m", "a\nb\r\t", "\x00\x7f\x9b", "\u2028é↔😀"))) == (
-        r"\x1b[31ma\x0ab\x0d\x09\x00\x7f\x9b\u2028é↔😀"
+    assert "".join(map(visible, ("\x1b[31m", "a\nb\r\t", "\x00\x7f\x9b", "\u2028é↔😀", "\u202etxt.exe\u2066"))) == (
+        r"\x1b[31ma\x0ab\x0d\x09\x00\x7f\x9b\u2028é↔😀\u202etxt.exe\u2066"
     )
     name, shown = "a\x1b[31m\nb\x85c", r"a\x1b[31m\x0ab\x85c"
     table = DeviceView(Judgement(1.0, (use(name),), (), wires={name: 0.5}))
