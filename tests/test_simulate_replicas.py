@@ -107,6 +107,22 @@ def test_bounds_hold_for_every_replicated_placement(problem: Problem) -> None:
             assert not simulate(problem, placement).valid
 
 
+def test_a_bound_counts_the_devices_that_may_share_most() -> None:
+    """Three devices with the same links to the host, two of which are equal among each other too: half of 8 s."""
+    builder = GraphBuilder()
+    builder.add_op("op", "Op")
+    graph = builder.build()
+    devices = tuple(Device(f"acc{d}", memory=200) for d in range(3))
+    names = [*(device.name for device in devices), HOST]
+    slow = {("acc0", "acc1"), ("acc0", "acc2")}
+    links = [Link(a, b, 1.0 if (a, b) in slow else 2.0) for a in names for b in names if a != b]
+    cluster = Cluster(devices, tuple(links), transfers="direct")
+    costs = CostTable.given(np.full((1, 3), 8.0), transfer_seconds_of(graph, cluster))
+    problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=False, replicas=0))
+    assert simulate(problem, on(problem, 1, stage=[0, 1, 1])).value == 4.0
+    assert lower_bound(problem).value == pytest.approx(4.0)
+
+
 def pair(*, count: int = 4, bandwidth: float = 10.0, training: bool = True, **objective: object) -> Problem:
     """Two ops of 4 s and 8 s with weights of 60 B and 20 B, a tensor of 20 B between them, on equal devices."""
     builder = GraphBuilder()

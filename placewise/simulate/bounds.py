@@ -71,11 +71,15 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
 
 
 def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:
-    """The most devices that may share a stage, of the device class of each column [n_classes]."""
-    if problem.most_replicas == 1:
-        return np.ones(len(classes.count), np.int64)
-    kind = equal_devices(problem)
-    return np.minimum(np.bincount(kind, minlength=problem.n_devices)[kind[classes.example]], problem.most_replicas)
+    """The most devices that may share a stage, of the device class of each column [n_classes].
+
+    Links between devices tell apart what a class does not: some of its devices may share with more than others.
+    """
+    most = np.ones(len(classes.count), np.int64)
+    if problem.most_replicas > 1:
+        kind = equal_devices(problem)
+        np.maximum.at(most, classes.of, np.bincount(kind, minlength=problem.n_devices)[kind])
+    return np.minimum(most, problem.most_replicas)
 
 
 def _phase_bounds(problem: Problem) -> list[Bound]:
