@@ -64,7 +64,7 @@ def test_every_test_says_what_must_hold() -> None:
 
 
 @pytest.mark.usefixtures("brief_proofs")
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(problems())
 def test_every_result_is_checked_judged_and_bounded(problem: pw.Problem) -> None:
     """Whatever the placer answers: valid, bound ≤ value, or without a placement and with the reason."""

@@ -18,6 +18,8 @@ from placewise.placers.exact.two_way import TwoWayPlacer
 from placewise.placing import place
 from placewise.simulate import simulate
 
+SIFTED = [HealthCheck.filter_too_much]
+"""Few problems that are drawn have two devices and a host."""
 SEQUENTIAL = Objective("latency", execution="sequential", memory="sum")
 
 
@@ -38,7 +40,7 @@ def best_of_all(problem: Problem) -> float:
     return min((judged.value for judged in found if judged.valid), default=math.inf)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=SIFTED)
 @given(problems(max_ops=7, max_devices=2))
 def test_the_cut_is_the_optimum(problem: Problem) -> None:
     """Calls are free and nothing is short of memory: optimal, proved, equal to brute force."""
@@ -52,7 +54,7 @@ def test_the_cut_is_the_optimum(problem: Problem) -> None:
     assert result.status.outcome is Outcome.OPTIMAL
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
+@settings(max_examples=80, deadline=None, suppress_health_check=SIFTED)
 @given(problems(max_ops=7, max_devices=2, scarce=True))
 def test_its_bound_holds_where_calls_cost_and_memory_is_short(problem: Problem) -> None:
     """Bound ≤ optimum ≤ value; no placement where there is none."""
