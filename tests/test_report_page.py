@@ -24,7 +24,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placing import place
-from placewise.report.page.cuts import copies_of
+from placewise.report.copies import copies_of
 from placewise.report.page.data import page_data
 from placewise.report.page.html import json_text, page_text
 from placewise.report.page.layers import layers_of

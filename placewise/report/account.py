@@ -6,14 +6,14 @@ In latency they are those of the critical path; in throughput those of the devic
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
-from placewise.report.critical import critical_path
+from placewise.report.critical import Step, critical_path
 
 COMPUTE, COPY, SEND, RECEIVE, SYNC, OVERHEAD = "compute", "copies", "send", "receive", "synchronization", "overhead"
 
@@ -46,8 +46,13 @@ class Use(Protocol):
     def backward(self) -> float | None: ...
 
 
-def account(problem: Problem, placement: Placement, judgement: Judgement) -> tuple[Part, ...]:
-    """The parts of the value, the largest first; none for a placement that cannot run."""
+def account(
+    problem: Problem, placement: Placement, judgement: Judgement, path: Sequence[Step] | None = None
+) -> tuple[Part, ...]:
+    """The parts of the value, the largest first; none for a placement that cannot run.
+
+    `path` is the critical path of a run, where that is known already.
+    """
     if not math.isfinite(judgement.value):
         return ()
     if problem.objective.kind == "throughput":
@@ -56,8 +61,8 @@ def account(problem: Problem, placement: Placement, judgement: Judgement) -> tup
     if judgement.timeline is None:
         return ()
     what = {"op": COMPUTE, "copy": COPY, "overhead": OVERHEAD}
-    steps = critical_path(problem, placement, judgement.timeline)
-    return _sorted(Part(what[step.kind], step.place, step.seconds) for step in steps)
+    path = critical_path(problem, placement, judgement.timeline) if path is None else path
+    return _sorted(Part(what[step.kind], step.place, step.seconds) for step in path)
 
 
 def pace_parts(

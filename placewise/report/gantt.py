@@ -11,6 +11,7 @@ from rich.text import Text
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
+from placewise.report.critical import critical_path
 from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, chosen, lanes_of, legend, marks
 from placewise.report.notebook import timeline_svg
 from placewise.report.plain import lines
@@ -36,12 +37,14 @@ class Gantt:
         return sum(use.ops > 0 for use in self.judgement.devices) > 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        names = [visible(lane.name) for lane in lanes_of(self.problem, self.placement, self.judgement, 1)]
+        timeline = self.judgement.timeline
+        path = None if timeline is None else critical_path(self.problem, self.placement, timeline)
+        names = [visible(lane.name) for lane in lanes_of(self.problem, self.placement, self.judgement, 1, path)]
         before = min(max((cell_len(name) for name in names), default=0), LONGEST_NAME)
         width = min(options.max_width - before - len("  100 %"), WIDEST)
         if not names or width < NARROWEST:
             return
-        lanes = lanes_of(self.problem, self.placement, self.judgement, width)
+        lanes = lanes_of(self.problem, self.placement, self.judgement, width, path)
         shown, left = chosen(lanes, MOST_LANES)
         value = self.judgement.value
         yield Text(f"{'':{before}}  0{f'{format_seconds(value)}':>{width - 1}}", style="dim")

@@ -19,7 +19,7 @@ from placewise.model.columns import Bools, Floats
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse, Judgement, Timeline
-from placewise.report.critical import critical_path
+from placewise.report.critical import Step, critical_path
 
 MARKED, BUSY, PARTLY, IDLE = "█", "▒", "░", "·"
 HALF, NOTHING = 0.5, 1e-6
@@ -43,13 +43,20 @@ class Lane:
     is_link: bool = False
 
 
-def lanes_of(problem: Problem, placement: Placement, judgement: Judgement, slots: int) -> tuple[Lane, ...]:
-    """Devices as the cluster has them, then links that carry anything; none where nothing takes any time."""
+def lanes_of(
+    problem: Problem, placement: Placement, judgement: Judgement, slots: int, path: Sequence[Step] | None = None
+) -> tuple[Lane, ...]:
+    """Devices as the cluster has them, then links that carry anything; none where nothing takes any time.
+
+    `path` is the critical path of a run, where that is known already.
+    """
     if not math.isfinite(judgement.value) or judgement.value <= 0:
         return ()
     if judgement.timeline is None:
         return _period(problem, judgement, slots)
-    return _timed(problem, placement, judgement.timeline, judgement.value, slots)
+    if path is None:
+        path = critical_path(problem, placement, judgement.timeline)
+    return _timed(problem, placement, judgement.timeline, path, judgement.value, slots)
 
 
 def marks(lane: Lane) -> str:
@@ -92,8 +99,10 @@ def _seconds_before(moments: Floats, edges: Floats) -> Floats:
     return passed
 
 
-def _timed(problem: Problem, placement: Placement, timeline: Timeline, end: float, slots: int) -> tuple[Lane, ...]:
-    names, path = problem.cluster.names, critical_path(problem, placement, timeline)
+def _timed(
+    problem: Problem, placement: Placement, timeline: Timeline, path: Sequence[Step], end: float, slots: int
+) -> tuple[Lane, ...]:
+    names = problem.cluster.names
     op, copy = np.zeros(problem.n_ops, np.bool_), np.zeros(len(timeline.tensor), np.bool_)
     op[[step.index for step in path if step.kind == "op"]] = True
     copy[[step.index for step in path if step.kind == "copy"]] = True

@@ -20,6 +20,7 @@ from placewise.model.result import Judgement, Result
 from placewise.placers.base import Budget, OnProgress, ignore
 from placewise.report.account import account
 from placewise.report.alike import traded
+from placewise.report.copies import copies_of
 from placewise.report.difference import Change, part_changes
 from placewise.report.explanation import Choice, Explanation, Forced
 from placewise.report.words import value_name
@@ -165,30 +166,11 @@ def _copies(problem: Problem, placement: Placement, judged: Judgement, together:
     touched = np.zeros(graph.n_tensors, np.bool_)
     touched[graph.edges.value[together[graph.edges.consumer]]] = True
     touched[made >= 0] |= together[made[made >= 0]]
-    if judged.timeline is not None:
-        line = judged.timeline
-        rows = touched[line.tensor]
-        seconds = float((line.arrived - line.sent)[rows].sum())
-        travels = np.unique(line.tensor[rows]).tolist()
-    else:
-        spent = {tensor: _hops(problem, placement, tensor) for tensor in np.flatnonzero(touched).tolist()}
-        travels = [tensor for tensor, hops in spent.items() if hops]
-        seconds = math.fsum(second for hops in spent.values() for second in hops)
-    return seconds, len(travels), float(np.maximum(graph.tensors.bytes[travels], 0).sum()) if travels else 0.0
-
-
-def _hops(problem: Problem, placement: Placement, tensor: int) -> list[float]:
-    """The seconds of each hop of a tensor in a pipeline."""
-    graph, cluster, host = problem.graph, problem.cluster, problem.n_devices
-    place, maker = cluster.location[placement.device], int(graph.tensors.producer[tensor])
-    source = host if maker < 0 else int(place[maker])
-    targets = set(place[graph.consumers_of(tensor)].tolist()) | ({host} if graph.tensors.output[tensor] else set())
-    targets -= {source}
-    ways = [(source, target) for target in targets]
-    if cluster.transfers == "staged" and targets:
-        ways = [(source, host)] if source != host else []
-        ways += [(host, target) for target in targets if target != host]
-    return [float(problem.costs.transfer_seconds[tensor, cluster.link_class[way]]) for way in ways]
+    copies = copies_of(problem, placement, judged.timeline)
+    rows = touched[copies.tensor]
+    travels = np.unique(copies.tensor[rows])
+    size = np.maximum(graph.tensors.bytes[travels], 0).sum()
+    return math.fsum(copies.seconds[rows].tolist()), len(travels), float(size)
 
 
 def _added_bytes(problem: Problem, placement: Placement, together: Bools, d: int) -> float:

@@ -20,6 +20,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.opening import Model
+from placewise.report.critical import critical_path
 from placewise.report.page.data import page_data
 from placewise.report.page.html import page_text
 from placewise.report.page.opened import Opened, Period
@@ -70,7 +71,8 @@ def open_result(result: Result, plan: PlanFile | None = None) -> Opened:
 
 def opened(plan: PlanFile, name: str, problem: Problem, placement: Placement, judgement: Judgement) -> Opened:
     """A plan with all that belongs to it, ready to be shown."""
-    return Opened(plan, name, problem, placement, judgement, _period(problem, placement, judgement))
+    path = () if judgement.timeline is None else critical_path(problem, placement, judgement.timeline)
+    return Opened(plan, name, problem, placement, judgement, _period(problem, placement, judgement), path)
 
 
 def html_of(shown: Opened) -> str:

@@ -8,12 +8,13 @@ import numpy as np
 
 from placewise.model.columns import Longs
 from placewise.model.problem import Problem
+from placewise.report.leaderboard import finite
 from placewise.report.page.cuts import cuts_part
 from placewise.report.page.modules import module_tree
 from placewise.report.page.opened import Opened
 from placewise.report.page.packed import interned, narrow, packed, shown
 from placewise.report.page.provenance import provenance
-from placewise.report.page.story import finite, story
+from placewise.report.page.story import story
 from placewise.report.page.timeline import crossing, timeline_part, why_no_timeline
 from placewise.simulate import memory_while
 

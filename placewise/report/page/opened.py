@@ -11,6 +11,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse, Judgement
+from placewise.report.critical import Step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,7 +33,10 @@ class Period:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opened:
-    """A plan that is to be shown; `missing` says in words why there is no problem, where there is none."""
+    """A plan that is to be shown; `missing` says in words why there is no problem, where there is none.
+
+    `path` is the critical path of a run.
+    """
 
     plan: PlanFile
     name: str = ""
@@ -40,6 +44,7 @@ class Opened:
     placement: Placement | None = None
     judgement: Judgement | None = None
     period: Period | None = None
+    path: tuple[Step, ...] = ()
     missing: str = ""
 
     @property

@@ -12,6 +12,7 @@ from placewise.files.plan_file import BaselineRecord
 from placewise.model.problem import Objective
 from placewise.model.result import SINGLE_DEVICE, DeviceUse, gap_of
 from placewise.report.account import COMPUTE, COPY, Part, account
+from placewise.report.leaderboard import finite
 from placewise.report.page.layers import layers_of
 from placewise.report.page.opened import Opened
 from placewise.report.page.packed import shown
@@ -57,11 +58,6 @@ def value_of(opened: Opened) -> float:
     if math.isfinite(opened.plan.value) or opened.judgement is None:
         return opened.plan.value
     return opened.judgement.value
-
-
-def finite(value: float) -> float | None:
-    """A number as a page holds it: None for what is infinite or unknown."""
-    return value if math.isfinite(value) else None
 
 
 def _naive(record: BaselineRecord) -> Naive:
@@ -127,7 +123,7 @@ def _share(part: float, whole: float) -> str:
 def _parts(opened: Opened) -> tuple[Part, ...]:
     if opened.problem is None or opened.placement is None or opened.judgement is None:
         return ()
-    return account(opened.problem, opened.placement, opened.judgement)
+    return account(opened.problem, opened.placement, opened.judgement, opened.path)
 
 
 def _waits(opened: Opened, parts: tuple[Part, ...]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
-from placewise.report.critical import critical_path
+from placewise.report.critical import Step
 from placewise.report.page.opened import Opened, Period
 from placewise.report.page.packed import narrow, packed, shown
 
@@ -34,7 +35,7 @@ def timeline_part(opened: Opened, tensor_rows: Longs) -> dict[str, Any] | None:
         return None
     judged = opened.judgement
     if judged is not None and judged.timeline is not None and judged.value > 0:
-        return _run(problem, placement, judged.timeline, tensor_rows)
+        return _run(problem, placement, judged.timeline, opened.path, tensor_rows)
     return None if opened.period is None else _pipeline(problem, opened.period, tensor_rows)
 
 
@@ -62,7 +63,9 @@ def crossing(opened: Opened) -> Longs:
     return np.unique(opened.period.tensor[opened.period.tensor >= 0]).astype(np.int64)
 
 
-def _run(problem: Problem, placement: Placement, timeline: Timeline, tensor_rows: Longs) -> dict[str, Any]:
+def _run(
+    problem: Problem, placement: Placement, timeline: Timeline, path: Sequence[Step], tensor_rows: Longs
+) -> dict[str, Any]:
     places = problem.n_devices + 1
     ways, way = np.unique(timeline.source.astype(np.int64) * places + timeline.target, return_inverse=True)
     row = np.concatenate((placement.device, problem.n_devices + way)).astype(np.int64)
@@ -72,8 +75,7 @@ def _run(problem: Problem, placement: Placement, timeline: Timeline, tensor_rows
     for pair in ways.tolist():
         ends = divmod(pair, places)
         rows.append({"label": _link(problem, *ends), "device": -1, "ends": ends})
-    steps = critical_path(problem, placement, timeline)
-    tasks = [step.index + (problem.n_ops if step.kind == "copy" else 0) for step in steps if step.kind != "overhead"]
+    tasks = [step.index + (problem.n_ops if step.kind == "copy" else 0) for step in path if step.kind != "overhead"]
     return _columns(rows, row, start, seconds, timeline.makespan) | {
         "tensor": packed(tensor_rows[timeline.tensor], "i4"),
         "critical": packed(tasks, "i4"),

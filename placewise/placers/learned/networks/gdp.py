@@ -242,14 +242,20 @@ class Gdp(Policy):
         They are made to fit. The first is by the first set, from which draws come, on all devices. Last come those that
         turned out better where the policy looked again at the best so far.
         """
-        rows = self._mended(np.concatenate(self._favourites()))
-        return np.concatenate((rows, *self._looks(rows, price)))
+        embedded = self._embedded_once()
+        rows = self._mended(np.concatenate(self._favourites(embedded)))
+        return np.concatenate((rows, *self._looks(rows, price, embedded)))
 
     def favourites(self, price: Price) -> list[Ints]:
-        return [self._mended(rows) for rows in np.stack(self._favourites(), axis=1)]
+        return [self._mended(rows) for rows in np.stack(self._favourites(self._embedded_once()), axis=1)]
 
     @torch.no_grad()
-    def _looks(self, rows: Ints, price: Price) -> list[Ints]:
+    def _embedded_once(self) -> Embedded | None:
+        """What all favourites share, without gradients."""
+        return self._roomy(self.embedded)
+
+    @torch.no_grad()
+    def _looks(self, rows: Ints, price: Price, embedded: Embedded | None) -> list[Ints]:
         """What got ever better [1, n_ops] where rounds went on from what was priced, as if it were sure: best first."""
         found, most = list[Ints](), min(self.options.looks, COSTLY // max(self.view.problem.n_ops, 1))
         open_rows: list[tuple[float, int, Ints]] = []
@@ -267,14 +273,13 @@ class Gdp(Policy):
                     found.append(open_rows[0][2][None])
                 if idle == IDLE or not open_rows:
                     break
-                rows = np.unique(self.view.placements(self._seen_again(heappop(open_rows)[2])), axis=0)
+                rows = np.unique(self.view.placements(self._seen_again(heappop(open_rows)[2], embedded)), axis=0)
         return found[1:]
 
-    def _seen_again(self, best: Ints) -> Ints:
+    def _seen_again(self, best: Ints, embedded: Embedded | None) -> Ints:
         """What each set of leanings finds likeliest [K, n_units] in a few rounds from a placement [n_ops]."""
         sure = torch.from_numpy(self.view.devices(best[None])[0]).long()
         share = functional.one_hot(sure, self.view.n_devices).float()
-        embedded = self._roomy(self.embedded)
         rows = [
             self._roomy(partial(self._rounds, self.scene, embedded, ways, share, LOOK)) for ways in self._ways(embedded)
         ]
@@ -287,11 +292,10 @@ class Gdp(Policy):
         return [slice(first, first + step) for first in range(0, len(self.lean_pair.weight), step)]
 
     @torch.no_grad()
-    def _favourites(self) -> list[Ints]:
+    def _favourites(self, embedded: Embedded | None) -> list[Ints]:
         """For every number of devices, what each set of leanings finds likeliest [W, n_ops]."""
         n_devices = self.view.n_devices
         order = np.lexsort((np.arange(n_devices), -self.facts.speed))
-        embedded = self._roomy(self.embedded)
         found = []
         for count in _counts(n_devices, many=self.view.problem.n_ops * n_devices > MANY):
             scene = self._scene(np.isin(np.arange(n_devices), order[:count]))
