@@ -190,7 +190,7 @@ A = 'devices = [{ name = "a" }, { name = "b" }]\n'
         ("x = " + "[" * 5000, "this is not TOML"),
         ("", "c.toml: devices: is missing"),
         ("devices = []", "c.toml: devices"),
-        ('devices = [{ model = "A10" }]', "c.toml: devices[0]: there is no device called 'A10'"),
+        ('devices = [{ model = "A11" }]', "c.toml: devices[0]: there is no device called 'A11'"),
         ('devices = [{ memory = "1GiB" }]', "c.toml: devices[0]: the device has neither a model nor a name"),
         (
             'devices = [{ name = "a", memry = 1 }]',
@@ -264,8 +264,8 @@ def test_missing_large_and_binary_files(tmp_path):
 
 
 def test_the_documented_example_reads(read):
-    """The cluster file in docs/costs.md is one, and means what its comments say."""
-    text = (Path(__file__).parents[1] / "docs" / "costs.md").read_text("utf-8")
+    """The cluster file in docs/devices.md is one, and means what its comments say."""
+    text = (Path(__file__).parents[1] / "docs" / "devices.md").read_text("utf-8")
     cluster = read(text.split("```toml\n")[1].split("```")[0])
     assert cluster.names == ("cuda:0", "cuda:1", "npu", "cpu")
     links = speeds(cluster)
@@ -275,8 +275,8 @@ def test_the_documented_example_reads(read):
 
 
 def test_the_documented_nodes_read(read):
-    """The racks of docs/costs.md: sixteen devices, and the link that each of the comments says."""
-    text = (Path(__file__).parents[1] / "docs" / "costs.md").read_text("utf-8")
+    """The racks of docs/devices.md: sixteen devices, and the link that each of the comments says."""
+    text = (Path(__file__).parents[1] / "docs" / "devices.md").read_text("utf-8")
     cluster = read(text.split("```toml\n")[2].split("```")[0])
     links = speeds(cluster)
     assert len(cluster) == 16

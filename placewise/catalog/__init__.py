@@ -1,7 +1,7 @@
 """Devices and links by name: the catalogue, one-line clusters, cluster files, and this machine."""
 
 from placewise.catalog.detect import this_machine
-from placewise.catalog.entries import KnownDevice, known_devices
+from placewise.catalog.entries import KnownDevice, KnownLink, known_devices, known_links
 from placewise.catalog.read import read_cluster
 
-__all__ = ["KnownDevice", "known_devices", "read_cluster", "this_machine"]
+__all__ = ["KnownDevice", "KnownLink", "known_devices", "known_links", "read_cluster", "this_machine"]

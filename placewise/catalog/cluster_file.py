@@ -87,7 +87,7 @@ def _unknown(table: DeviceTable) -> Part:
     absent = {
         "memory": "memory is not given: unlimited",
         "memory_bandwidth": "memory bandwidth is not given: unlimited",
-        "peak_flops": "peak speed is not given: costs must be given too",
+        "peak_flops": "peak speed is not given: only memory bandwidth counts",
         "efficiency": "efficiency is not given: the whole peak is reached",
     }
     notes = tuple(note for key, note in absent.items() if getattr(table, key) is None)

@@ -1,4 +1,4 @@
-"""The catalogue: what `catalog.toml` says of devices and links, found by the names that people use."""
+"""The catalogue: what the files of `data/` say of devices and links, found by the names that people use."""
 
 from __future__ import annotations
 
@@ -14,8 +14,14 @@ from typing import Literal
 from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validated
 from placewise.errors import ClusterError
 
-FILE = "catalog.toml"
-_MAKERS = ("nvidia", "tesla", "intel", "xeon", "core")
+FILES = ("behaviour", "links", "nvidia", "nvidia_older", "others", "cpus")
+"""The parts of the catalogue, in the order in which it is listed."""
+
+OWN_LINKS = ("in-place", "core-to-core")
+"""Links that only cores of this machine have."""
+
+_LISTED = "`placewise devices` lists all that are known"
+_MAKERS = ("nvidia", "tesla", "geforce", "amd", "instinct", "intel", "xeon", "core", "apple")
 
 
 class Behaviour(Table):
@@ -27,10 +33,15 @@ class Behaviour(Table):
 
 
 class LinkEntry(Table):
-    """A way between two memories: published bytes/s in one direction, the share reached, seconds per copy."""
+    """A way between two memories: published bytes/s in one direction, the share reached, seconds per copy.
+
+    `brick` is one of the links that make up an NVLink, as ``nvidia-smi topo -m`` counts them (0: it has none).
+    """
 
     title: str
+    aliases: tuple[str, ...] = ()
     bandwidth: BytesPerSecond
+    brick: BytesPerSecond = 0.0
     efficiency: Share
     latency: Seconds
     source: str
@@ -41,7 +52,7 @@ class DeviceEntry(Table):
 
     title: str
     aliases: tuple[str, ...] = ()
-    kind: Literal["gpu", "cpu"]
+    kind: Literal["gpu", "npu", "cpu"]
     prefix: str
     behaviour: str
     memory: Bytes
@@ -57,12 +68,15 @@ class Defaults(Table):
 
     cuda: str
     intel_gpu: str
+    apple_gpu: str
+    phone_npu: str
     cpu: str
     link: str
+    disk: str
 
 
 class Catalog(Table):
-    """The whole file."""
+    """All files together."""
 
     defaults: Defaults
     behaviour: Mapping[str, Behaviour]
@@ -84,11 +98,28 @@ class KnownDevice:
     source: str
 
 
+@dataclass(frozen=True, slots=True)
+class KnownLink:
+    """One line of the list of known links: published bytes/s each way, share reached, seconds per copy, source."""
+
+    name: str
+    title: str
+    aliases: tuple[str, ...]
+    bandwidth: float
+    efficiency: float
+    latency: float
+    source: str
+
+
 @functools.cache
 def catalog() -> Catalog:
     """The catalogue that comes with Placewise, read once."""
-    text = resources.files("placewise.catalog").joinpath(FILE).read_text("utf-8")
-    return validated(Catalog, tomllib.loads(text), FILE)
+    tables: dict[str, dict[str, object]] = {}
+    for name in FILES:
+        text = resources.files("placewise.catalog").joinpath("data", f"{name}.toml").read_text("utf-8")
+        for key, rows in tomllib.loads(text).items():
+            tables.setdefault(key, {}).update(rows)
+    return validated(Catalog, tables, "the catalogue")
 
 
 def known_devices() -> tuple[KnownDevice, ...]:
@@ -101,33 +132,58 @@ def known_devices() -> tuple[KnownDevice, ...]:
     )  # fmt: skip
 
 
+def known_links() -> tuple[KnownLink, ...]:
+    """Every link of the catalogue that can be named, in its order."""
+    return tuple(
+        KnownLink(name, e.title, e.aliases, e.bandwidth, e.efficiency, e.latency, e.source)
+        for name, e in catalog().links.items()
+        if name not in OWN_LINKS
+    )
+
+
 def find(name: str) -> str:
     """The catalogue's own name of a device, whatever case, dashes and maker's name the user writes.
 
-    Raises ClusterError with the nearest names and the whole list.
+    Raises ClusterError with the nearest names.
     """
-    plain = _plain(name)
     names = _names()
-    if plain in names:
-        return names[plain]
-    close = difflib.get_close_matches(plain, names, n=3, cutoff=0.5)
+    if found := names.get(_plain(name)):
+        return found
+    raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_guess(name, names)}{_LISTED}")
+
+
+def find_link(name: str) -> LinkEntry:
+    """The link of the catalogue that a user names. Raises ClusterError with the nearest names."""
+    names = _link_names()
+    if found := names.get(_plain(name)):
+        return catalog().links[found]
+    raise ClusterError(f"there is no link called {name[:60]!r}", remedy=f"{_guess(name, names)}{_LISTED}")
+
+
+def _guess(name: str, names: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.5)
     likely = dict.fromkeys(names[match] for match in close)
-    guess = f"did you mean {' or '.join(likely)}? " if likely else ""
-    raise ClusterError(
-        f"there is no device called {name[:60]!r}",
-        remedy=f"{guess}known: {', '.join(catalog().devices)}, cpu, this, core",
-    )
+    return f"did you mean {' or '.join(likely)}? " if likely else ""
 
 
 @functools.cache
 def _names() -> dict[str, str]:
+    return _by_plain_name({name: entry.aliases for name, entry in catalog().devices.items()})
+
+
+@functools.cache
+def _link_names() -> dict[str, str]:
+    return _by_plain_name({name: entry.aliases for name, entry in catalog().links.items() if name not in OWN_LINKS})
+
+
+def _by_plain_name(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     names: dict[str, str] = {}
-    for name, entry in catalog().devices.items():
-        for text in (name, *entry.aliases):
+    for name, others in aliases.items():
+        for text in (name, *others):
             names.setdefault(_plain(text), name)
     return names
 
 
 def _plain(name: str) -> str:
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    return "".join(word for word in words if word not in _MAKERS)
+    words = re.findall(r"[a-z0-9]+", re.sub(r"(\d)gb\b", r"\1", name.lower()))
+    return "".join(word for word in words if word not in _MAKERS) or "".join(words)

@@ -32,7 +32,7 @@ Seconds = Annotated[float, _with_units(parse_seconds)]
 Share = Annotated[float, Field(strict=True, gt=0, le=1)]
 """Above 0 and up to 1."""
 
-_REMEDY = "see the cluster file in docs/costs.md"
+_REMEDY = "see the cluster file in docs/devices.md"
 
 
 class Table(BaseModel):

@@ -37,7 +37,7 @@ def part_of(name: str, memory: float | None = None) -> Part:
     if word == "this":
         return with_memory(Part(this_machine(), prefix="cpu"), memory)
     if word == "core":
-        core = Part(this_core(), "core:", model="core", host_link="in_place", peer_link="core_to_core")
+        core = Part(this_core(), "core:", model="core", host_link="in-place", peer_link="core-to-core")
         return with_memory(core, memory)
     if word == "cpu":
         return with_memory(stand_in(catalog().defaults.cpu), memory)
@@ -72,7 +72,7 @@ def noted(device: Device, *notes: str) -> Device:
 
 
 def numbered(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Give every part that still needs one a name: prefix and number, and plain ``cpu`` to a single CPU."""
+    """Give every part that still needs one a name: prefix and number, and a plain prefix (``cpu``) to a single one."""
     if not parts:
         raise ClusterError("no device is given", remedy="name at least one, such as 'A100-80GB,cpu'")
     if len(parts) > MAX_DEVICES:
@@ -87,10 +87,10 @@ def numbered(parts: Sequence[Part]) -> tuple[Part, ...]:
 
 
 def _free_names(prefix: str, single: bool, taken: set[str]) -> Iterator[str]:
-    if prefix == "cpu":
+    if prefix.isalpha():
         if single and prefix not in taken:
             yield prefix
-        prefix = "cpu:"
+        prefix = f"{prefix}:"
     for number in range(len(taken) + MAX_DEVICES):
         if f"{prefix}{number}" not in taken:
             yield f"{prefix}{number}"

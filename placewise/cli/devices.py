@@ -36,11 +36,11 @@ def devices(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the cluster here, as TOML.")] = None,
     as_json: opt.Json = False,
 ) -> None:
-    """List the known devices and this machine; or show what a cluster description means, with every default taken.
+    """List known devices, links and this machine; or show what a cluster description means, with every default taken.
 
     With --measure and --fit figures of the catalogue are replaced by those of this machine.
     """
-    from placewise.catalog import known_devices, read_cluster, this_machine
+    from placewise.catalog import known_devices, known_links, read_cluster, this_machine
 
     listen(quiet=False)
     if measure or fit or output is not None:
@@ -49,16 +49,20 @@ def devices(
     if cluster is not None:
         _show_cluster(read_cluster(cluster), as_json)
         return
-    known, here = known_devices(), this_machine()
+    known, here, links = known_devices(), this_machine(), known_links()
     if as_json:
-        show_json({"known": [asdict(device) for device in known], "this": _plain(asdict(here))})
+        listed = {"known": [asdict(device) for device in known], "links": [asdict(link) for link in links]}
+        show_json({**listed, "this": _plain(asdict(here))})
         return
     from placewise.report.console import rows_table
+    from placewise.units import format_bytes, format_seconds
 
     rows = [(d.name, d.kind, *_figures(d.memory, d.memory_bandwidth, dict(d.peak_flops)), d.title) for d in known]
     speeds = _figures(here.memory, here.memory_bandwidth, dict(here.peak_flops))
     rows.append(("this", here.kind, *speeds, "this machine"))
-    show(rows_table(("name", "kind", "memory ", "bandwidth ", "float32 ", "float16 ", ""), rows))
+    show(rows_table(("name", "kind", "memory ", "bandwidth ", "float32 ", "float16 ", ""), rows), "")
+    ways = [(x.name, f"{format_bytes(x.bandwidth)}/s", format_seconds(x.latency), x.title) for x in links]
+    show(rows_table(("link", "each way ", "latency ", ""), ways), "")
     show(*(f"note: this: {note}" for note in here.notes))
 
 

@@ -1,0 +1,74 @@
+"""Write the tables of the catalogue into docs/devices.md: `python scripts/write_device_tables.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from placewise.catalog import known_links
+from placewise.catalog.entries import catalog
+from placewise.units import format_count, format_seconds
+
+PAGE = Path(__file__).parent.parent / "docs" / "devices.md"
+TYPES = ("float32", "float16", "int8")
+
+
+def devices() -> list[str]:
+    """One row per device: name, other names, peaks, memory, bandwidth, links, behaviour."""
+    rows = [
+        "| name | also | float32 | float16 | int8 | memory | bandwidth | to the host | to its equals | efficiency |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, entry in catalog().devices.items():
+        peaks = (format_count(entry.peak_flops[t]) if t in entry.peak_flops else "–" for t in TYPES)
+        memory, speed = (f"{format_count(x)}B" for x in (entry.memory, entry.memory_bandwidth))
+        cells = (name, ", ".join(entry.aliases) or "–", *peaks, memory, f"{speed}/s", entry.host_link or "–")
+        rows.append(f"| {' | '.join((*cells, entry.peer_link or '–', entry.behaviour))} |")
+    return rows
+
+
+def links() -> list[str]:
+    """One row per link: name, what it is, bytes/s in one direction, the share reached, latency, source."""
+    rows = [
+        "| name | also | what | published, each way | reached | latency | source |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for link in known_links():
+        speed = f"{format_count(link.bandwidth)}B/s" if link.bandwidth < float("inf") else "no time"
+        cells = (link.name, ", ".join(link.aliases) or "–", link.title, speed, f"{link.efficiency:.0%}")
+        rows.append(f"| {' | '.join((*cells, format_seconds(link.latency), link.source))} |")
+    return rows
+
+
+def efficiencies() -> list[str]:
+    """One row per behaviour: the share reached by class of op, and seconds per op."""
+    classes = list(catalog().behaviour["cpu"].efficiency)
+    rows = [f"| | {' | '.join(classes)} | per op |", "|---" * (len(classes) + 2) + "|"]
+    for name, entry in catalog().behaviour.items():
+        shares = " | ".join(f"{entry.efficiency[word]:g}" for word in classes)
+        rows.append(f"| {name} | {shares} | {format_seconds(entry.op_overhead)} |")
+    return rows
+
+
+def sources() -> list[str]:
+    """One item per device: where its figures are from."""
+    named = (*catalog().devices.items(), *catalog().behaviour.items())
+    return [f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in named]
+
+
+TABLES = {"devices": devices, "links": links, "efficiencies": efficiencies, "sources": sources}
+
+
+def written(page: str) -> str:
+    """The page with every table, which stands between two comments, as the catalogue has it now."""
+    for name, rows in TABLES.items():
+        start, end = f"<!-- {name} -->", f"<!-- end of {name} -->"
+        before, found, rest = page.partition(start)
+        _, ended, after = rest.partition(end)
+        if not found or not ended:
+            raise SystemExit(f"{PAGE} has no place for {name}")
+        page = "\n".join((before + start, "", *rows(), "", end + after))
+    return page
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text("utf-8")), "utf-8")
