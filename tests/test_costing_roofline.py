@@ -107,13 +107,16 @@ def test_only_arithmetic_needs_a_stand_in():
     assert [table.sources[code] for code in table.op_source[:, 0]] == ["roofline", "assumed"]
 
 
-def test_a_device_without_peaks_needs_given_costs():
-    """Arithmetic needs a speed; a graph that only moves bytes does not."""
-    with pytest.raises(CostError, match=r"device 'x': it has no peak speed.*give peak_flops"):
-        seconds(one_op("Relu", [(4,)], [(4,)]), device("x", peak_flops={}))
-    assert seconds(one_op("Concat", [(1000,)], [(1000,)]), device("x", peak_flops={}))[0] == [
-        pytest.approx(8000 / 80e9 + 1e-6)
-    ]
+def test_a_device_without_peaks_waits_for_its_memory():
+    """What is known counts, and is marked as assumed; without a bandwidth either, arithmetic has no time at all."""
+    graph, cluster = one_op("Relu", [(1000,)], [(1000,)]), Cluster((device("x", peak_flops={}),))
+    table = cost_table(graph, cluster)
+    assert table.op_seconds[0, 0] == pytest.approx(8000 / 80e9 + 1e-6)
+    assert table.sources[table.op_source[0, 0]] == "assumed"
+    nothing = device("x", peak_flops={}, memory_bandwidth=math.inf)
+    with pytest.raises(CostError, match=r"device 'x': it has no peak speed and no memory bandwidth.*give peak_flops"):
+        seconds(graph, nothing)
+    assert seconds(one_op("Concat", [(1000,)], [(1000,)]), nothing)[0] == [pytest.approx(1e-6)]
 
 
 def test_transfers_are_the_models_own():

@@ -3,8 +3,8 @@
     seconds = max(flops / (peak[dtype] · efficiency[class]), bytes / (bandwidth · efficiency[memory])) + op_overhead
 
 Williams, Waterman and Patterson (2009), with the share of each peak that programs reach. Views and constants
-cost nothing. A device without a peak for an element type is taken to run at that of another, and the figure is
-marked as assumed.
+cost nothing. A device without a peak for an element type is taken to run at that of another, and one without any peak
+to wait for its memory alone; such figures are marked as assumed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
 def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> CostTable:
     """Seconds of every op on every device and of every tensor on every link; `work` saves counting it again.
 
-    Raises ModelFileError for an unknown shape that is needed, CostError for a device without any peak speed.
+    Raises ModelFileError for an unknown shape that is needed, CostError for a device of which neither a peak speed nor
+    a memory bandwidth is known.
     """
     work = work_of(graph) if work is None else work
     classes = work.op_class.codes
@@ -66,13 +67,13 @@ def _rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
     for code in needed:
         dtype = DTYPES[code]
         found = next((name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), "")
-        if not found and not device.peak_flops:
+        if not device.peak_flops and not math.isfinite(device.memory_bandwidth):
             raise CostError(
-                "it has no peak speed, and no costs are given",
+                "it has no peak speed and no memory bandwidth, and no costs are given",
                 where=f"device {device.name!r}",
-                remedy="give peak_flops in the cluster file, or measured costs",
+                remedy="give peak_flops or memory_bandwidth in the cluster file, or measured costs",
             )
-        peak[code] = device.peak_flops[found] if found else min(device.peak_flops.values())
+        peak[code] = device.peak_flops[found] if found else min(device.peak_flops.values(), default=math.inf)
         assumed[code] = found != dtype
     share = np.array([device.efficiency.get(name, 1.0) for name in CLASSES])
     return peak[:, None] * share, assumed
