@@ -19,6 +19,11 @@ Infeasible problems are not errors: they are a `Status` of a `Result` (exit code
 
 from __future__ import annotations
 
+from placewise.words import shortened, visible
+
+_LONGEST = 300
+"""Characters of each part of a sentence: names in files may have millions."""
+
 
 class PlacewiseError(Exception):
     """The root: catching it catches everything that Placewise raises on purpose."""
@@ -29,9 +34,10 @@ class InputError(PlacewiseError):
 
     def __init__(self, problem: str, *, where: str = "", remedy: str = "") -> None:
         self.problem, self.where, self.remedy = problem, where, remedy
-        prefix = f"{where}: " if where else ""
-        suffix = f"; {remedy}" if remedy else ""
-        super().__init__(f"{prefix}{problem}{suffix}")
+        what, place, way_out = (visible(shortened(part, _LONGEST)) for part in (problem, where, remedy))
+        prefix = f"{place}: " if place else ""
+        suffix = f"; {way_out}" if way_out else ""
+        super().__init__(f"{prefix}{what}{suffix}")
 
     def at(self, where: str) -> InputError:
         """The same error with a place in front (a file name, usually)."""

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError
 
+from placewise.errors import InputError
 from placewise.faults import fault_of
 
 
@@ -59,3 +60,13 @@ def test_a_missing_field() -> None:
     with pytest.raises(ValidationError) as caught:
         Needy.model_validate({})
     assert fault_of(caught.value.errors()[0]) == "is missing"
+
+
+def test_an_error_is_one_sentence_whatever_is_in_it() -> None:
+    """Control characters are written out, halves of characters too, and a name without end is cut; its parts stay."""
+    hostile = "\x1b[2J" + "x" * 10_000 + "\nend\u202e\udc80"
+    error = InputError(f"no op {hostile!s}", where=hostile, remedy="check\nit").at("model.onnx")
+    said = str(error)
+    assert len(said) < 1_000 and said.isprintable() and said.encode()
+    assert said.startswith("model.onnx: \\x1b[2Jxx") and "\\x0aend\\u202e\\udc80: no op" in said
+    assert said.endswith("check\\x0ait") and hostile in error.where

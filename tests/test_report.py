@@ -17,9 +17,9 @@ from placewise.placing import place
 from placewise.report.console import result_view, rows_table
 from placewise.report.devices import DeviceView
 from placewise.report.plain import lines, plain
-from placewise.report.visible import visible
 from placewise.report.words import baseline_lines, host_remark, replica_lines, verdict
 from placewise.simulate import judge
+from placewise.words import visible
 
 
 def side_by_side(seconds: list[list[float]], kinds: tuple[str, ...], objective: Objective, *pins: Rule) -> Problem:

@@ -17,7 +17,7 @@ import typer
 
 from placewise.cli import BAD_INPUT, INTERRUPTED, NOBODY_READS
 from placewise.errors import InternalError, OutputError, PlacewiseError
-from placewise.report.visible import visible
+from placewise.words import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

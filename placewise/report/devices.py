@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from placewise.model.result import DeviceUse, Judgement
-from placewise.report.visible import visible
 from placewise.units import format_bytes, format_seconds
+from placewise.words import visible
 
 _BAR, _BETWEEN = 12, 2
 _PHASES = ("forward", "backward")

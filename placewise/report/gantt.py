@@ -15,8 +15,8 @@ from placewise.report.critical import critical_path
 from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, chosen, lanes_of, legend, marks
 from placewise.report.notebook import timeline_svg
 from placewise.report.plain import lines
-from placewise.report.visible import visible
 from placewise.units import format_seconds
+from placewise.words import visible
 
 WIDEST, NARROWEST, LONGEST_NAME = 72, 16, 24
 """Characters of the lines, at most and at least, and of the names before them."""

@@ -19,8 +19,8 @@ from rich.text import Text
 from placewise.errors import InputError
 from placewise.report.console import rows_table
 from placewise.report.plain import plain
-from placewise.report.visible import visible
 from placewise.units import format_seconds
+from placewise.words import visible
 
 FORMATS = ("table", "json", "csv", "markdown")
 SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}

@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from placewise.report.console import rows_table
-from placewise.report.visible import visible
 from placewise.units import format_seconds
+from placewise.words import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

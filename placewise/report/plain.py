@@ -7,7 +7,7 @@ import io
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from placewise.report.visible import visible
+from placewise.words import visible
 
 
 def lines(*parts: RenderableType, width: int = 120) -> str:

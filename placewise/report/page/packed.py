@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.model.tables import Interned
-from placewise.report.visible import visible
+from placewise.words import visible
 
 LONGEST_NAME = 400
 """Characters of a name that a page shows; of a longer one it shows both ends."""
