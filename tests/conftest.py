@@ -1,6 +1,7 @@
-"""Settings of all tests: on continuous integration, hypothesis draws the same examples every time."""
+"""Settings of all tests: on continuous integration, hypothesis draws the same examples every time; Ctrl-C is heard."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -12,6 +13,9 @@ from placewise.placers.exact import cover
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: children would ignore it too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="module")

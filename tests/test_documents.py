@@ -1,9 +1,8 @@
-"""The documents keep their word: every command of the README runs, links lead somewhere, every placer is named."""
+"""The documents keep their word: the README's Python runs, links lead somewhere, every placer is named."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,27 +14,9 @@ from placewise.placers import registry
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
-COMMANDS = [
-    line
-    for block in re.findall(r"```bash\n(.*?)```", README, re.DOTALL)
-    for line in block.splitlines()
-    if line.startswith("placewise ")
-]
-LIMITS = re.compile(r"""(--time-limit |budget=")\d+s""")
+LIMITS = re.compile(r"""(budget=")\d+s""")
 """Of the seconds that the README gives to placers, the tests give them one: what runs is the same."""
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-
-
-def test_every_command_of_the_readme_runs(tmp_path: Path) -> None:
-    """In the order of the page, in an empty folder with the examples, each command ends with exit code 0."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    assert len(COMMANDS) >= 6
-    for command in COMMANDS:
-        arguments = shlex.split(LIMITS.sub(r"\g<1>1s", command))[1:]
-        call = [sys.executable, "-c", "from placewise.cli import main; main()", *arguments]
-        done = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, f"{command}\n{done.stderr}"
-        assert done.stdout.strip(), command
 
 
 def test_the_python_of_the_readme_runs(tmp_path: Path) -> None:
