@@ -70,7 +70,7 @@ def test_every_command_of_a_page_runs(name: str, tmp_path: Path, monkeypatch: py
         if there := ALREADY.search(done.output):
             done = CliRunner().invoke(app, shlex.split(shorter.replace(there[1], there[2]))[1:])
         if ELSEWHERE.search(command):
-            assert done.exit_code == 2 and done.output.count("error:") == 1, f"{command}\n{done.output}"
+            assert done.exit_code == 0 or "not on this machine" in done.output, f"{command}\n{done.output}"
         else:
             assert done.exit_code == 0, f"{command}\n{done.output}\n{done.exception!r}"
             assert done.stdout.strip(), command
