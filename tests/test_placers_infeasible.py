@@ -17,6 +17,7 @@ from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
 from placewise.placing import place
+from placewise.simulate import why_infeasible
 
 EXACT_THROUGHPUT = ("auto", "cpsat", "dp", "pack")
 
@@ -62,6 +63,12 @@ def test_too_much_altogether_is_told_by_every_placer() -> None:
         result = place(problem, name, options=QUICK.get(name))
         assert result.status.outcome is Outcome.INFEASIBLE, name
         assert "(60 bytes) more than they hold; the largest group is op 'x0' with 50 B" in result.unmet, name
+
+
+def test_room_that_no_op_may_use_does_not_count() -> None:
+    """A third device of 1,000 bytes changes nothing where every op is forbidden there: 60 bytes are missing at once."""
+    problem = boxes([50] * 5, [100, 90, 1000], constraints=Constraints(forbidden=(Rule("", "d2"),)))
+    assert "must fit on d0, d1, which is 60 B (60 bytes) more" in why_infeasible(problem)
 
 
 @pytest.mark.parametrize("shape", [Constraints(), Constraints(convex=True), Constraints(contiguous=True)])

@@ -31,7 +31,7 @@ def why_infeasible(problem: Problem) -> str:
             f"{_named(problem, block)} needs {format_bytes(size[block])}{live} and fits nowhere: on {device}, the "
             f"roomiest device that may run it, {format_bytes(short[block])} ({short[block]:.0f} bytes) are missing"
         )
-    limited = np.isfinite(problem.capacity)
+    limited = np.isfinite(problem.capacity) & runs.any(axis=0)
     bound_to = ~(runs & ~limited).any(axis=1)
     needed = float(unshared_bytes(problem)[bound_to].sum())
     missing = needed - float(problem.capacity[limited].sum())

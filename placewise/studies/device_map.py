@@ -33,21 +33,22 @@ def device_map(
     objective: str = "latency",
     headroom: float | str = "10%",
     offload: bool = True,
-    budget: Budget | float | str = "20s",
+    budget: Budget | float | str | None = "20s",
 ) -> dict[str, Value]:
     """Which device gets which module of `model`: what Accelerate and transformers take as ``device_map``.
 
     `model` is an nn.Module, on the meta device or with data; nothing of it is changed. `max_memory` gives bytes per
     device as Accelerate does, ``{0: "20GiB", 1: "20GiB", "cpu": "60GiB"}`` (0 bytes: not this one; an entry ``disk`` is
     passed over), or devices as `place` takes them, whose speeds and links then count. Instances of
-    `no_split_module_classes` stay whole; by default those that the model itself names (``_no_split_modules``), else
-    the layers of lists of layers. `dtype` and `special_dtypes` (by full name) are the types that weights will be
-    loaded in. Tied weights stay on one device.
+    `no_split_module_classes` stay whole, none if it is empty; by default those that the model itself names
+    (``_no_split_modules``), else the layers of lists of layers. `dtype` and `special_dtypes` (by full name) are the
+    types that weights will be loaded in. Tied weights stay on one device.
 
     Activations count, at the sizes of the example `inputs` (a tuple, or a mapping by name; by default the
     ``dummy_inputs`` of transformers, a few tokens): give those of your real batch. `headroom` of every GPU stays free.
     `objective` "latency" uses as few devices as is fastest for one request, "throughput" fills them evenly. With
-    `offload`, weights may stay on the CPU if the GPUs are too small.
+    `offload`, weights may stay on the CPU if the GPUs are too small. A `budget` of seconds ends a search where it is
+    by then; with None it does its own amount of work, and equal arguments give equal maps.
 
     Every parameter and buffer is in the map once. Raises InputError where nothing fits: it says what is missing.
     """
@@ -69,7 +70,7 @@ def device_map_of(
     objective: str = "latency",
     headroom: float | str = "10%",
     offload: bool = True,
-    budget: Budget | float | str = "20s",
+    budget: Budget | float | str | None = "20s",
 ) -> tuple[dict[str, Value], Result]:
     """The same with the result that the map says: predicted seconds, bound, and what every device holds."""
     weightless = _weightless(model, dtype, special_dtypes or {})
@@ -80,7 +81,7 @@ def device_map_of(
     reading = open_model(weightless, wishes, _inputs(model, inputs))
     units = units_of(reading.graph, modules)
     wishes = replace(wishes, together=sets_of(reading.graph, units))
-    given = budget if isinstance(budget, Budget) else Budget(parse_seconds(budget))
+    given = budget if isinstance(budget, Budget) else Budget() if budget is None else Budget(parse_seconds(budget))
     for attempt in _attempts(wishes, cluster, offload):
         result = place(build(reading, cluster, attempt), "auto", given)
         if result.placement is not None:
@@ -142,10 +143,10 @@ def _modules(module: Any, classes: Collection[str] | str | None) -> Modules:
     if classes is None:
         known = [part._no_split_modules or () for part in named.values() if hasattr(part, "_no_split_modules")]  # noqa: SLF001
         classes = {name for names in known for name in names}
+        if not classes:
+            return Modules(tuple(tensors), frozenset(whole_modules(named, NUMBERED)), tensors)
     classes = {classes} if isinstance(classes, str) else set(classes)
     whole = {path for path, part in named.items() if path and type(part).__name__ in classes}
-    if not classes:
-        whole = set(whole_modules(named, NUMBERED))
     return Modules(tuple(tensors), frozenset(whole), tensors)
 
 
