@@ -160,12 +160,15 @@ def test_kinds_of_other_domains(tmp_path):
     nodes = [
         make_node("Relu", ["x"], ["a"], domain="ai.onnx"),
         make_node("Scaler", ["a"], ["b"], domain="ai.onnx.ml", scale=[1.0], offset=[0.0]),
-        make_node("FastGelu", ["b"], ["y"], domain="com.microsoft"),
+        make_node("FastGelu", ["b"], ["c"], domain="com.microsoft"),
+        make_node("Thing", ["c"], ["y"], domain="mine"),
     ]
-    reading = read_onnx(saved(tmp_path, model(nodes, {"x": [4]}, ["y"], domains=["ai.onnx.ml", "com.microsoft"])))
-    assert list(reading.graph.ops.kind) == ["Relu", "ai.onnx.ml::Scaler", "com.microsoft::FastGelu"]
-    assert any("com.microsoft::FastGelu (1 op) " in warning for warning in reading.warnings)
-    assert not any("Scaler (" in warning for warning in reading.warnings)
+    reading = read_onnx(
+        saved(tmp_path, model(nodes, {"x": [4]}, ["y"], domains=["ai.onnx.ml", "com.microsoft", "mine"]))
+    )
+    assert list(reading.graph.ops.kind) == ["Relu", "ai.onnx.ml::Scaler", "com.microsoft::FastGelu", "mine::Thing"]
+    assert any("mine::Thing (1 op) " in warning for warning in reading.warnings)
+    assert not any("Scaler (" in warning or "FastGelu" in warning for warning in reading.warnings)
 
 
 def test_attributes_are_plain_values(tmp_path):

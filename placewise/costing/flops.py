@@ -9,6 +9,7 @@ from placewise.costing.case import Case, Cost, Rule
 from placewise.costing.rules import (
     aten,
     attention,
+    contrib,
     gradients,
     linear,
     llm,
@@ -23,14 +24,27 @@ from placewise.errors import ModelFileError
 
 _FORWARD: Mapping[str, Rule] = {
     kind: rule
-    for family in (linear, attention, recurrent, pointwise, reduction, movement, llm, aten, openvino, tensorflow)
+    for family in (
+        linear,
+        attention,
+        recurrent,
+        pointwise,
+        reduction,
+        movement,
+        llm,
+        aten,
+        openvino,
+        contrib,
+        tensorflow,
+    )
     for kind, rule in family.RULES.items()
 }
 
 RULES: Mapping[str, Rule] = MappingProxyType({**_FORWARD, **gradients.assumed(_FORWARD), **gradients.RULES})
 """Kind → rule. ONNX names; kinds of other domains are ``domain::op_type``."""
 
-CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap"))
+_SEARCHES = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
+CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap", *(f"com.microsoft::{kind}" for kind in _SEARCHES)))
 """Ops that run a body an unknown number of times: only what goes in and out of them is counted."""
 
 

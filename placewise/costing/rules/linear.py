@@ -16,7 +16,7 @@ def matmul(case: Case, *, right: int = 1, dtype: str = "", after: int = 0) -> Co
     Raises ValueError if argument `right` does not fit the first; −1 says that it is packed in a shape of its own.
     """
     left, result = case.shape(0), case.outputs[0].size
-    inner = left[-2] if case.number("transA", 0) else left[-1]
+    inner = left[0 if case.number("transBatchA", 0) else -2] if case.number("transA", 0) else left[-1]
     if right in case.inputs and not (case.number("transBatchA", 0) or case.number("transBatchB", 0)):
         _check_factors(case, inner, case.inputs[right])
     return case.cost((2 * inner + after) * result, "matmul", dtype=dtype)
@@ -38,11 +38,36 @@ def packed_matmul(case: Case) -> Cost:
     return case.cost(2 * case.size(0) * case.number("N", 0), "matmul")
 
 
+def stored_matmul(case: Case) -> Cost:
+    """[…, K] · a matrix in a form of its own, whose N is the width of the result."""
+    return case.cost(2 * case.size(0) * case.outputs[0].shape[-1], "matmul")
+
+
+def packed_matmuls(case: Case, *, widths: Mapping[str, int], before: int = 4, after: int = 0) -> Cost:
+    """Products of one normalized input with matrices whose widths stand in attributes, each so many times.
+
+    `before` FLOPs for every element of the input (the normalization), `after` for every column.
+    """
+    columns = sum(count * case.number(name, 0) for name, count in widths.items())
+    size, rows = case.size(0), case.size(0) // max(case.shape(0)[-1], 1)
+    return case.cost(2 * size * columns + before * size + after * rows * columns, "matmul")
+
+
 def conv(case: Case, *, kernel: int = 1, dtype: str = "", after: int = 0) -> Cost:
     """Every output element sums over the kernel [out, in / groups, …], argument `kernel`."""
     _check_channels(case, kernel, "OI")
     products = _products(case, kernel, "OI", without="GO")
     return case.cost((2 * products + after) * case.outputs[0].size, "conv", dtype=dtype)
+
+
+def nhwc_conv(case: Case) -> Cost:
+    """A kernel [out, height, width, in / groups]."""
+    return conv(replace(case, attributes={**case.attributes, "kernel_layout": "OHWI"}))
+
+
+def causal_conv(case: Case) -> Cost:
+    """A kernel [channels, 1, …] of its own for every channel, wherever the channels are."""
+    return case.cost(2 * case.size(0) * math.prod(case.shape(1)[2:]), "conv")
 
 
 def depthwise_conv(case: Case) -> Cost:
@@ -170,6 +195,19 @@ RULES: Mapping[str, Rule] = {
     "com.microsoft::QGemm": partial(matmul, right=3, dtype="int8", after=4),
     "com.microsoft::MatMulNBits": packed_matmul,
     "com.microsoft::MatMulBnb4": packed_matmul,
+    "com.microsoft::MatMulNBitsMlp": partial(packed_matmuls, widths={"N": 2}, after=3),
+    "com.microsoft::MatMulNBitsQkv": partial(packed_matmuls, widths={"Nq": 1, "Nkv": 2}),
+    "com.microsoft::MatMulBlockQuantizedFp4Weight": stored_matmul,
+    "com.microsoft::MatMulBlockQuantizedFp8Weight": stored_matmul,
+    "com.microsoft::MatMulFpQ4": stored_matmul,
+    "com.microsoft::GemmFloat8": matmul,
+    "com.microsoft::SparseToDenseMatMul": matmul,
+    "com.microsoft::QOrderedMatMul": partial(matmul, right=2, dtype="int8", after=4),
+    "com.microsoft::ConvTransposeWithDynamicPads": conv_transpose,
+    "com.microsoft::CausalConvWithState": causal_conv,
+    "com.microsoft::VarlenCausalConvWithState": causal_conv,
+    "com.microsoft::NhwcConv": nhwc_conv,
+    "com.microsoft.nchwc::Conv": partial(conv, after=1),
     "com.microsoft::FusedConv": partial(conv, after=1),
     "com.microsoft::NhwcFusedConv": partial(conv, after=1),
     "com.microsoft::QLinearConv": partial(conv, kernel=3, dtype="int8", after=4),

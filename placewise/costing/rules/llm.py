@@ -33,7 +33,7 @@ def experts(case: Case) -> Cost:
     chosen, count = case.shape(1)[1], case.number("experts", 1)
     weights = _weights(case, 3)
     flops, inner = _per_token([value.shape[1:] for value in weights], width)
-    used = _used(chosen, count, tokens)
+    used = share_used(chosen, count, tokens)
     rows = tokens * chosen
     moved = rows * (4 * width + 3 * inner) * _entry(case.inputs[0])
     others = sum(case.inputs[position].nbytes for position in range(3)) + case.written
@@ -47,7 +47,7 @@ def expert(case: Case) -> Cost:
     width, weights = case.shape(0)[-1], _weights(case, 1)
     flops, inner = _per_token([value.shape for value in weights], width)
     rows = tokens * chosen / count
-    read = sum(value.nbytes for value in weights) * _used(chosen, count, tokens)
+    read = sum(value.nbytes for value in weights) * share_used(chosen, count, tokens)
     return case.cost(rows * flops, "matmul", nbytes=rows * (2 * width + 3 * inner) * _entry(case.inputs[0]) + read)
 
 
@@ -77,7 +77,7 @@ def _per_token(shapes: list[tuple[int, ...]], width: int) -> tuple[int, int]:
     return 2 * sum(products) + 6 * inner, sum(products[:-1]) // width
 
 
-def _used(chosen: int, count: int, tokens: int) -> float:
+def share_used(chosen: int, count: int, tokens: int) -> float:
     """The share of the experts that at least one token is expected to use."""
     return 1 - (1 - min(chosen / count, 1)) ** tokens
 

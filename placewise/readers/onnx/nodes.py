@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx.shape_inference
 
+from placewise.readers.onnx.contrib import as_standard, made_by_rule
 from placewise.readers.onnx.schemas import is_sound, newest_opset, schema_of
 from placewise.readers.onnx.structure import reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
@@ -41,6 +42,18 @@ def infer_node(
             newer, _ = _asked(model, node, types, values, newest)
             found, objection = (newer, "") if _helps(node, newer) else (found, objection)
     return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}, objection
+
+
+def infer_contrib(model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]) -> Types:
+    """Types of the outputs of an op that ONNX Runtime adds to the standard, as far as they follow from its inputs."""
+    standard = as_standard(node, values)
+    if standard is None:
+        found = made_by_rule(node, types, values)
+    else:
+        newest = opsets_of(model) | {"": newest_opset()}
+        is_askable = is_sound(standard, newest) and all(name in types for name in standard.input if name)
+        found = _asked(model, standard, types, values, newest)[0] if is_askable else {}
+    return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}
 
 
 def unfit(node: onnx.NodeProto, types: Types, objection: str) -> str:

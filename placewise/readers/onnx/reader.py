@@ -12,6 +12,7 @@ import onnx
 from placewise.errors import InputError
 from placewise.model.graph import Source
 from placewise.readers.base import Reading
+from placewise.readers.onnx.contrib import has_rule
 from placewise.readers.onnx.convert import to_graph
 from placewise.readers.onnx.file import load
 from placewise.readers.onnx.names import kind_of
@@ -59,7 +60,7 @@ def _newer_opset(model: onnx.ModelProto) -> list[str]:
 
 
 def _unknown_ops(graph: onnx.GraphProto) -> list[str]:
-    count = Counter(kind_of(node) for node in graph.node if not is_known(node))
+    count = Counter(kind_of(node) for node in graph.node if not is_known(node) and not has_rule(node))
     return [
         f"{kind} ({times} {'op' if times == 1 else 'ops'}) is no op that onnx defines: shapes after it may stay unknown"
         for kind, times in count.items()

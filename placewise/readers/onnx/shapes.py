@@ -12,7 +12,8 @@ import onnx.shape_inference
 
 from placewise.errors import ModelFileError
 from placewise.readers.onnx.bodies import result_types
-from placewise.readers.onnx.nodes import infer_node, opsets_of, unfit
+from placewise.readers.onnx.contrib import has_rule
+from placewise.readers.onnx.nodes import infer_contrib, infer_node, opsets_of, unfit
 from placewise.readers.onnx.schemas import is_known, is_sound
 from placewise.readers.onnx.structure import in_order, reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
@@ -58,7 +59,7 @@ def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], noted: 
         for body in subgraphs(node):
             _forget(body)
     for node in nodes:
-        if not is_known(node):
+        if not is_known(node) and not has_rule(node):
             pairs = ((name, noted[name]) for name in node.output if name in noted)
             probe.graph.value_info.extend(onnx.helper.make_value_info(name, kind) for name, kind in pairs)
     with contextlib.suppress(Exception):  # one impossible node fails the whole pass; the walk then goes around it
@@ -97,6 +98,8 @@ def _walk(
         if sound and not _solved(node, types):
             found, objection = infer_node(model, node, types, values)
             types.update(found)
+        if not sound and has_rule(node):
+            types.update(infer_contrib(model, node, types, values))
         if sound and not _solved(node, types) and depth < DEEPEST_BODY:
             types.update(result_types(model, node, types, values, partial(infer_types, depth=depth + 1)))
         if sound and not wanted.isdisjoint(node.output):

@@ -1,0 +1,86 @@
+"""A node of ONNX Runtime's own domains as a shape rule sees it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import onnx
+
+from placewise.readers.onnx.types import Shape
+from placewise.readers.onnx.values import Value
+
+T = onnx.TensorProto
+
+Made = tuple[Shape, int]
+"""The shape of a result and its ONNX element type."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Attributes by name; shapes, ONNX element types and values (as far as they are known) by argument position."""
+
+    attributes: Mapping[str, Any]
+    shapes: Mapping[int, Shape]
+    dtypes: Mapping[int, int]
+    values: Mapping[int, Value]
+
+    def number(self, attribute: str, default: int = 0) -> int:
+        return int(self.attributes.get(attribute, default))
+
+    def numbers(self, attribute: str, default: Sequence[int]) -> tuple[int, ...]:
+        return tuple(int(value) for value in self.attributes.get(attribute, default))
+
+    def like(self, position: int, dtype: int | None = None) -> Made:
+        """A result in the shape of an argument, of its element type unless another is given."""
+        return self.shapes[position], self.dtypes[position] if dtype is None else dtype
+
+    def value(self, position: int) -> tuple[int, ...]:
+        """The whole numbers in an argument that is known; raises KeyError otherwise."""
+        return tuple(int(value) for value in self.values[position].reshape(-1))
+
+
+Rule = Callable[[Call], Sequence[Made | None]]
+"""The results of an op in order, None for one that is not known. What does not fit raises, and nothing is known."""
+
+
+def broadcast(shapes: Iterable[Shape]) -> Shape:
+    """What these shapes come to together; raises ValueError if they do not fit."""
+    listed = list(shapes)
+    rank = max(map(len, listed))
+    columns = zip(*((1,) * (rank - len(shape)) + shape for shape in listed), strict=True)
+    return tuple(_joined(sizes) for sizes in columns)
+
+
+def _joined(sizes: tuple[int, ...]) -> int:
+    long = set(sizes) - {1}
+    if len(long) > 1:
+        raise ValueError("the shapes do not fit together")
+    return long.pop() if long else 1
+
+
+def windows(space: Shape, kernel: Shape, call: Call) -> Shape:
+    """How many places a window has along each dimension of space, by strides, dilations and padding."""
+    rank = len(space)
+    strides, dilations = call.numbers("strides", (1,) * rank), call.numbers("dilations", (1,) * rank)
+    pads, mode = call.numbers("pads", (0,) * 2 * rank), str(call.attributes.get("auto_pad", "NOTSET"))
+    found = []
+    for axis, (size, width) in enumerate(zip(space, kernel, strict=True)):
+        if mode.startswith("SAME"):
+            found.append(-(-size // strides[axis]))
+            continue
+        around = 0 if mode == "VALID" else pads[axis] + pads[axis + rank]
+        left = size + around - (width - 1) * dilations[axis] - 1
+        places = left // strides[axis] + 1
+        if call.number("ceil_mode") and left % strides[axis] and places * strides[axis] < size + pads[axis]:
+            places += 1
+        found.append(places)
+    if min(found, default=1) < 1:
+        raise ValueError("the window is larger than the data")
+    return tuple(found)
+
+
+def size(shape: Shape) -> int:
+    return math.prod(shape)
