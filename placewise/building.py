@@ -19,7 +19,7 @@ from placewise.errors import InputError, PlanError
 from placewise.files.cluster_file import cluster_of
 from placewise.files.costs_file import load_costs
 from placewise.files.format import format_name
-from placewise.files.plan_file import PlanFile, is_plan, load_plan, same_model
+from placewise.files.plan_file import PlanFile, is_plan, load_plan, placement_of, same_model
 from placewise.files.problem_file import constraints_of
 from placewise.files.profile_file import is_profile, load_profile
 from placewise.files.records import naming
@@ -55,20 +55,36 @@ def build_for_plan(
     """The problem that a plan (or a published split) answers, and its placement.
 
     What the user does not wish otherwise is taken from the plan: dimensions, view, objective, constraints and
-    devices. Raises PlanError if the plan belongs to another model.
+    devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
+    PlanError if the plan belongs to another model.
     """
-    made = load_plan(plan) if is_plan(plan) else None
+    made, sizes = load_plan(plan) if is_plan(plan) else None, wishes.dims
     if made is not None:
         wishes = _as_planned(made, wishes)
     elif wishes.objective is None and split_is_latency(plan):
         wishes = replace(wishes, objective="latency")
     reading = open_model(model, wishes, inputs)
-    if made is not None:
-        with naming(plan):
-            same_model(made, reading.graph)
-    if devices is None and made is not None and made.cluster is not None and reading.problem is None:
+    if made is None:
+        return read_placement(plan, _problem(reading, name_of(model), devices, wishes))
+    if devices is None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
-    return read_placement(plan, _problem(reading, name_of(model), devices, wishes))
+    with naming(plan):
+        made, notes = _for_sizes(made, sizes, reading.graph)
+        same_model(made, reading.graph)
+    problem = _problem(reading, name_of(model), devices, wishes)
+    with naming(plan):
+        placement = placement_of(made, problem.graph, problem.cluster)
+    return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
+
+
+def _for_sizes(plan: PlanFile, sizes: Mapping[str, int], graph: Graph) -> tuple[PlanFile, tuple[str, ...]]:
+    """The plan, and what to warn of if the user asks for other sizes than it was made for: then names tell the ops."""
+    planned = {} if plan.source is None else plan.source.options.get("dims", {})
+    other = {name: planned[name] for name, size in sizes.items() if planned.get(name, size) != size}
+    if plan.source is None or graph.source is None or plan.source.sha256 != graph.source.sha256 or not other:
+        return plan, ()
+    said = ", ".join(f"{name}={size}" for name, size in other.items())
+    return plan.model_copy(update={"graph_hash": ""}), (f"the plan was made for {said}",)
 
 
 def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placement:
