@@ -255,7 +255,7 @@ def test_missing_large_and_binary_files(tmp_path):
         read_cluster(tmp_path)
     large = tmp_path / "large.toml"
     large.write_bytes(b"#" * (2 << 20))
-    with pytest.raises(ClusterError, match="too many for a cluster file"):
+    with pytest.raises(ClusterError, match="larger than 1048576 bytes"):
         read_cluster(large)
     binary = tmp_path / "binary.toml"
     binary.write_bytes(b"\xff\xfe\x00")

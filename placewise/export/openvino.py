@@ -6,6 +6,7 @@ IR files keep no affinities: ``openvino.save_model`` drops them, so they travel 
 from __future__ import annotations
 
 import json
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -123,7 +124,7 @@ def _source(graph: Graph) -> Source:
         raise ExportError(f"the target 'openvino' takes ONNX files and OpenVINO IR, and this model is {found}")
     if graph.ops.backward.any() or graph.phases:
         raise ExportError("the target 'openvino' takes inference of one pass", remedy="place the inference graph")
-    if not Path(source.path).is_file():
+    if not os.path.isfile(source.path):
         raise ExportError("the model of this plan is not there", where=source.path, remedy="say where it is")
     return source
 

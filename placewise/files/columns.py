@@ -26,6 +26,7 @@ from placewise.errors import ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
 from placewise.files.records import checked, json_bytes, naming, parse_json, reason_of
 from placewise.model.columns import Longs, Ragged
+from placewise.regular import open_regular
 
 Array = npt.NDArray[Any]
 H = TypeVar("H", bound=BaseModel)
@@ -149,7 +150,7 @@ def read_header(path: str | os.PathLike[str]) -> Any:
 
 def _unpack(path: str | os.PathLike[str], only: str = "") -> dict[str, bytes]:
     try:
-        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if only in ("", entry.filename)]
             _refuse_bombs(entries, os.fstat(file.fileno()).st_size)
             return {entry.filename: _member(archive, entry) for entry in entries}

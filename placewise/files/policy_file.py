@@ -91,7 +91,7 @@ class PolicyFile(Record):
 def header_of(path: str | os.PathLike[str]) -> Path:
     """Where the header of a checkpoint is: the path itself if it ends in .json, else policy.json in that folder."""
     found = Path(path)
-    return found if found.suffix == ".json" and not found.is_dir() else found / NAME
+    return found if found.suffix == ".json" and not os.path.isdir(found) else found / NAME
 
 
 def save_policy(header: PolicyFile, tensors: Tensors, path: str | os.PathLike[str]) -> None:

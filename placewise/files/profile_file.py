@@ -13,6 +13,7 @@ from placewise.files.cluster_file import ClusterRecord
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
 from placewise.files.records import Record, checked, json_bytes, naming, parse_json, read_bytes
+from placewise.regular import open_regular
 
 FORMAT = "placewise-profile"
 _START = 4096
@@ -101,7 +102,7 @@ def load_profile(path: str | os.PathLike[str]) -> ProfileFile:
 def is_profile(path: str | os.PathLike[str]) -> bool:
     """Whether a file says at its beginning that it is a profile of ours."""
     try:
-        with open(path, "rb") as file:
+        with open_regular(path) as file:
             start = file.read(_START)
     except OSError:
         return False

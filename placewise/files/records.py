@@ -7,7 +7,6 @@ import os
 import reprlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
@@ -15,6 +14,7 @@ from pydantic_core import from_json, to_json
 
 from placewise.errors import InputError, ModelFileError, OutputError
 from placewise.faults import fault_of
+from placewise.regular import read_regular
 
 LARGEST_JSON = 1 << 30
 """Bytes; a larger JSON file is refused unread (the plan of a million ops takes about a tenth of it)."""
@@ -56,13 +56,9 @@ def json_bytes(record: BaseModel, exclude: set[str] | None = None) -> bytes:
 def read_bytes(path: str | os.PathLike[str], error: Refusal, largest: int = LARGEST_JSON) -> bytes:
     """A whole file; raises `error` if it is missing, unreadable or larger than `largest` bytes."""
     try:
-        with Path(path).open("rb") as file:
-            data = file.read(largest + 1)
+        return read_regular(path, largest)
     except OSError as cause:
         raise error(f"cannot be read ({reason_of(cause)})", where=str(path), remedy="check the path") from None
-    if len(data) > largest:
-        raise error(f"is larger than {largest} bytes", where=str(path), remedy="is it the right file?")
-    return data
 
 
 def reason_of(cause: OSError) -> str:

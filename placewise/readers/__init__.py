@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +19,7 @@ from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
 from placewise.readers.tensorflow.file import file_in
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
+from placewise.regular import open_regular
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _START = 1 << 16
@@ -83,7 +85,7 @@ def format_of(path: Path) -> str:
 
     Raises ModelFileError for what cannot be read, is empty, or is a folder of no model.
     """
-    if (path / "config.json").is_file():
+    if os.path.isfile(path / "config.json"):
         return "huggingface"
     try:
         if path.is_dir():
@@ -94,7 +96,7 @@ def format_of(path: Path) -> str:
                 where=str(path),
                 remedy="give the model's file, or the folder of a SavedModel or of a Hugging Face model",
             )
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_START)
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None

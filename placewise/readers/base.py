@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
+from placewise.errors import ModelFileError
 from placewise.model.columns import Floats
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
+from placewise.regular import read_regular
+
+LARGEST_TEXT = 1 << 28
+"""Bytes of a file that is read as one text; the largest published workload has 612 kB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,3 +26,11 @@ class Reading:
     problem: Problem | None = None
     warnings: tuple[str, ...] = ()
     op_seconds: Floats | None = None
+
+
+def file_bytes(path: Path) -> bytes:
+    """All of a file that is one text. Raises ModelFileError, with the path."""
+    try:
+        return read_regular(path, LARGEST_TEXT)
+    except OSError as error:
+        raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None

@@ -28,7 +28,7 @@ import numpy as np
 from placewise.errors import CostError, GraphError, InputError, ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Source
-from placewise.readers.base import Reading
+from placewise.readers.base import Reading, file_bytes
 
 BACKWARD = ".backward"
 """What the name of a twin adds to that of its op."""
@@ -82,7 +82,7 @@ def read_pipedream(path: Path, *, graph: str = "inference") -> Reading:
 
     Raises ModelFileError, GraphError or CostError with the file, the line and the remedy.
     """
-    data = path.read_bytes()
+    data = file_bytes(path)
     source = Source(str(path), hashlib.sha256(data).hexdigest(), "pipedream", {"graph": graph}, view="raw")
     try:
         nodes, edges = _parse(data)

@@ -24,7 +24,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.graph import Source
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.readers.base import Reading
+from placewise.readers.base import Reading, file_bytes
 
 _MS = 1e-3
 MOST_DEVICES = 4096
@@ -45,7 +45,7 @@ def read_workload(path: Path, *, objective: str = "throughput") -> Reading:
 
     Raises ModelFileError, GraphError or CostError with the file, the node or edge and the remedy.
     """
-    data = path.read_bytes()
+    data = file_bytes(path)
     try:
         document = json.loads(data)
     except (ValueError, RecursionError) as error:

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from placewise.errors import InputError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
+from placewise.regular import open_regular
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """Arrays by the name of the model's input or output."""
@@ -58,7 +59,7 @@ def fresh_inputs(graph: Graph, seed: int, given: Arrays | None = None) -> dict[s
 def load_inputs(path: Path) -> dict[str, npt.NDArray[Any]]:
     """The arrays of a .npz file, by name. Raises InputError for a file that is none, or holds objects."""
     try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+        with open_regular(path) as stream, np.load(stream, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", where=str(path)) from None

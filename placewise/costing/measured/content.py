@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from placewise.errors import CostError
+from placewise.regular import open_regular
 
 LARGEST = 2 << 30
 """Bytes, unpacked, of which events are read one after the other."""
@@ -29,7 +30,7 @@ _SPACE = re.compile(r"[\s,]*")
 def opened(path: Path) -> Iterator[IO[bytes]]:
     """The file, unpacked if it is gzip. Raises CostError for what cannot be read or unpacked."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(2)
             file.seek(0)
             if start != _GZIP:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections import defaultdict
 from collections.abc import Sequence
@@ -119,7 +120,7 @@ def apply_measured(
 def split_device(path: str) -> tuple[str, str]:
     """The device in front and the file. Raises CostError where no file is named."""
     device, sign, file = path.partition("=")
-    if not device or not sign or Path(path).exists():
+    if not device or not sign or os.path.exists(path):
         return "", path
     if not file:
         raise CostError("the file is missing after '='", where=path, remedy=f"write {device}=FILE")

@@ -12,6 +12,7 @@ from typing import Any
 
 from placewise.errors import ModelFileError
 from placewise.readers.huggingface.presets import PREFIX, preset_path
+from placewise.regular import open_regular
 
 MOST_BYTES = 4 << 20
 MOST_LAYERS, MOST_EXPERTS = 1_000, 10_000
@@ -48,7 +49,7 @@ def read_settings(source: str | Path) -> Settings:
     try:
         if path.is_dir():
             path = path / "config.json"
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
         said = getattr(error, "strerror", None) or str(error)

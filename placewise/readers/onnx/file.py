@@ -18,6 +18,7 @@ from placewise.errors import ModelFileError
 from placewise.readers.onnx.text import check_names
 from placewise.readers.onnx.types import subgraphs
 from placewise.readers.onnx.wire import without_values
+from placewise.regular import open_regular
 
 OLDEST_OPSET = 9
 KEPT_ELEMENTS = 1_000
@@ -53,7 +54,7 @@ def load(path: Path) -> tuple[onnx.ModelProto, str]:
 def _parse(path: Path) -> tuple[onnx.ModelProto, str]:
     model = onnx.ModelProto()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 raise ModelFileError("the file is empty", remedy="export or download the model again")

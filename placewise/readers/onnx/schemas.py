@@ -22,7 +22,7 @@ def schema_of(op_type: str, domain: str, version: int) -> onnx.defs.OpSchema | N
     """The definition of an op in this version of its domain's opset; None if there is none."""
     try:
         return onnx.defs.get_schema(op_type, version, domain)
-    except onnx.defs.SchemaError:
+    except (onnx.defs.SchemaError, TypeError):  # a version of more than 32 bits is a TypeError
         return None
 
 

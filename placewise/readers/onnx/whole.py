@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -68,7 +69,7 @@ def _fill(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
     for tensor in _weights(model.graph):
         where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
         is_outside = tensor.data_location == onnx.TensorProto.EXTERNAL
-        if is_outside and (folder / where).is_file():
+        if is_outside and os.path.isfile(folder / where):
             try:
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
             except Exception as error:  # several unrelated error types of the checker and of the system

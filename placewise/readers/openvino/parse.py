@@ -10,6 +10,7 @@ from xml.parsers import expat
 
 from placewise.errors import ModelFileError
 from placewise.readers.openvino.net import Layer, Net, Port, plain_type
+from placewise.regular import open_regular
 
 LARGEST_FILE = 1 << 28  # bytes
 LONGEST_TAG = 1 << 23  # bytes
@@ -48,7 +49,7 @@ def parse(path: Path) -> tuple[Net, str]:
     parser.buffer_text = True
     state = hashlib.sha256()
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = 0
             while chunk := file.read(_CHUNK):
                 size += len(chunk)

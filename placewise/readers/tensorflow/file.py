@@ -16,6 +16,7 @@ from placewise.errors import ModelFileError
 from placewise.readers.tensorflow.protos import MESSAGES
 from placewise.readers.tensorflow.types import KEPT_ELEMENTS
 from placewise.readers.wire import DROP, LENGTH, VARINT, Field, Paths, fields_of, without
+from placewise.regular import open_regular
 
 LARGEST_TEXT = 1 << 26
 """Bytes: text is parsed slowly, about a megabyte a second."""
@@ -54,14 +55,14 @@ class Loaded(NamedTuple):
 def file_in(path: Path) -> Path:
     """The file to read: a SavedModel may be given as its folder."""
     inside = (path / name for name in (SAVED_MODEL, "saved_model.pbtxt"))
-    return next((file for file in inside if file.is_file()), path) if path.is_dir() else path
+    return next((file for file in inside if os.path.isfile(file)), path) if os.path.isdir(path) else path
 
 
 def looks_like_tensorflow(path: Path) -> bool:
     """Whether a file (or the folder of a SavedModel) is one that `load` takes, by its first fields."""
     try:
         with (
-            file_in(path).open("rb") as file,
+            open_regular(file_in(path)) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as data,
         ):
@@ -73,10 +74,10 @@ def looks_like_tensorflow(path: Path) -> bool:
 def load(path: Path) -> Loaded:
     """The message in `path`; raises ModelFileError, without the path, for anything that is none of TensorFlow's."""
     path = file_in(path)
-    if path.is_dir():
+    if os.path.isdir(path):
         raise ModelFileError(f"the folder holds no {SAVED_MODEL}", remedy="give a SavedModel, or a .pb or .pbtxt file")
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if not size:
                 raise ModelFileError("the file is empty", remedy="export or download the model again")

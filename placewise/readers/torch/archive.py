@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from placewise.errors import ModelFileError
+from placewise.regular import open_regular
 
 MOST_MEMBERS = 200_000
 LARGEST_DIRECTORY = 64 << 20
@@ -63,7 +64,7 @@ def parsed(text: bytes, name: str) -> Any:
 
 def _check_directory(path: Path) -> None:
     """Raise for a directory of members that is larger than any real one, before Python reads it whole."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         size = file.seek(0, 2)
         if not size:
             raise ModelFileError("the file is empty", remedy=_SAVE_AGAIN)

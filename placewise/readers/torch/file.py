@@ -15,6 +15,7 @@ from placewise.readers.torch.archive import descriptions, parsed
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.serialized import KNOWN_VERSION, listing_of_json
+from placewise.regular import open_regular
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _ZIP = b"PK\3\4"
@@ -25,7 +26,7 @@ def looks_like_pt2(path: Path) -> bool:
     if path.suffix == ".pt2":
         return True
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_ZIP)) == _ZIP
     except OSError:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
@@ -159,7 +160,7 @@ def _source(graph: Graph) -> Source:
         raise InputError(f"the runtime 'openvino' cannot run this model: it is {found}", remedy=remedy)
     if graph.ops.backward.any() or graph.phases:
         raise InputError("the runtime 'openvino' runs inference of one pass", remedy="place the inference graph")
-    if not Path(source.path).is_file():
+    if not os.path.isfile(source.path):
         raise InputError("the model of this plan is not there", where=source.path, remedy="say where it is")
     return source
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,7 @@ class Program:
             raise RunError("a training graph does not run here, only the forward pass that it was made from")
         self.shown = source.path or "the program"
         if job.model is None:
-            if source.format != "torch-export" or not Path(source.path).is_file():
+            if source.format != "torch-export" or not os.path.isfile(source.path):
                 raise InputError(f"the model of {self.shown} is not at hand", remedy="give the .pt2 file or the module")
             self.path = source.path
             return

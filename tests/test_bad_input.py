@@ -1,0 +1,88 @@
+"""Paths and names that no honest user gives, to everything that reads a file: one sentence, at once, and no traceback."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from placewise.building import build, build_for_plan
+from placewise.catalog import read_cluster
+from placewise.errors import InputError
+from placewise.files.corpus_file import load_corpus
+from placewise.files.plan_file import model_behind
+from placewise.files.policy_file import load_header
+from placewise.opening import open_model
+from placewise.readers.huggingface.settings import read_settings
+from placewise.readers.onnx import read_onnx
+from placewise.readers.openvino import read_openvino
+from placewise.readers.pipedream import read_pipedream
+from placewise.readers.tensorflow import read_tensorflow
+from placewise.readers.torch.file import read_pt2
+from placewise.readers.workload import read_workload
+from placewise.runtimes.inputs import load_inputs
+from placewise.wishes import Wishes
+
+pytestmark = pytest.mark.skipif(os.name == "nt", reason="files of POSIX")
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "model": lambda path: open_model(str(path)),
+    "plan": model_behind,
+    "start": lambda path: build_for_plan("x.onnx", path),
+    "cluster": read_cluster,
+    "costs": lambda path: build("zoo:random-branchy", "cpu", Wishes(costs=(str(path),))),
+    "costs of a device": lambda path: build("zoo:random-branchy", "cpu", Wishes(costs=(f"cpu={path}",))),
+    "corpus": load_corpus,
+    "policy": lambda path: load_header(path),
+    "inputs": load_inputs,
+    **{read.__name__: read for read in (  # type: ignore[attr-defined]
+        read_onnx, read_openvino, read_tensorflow, read_pt2, read_settings, read_workload, read_pipedream,
+    )},
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def in_time() -> Iterator[None]:
+    """Whoever waits for a pipe is woken, and fails."""
+
+    def late(*_: object) -> None:
+        raise AssertionError("it waits")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, 20)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+def odd_paths(folder: Path) -> dict[str, Path]:
+    """Paths by what is odd about them."""
+    os.mkfifo(folder / "pipe")
+    (folder / "empty").write_bytes(b"")
+    (folder / "blank").write_bytes(b" \r\n\t")
+    (folder / "wide").write_bytes('{"format": "placewise-plan"}'.encode("utf-16"))
+    (folder / "deep").write_bytes(b'{"a":' * 100_000)
+    (folder / "digits").write_bytes(b'{"a": ' + b"9" * 5_000 + b"}")
+    (folder / "gone").symlink_to(folder / "nowhere")
+    (folder / "circle").symlink_to(folder / "circle")
+    (folder / "folder").mkdir()
+    (folder / "closed").write_bytes(b"{}")
+    (folder / "closed").chmod(0)
+    made = {name: folder / name for name in os.listdir(folder)}
+    beyond = {"endless": Path("/dev/zero"), "nothing": Path("/dev/null"), "absent": folder / "absent", "inside": folder / "empty" / "x",
+              "long": folder / ("x" * 10_000), "zero": folder / "a\0b", "halves": folder / "a\udc80", "escape": folder / "\x1b[2J\n"}  # fmt: skip
+    return made | beyond
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_odd_paths(tmp_path: Path, name: str) -> None:
+    """Pipes, devices, folders, links to nowhere, closed and empty files, names that no file can have: refused."""
+    for what, path in odd_paths(tmp_path).items():
+        with pytest.raises(InputError) as caught:
+            READERS[name](path)
+        said = str(caught.value)
+        assert said.isprintable() and len(said) < 1_000, what
+        assert "Errno" not in said and "Traceback" not in said, said
