@@ -104,6 +104,11 @@ def test_a_plan_says_everything(tmp_path: Path) -> None:
     assert plan["warnings"] == ["memory of cpu is assumed"]
     assert plan["source"]["path"] == "m.onnx"
     assert plan["graph_hash"] == two_ops().digest()
+    problem, placed = result().problem, result().placement
+    assert placed is not None
+    other = Placement(placed.device, placed.call)
+    assert plan["placement_hash"] == placed.digest(problem.graph, problem.cluster)
+    assert plan["placement_hash"] != other.digest(problem.graph, problem.cluster)
     assert (plan["calls"], plan["order"]) == ({"a": 0, "b": 2}, {"a": 1, "b": 0})
     assert plan["tool"] == {"name": "placewise", "version": version("placewise")}
 

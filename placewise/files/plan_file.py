@@ -142,6 +142,7 @@ class PlanFile(Record):
     warnings: tuple[str, ...] = Field((), description="what was assumed when the problem was made")
     source: SourceRecord | None = Field(None, description="the model file")
     graph_hash: str = Field("", description="sha256 of the graph's structure and shapes")
+    placement_hash: str = Field("", description="sha256 of the placement: equal for equal ones, however found")
     assignment: dict[str, str] = Field(description="op name → device name; empty if there is no placement")
     calls: dict[str, int] | None = Field(None, description="op name → number of its call on its device")
     order: dict[str, int] | None = Field(None, description="op name → priority; smaller starts earlier")
@@ -179,6 +180,7 @@ def plan_of(result: Result) -> PlanFile:
             "warnings": problem.warnings,
             "source": source_record(problem.graph.source),
             "graph_hash": problem.graph.digest(),
+            "placement_hash": placement.digest(problem.graph, problem.cluster) if placement else "",
             "assignment": {} if placement is None else _assignment(placement, names, problem.cluster.names),
             "calls": _numbers(names, placement.call) if placement else None,
             "order": _numbers(names, placement.order) if placement else None,

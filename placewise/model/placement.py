@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -75,3 +76,10 @@ class Placement:
         """Op name → device name; ops that have no device are left out."""
         pairs = zip(graph.ops.name, self.device.tolist(), strict=True)
         return {op: cluster.names[device] for op, device in pairs if device >= 0}
+
+    def digest(self, graph: Graph, cluster: Cluster) -> str:
+        """sha256 of what it says of ops and devices by name: the same for equal placements, however they were found."""
+        found = hashlib.sha256("\0".join((*graph.ops.name, "", *cluster.names)).encode("utf-8", "surrogatepass"))
+        for column in (self.device, self.call, self.order, self.replicas):
+            found.update(b"-" if column is None else column.astype("<i4").tobytes())
+        return found.hexdigest()

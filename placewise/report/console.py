@@ -11,9 +11,11 @@ from rich.text import Text
 
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
+from placewise.report.copies import copy_rows
 from placewise.report.devices import DeviceView
 from placewise.report.gantt import Gantt
 from placewise.report.plain import shown_text
+from placewise.report.remarks import device_remarks
 from placewise.report.words import (
     baseline_lines,
     headline,
@@ -26,20 +28,25 @@ from placewise.report.words import (
 )
 from placewise.units import format_seconds
 
+SHOWN = 12
+"""So many digits of a hash are shown."""
+
 
 def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
     """Everything that `place` prints; the Gantt can be left out."""
-    parts: list[RenderableType] = [_bold(headline(result))]
+    problem, parts = result.problem, list[RenderableType]([_bold(headline(result))])
     if result.judgement is not None:
-        phases = phase_line(result.problem, result.judgement)
+        phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
-        parts += [shown_text(verdict(result)), Text(), *_devices(result.problem, result.judgement), Text()]
+        parts += [shown_text(verdict(result)), Text(), *_devices(problem, result.judgement), Text()]
+        parts += _copies(result)
         parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()]
     way = history_line(result)
     parts += [shown_text(way, style="dim")] if way else []
     parts += [shown_text(f"note: {note}", style="dim") for note in result.notes]
     how = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
+    how += f", placement {result.placement.digest(problem.graph, problem.cluster)[:SHOWN]}" if result.placement else ""
     return Group(*parts, shown_text(how, style="dim"))
 
 
@@ -84,9 +91,17 @@ def _gantt(result: Result) -> list[RenderableType]:
     return [drawn, Text()] if drawn.worth_it else []
 
 
+def _copies(result: Result) -> list[RenderableType]:
+    """What goes between memories, the dearest ways first."""
+    if result.placement is None or result.judgement is None:
+        return []
+    rows = copy_rows(result.problem, result.placement, result.judgement.timeline)
+    return [rows_table(("copies", "number ", "bytes ", "seconds ", "the dearest"), rows), Text()] if rows else []
+
+
 def _devices(problem: Problem, judgement: Judgement) -> list[RenderableType]:
     remark = host_remark(problem, judgement)
-    remarks = [*replica_lines(judgement), *([remark] if remark else [])]
+    remarks = [*replica_lines(judgement), *([remark] if remark else []), *device_remarks(problem, judgement)]
     return [DeviceView(judgement), *(shown_text(line, style="dim") for line in remarks)]
 
 

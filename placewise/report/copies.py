@@ -6,10 +6,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placewise.model.cluster import HOST
 from placewise.model.columns import Floats, Longs, distinct
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
+from placewise.units import format_bytes, format_seconds
+
+MOST_WAYS = 4
+"""So many ways between memories are listed beside a plan."""
 
 
 class Copies(NamedTuple):
@@ -19,6 +24,16 @@ class Copies(NamedTuple):
     source: Longs
     target: Longs
     seconds: Floats
+
+
+class Way(NamedTuple):
+    """All copies from one location to another: their rows, the dearest first, and their seconds and bytes."""
+
+    source: int
+    target: int
+    rows: Longs
+    seconds: float
+    bytes: int
 
 
 def copies_of(problem: Problem, placement: Placement, timeline: Timeline | None) -> Copies:
@@ -43,3 +58,35 @@ def copies_of(problem: Problem, placement: Placement, timeline: Timeline | None)
         target = np.concatenate((np.full(len(sent), host), target[got]))
         tensor = np.concatenate((sent // (host + 1), tensor[got]))
     return Copies(tensor, source, target, problem.costs.transfer_seconds[tensor, cluster.link_class[source, target]])
+
+
+def ways_of(problem: Problem, copies: Copies) -> list[Way]:
+    """The copies by where they come from and go to, the dearest way first."""
+    places, size = problem.n_devices + 1, np.maximum(problem.graph.tensors.bytes, 0)
+    ways, way = np.unique(copies.source * places + copies.target, return_inverse=True)
+    seconds = np.bincount(way, weights=copies.seconds, minlength=len(ways))
+    found = []
+    for k in np.argsort(-seconds, kind="stable").tolist():
+        rows = np.flatnonzero(way == k)
+        rows = rows[np.argsort(-copies.seconds[rows], kind="stable")]
+        found.append(Way(*divmod(int(ways[k]), places), rows, float(seconds[k]), int(size[copies.tensor[rows]].sum())))
+    return found
+
+
+def copy_rows(problem: Problem, placement: Placement, timeline: Timeline | None) -> list[tuple[str, ...]]:
+    """(way, copies, bytes, seconds, the dearest tensor) of the dearest ways; [] where ops run in one memory only."""
+    if len(np.unique(problem.cluster.location[placement.device])) < 2:
+        return []
+    copies, names = copies_of(problem, placement, timeline), (*problem.cluster.names, HOST)
+    ways, tensors = ways_of(problem, copies), problem.graph.tensors
+    rows: list[tuple[str, ...]] = []
+    for way in ways[:MOST_WAYS]:
+        tensor = int(copies.tensor[way.rows[0]])
+        dearest = f"{tensors.name[tensor]} ({format_bytes(max(int(tensors.bytes[tensor]), 0))})"
+        count, seconds = str(len(way.rows)), format_seconds(way.seconds)
+        rows.append((f"{names[way.source]} → {names[way.target]}", count, format_bytes(way.bytes), seconds, dearest))
+    if len(ways) > MOST_WAYS:
+        rest = ways[MOST_WAYS:]
+        count, seconds = str(sum(len(way.rows) for way in rest)), format_seconds(sum(way.seconds for way in rest))
+        rows.append((f"{len(rest)} more", count, format_bytes(sum(way.bytes for way in rest)), seconds, ""))
+    return rows

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from placewise.model.cluster import HOST
 from placewise.model.dtypes import DTYPES
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
-from placewise.report.copies import Copies, copies_of
+from placewise.report.copies import Copies, copies_of, ways_of
 from placewise.report.page.packed import shown
 
 MOST_CUTS, MOST_TENSORS, MOST_READERS = 24, 12, 3
@@ -20,27 +18,19 @@ MOST_CUTS, MOST_TENSORS, MOST_READERS = 24, 12, 3
 
 def cuts_part(problem: Problem, placement: Placement, timeline: Timeline | None) -> dict[str, Any]:
     """The dearest ways first: `cuts` with their dearest tensors; `left` other ways; the `seconds` of all."""
-    copies, places = copies_of(problem, placement, timeline), problem.n_devices + 1
-    ways, way = np.unique(copies.source * places + copies.target, return_inverse=True)
-    seconds = np.bincount(way, weights=copies.seconds, minlength=len(ways))
-    order = np.argsort(-seconds, kind="stable")[:MOST_CUTS]
-    names = (*problem.cluster.names, HOST)
-    size = np.maximum(problem.graph.tensors.bytes, 0)
-    cuts = []
-    for k in order.tolist():
-        rows = np.flatnonzero(way == k)
-        source, target = divmod(int(ways[k]), places)
-        dearest = rows[np.argsort(-copies.seconds[rows], kind="stable")[:MOST_TENSORS]]
-        cuts.append(
-            {
-                "source": shown(names[source]),
-                "target": shown(names[target]),
-                "count": len(rows),
-                "bytes": int(size[copies.tensor[rows]].sum()),
-                "seconds": float(seconds[k]),
-                "tensors": [_tensor(problem, placement, copies, row) for row in dearest.tolist()],
-            }
-        )
+    copies = copies_of(problem, placement, timeline)
+    ways, names = ways_of(problem, copies), (*problem.cluster.names, HOST)
+    cuts = [
+        {
+            "source": shown(names[way.source]),
+            "target": shown(names[way.target]),
+            "count": len(way.rows),
+            "bytes": way.bytes,
+            "seconds": way.seconds,
+            "tensors": [_tensor(problem, placement, copies, row) for row in way.rows[:MOST_TENSORS].tolist()],
+        }
+        for way in ways[:MOST_CUTS]
+    ]
     return {"cuts": cuts, "left": max(len(ways) - MOST_CUTS, 0), "seconds": float(copies.seconds.sum())}
 
 
