@@ -39,6 +39,15 @@ def links() -> list[str]:
     return rows
 
 
+def disks() -> list[str]:
+    """One row per disk: name, what it is, bytes/s, the share reached, source."""
+    rows = ["| name | what | published | reached | source |", "|---|---|---|---|---|"]
+    for name, entry in catalog().disks.items():
+        speed, share = f"{format_count(entry.bandwidth)}B/s", f"{entry.efficiency:.0%}"
+        rows.append(f"| {' | '.join((name, entry.title, speed, share, entry.source))} |")
+    return rows
+
+
 def efficiencies() -> list[str]:
     """One row per behaviour: the share reached by class of op, and seconds per op."""
     classes = list(catalog().behaviour["cpu"].efficiency)
@@ -55,7 +64,7 @@ def sources() -> list[str]:
     return [f"- **{name}**: {entry.source.rstrip('.')}." for name, entry in named]
 
 
-TABLES = {"devices": devices, "links": links, "efficiencies": efficiencies, "sources": sources}
+TABLES = {"devices": devices, "links": links, "disks": disks, "efficiencies": efficiencies, "sources": sources}
 
 
 def written(page: str) -> str:

@@ -80,7 +80,9 @@ def test_entries_are_complete_and_refer_to_what_exists():
     assert {getattr(book.defaults, name) for name in ("cuda", "intel_gpu", "apple_gpu", "phone_npu", "cpu")} <= set(
         book.devices
     )
-    assert {book.defaults.link, book.defaults.disk} <= set(book.links)
+    assert book.defaults.link in book.links and book.defaults.disk in book.disks
+    assert all(disk.source and disk.bandwidth > 5e8 for disk in book.disks.values())
+    assert {entry.nvlink for entry in book.devices.values()} - {""} <= set(book.links)
 
 
 def test_every_name_makes_a_cluster():

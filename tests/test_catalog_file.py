@@ -217,7 +217,7 @@ A = 'devices = [{ name = "a" }, { name = "b" }]\n'
         ('devices = [{ name = "a" }, { name = "a" }]', "both called 'a'"),
         ('transfers = "quick"\n' + A, "c.toml: transfers"),
         (A + 'links = [{ source = "a", target = "b", bandwidth = 0 }]', "c.toml: link a → b: bandwidth is 0"),
-        (A + 'links = [{ source = "a", target = "b" }]', "c.toml: links[0].bandwidth: is missing"),
+        (A + 'links = [{ source = "a", target = "b" }]', "links[0]: the link has neither a model nor a bandwidth"),
         (A + 'links = [{ source = "a", target = "z", bandwidth = 1 }]', "links[0]: there is no device 'z'"),
         (A + 'links = [{ source = "a", target = "a", bandwidth = 1 }]', "ends where it begins"),
         (A + 'groups = [{ devices = ["a"], bandwidth = 1 }]', "c.toml: groups[0].devices"),

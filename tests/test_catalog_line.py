@@ -129,7 +129,7 @@ def test_json_says_the_same_as_the_mapping():
         ({"cuda:0": True}, "True is not a size"),
         ({"cuda:0": math.nan}, "nan"),
         ({-1: "1GiB"}, "'-1' is not a device"),
-        ({"disk": "1GiB"}, "describe it in a cluster file"),
+        ({"tape": "1GiB"}, "describe it in a cluster file"),
         (dict.fromkeys(range(300), 1), "300 devices are too many"),
         ("x" * 70000, "this is no cluster"),
         (7, "this is no cluster"),

@@ -12,10 +12,12 @@ from placewise.catalog.fields import validated
 from placewise.catalog.nodes import Place, expanded, node_links
 from placewise.catalog.parts import Part, noted, numbered, part_of, renamed, with_memory
 from placewise.catalog.tables import ClusterTable, DeviceTable
+from placewise.catalog.topology import joined
 from placewise.catalog.wiring import Pair, Speed, wired
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.dtypes import DTYPES
+from placewise.regular import read_regular
 
 MAX_FILE = 1 << 20
 """Bytes; a cluster file is a page of text."""
@@ -25,22 +27,19 @@ def read_file(path: Path) -> Cluster:
     """The cluster that a TOML file describes; raises ClusterError with the file and the key in front."""
     where = str(path)
     try:
-        size = path.stat().st_size
-        if size > MAX_FILE:
-            raise ClusterError(f"{size} bytes are too many for a cluster file", where=where)
-        values = tomllib.loads(path.read_text("utf-8"))
+        values = tomllib.loads(read_regular(path, MAX_FILE).decode("utf-8"))
     except OSError as error:
         raise ClusterError(f"cannot be read ({error.strerror})", where=where) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # not text, not TOML, or a number of thousands of digits
         raise ClusterError(f"this is not TOML ({error})", where=where) from None
     table = validated(ClusterTable, values, where)
     try:
-        return _cluster(table)
+        return _cluster(table, path.parent)
     except ClusterError as error:
         raise error.at(where) from None
 
 
-def _cluster(table: ClusterTable) -> Cluster:
+def _cluster(table: ClusterTable, folder: Path) -> Cluster:
     if not table.devices and not table.nodes:
         raise ClusterError("is missing", where="devices", remedy="describe devices, or nodes that hold some")
     parts: list[Part] = []
@@ -54,8 +53,11 @@ def _cluster(table: ClusterTable) -> Cluster:
         places += [place] * len(made)
     named = numbered(parts)
     default = table.default_link.speed if table.default_link else None
-    within = node_links(named, places, table)
-    return wired(named, given={**within, **_given(table, named)}, default=default, transfers=table.transfers)
+    speeds = node_links(named, places, table)
+    if table.topology:
+        named, found = joined(named, folder / table.topology)
+        speeds |= found
+    return wired(named, given={**speeds, **_given(table, named)}, default=default, transfers=table.transfers)
 
 
 def _parts(table: DeviceTable) -> list[Part]:

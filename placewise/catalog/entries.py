@@ -20,6 +20,9 @@ FILES = ("behaviour", "links", "nvidia", "nvidia_older", "others", "cpus")
 OWN_LINKS = ("in-place", "core-to-core")
 """Links that only cores of this machine have."""
 
+UNIFIED = "unified"
+"""The link of a device that shares the host's memory."""
+
 _LISTED = "`placewise devices` lists all that are known"
 _MAKERS = ("nvidia", "tesla", "geforce", "amd", "instinct", "intel", "xeon", "core", "apple")
 
@@ -47,8 +50,20 @@ class LinkEntry(Table):
     source: str
 
 
+class DiskEntry(Table):
+    """A disk: published bytes/s of large reads, and the share reached."""
+
+    title: str
+    bandwidth: BytesPerSecond
+    efficiency: Share
+    source: str
+
+
 class DeviceEntry(Table):
-    """A device as published. `prefix` begins its names; `behaviour`, `host_link` and `peer_link` name tables."""
+    """A device as published. `prefix` begins its names; `behaviour` and the links name tables.
+
+    `peer_link` joins equals by default; `nvlink` is the NVLink that a bridge can give them.
+    """
 
     title: str
     aliases: tuple[str, ...] = ()
@@ -60,6 +75,7 @@ class DeviceEntry(Table):
     peak_flops: Mapping[str, FlopsPerSecond]
     host_link: str = ""
     peer_link: str = ""
+    nvlink: str = ""
     source: str
 
 
@@ -81,6 +97,7 @@ class Catalog(Table):
     defaults: Defaults
     behaviour: Mapping[str, Behaviour]
     links: Mapping[str, LinkEntry]
+    disks: Mapping[str, DiskEntry]
     devices: Mapping[str, DeviceEntry]
 
 

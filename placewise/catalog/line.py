@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from itertools import permutations
+from pathlib import Path
 
 from placewise.catalog.detect import core_count
-from placewise.catalog.entries import catalog
+from placewise.catalog.entries import catalog, find_link
 from placewise.catalog.parts import MAX_DEVICES, Part, numbered, part_of, renamed, stand_in, with_memory
-from placewise.catalog.wiring import wired
+from placewise.catalog.topology import joined
+from placewise.catalog.wiring import speed_of, wired
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
 from placewise.units import parse_bytes
@@ -19,19 +22,44 @@ _LIKE = "2xA100-80GB,cpu"
 
 
 def read_line(text: str) -> Cluster:
-    """``2xA100-80GB,cpu``, ``this``, ``cores``, ``2xA100@20GiB``: items separated by commas; raises ClusterError."""
+    """``2xA100-80GB,cpu``, ``this``, ``cores``, ``2xA100@20GiB``: items separated by commas; raises ClusterError.
+
+    ``link=NAME`` joins all accelerators by a link of the catalogue, ``topology=FILE`` as ``nvidia-smi topo -m`` says.
+    """
     parts: list[Part] = []
+    settings: dict[str, str] = {}
     for item in text.split(","):
-        match = _ITEM.fullmatch(item)
-        if match is None:
-            raise ClusterError(f"{item[:60]!r} is not a device", remedy=f"write devices like {_LIKE!r}")
-        count, name = int(match[1] or 1) if len(match[1] or "") < 9 else MAX_DEVICES + 1, match[2]
-        if name.lower() == "cores":
-            count, name = count if match[1] else int(max(core_count(), 1)), "core"
-        if not 1 <= count <= MAX_DEVICES - len(parts):
-            raise ClusterError(f"{item[:60].strip()!r} makes {len(parts) + count} devices", remedy=_allowed())
-        parts += [part_of(name, None if match[3] is None else _bytes(match[3]))] * count
-    return wired(numbered(parts))
+        key, sign, value = (piece.strip() for piece in item.partition("="))
+        if not sign:
+            parts += _parts(item, MAX_DEVICES - len(parts))
+        elif key not in ("link", "topology") or not value:
+            raise ClusterError(f"{item[:60].strip()!r} is not known", remedy="write link=NAME or topology=FILE")
+        elif settings:
+            raise ClusterError(f"{item[:60].strip()!r} comes after another link", remedy="give one link or topology")
+        else:
+            settings[key] = value
+    named = numbered(parts)
+    if "topology" in settings:
+        named, speeds = joined(named, Path(settings["topology"]))
+        return wired(named, given=speeds)
+    speed = speed_of(find_link(settings["link"])) if settings else None
+    accelerators = [part.device.name for part in named if not part.device.is_host]
+    return wired(named, given=dict.fromkeys(permutations(accelerators, 2), speed) if speed else None)
+
+
+def _parts(item: str, room: int) -> list[Part]:
+    match = _ITEM.fullmatch(item)
+    if match is None:
+        raise ClusterError(f"{item[:60]!r} is not a device", remedy=f"write devices like {_LIKE!r}")
+    count, name = int(match[1] or 1) if len(match[1] or "") < 9 else MAX_DEVICES + 1, match[2]
+    if name.lower() == "cores":
+        count, name = count if match[1] else int(max(core_count(), 1)), "core"
+    if not 1 <= count <= room:
+        raise ClusterError(f"{item[:60].strip()!r} makes {MAX_DEVICES - room + count} devices", remedy=_allowed())
+    if name.lower().endswith(".txt"):
+        problem = f"{name[:60]!r} may be a topology, and says not which devices there are"
+        raise ClusterError(problem, remedy="write it like '8xH100,cpu,topology=topo.txt'")
+    return [part_of(name, None if match[3] is None else _bytes(match[3]))] * count
 
 
 def read_memory(memory: Mapping[object, object]) -> Cluster:
@@ -66,8 +94,11 @@ def _part(key: object, value: object) -> Part:
     name = f"cuda:{key}" if isinstance(key, int) and not isinstance(key, bool) else str(key).strip()
     name = f"cuda:{name}" if name.isdigit() else name
     defaults = catalog().defaults
+    if re.fullmatch(r"disk(:\d+)?", name):
+        return renamed(part_of("disk", _bytes(value, name)), name)
     for pattern, model in (
-        (r"cuda:\d+", defaults.cuda), (r"GPU(\.\d+)?|xpu(:\d+)?", defaults.intel_gpu), (r"cpu(:\d+)?", defaults.cpu)
+        (r"cuda:\d+", defaults.cuda), (r"GPU(\.\d+)?|xpu(:\d+)?", defaults.intel_gpu), (r"cpu(:\d+)?", defaults.cpu),
+        (r"mps(:\d+)?", defaults.apple_gpu), (r"npu(:\d+)?", defaults.phone_npu),
     ):  # fmt: skip
         if re.fullmatch(pattern, name):
             return renamed(with_memory(stand_in(model), _bytes(value, name)), name)

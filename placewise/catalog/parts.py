@@ -21,7 +21,8 @@ class Part:
     """A device and what its model says of its links.
 
     `prefix` begins the name that the device is still to get ("" where its name is final); `model` is its
-    name in the catalogue ("" where it is unknown); `host_link` and `peer_link` name links of the catalogue.
+    name in the catalogue ("" where it is unknown); `host_link`, `peer_link` (to its equals) and `nvlink` (the one that
+    it can have) name links of the catalogue.
     """
 
     device: Device
@@ -29,11 +30,14 @@ class Part:
     model: str = ""
     host_link: str = ""
     peer_link: str = ""
+    nvlink: str = ""
 
 
 def part_of(name: str, memory: float | None = None) -> Part:
-    """The part that a user's word means: a model of the catalogue, ``core``, ``cpu``, ``this``; raises ClusterError."""
+    """The part that a word means: a model, a disk, ``core``, ``cpu``, ``this``; raises ClusterError."""
     word = name.strip().lower()
+    if word == "disk" or word in catalog().disks:
+        return with_memory(_disk(catalog().defaults.disk if word == "disk" else word), memory)
     if word == "this":
         return with_memory(Part(this_machine(), prefix="cpu"), memory)
     if word == "core":
@@ -44,11 +48,33 @@ def part_of(name: str, memory: float | None = None) -> Part:
     return with_memory(_catalogued(find(name)), memory)
 
 
+def _disk(model: str) -> Part:
+    """A disk: what it computes with is that of the CPU beside it, see `numbered`."""
+    entry = catalog().disks[model]
+    speed = entry.bandwidth * entry.efficiency
+    note = (
+        f"{entry.title}: weights are read from it at every run, at {speed / 1e9:.3g} GB/s ({entry.efficiency:.0%} of "
+        f"{entry.bandwidth / 1e9:.3g} GB/s, assumed; {entry.source})"
+    )
+    return Part(Device("disk", kind="disk", weight_bandwidth=speed, notes=(note,)), prefix="disk", model=model)
+
+
+def _beside(part: Part, cpu: Device) -> Part:
+    """A disk of the catalogue with the figures of the CPU that computes what is on it."""
+    if part.device.kind != "disk" or not part.model or part.device.peak_flops:
+        return part
+    device = replace(
+        part.device, peak_flops=cpu.peak_flops, memory_bandwidth=cpu.memory_bandwidth, op_overhead=cpu.op_overhead,
+        efficiency=cpu.efficiency, unsupported=cpu.unsupported,
+    )  # fmt: skip
+    return replace(part, device=noted(device, f"what is on it is computed as {cpu.name} does"))
+
+
 def stand_in(model: str) -> Part:
     """A part of unknown model: the figures of `model`, without its links between equals."""
     part = _catalogued(model)
     note = f"model not given: the figures are those of {catalog().devices[model].title}"
-    return replace(part, device=noted(part.device, note), model="", peer_link="")
+    return replace(part, device=noted(part.device, note), model="", peer_link="", nvlink="")
 
 
 def with_memory(part: Part, memory: float | None) -> Part:
@@ -72,7 +98,10 @@ def noted(device: Device, *notes: str) -> Device:
 
 
 def numbered(parts: Sequence[Part]) -> tuple[Part, ...]:
-    """Give every part that still needs one a name: prefix and number, and a plain prefix (``cpu``) to a single one."""
+    """Give every part that still needs one a name: prefix and number, and a plain prefix (``cpu``) to a single one.
+
+    Disks get the figures of the first CPU, or of the default one.
+    """
     if not parts:
         raise ClusterError("no device is given", remedy="name at least one, such as 'A100-80GB,cpu'")
     if len(parts) > MAX_DEVICES:
@@ -80,10 +109,13 @@ def numbered(parts: Sequence[Part]) -> tuple[Part, ...]:
     taken = {part.device.name for part in parts if not part.prefix}
     share = Counter(part.prefix for part in parts)
     names = {prefix: _free_names(prefix, share[prefix] == 1, taken) for prefix in share if prefix}
-    return tuple(
+    named = [
         replace(part, device=replace(part.device, name=next(names[part.prefix])), prefix="") if part.prefix else part
         for part in parts
-    )
+    ]
+    cpus = [part.device for part in named if part.device.kind == "cpu"]
+    cpu = cpus[0] if cpus else _catalogued(catalog().defaults.cpu).device
+    return tuple(_beside(part, cpu) for part in named)
 
 
 def _free_names(prefix: str, single: bool, taken: set[str]) -> Iterator[str]:
@@ -112,4 +144,5 @@ def _catalogued(model: str) -> Part:
             f"efficiency and {format_seconds(behaviour.op_overhead)} per op: assumed as for {entry.behaviour}",
         ),
     )
-    return Part(device, entry.prefix, model, entry.host_link, entry.peer_link)
+    nvlink = entry.nvlink or (entry.peer_link if catalog().links[entry.peer_link or "pcie3"].brick else "")
+    return Part(device, entry.prefix, model, entry.host_link, entry.peer_link, nvlink)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from placewise.catalog.entries import find_link
 from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table
 from placewise.catalog.parts import MAX_DEVICES
-from placewise.catalog.wiring import Speed
+from placewise.catalog.wiring import Speed, speed_of
+from placewise.errors import ClusterError
 from placewise.model.cluster import Transfers
 
 
@@ -28,21 +30,35 @@ class DeviceTable(Table):
     op_overhead: Seconds | None = None
     call_overhead: Seconds | None = None
     streams: Annotated[int, Field(strict=True, ge=1)] | None = None
+    weight_bandwidth: BytesPerSecond | None = None
     unsupported: frozenset[str] | None = None
     available: Annotated[bool, Field(strict=True)] | None = None
     notes: tuple[str, ...] = ()
 
 
 class SpeedTable(Table):
-    """``[default_link]``: every pair that nothing else names."""
+    """``[default_link]``: every pair that nothing else names. `model` is a link of the catalogue."""
 
-    bandwidth: BytesPerSecond
-    latency: Seconds = 0.0
+    model: str = ""
+    bandwidth: BytesPerSecond | None = None
+    latency: Seconds | None = None
     shared: str = ""
+
+    @model_validator(mode="after")
+    def _has_a_speed(self) -> SpeedTable:
+        if not self.model and self.bandwidth is None:
+            raise ValueError("the link has neither a model nor a bandwidth: give it one of the two")
+        try:
+            _ = self.speed
+        except ClusterError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @property
     def speed(self) -> Speed:
-        return Speed(self.bandwidth, self.latency, self.shared)
+        known = speed_of(find_link(self.model)) if self.model else Speed(self.bandwidth or 0.0)
+        bandwidth = known.bandwidth if self.bandwidth is None else self.bandwidth
+        return Speed(bandwidth, known.latency if self.latency is None else self.latency, self.shared)
 
 
 class LinkTable(SpeedTable):
@@ -68,7 +84,7 @@ class NodeTable(Table):
 
 
 class ClusterTable(Table):
-    """A cluster file."""
+    """A cluster file. `topology` is a file with what ``nvidia-smi topo -m`` prints, beside this one."""
 
     devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
     nodes: Annotated[tuple[NodeTable, ...], Field(max_length=MAX_DEVICES)] = ()
@@ -76,4 +92,5 @@ class ClusterTable(Table):
     groups: tuple[GroupTable, ...] = ()
     node_link: SpeedTable | None = None
     default_link: SpeedTable | None = None
+    topology: str = ""
     transfers: Transfers | None = None

@@ -6,8 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from placewise.catalog.entries import LinkEntry, catalog
+from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
 from placewise.catalog.parts import Part, noted
+from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Link, Transfers
 from placewise.units import format_seconds
 
@@ -21,6 +22,11 @@ class Speed:
     bandwidth: float
     latency: float = 0.0
     shared: str = ""
+
+
+def speed_of(entry: LinkEntry) -> Speed:
+    """What a link of the catalogue does, with the share of its bandwidth that is reached."""
+    return Speed(entry.bandwidth * entry.efficiency, entry.latency)
 
 
 @dataclass(slots=True)
@@ -38,9 +44,8 @@ class _Wiring:
 
     def _catalogued(self, link: str, to: str, name: str) -> Speed:
         entry = catalog().links[link]
-        speed = Speed(entry.bandwidth * entry.efficiency, entry.latency)
         self.notes.setdefault(name, []).append(f"link to {to}: {entry.title}, {_said(entry)}")
-        return speed
+        return speed_of(entry)
 
 
 def wired(
@@ -59,6 +64,7 @@ def wired(
     peers = [(a, b) for a in accelerators for b in accelerators if a is not b]
     wiring = _Wiring(_on_host(parts, given or {}), default)
     way = transfers or _usual_way(peers, wiring)
+    _refuse_one_memory_of_two(peers, wiring)
     for part in accelerators:
         name, link = part.device.name, part.host_link or catalog().defaults.link
         wiring.add((name, HOST), link, "host memory")
@@ -82,7 +88,9 @@ _MEANING: Mapping[Transfers, str] = {
 def _said(entry: LinkEntry) -> str:
     """The speed of a link of the catalogue in words."""
     if math.isinf(entry.bandwidth):
-        return "no time"
+        return (
+            f"nothing is copied; {format_seconds(entry.latency)} per hand-over, assumed" if entry.latency else "no time"
+        )
     return (
         f"{entry.bandwidth * entry.efficiency / 1e9:.3g} GB/s each way ({entry.efficiency:.0%} "
         f"of {entry.bandwidth / 1e9:.4g} GB/s) and {format_seconds(entry.latency)} per copy, assumed"
@@ -93,6 +101,17 @@ def _usual_way(peers: Sequence[tuple[Part, Part]], wiring: _Wiring) -> Transfers
     given = any((a.device.name, b.device.name) in wiring.speeds for a, b in peers)
     nvlink = wiring.default is None and any(_have_nvlink(a, b) for a, b in peers)
     return "direct" if given or nvlink else "staged"
+
+
+def _refuse_one_memory_of_two(peers: Sequence[tuple[Part, Part]], wiring: _Wiring) -> None:
+    """Two of a model that shares the host's memory are in two machines, and only the user knows what joins these."""
+    for a, b in peers:
+        pair = a.device.name, b.device.name
+        if a.host_link == UNIFIED and a.model == b.model and wiring.default is None and pair not in wiring.speeds:
+            raise ClusterError(
+                f"{pair[0]} and {pair[1]} each share memory with a host, and nothing says how these are linked",
+                remedy="add their link, such as link=ethernet-10 in one line or [[links]] in a cluster file",
+            )
 
 
 def _have_nvlink(a: Part, b: Part) -> bool:

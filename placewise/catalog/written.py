@@ -26,6 +26,8 @@ def _device(device: Device) -> dict[str, object]:
         "efficiency": dict(device.efficiency), "op_overhead": device.op_overhead,
         "call_overhead": device.call_overhead, "streams": device.streams,
     }  # fmt: skip
+    if math.isfinite(device.weight_bandwidth):
+        found["weight_bandwidth"] = device.weight_bandwidth
     if device.unsupported:
         found["unsupported"] = sorted(device.unsupported)
     if not device.available:

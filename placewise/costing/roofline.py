@@ -2,9 +2,10 @@
 
     seconds = max(flops / (peak[dtype] · efficiency[class]), bytes / (bandwidth · efficiency[memory])) + op_overhead
 
-Williams, Waterman and Patterson (2009), with the share of each peak that programs reach. Views and constants
-cost nothing. A device without a peak for an element type is taken to run at that of another, and one without any peak
-to wait for its memory alone; such figures are marked as assumed.
+Williams, Waterman and Patterson (2009), with the share of each peak that programs reach. Views and constants cost
+nothing. Where weights are read anew at every run, as from a disk, an op takes that much longer. A device without a peak
+for an element type is taken to run at that of another, and one without any peak to wait for its memory alone; such
+figures are marked as assumed.
 """
 
 from __future__ import annotations
@@ -55,9 +56,18 @@ def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> C
         seconds[:, column] = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
         source[:, column] = ~work.known | (assumed[work.dtype] & arithmetic)
     seconds[free] = 0.0
+    seconds += _reading(graph, cluster)
     if graph.phases:
         seconds *= graph.op_repeats[:, None]
     return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
+
+
+def _reading(graph: Graph, cluster: Cluster) -> Floats:
+    """Seconds [n_ops, n_devices] to read the weights of every op, where a device holds none between runs."""
+    edges = np.unique(np.stack([graph.weight_edges.consumer, graph.weight_edges.value]), axis=1)
+    size = np.bincount(edges[0], weights=graph.weights.bytes[edges[1]].astype(np.float64), minlength=graph.n_ops)
+    seconds: Floats = size[:, None] / np.array([device.weight_bandwidth for device in cluster])
+    return seconds
 
 
 def _rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:

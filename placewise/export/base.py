@@ -30,7 +30,8 @@ class ExportInfo:
     """A target: what is written, who loads it (tool and versions), how that was verified, what it cannot say.
 
     `suffix` is that of the file (``.json``), or "" where a target writes several, into a directory. `takes` says in
-    words which models it is for. `library` is what writing needs besides Placewise, and `extra` what brings it.
+    words which models it is for, and `disk` whether weights may lie on a disk. `library` is what writing needs besides
+    Placewise, and `extra` what brings it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ExportInfo:
     cannot_say: str
     takes: str = "every model"
     suffix: str = ""
+    disk: bool = False
     library: str = ""
     extra: str = ""
     options: Mapping[str, ExportOption] = field(default_factory=dict)

@@ -27,7 +27,7 @@ _OTHERS = re.compile(r"(xpu|mps|npu|mlu|hpu|musa|sdaa|neuron)(:\d+)?")
 
 
 class DeviceMapExporter:
-    """Keys are full names of modules, values numbers of GPUs, or ``cpu``."""
+    """Keys are full names of modules, values numbers of GPUs, or ``cpu`` and ``disk``."""
 
     info = ExportInfo(
         "device-map",
@@ -35,7 +35,8 @@ class DeviceMapExporter:
         loaded_by="Accelerate 1.15 and transformers 5.23, as device_map=json.load(open(...))",
         verified="executed",
         cannot_say="less than a module; replicas; a CPU beside GPUs that computes: Accelerate keeps such weights in "
-        "host memory and moves them to a GPU whenever they are needed",
+        "host memory or on disk and moves them to a GPU whenever they are needed",
+        disk=True,
         takes="PyTorch modules, torch.export programs and Hugging Face configurations, whose ops know their modules",
         suffix=".json",
         options={"whole": ExportOption(NUMBERED, "a regular expression that finds, in paths, modules not to be split")},
@@ -93,8 +94,7 @@ def _is_main(units: Units, said: Placement, main: int) -> bool:
 
 def _main_of(keys: dict[str, int], values: dict[int, Value]) -> int:
     """The device that Accelerate moves the model's inputs to: the first GPU in use, else the CPU."""
-    used = sorted(set(keys.values()), key=lambda device: (values[device] == "cpu", str(values[device]).zfill(9)))
-    return used[0]
+    return min(keys.values(), key=lambda device: (values[device] in ("cpu", "disk"), str(values[device]).zfill(9)))
 
 
 def _values_of(problem: Problem, placement: Placement) -> dict[int, Value]:
@@ -104,8 +104,8 @@ def _values_of(problem: Problem, placement: Placement) -> dict[int, Value]:
         match = re.fullmatch(r"cuda:(\d+)", device.name)
         if match:
             found[number] = int(match[1])
-        elif device.is_host and "cpu" not in found.values():
-            found[number] = "cpu"
+        elif device.is_host and (name := "disk" if device.kind == "disk" else "cpu") not in found.values():
+            found[number] = name
         elif _OTHERS.fullmatch(device.name):
             found[number] = device.name
     used = np.unique(placement.device).tolist()

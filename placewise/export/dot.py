@@ -41,6 +41,7 @@ class DotExporter:
         verified="parsed by the tool's own code",
         cannot_say="the order of ops, and replicas of stages",
         suffix=".dot",
+        disk=True,
         options={"most": ExportOption(200, "the most boxes before ops are drawn together, 1 or more")},
     )
 

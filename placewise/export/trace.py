@@ -40,6 +40,7 @@ class TraceExporter:
         verified="text only",
         cannot_say="replicas of stages",
         suffix=".json",
+        disk=True,
         options={"samples": ExportOption(4, f"how many samples of a pipeline to show, 1 to {MOST_SAMPLES}")},
     )
 

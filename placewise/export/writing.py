@@ -61,6 +61,9 @@ def export_placement(
     if len(unplaced):
         name = problem.graph.ops.name[unplaced[0]]
         raise ExportError(f"op {name!r} has no device", remedy="place the model again")
+    disks = [problem.cluster.devices[device] for device in np.unique(placement.device).tolist()]
+    if not made.info.disk and (disk := next((device.name for device in disks if device.kind == "disk"), "")):
+        raise ExportError(f"{target} cannot say that weights are on {disk!r}", remedy="place without a disk")
     exported = made.export(problem, placement, values)
     read = made.read_back(exported, problem)
     _same(problem, target, exported.placement, read)

@@ -21,7 +21,7 @@ class DeviceRecord(Record):
     """One device; `null` is unlimited."""
 
     name: str
-    kind: str = Field("accelerator", description='"cpu": works in host memory')
+    kind: str = Field("accelerator", description='"cpu" and "disk": works in host memory')
     memory: Amount = Field(math.inf, description="bytes")
     reserved: Amount = Field(0.0, description="bytes that placements may not use")
     peak_flops: dict[str, Amount] = Field({}, description="FLOP/s by element type")
@@ -30,6 +30,7 @@ class DeviceRecord(Record):
     call_overhead: Amount = Field(0.0, description="seconds per piece handed over as one call")
     efficiency: dict[str, Amount] = Field({}, description="reached share of the peak by class of op")
     streams: int = Field(1, description="ops that run at once")
+    weight_bandwidth: Amount = Field(math.inf, description="bytes per second at which weights are read at every run")
     unsupported: _Names = Field(frozenset(), description="op kinds that it cannot run")
     available: bool = Field(True, description="false: known, but not to be used")
     notes: tuple[str, ...] = Field((), description="defaults that were taken")

@@ -22,10 +22,11 @@ Transfers = Literal["direct", "staged"]
 class Device:
     """One place where ops can run.
 
-    `kind` "cpu" means that the device works in host memory. Speeds are FLOP/s per element type and
-    bytes/s; `op_overhead` is seconds per op, `call_overhead` seconds per piece that is handed over as one
-    call; `efficiency` the reached share of the peak by class of op; `streams` how many ops it runs at
-    once; `unsupported` the op kinds that it cannot run. `notes` says which defaults were taken.
+    `kind` "cpu" means that the device works in host memory, "disk" that it does too, and that the weights of its ops
+    lie on a disk. Speeds are FLOP/s per element type and bytes/s; `op_overhead` is seconds per op, `call_overhead`
+    seconds per piece that is handed over as one call; `efficiency` the reached share of the peak by class of op;
+    `streams` how many ops it runs at once; `unsupported` the op kinds that it cannot run; `weight_bandwidth`, where it
+    is finite, the bytes/s at which weights are read anew at every run. `notes` says which defaults were taken.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Device:
     call_overhead: float = 0.0
     efficiency: Mapping[str, float] = field(default_factory=dict)
     streams: int = 1
+    weight_bandwidth: float = math.inf
     unsupported: frozenset[str] = frozenset()
     available: bool = True
     notes: tuple[str, ...] = ()
@@ -46,7 +48,8 @@ class Device:
         where = f"device {self.name!r}"
         if not self.name or self.name == HOST:
             raise ClusterError(f"a device cannot be called {self.name!r}", remedy="choose another name")
-        positive = {"memory_bandwidth": self.memory_bandwidth, "streams": self.streams}
+        positive = {"memory_bandwidth": self.memory_bandwidth, "weight_bandwidth": self.weight_bandwidth}
+        positive |= {"streams": self.streams}
         positive |= {f"peak_flops[{dtype}]": speed for dtype, speed in self.peak_flops.items()}
         positive |= {f"efficiency[{kind}]": share for kind, share in self.efficiency.items()}
         for name, value in positive.items():
@@ -60,7 +63,7 @@ class Device:
 
     @property
     def is_host(self) -> bool:
-        return self.kind == "cpu"
+        return self.kind in ("cpu", "disk")
 
 
 @dataclass(frozen=True, slots=True)

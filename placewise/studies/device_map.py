@@ -38,8 +38,8 @@ def device_map(
     """Which device gets which module of `model`: what Accelerate and transformers take as ``device_map``.
 
     `model` is an nn.Module, on the meta device or with data; nothing of it is changed. `max_memory` gives bytes per
-    device as Accelerate does, ``{0: "20GiB", 1: "20GiB", "cpu": "60GiB"}`` (0 bytes: not this one; an entry ``disk`` is
-    passed over), or devices as `place` takes them, whose speeds and links then count. Instances of
+    device as Accelerate does, ``{0: "20GiB", 1: "20GiB", "cpu": "60GiB", "disk": "1TB"}`` (0 bytes: not this one), or
+    devices as `place` takes them, whose speeds and links then count. Instances of
     `no_split_module_classes` stay whole, none if it is empty; by default those that the model itself names
     (``_no_split_modules``), else the layers of lists of layers. `dtype` and `special_dtypes` (by full name) are the
     types that weights will be loaded in. Tied weights stay on one device.
@@ -47,8 +47,8 @@ def device_map(
     Activations count, at the sizes of the example `inputs` (a tuple, or a mapping by name; by default the
     ``dummy_inputs`` of transformers, a few tokens): give those of your real batch. `headroom` of every GPU stays free.
     `objective` "latency" uses as few devices as is fastest for one request, "throughput" fills them evenly. With
-    `offload`, weights may stay on the CPU if the GPUs are too small. A `budget` of seconds ends a search where it is
-    by then; with None it does its own amount of work, and equal arguments give equal maps.
+    `offload`, weights may stay on the CPU if GPUs are too small, and on disk if all memory is. A `budget` of seconds
+    ends a search where it is by then; with None it does its own amount of work, and equal arguments give equal maps.
 
     Every parameter and buffer is in the map once. Raises InputError where nothing fits: it says what is missing.
     """
@@ -94,10 +94,11 @@ def device_map_of(
 
 
 def _attempts(wishes: Wishes, cluster: Cluster, offload: bool) -> list[Wishes]:
-    """What to try, one after the other: stages in a chain, any stages; without a CPU beside accelerators, then with."""
+    """What to try, one after the other: stages in a chain, any stages; no CPU beside accelerators, one, a disk too."""
     chains = [True, False] if wishes.objective == "throughput" else [None]
-    without = tuple(Rule("", device.name) for device in cluster if device.is_host and not cluster.is_host.all())
-    rules = [without, ()] if without and offload else [without]
+    hosts = tuple(Rule("", device.name) for device in cluster if device.is_host and not cluster.is_host.all())
+    disks = tuple(Rule("", device.name) for device in cluster if device.kind == "disk")
+    rules = list(dict.fromkeys([hosts or disks, disks, ()])) if offload else [hosts or disks]
     return [replace(wishes, contiguous=chain, forbidden=rule) for rule in rules for chain in chains]
 
 
@@ -163,7 +164,7 @@ def _inputs(model: Any, inputs: Any) -> Any:
 def _cluster(memory: Devices) -> Cluster:
     if not isinstance(memory, Mapping):
         return memory if isinstance(memory, Cluster) else read_cluster(memory)
-    used = {key: size for key, size in memory.items() if key != "disk" and size not in (0, "0")}
+    used = {key: size for key, size in memory.items() if size not in (0, "0")}
     if not used:
         raise InputError("no device has any memory", remedy='give some, like {0: "20GiB", "cpu": "60GiB"}')
     return read_cluster(used)
