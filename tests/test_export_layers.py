@@ -80,6 +80,20 @@ def test_deepspeed_writes_parts_of_a_list_with_both_ends(problem: Problem) -> No
     assert values == {"PARTS": [0, 3, 7], "DEVICES": ["cuda:0", "cuda:1"]}
 
 
+def test_deepspeed_gives_ends_stages_of_their_own(problem: Problem) -> None:
+    """The head alone on cuda:1, or the embedding alone on cuda:0: as it is for DeepSpeed, projected for vLLM."""
+    for away, parts, note in (
+        (late(5, 5), [0, 6, 7], "after the last"),
+        (late(0, 5), [0, 1, 7], "before the first"),
+    ):
+        placement = on(problem, away)
+        made = export_placement(problem, placement, "deepspeed")
+        assert (
+            not made.projected and f"PARTS = {parts}" in text_of(made) and f"what comes {note} layer" in text_of(made)
+        )
+        assert export_placement(problem, placement, "vllm").projected
+
+
 def test_llama_cpp_puts_the_first_layers_on_the_host(problem: Problem) -> None:
     """Of five layers, the host has one: four layers and the output are 5 for -ngl, in proportions of 2 and 3."""
     host = {"embed": "cpu", "layers.0.attn": "cpu", "layers.0.mlp": "cpu"}

@@ -24,7 +24,10 @@ def heading(problem: Problem, stages: Stages) -> list[str]:
     start = 0
     for stage, (device, layers) in enumerate(zip(stages.devices, stages.layers, strict=True)):
         name = json.dumps(problem.cluster.names[device])
-        lines.append(f"# stage {stage} is {name}: layers {start} to {start + layers - 1}")
+        here = f"layers {start} to {start + layers - 1}"
+        if not layers:
+            here = "what comes after the last layer" if start else "what comes before the first layer"
+        lines.append(f"# stage {stage} is {name}: {here}")
         start += layers
     return lines
 

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
-from itertools import pairwise
 
-from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import heading
 from placewise.export.stages import shared_weights, stages_of, stages_read
@@ -48,31 +46,27 @@ class PlannedPipeline(PipelineModule):
 
 
 class DeepspeedExporter:
-    """A module with a subclass of PipelineModule; embeddings are on the first stage, norm and head on the last."""
+    """A module with a subclass of PipelineModule; embeddings, or norm and head, may be stages of their own."""
 
     info = ExportInfo(
         "deepspeed",
         writes="a Python module",
         loaded_by="DeepSpeed 0.19",
         verified="executed",
-        cannot_say="anything but whole layers, in order, on accelerators",
+        cannot_say="anything but whole layers and what comes before or after them all, in order, on accelerators",
         takes="models that are one list of layers, numbered in their scopes",
         suffix=".py",
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
-        stages = stages_of(problem, placement, self.info.name, transformer=False)
-        parts = [0]
-        for layers in stages.layers:
-            parts.append(parts[-1] + layers)
-        parts = [0, *(part + 1 for part in parts[1:-1]), parts[-1] + 2]
+        stages = stages_of(problem, placement, self.info.name, transformer=False, ends=True)
         text = _MODULE.format(
             name="planned_pipeline",
-            entries=parts[-1],
+            entries=stages.parts[-1],
             count=stages.stack.count,
             heading="\n".join(heading(problem, stages)),
-            parts=parts,
+            parts=list(stages.parts),
             devices=json.dumps([problem.cluster.names[device] for device in stages.devices]),
         )
         said = stages.placement()
@@ -86,9 +80,4 @@ class DeepspeedExporter:
             for statement in ast.parse(str(exported.files["planned_pipeline.py"])).body
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         }
-        parts, devices = found.get("PARTS", []), found.get("DEVICES", [])
-        if len(parts) < 2 or parts[0] != 0:
-            raise ExportError("PARTS does not begin with 0")
-        ends = [0, *(part - 1 for part in parts[1:-1]), parts[-1] - 2]
-        layers = [end - start for start, end in pairwise(ends)]
-        return stages_read(problem, self.info.name, devices, layers)
+        return stages_read(problem, self.info.name, found.get("DEVICES", []), tuple(found.get("PARTS", [0])))

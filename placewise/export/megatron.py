@@ -7,7 +7,7 @@ import re
 from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import devices_read, heading, option
-from placewise.export.stages import Stages, shared_weights, stages_of, stages_read
+from placewise.export.stages import Stages, parts_of, shared_weights, stages_of, stages_read
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -42,7 +42,7 @@ class MegatronExporter:
         layers = layers_read(option(text, LAYOUT))
         if int(option(text, SIZE)) != len(layers):
             raise ExportError(f"{SIZE} is {option(text, SIZE)}, and the layout has {len(layers)} stages")
-        return stages_read(problem, self.info.name, devices_read(text), layers)
+        return stages_read(problem, self.info.name, devices_read(text), parts_of(layers))
 
 
 def layout_of(stages: Stages) -> str:

@@ -1,9 +1,13 @@
-"""Stages of whole layers, in order, on accelerators: all that pipelines of repeated layers can say of a placement."""
+"""Stages of whole layers, in order, on accelerators: all that pipelines of repeated layers can say of a placement.
+
+The *entries* of a stack are all that comes before its first layer, its layers, and all that comes after the last.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -23,37 +27,57 @@ MOST_OF_IT = 0.5
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stages:
-    """Stage s, on ``devices[s]``, has ``layers[s]`` layers of the stack; the first also has what comes before them,
-    the last what comes after.
-    """
+    """Stage s, on ``devices[s]``, has the entries of the stack from ``parts[s]`` to below ``parts[s + 1]``."""
 
     stack: Stack
     devices: tuple[int, ...]
-    layers: tuple[int, ...]
+    parts: tuple[int, ...]
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """How many layers each stage has."""
+        return tuple(np.diff(np.clip(np.array(self.parts) - 1, 0, self.stack.count)).tolist())
 
     def placement(self) -> Placement:
         """The device of every op."""
-        bounds = np.concatenate(([0], np.cumsum(self.layers)))
-        return Placement(staged(bounds.tolist(), self.devices)[_line(self.stack)])
+        return Placement(staged(self.parts, self.devices)[self.stack.of + 1])
 
 
-def stages_of(problem: Problem, placement: Placement, target: str, *, transformer: bool = True) -> Stages:
-    """The stages nearest to a placement. Raises ExportError for a model or a cluster that cannot be cut so."""
+def stages_of(
+    problem: Problem, placement: Placement, target: str, *, transformer: bool = True, ends: bool = False
+) -> Stages:
+    """The stages nearest to a placement; with `ends`, what comes before or after all layers may be a stage of its own.
+
+    Raises ExportError for a model or a cluster that cannot be cut so.
+    """
     stack = needed_stack(problem, target, transformer=transformer)
-    line = line_of(problem, placement, _line(stack), accelerators(problem, target))
+    unit = (stack.of + 1 if ends else np.clip(stack.of, 0, stack.count - 1)).astype(np.int32)
+    line = line_of(problem, placement, unit, accelerators(problem, target))
     if not line:
         remedy = "place the model on accelerators"
         raise ExportError(f"the plan uses no accelerator, and {target} runs stages on nothing else", remedy=remedy)
-    cuts = in_stages(problem, placement, _line(stack), line)
+    cuts = in_stages(problem, placement, unit, line)
     if not cuts:
         names = ", ".join(problem.cluster.names[device] for device in line)
         raise ExportError(
             f"no cut between layers lets {names} run every op of its stage",
             remedy="see what the plan puts elsewhere, and choose a target that places single ops",
         )
-    layers = np.diff(cuts).tolist()
-    kept = [stage for stage, count in enumerate(layers) if count]
-    return Stages(stack, tuple(line[stage] for stage in kept), tuple(layers[stage] for stage in kept))
+    kept = [stage for stage, (start, end) in enumerate(pairwise(cuts)) if start < end]
+    parts = (*(cuts[stage] for stage in kept), cuts[-1])
+    devices = tuple(line[stage] for stage in kept)
+    return Stages(stack, devices, parts if ends else parts_of(np.diff(parts).tolist()))
+
+
+def parts_of(layers: Sequence[int]) -> tuple[int, ...]:
+    """Layers per stage as bounds of entries: what comes before is in the first stage, what comes after in the last.
+
+    Raises ExportError for a stage without layers.
+    """
+    if min(layers, default=0) < 1:
+        raise ExportError(f"{list(layers)} layers: every stage needs one")
+    ends = np.cumsum(layers).tolist()
+    return (0, *(end + 1 for end in ends[:-1]), ends[-1] + 2)
 
 
 def needed_stack(problem: Problem, target: str, *, transformer: bool = True) -> Stack:
@@ -91,14 +115,15 @@ def accelerators(problem: Problem, target: str) -> Bools:
     return found
 
 
-def stages_read(problem: Problem, target: str, devices: Sequence[str], layers: Sequence[int]) -> Ints:
-    """The device of each op [n_ops] as names of devices and numbers of layers say it. Raises ExportError."""
+def stages_read(problem: Problem, target: str, devices: Sequence[str], parts: Sequence[int]) -> Ints:
+    """The device of each op [n_ops] as names of devices and bounds of entries say it. Raises ExportError."""
     stack = needed_stack(problem, target, transformer=False)
-    if sum(layers) != stack.count or len(layers) != len(devices) or min(layers, default=0) < 1:
-        raise ExportError(f"{list(layers)} on {len(devices)} devices are no stages of {stack.count} layers")
+    whole = parts[:1] == (0,) and parts[-1] == stack.count + 2 and all(start < end for start, end in pairwise(parts))
+    if not whole or len(parts) != len(devices) + 1:
+        raise ExportError(f"{list(parts)} on {len(devices)} devices are no stages of {stack.count} layers")
     if len(set(devices)) < len(devices):
         raise ExportError(f"a device has two stages: {', '.join(devices)}")
-    return Stages(stack, tuple(problem.cluster.index(name) for name in devices), tuple(layers)).placement().device
+    return Stages(stack, tuple(problem.cluster.index(name) for name in devices), tuple(parts)).placement().device
 
 
 def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:
@@ -117,8 +142,3 @@ def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:
     names = [graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in found[:3].tolist()]
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
     return (f"several devices use, and hold, the same weights: {', '.join(names)}{more}",)
-
-
-def _line(stack: Stack) -> Ints:
-    """The place of each op along the layers: what comes before is with the first, what comes after with the last."""
-    return np.clip(stack.of, 0, stack.count - 1).astype(np.int32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import devices_read, heading, numbers, option, visible
-from placewise.export.stages import shared_weights, stages_of, stages_read
+from placewise.export.stages import parts_of, shared_weights, stages_of, stages_read
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -39,4 +39,5 @@ class VllmExporter:
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         text = str(exported.files["vllm.sh"])
-        return stages_read(problem, self.info.name, devices_read(text), numbers(option(text, PARTITION), PARTITION))
+        layers = numbers(option(text, PARTITION), PARTITION)
+        return stages_read(problem, self.info.name, devices_read(text), parts_of(layers))
