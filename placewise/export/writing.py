@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -67,6 +67,7 @@ def export_placement(
     exported = made.export(problem, placement, values)
     read = made.read_back(exported, problem)
     _same(problem, target, exported.placement, read)
+    exported = replace(exported, notes=(*exported.notes, *_idle(problem, exported.placement)))
     moved = int((exported.placement.device != placement.device).sum())
     projected = exported.placement != placement
     said = judge(problem, exported.placement) if projected else asked
@@ -125,6 +126,16 @@ def _folder(path: Path) -> None:
     except OSError as error:
         reason = (error.strerror or "unknown cause").lower()
         raise OutputError(f"cannot be made ({reason})", where=str(path), remedy="name a new folder") from None
+
+
+def _idle(problem: Problem, placement: Placement) -> tuple[str, ...]:
+    """A note that names accelerators without any op: whoever wants them used should know."""
+    used = set(placement.device.tolist())
+    if placement.replicas is not None:
+        used |= set(np.flatnonzero(placement.replicas != np.arange(problem.n_devices)).tolist())
+    left = [device for d, device in enumerate(problem.cluster) if d not in used and device.available]
+    idle = [device.name for device in left if not device.is_host]
+    return (f"{', '.join(idle)}: no op of this plan runs there",) if idle else ()
 
 
 def _same(problem: Problem, target: str, placement: Placement, read: Ints) -> None:
