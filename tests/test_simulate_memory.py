@@ -8,21 +8,41 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from simulate_problems import OBJECTIVES, placed, random_placement, random_problem, seeded
+from simulate_problems import OBJECTIVES, Choose, placed, random_placement, random_problem, seeded
 from twins import peak_memory
 from twins.memory import resident_memory
 
-from placewise.model.cluster import Cluster
-from placewise.model.costs import CostTable
+from placewise.model.builder import GraphBuilder
+from placewise.model.cluster import Cluster, Device
+from placewise.model.costs import CostTable, transfer_seconds_of
+from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.simulate import device_memory, simulate
+from placewise.model.tables import Interned
+from placewise.report.peaks import peak_line, peak_record
+from placewise.simulate import device_memory, memory_peaks, memory_while, simulate, why_infeasible
 
 
 def starved(problem: Problem) -> Problem:
     """The problem with devices that have no memory at all, so that the checker tells what each needs."""
     devices = tuple(replace(device, memory=0.0) for device in problem.cluster)
     return problem.with_(cluster=Cluster(devices, problem.cluster.links, problem.cluster.transfers))
+
+
+KINDS = ("Op", "Reshape", "Relu", "Conv", "BatchNormalization", "Add", "Softmax", "Transpose", "Gelu")
+MARKS: tuple[dict[str, int], ...] = ({}, {"view": 1}, {"copied": 1})
+FORMATS = ("onnx", "torch-module", "")
+
+
+def kinds_drawn(problem: Problem, choose: Choose) -> Problem:
+    """The problem with kinds of ops of which some work in place, marks of views, and a format."""
+    graph, n = problem.graph, problem.n_ops
+    kind = Interned(KINDS, np.array([choose(0, len(KINDS) - 1) for _ in range(n)], np.int32))
+    marks = Interned(MARKS, np.array([choose(0, 8) // 4 for _ in range(n)], np.int32))
+    form = FORMATS[choose(0, 2)]
+    source = Source("m", "", form) if form else None
+    graph = replace(graph, ops=replace(graph.ops, kind=kind, attributes=marks), source=source)
+    return replace(problem, graph=graph)
 
 
 def agree(problem: Problem, placement: Placement) -> None:
@@ -53,6 +73,8 @@ def test_three_ways_to_count(objective):
         choose = seeded(seed)
         problem = random_problem(choose, max_ops=25, objective=objective, rules=seed % 3 == 0)
         placement = random_placement(problem, choose)
+        if seed % 4:
+            problem = kinds_drawn(problem, choose)
         if seed % 5 == 0:
             seconds = problem.costs.op_seconds.copy()
             seconds[choose(0, problem.n_ops - 1)] = math.inf
@@ -100,3 +122,83 @@ def test_one_device_holds_everything(case):
     resident, _ = device_memory(problem, Placement.on(0, problem.n_ops))
     assert resident[0] == problem.graph.ops.state_bytes.sum() + sum(largest)
     assert not resident[1:].any()
+
+
+def residual(form: str = "onnx") -> Problem:
+    """conv1 → norm → relu → conv2 → add (with the relu's tensor) → reshape → gelu → exp, all of 4 bytes, on a host."""
+    builder = GraphBuilder()
+    last = builder.add_tensor(-1, nbytes=1, name="x")
+    made: dict[str, int] = {}
+    chain = ("conv1", "norm", "relu", "conv2", "add", "reshape", "gelu", "exp")
+    kinds = ("Conv", "BatchNormalization", "Relu", "Conv", "Add", "Reshape", "Gelu", "Exp")
+    for name, kind in zip(chain, kinds, strict=True):
+        op = builder.add_op(name, kind)
+        builder.add_edge(last, op)
+        if name == "add":
+            builder.add_edge(made["relu"], op)
+        if kind == "Conv":
+            builder.use_weight(builder.add_weight(f"w_{name}", shape=(10,), dtype="int8"), op)
+        last = made[name] = builder.add_tensor(op, nbytes=4, name=name, output=name == "exp")
+    graph = builder.build().with_source(Source("m", "", form))
+    cluster = Cluster((Device("cpu", kind="cpu"),), ())
+    costs = CostTable.given(np.ones((graph.n_ops, 1)), transfer_seconds_of(graph, cluster))
+    return Problem(graph, cluster, costs, Objective("latency", execution="sequential"))
+
+
+@pytest.mark.parametrize(
+    ("form", "held"),
+    [("onnx", [5, 4, 4, 8, 8, 4, 8, 8]), ("torch-module", [5, 8, 8, 8, 12, 4, 8, 8])],
+)
+def test_results_take_the_place_of_operands(form, held):
+    """Worked by hand: a model of ONNX, and one that PyTorch runs op by op."""
+    problem = residual(form)
+    live = memory_while(problem, Placement.on(0, problem.n_ops)) - 20
+    assert live.tolist() == held
+
+
+def test_a_block_that_just_fits_is_not_called_infeasible():
+    """With as much memory as a placement needs, nothing is proved to fit nowhere, whatever works in place."""
+    for seed in range(150):
+        choose = seeded(seed)
+        problem = kinds_drawn(random_problem(choose, max_ops=8, objective=OBJECTIVES[seed % 6]), choose)
+        problem = problem.with_(objective=replace(problem.objective, memory="live"))
+        placement = random_placement(problem, choose)
+        _, peak = device_memory(problem, placement)
+        devices = tuple(replace(d, memory=float(need)) for d, need in zip(problem.cluster, peak, strict=True))
+        tight = problem.with_(cluster=Cluster(devices, problem.cluster.links, problem.cluster.transfers))
+        if not simulate(tight, placement).violations:
+            assert why_infeasible(tight) == ""
+
+
+def test_what_peaks_when():
+    """At its peak a device holds what is named, the largest first: it adds up to the bytes that the judge counts."""
+    for seed in range(120):
+        choose = seeded(seed)
+        problem = kinds_drawn(random_problem(choose, max_ops=20, objective=OBJECTIVES[seed % 6]), choose)
+        placement = random_placement(problem, choose)
+        _, expected = device_memory(problem, placement)
+        peaks = memory_peaks(problem, placement)
+        assert [peak.device for peak in peaks] == [
+            name for d, name in enumerate(problem.cluster.names) if (placement.device == d).any()
+        ]
+        held = memory_while(problem, placement)
+        for peak in peaks:
+            d = problem.cluster.names.index(peak.device)
+            sizes = [part.bytes for part in peak.held]
+            assert sum(sizes) == peak.bytes == expected[d]
+            assert sizes == sorted(sizes, reverse=True)
+            assert held[problem.graph.ops.name.index(peak.op)] == peak.bytes
+            assert placement.device[problem.graph.ops.name.index(peak.op)] == d
+
+
+def test_the_peak_of_the_residual_block():
+    """Worked by hand: the second convolution is the first op during which eight bytes of tensors are there."""
+    (peak,) = memory_peaks(residual(), Placement.on(0, 8))
+    assert (peak.device, peak.op, peak.bytes) == ("cpu", "conv2", 28.0)
+    assert [(part.kind, part.name, part.bytes) for part in peak.held] == [
+        ("weight", "w_conv1", 10.0), ("weight", "w_conv2", 10.0),
+        ("tensor", "conv2", 4.0), ("tensor", "relu", 4.0),
+    ]  # fmt: skip
+    said = "cpu holds most, 28 B, while conv2 runs: weights 20 B (w_conv1 10 B, w_conv2 10 B); tensors 8 B"
+    assert peak_line(peak) == f"{said} (conv2 4 B, relu 4 B)"
+    assert peak_record(peak)["tensors"] == 8.0

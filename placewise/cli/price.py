@@ -11,6 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
+    from placewise.model.placement import Placement
     from placewise.model.problem import Problem
     from placewise.model.result import Judgement
     from placewise.wishes import Wishes
@@ -27,14 +28,20 @@ def simulate(
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
-    """Price a plan, also one that breaks rules, and list what it breaks. What is not said is the plan's own."""
-    problem, judgement = _judge(model, plan, devices, wishes, quiet)
-    if as_json:
-        show_json(_document(judgement))
-        return
-    from placewise.report.console import judgement_view
+    """Price a plan, also one that breaks rules, and list what it breaks; say what memory holds at its peak.
 
-    show(judgement_view(problem, judgement))
+    What is not said is the plan's own.
+    """
+    from placewise.report.console import judgement_view
+    from placewise.report.peaks import peak_record
+    from placewise.simulate import memory_peaks
+
+    problem, placement, judgement = _judge(model, plan, devices, wishes, quiet)
+    peaks = memory_peaks(problem, placement, judgement.timeline)
+    if as_json:
+        show_json(_document(judgement) | {"peaks": [peak_record(peak) for peak in peaks]})
+        return
+    show(judgement_view(problem, judgement, peaks))
 
 
 @guarded
@@ -49,7 +56,7 @@ def check(
     quiet: opt.Quiet = False,
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
-    _, judgement = _judge(model, plan, devices, wishes, quiet)
+    _, _, judgement = _judge(model, plan, devices, wishes, quiet)
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
     else:
@@ -62,7 +69,7 @@ def check(
 
 def _judge(
     model: opt.Model, plan: opt.PlanPath, devices: str | None, wishes: Wishes, quiet: bool
-) -> tuple[Problem, Judgement]:
+) -> tuple[Problem, Placement, Judgement]:
     from placewise.building import build_for_plan
     from placewise.simulate import judge
 
@@ -71,7 +78,7 @@ def _judge(
         problem, placement = build_for_plan(model, plan, devices, wishes)
         judgement = judge(problem, placement)
     warn(problem.warnings, quiet)
-    return problem, judgement
+    return problem, placement, judgement
 
 
 def _document(judgement: Judgement) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from placewise.model.result import Judgement, Result
 from placewise.report.copies import copy_rows
 from placewise.report.devices import DeviceView
 from placewise.report.gantt import Gantt
+from placewise.report.peaks import peak_line
 from placewise.report.plain import shown_text
 from placewise.report.remarks import device_remarks
 from placewise.report.words import (
@@ -26,6 +27,7 @@ from placewise.report.words import (
     value_name,
     verdict,
 )
+from placewise.simulate import MemoryPeak
 from placewise.units import format_seconds
 
 SHOWN = 12
@@ -50,14 +52,15 @@ def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
     return Group(*parts, shown_text(how, style="dim"))
 
 
-def judgement_view(problem: Problem, judgement: Judgement) -> RenderableType:
-    """Everything that `simulate` prints."""
+def judgement_view(problem: Problem, judgement: Judgement, peaks: Sequence[MemoryPeak] = ()) -> RenderableType:
+    """Everything that `simulate` prints; what peaks when, if it is given."""
     runs = math.isfinite(judgement.value)
     value = format_seconds(judgement.value) if runs else "none: it cannot run"
     headline = _bold(f"{value_name(problem.objective)} {value}")
     phases = phase_line(problem, judgement)
     said = [shown_text(phases)] if phases else []
-    return Group(headline, *said, *_devices(problem, judgement), violation_view(judgement))
+    told = [shown_text(peak_line(peak), style="dim") for peak in peaks]
+    return Group(headline, *said, *_devices(problem, judgement), *told, violation_view(judgement))
 
 
 def violation_view(judgement: Judgement) -> RenderableType:

@@ -15,6 +15,7 @@ from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline, Violation
+from placewise.simulate.in_place import in_place_ops
 from placewise.units import format_bytes
 
 
@@ -142,6 +143,7 @@ def _most_alive(problem: Problem, line: _Line) -> Floats:
     here, gone = _Uses(*(column[~away] for column in uses)), _Uses(*(column[away] for column in uses))
     came = np.minimum(_arrivals(problem, line, gone), gone.last)
     made, until, leaves = _kept(problem, line, home, here, gone)
+    until = until - _replaced(problem, line, made, until, leaves)
     held = np.concatenate((size[gone.tensor] * copies, size[made] * np.where(leaves, copies, 1.0)))
     born, dies = (
         np.bincount(np.concatenate(places), weights=held, minlength=problem.n_ops)
@@ -187,3 +189,21 @@ def _kept(problem: Problem, line: _Line, home: Ints, here: _Uses, gone: _Uses) -
     stays = (tensors.output & is_host[home])[made]
     ends = np.array(line.bounds[1:])[home[made]] - 1
     return made, np.where(stays, ends, until), leaves
+
+
+def _replaced(problem: Problem, line: _Line, made: Longs, until: Longs, leaves: Bools) -> Bools:
+    """Which of the tensors `made` their last reader replaces: it works in place, one operand per op.
+
+    Equal operands are worth the same, whichever of them it is.
+    """
+    graph = problem.graph
+    size, reader, value = graph.tensors.bytes, graph.edges.consumer, graph.edges.value
+    ends, free = np.full(len(size), -1), np.zeros(len(size), np.bool_)
+    ends[made], free[made] = until, ~leaves & ~graph.tensors.output[made]
+    result = np.full(graph.n_ops, -1)
+    tensor = made[::-1]
+    result[graph.tensors.producer[tensor]] = tensor
+    fits = (result[reader] >= 0) & (size[result[reader]] == size[value]) & in_place_ops(graph)[reader]
+    uses = np.flatnonzero(fits & free[value] & (ends[value] == line.place[reader]))
+    uses = uses[np.diff(reader[uses], prepend=-1) > 0]
+    return np.isin(made, value[uses])

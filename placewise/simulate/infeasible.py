@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewise.model.columns import Floats
+from placewise.model.columns import Floats, Longs, distinct
+from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_bytes, block_seconds, unshared_bytes
+from placewise.simulate.in_place import in_place_ops
 from placewise.units import format_bytes
 
 
@@ -45,7 +47,10 @@ def why_infeasible(problem: Problem) -> str:
 
 
 def _working_bytes(problem: Problem) -> Floats:
-    """Live bytes that some op of each block [n_blocks] needs while it runs: its inputs and outputs, all at once."""
+    """Live bytes that some op of each block [n_blocks] needs while it runs: its inputs and outputs, all at once.
+
+    The first output of an op that works in place may take that of an operand.
+    """
     graph, working = problem.graph, np.zeros(problem.n_blocks)
     if problem.objective.memory == "sum":
         return working
@@ -54,8 +59,19 @@ def _working_bytes(problem: Problem) -> Floats:
     live = np.bincount(graph.consumers, weights=size[tensor], minlength=graph.n_ops)
     made = graph.tensors.producer >= 0
     live = live + np.bincount(graph.tensors.producer[made], weights=size[made], minlength=graph.n_ops)
+    ops = _replacing(graph)
+    live = live - np.bincount(ops, weights=size[graph.out_offsets[ops]], minlength=graph.n_ops)
     np.maximum.at(working, problem.block.astype(np.intp), live)
     return working
+
+
+def _replacing(graph: Graph) -> Longs:
+    """The ops whose first output may take the place of an operand, wherever they and others run."""
+    tensors, (value, reader) = graph.tensors, (graph.edges.value, graph.edges.consumer)
+    first = graph.out_offsets[reader]
+    makes = in_place_ops(graph)[reader] & (first < graph.out_offsets[reader + 1])
+    rows = np.flatnonzero(makes & (tensors.producer[value] >= 0) & ~tensors.output[value])
+    return distinct(reader[rows[tensors.bytes[value[rows]] == tensors.bytes[first[rows]]]].astype(np.int64))
 
 
 def largest_group(problem: Problem) -> str:

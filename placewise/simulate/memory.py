@@ -10,7 +10,8 @@ its producer to its last reader there, in the order in which the device runs its
   elsewhere starts.
 
 Model inputs are received like any tensor, also by host devices; model outputs are held to the end on a host.
-For a training graph one sample is in flight.
+For a training graph one sample is in flight. A result takes the place of an operand of its size, made on the same
+device and sent nowhere, that is read for the last time by an op that works in place (`in_place.py`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.in_place import in_place_ops
 from placewise.simulate.schedule import prepare
 from placewise.simulate.schedule import timeline as operator_timeline
 from placewise.simulate.sequential import cut_pieces
@@ -85,17 +87,40 @@ def memory_while(problem: Problem, placement: Placement, timeline: Timeline | No
     `timeline` as for `device_memory`. Of a placement that cannot run, resident bytes.
     """
     resident = resident_bytes(problem, placement.device)[placement.device]
-    if problem.objective.memory == "sum" or not problem.graph.n_tensors:
+    spans = spans_of(problem, placement, timeline)
+    if spans is None:
         return resident
+    change = np.zeros(problem.n_ops + 1)
+    np.add.at(change, spans.first, spans.bytes)
+    np.subtract.at(change, spans.last + 1, spans.bytes)
+    held: Floats = resident + np.cumsum(change)[:-1][spans.position]
+    return held
+
+
+class Spans(NamedTuple):
+    """From and to which position, both included, devices hold tensors: a row per tensor and device that holds it.
+
+    `position` [n_ops] numbers the ops, device by device, in running order.
+    """
+
+    position: Longs
+    tensor: Longs
+    first: Longs
+    last: Longs
+    bytes: Floats
+
+
+def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Spans | None:
+    """Where live tensors are held; None where the memory model does not count them, or the placement cannot run."""
+    if problem.objective.memory == "sum" or not problem.graph.n_tensors:
+        return None
     piece = piece_numbers(problem, placement)
     if piece is None and timeline is None:
         prepared = prepare(problem, arrays_of(problem), placement.order)
         timeline = operator_timeline(prepared, placement.device)[1]
     if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
-        return resident
-    run = _running_order(problem, placement.device, piece, timeline)
-    held: Floats = resident + _live(problem, run)[run.position]
-    return held
+        return None
+    return _spans(problem, _running_order(problem, placement.device, piece, timeline))
 
 
 class _Run(NamedTuple):
@@ -125,8 +150,7 @@ def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline:
     return _Run(device, position, base, edges[which], edges[which + 1] - 1, timeline, starts)
 
 
-def _live(problem: Problem, run: _Run) -> Floats:
-    """Bytes of live activations at each position [n_ops]."""
+def _spans(problem: Problem, run: _Run) -> Spans:
     graph, objective = problem.graph, problem.objective
     copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
     size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
@@ -134,16 +158,24 @@ def _live(problem: Problem, run: _Run) -> Floats:
     maker = graph.tensors.producer[tensor]
     here = (maker >= 0) & (run.device[maker] == run.device[graph.consumers])
     made, begin, end, leaves = _held_by_makers(problem, run, tensor, here)
+    end[_overwritten(problem, run, made, begin, end, leaves)] -= 1
     got, arrive, depart = _held_by_readers(problem, run, tensor[~here], graph.consumers[~here])
-    change = np.zeros(len(run.device) + 1)
-    for first, last, held in (
-        (begin, end, size[made] * np.where(leaves, copies, 1)),
-        (arrive, depart, size[got] * copies),
-    ):
-        np.add.at(change, first, held)
-        np.subtract.at(change, last + 1, held)
-    live: Floats = np.cumsum(change)[:-1]
-    return live
+    held = np.concatenate((size[made] * np.where(leaves, copies, 1), size[got] * copies))
+    tensors, first, last = (np.concatenate(pair) for pair in ((made, got), (begin, arrive), (end, depart)))
+    return Spans(run.position, tensors, first, last, held)
+
+
+def _overwritten(problem: Problem, run: _Run, made: Longs, begin: Longs, end: Longs, leaves: Bools) -> Longs:
+    """Rows of the tensors that ops make: those whose last reader writes its first result over them, one per reader."""
+    graph, size = problem.graph, problem.graph.tensors.bytes
+    op_at = np.empty(len(run.position), np.int64)
+    op_at[run.position] = np.arange(len(run.position))
+    last = op_at[end]
+    makes = graph.out_offsets[last] < graph.out_offsets[last + 1]
+    rows = np.flatnonzero(in_place_ops(graph)[last] & makes & (end > begin) & ~leaves & ~graph.tensors.output[made])
+    rows = rows[size[made[rows]] == size[graph.out_offsets[last[rows]]]]
+    chosen: Longs = rows[np.unique(last[rows], return_index=True)[1]]
+    return chosen
 
 
 def _held_by_makers(problem: Problem, run: _Run, tensor: Longs, here: Bools) -> tuple[Longs, Longs, Longs, Bools]:

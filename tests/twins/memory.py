@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from math import inf, isinf
 
+from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.simulate.in_place import IN_PLACE, VIEWS
 from twins.operator import operator_makespan
 from twins.plain import Plain
 from twins.sequential import piece_numbers
@@ -85,7 +87,8 @@ def _spans(
     def working_on(moment: float) -> int:
         return max((place for place, op in enumerate(ops) if key[op] <= moment), default=0)
 
-    spans = []
+    spans: dict[int, tuple[int, int, int]] = {}
+    dying: dict[int, list[int]] = {place: [] for place in range(len(ops))}
     for tensor, readers in enumerate(plain.readers):
         maker, size = plain.maker[tensor], plain.size[tensor]
         here = [position[op] for op in readers if device[op] == d]
@@ -100,12 +103,43 @@ def _spans(
                     last = max(last, working_on(max([key[op] for op in away] + [end] * goes_home)))
             if plain.output[tensor] and on_host:
                 last = len(ops) - 1
-            spans.append((position[maker], last, size * (buffers if away or goes_home else 1)))
+            sent = bool(away or goes_home)
+            if here and not sent and not plain.output[tensor]:
+                dying[last].append(tensor)
+            spans[tensor] = (position[maker], last, size * (buffers if sent else 1))
         elif here:
             last = max(here)
             if finish is None:
                 first = opens[key[ops[min(here)]]]
             else:
                 first = min(working_on(finish[maker] if maker >= 0 else 0.0), last)
-            spans.append((first, last, size * buffers))
-    return spans
+            spans[tensor] = (first, last, size * buffers)
+    for place, tensors in dying.items():
+        made = plain.makes[ops[place]]
+        equal = [tensor for tensor in tensors if made and plain.size[tensor] == plain.size[made[0]]]
+        if equal and works_in_place(problem.graph, ops[place]):
+            first, last, size = spans[equal[0]]
+            spans[equal[0]] = (first, last - 1, size)
+    return list(spans.values())
+
+
+def works_in_place(graph: Graph, op: int) -> bool:
+    """Whether an op is a view, is computed in place, or is a part of the convolution that it reads from."""
+    kind, attributes = graph.ops.kind[op], graph.ops.attributes[op]
+    makers = [int(graph.tensors.producer[tensor]) for tensor in graph.inputs_of(op)]
+    before = [maker for maker in makers if maker >= 0]
+
+    def convolved(maker: int) -> bool:
+        return graph.ops.kind[maker] in ("Conv", "ConvTranspose")
+
+    def folded(maker: int) -> bool:
+        feeds = [int(graph.tensors.producer[tensor]) for tensor in graph.inputs_of(maker)]
+        return graph.ops.kind[maker] == "BatchNormalization" and any(m >= 0 and convolved(m) for m in feeds)
+
+    if attributes.get("view") or (kind in VIEWS and not attributes.get("copied")):
+        return True
+    if graph.source is not None and graph.source.format not in ("onnx", "openvino", "tensorflow", "zoo", "workload"):
+        return False
+    if kind in ("Add", "Sum"):
+        return any(convolved(maker) or folded(maker) for maker in before)
+    return kind in IN_PLACE or (kind == "BatchNormalization" and any(convolved(maker) for maker in before))

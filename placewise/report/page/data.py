@@ -16,7 +16,8 @@ from placewise.report.page.packed import interned, narrow, packed, shown
 from placewise.report.page.provenance import provenance
 from placewise.report.page.story import story
 from placewise.report.page.timeline import crossing, timeline_part, why_no_timeline
-from placewise.simulate import memory_while
+from placewise.report.peaks import peak_line
+from placewise.simulate import memory_peaks, memory_while
 
 VERSION = 1
 """Of the data inside a page."""
@@ -43,6 +44,7 @@ def page_data(opened: Opened) -> dict[str, Any]:
         "timeline": (made := timeline_part(opened, _rows(problem, tensors))),
         "no_timeline": "" if made else shown(why_no_timeline(opened)),
         "held": _held(opened) if made else None,
+        "peaks": _peaks(opened),
         "graph": module_tree(problem, placement) if problem is not None and placement is not None else None,
         "cuts": _cuts(opened) if placed else None,
         "history": [[step.seconds, finite(step.value), step.placer] for step in opened.plan.history],
@@ -122,6 +124,14 @@ def _held(opened: Opened) -> dict[str, str] | None:
     if opened.problem is None or opened.placement is None or opened.judgement is None:
         return None
     return packed(memory_while(opened.problem, opened.placement, opened.judgement.timeline), "f4")
+
+
+def _peaks(opened: Opened) -> list[str]:
+    """What each device holds when it holds most, in words."""
+    if opened.problem is None or opened.placement is None or opened.judgement is None:
+        return []
+    peaks = memory_peaks(opened.problem, opened.placement, opened.judgement.timeline)
+    return [shown(peak_line(peak)) for peak in peaks]
 
 
 def _cuts(opened: Opened) -> dict[str, Any] | None:

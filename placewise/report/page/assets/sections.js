@@ -130,6 +130,7 @@
       const free = limited ? (capacity >= peak ? format.bytes(capacity - peak) : `lacks ${format.bytes(peak - capacity)}`) : "–";
       return [deviceCell(d), format.bytes(resident), format.bytes(peak), format.bytes(capacity), limited && capacity > 0 ? format.share(peak / capacity) : "–", free];
     })));
+    if (data.peaks.length) section.append(make("ul", {class: "hints"}, data.peaks.map((line) => make("li", {}, named(line)))));
   }
 
   function cuts(section) {

@@ -1,0 +1,54 @@
+"""Which ops may leave their result where an operand was: views, and what runtimes compute in place.
+
+What a kind does was measured with ONNX Runtime 1.31 (`python benchmarks/real/in_place.py`). Batch normalization
+after a convolution is folded into its weights, and a sum after one is added up by its kernel, so that these take no
+memory of their own either. Where PyTorch runs a program op by op, only views do.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import numpy as np
+
+from placewise.model.columns import Bools, frozen
+from placewise.model.graph import Graph
+
+VIEWS = frozenset({"Identity", "Reshape", "Flatten", "Squeeze", "Unsqueeze"})
+IN_PLACE = frozenset({
+    "Cast", "Celu", "Clip", "Elu", "HardSigmoid", "LeakyRelu", "LogSoftmax", "Relu", "Selu", "Shrink", "Sigmoid",
+    "Softmax", "Softplus", "Softsign", "Tanh", "ThresholdedRelu",
+})  # fmt: skip
+_CONVOLUTIONS, _SUMS = frozenset({"Conv", "ConvTranspose"}), frozenset({"Add", "Sum"})
+_NORMS = frozenset({"BatchNormalization"})
+_OP_BY_OP = frozenset({"torch-export", "torch-module", "torch-modules", "huggingface", "pipedream"})
+"""Formats of what PyTorch runs as it stands."""
+
+
+@lru_cache(maxsize=8)
+def in_place_ops(graph: Graph) -> Bools:
+    """The ops [n_ops] whose first result may take the memory of an operand of the same size that dies with them."""
+    views = (_of_kinds(graph, VIEWS) & ~_marked(graph, "copied")) | _marked(graph, "view")
+    if graph.source is not None and graph.source.format in _OP_BY_OP:
+        return frozen(views, np.bool_)
+    convolved = _of_kinds(graph, _CONVOLUTIONS)
+    folded = _of_kinds(graph, _NORMS) & _read_from(graph, convolved)
+    added = _of_kinds(graph, _SUMS) & _read_from(graph, convolved | folded)
+    return frozen(views | _of_kinds(graph, IN_PLACE) | folded | added, np.bool_)
+
+
+def _of_kinds(graph: Graph, kinds: frozenset[str]) -> Bools:
+    kind = graph.ops.kind
+    return np.array([word in kinds for word in kind.values], np.bool_)[kind.codes]
+
+
+def _marked(graph: Graph, attribute: str) -> Bools:
+    attributes = graph.ops.attributes
+    return np.array([bool(values.get(attribute, 0)) for values in attributes.values], np.bool_)[attributes.codes]
+
+
+def _read_from(graph: Graph, makers: Bools) -> Bools:
+    """The ops [n_ops] that read a result of these."""
+    found, maker = np.zeros(graph.n_ops, np.bool_), graph.tensors.producer[graph.edges.value]
+    found[graph.edges.consumer[(maker >= 0) & makers[maker]]] = True
+    return found
