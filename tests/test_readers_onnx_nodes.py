@@ -96,6 +96,20 @@ def test_inputs_that_do_not_fit(tmp_path, node, said):
     assert str(caught.value).startswith(f"{path}: the inputs of {said} (") and "ShapeInference" not in str(caught.value)
 
 
+@pytest.mark.parametrize("opset", [1, 5, 6, 7, 8])
+def test_old_opsets(tmp_path, opset):
+    """They are read too; before opset 7 the second argument is broadcast to the first from an axis on."""
+    broadcast = {"broadcast": 1, "axis": 1} if opset < 7 else {}
+    nodes = [
+        make_node("Conv", ["x", "k"], ["c"], kernel_shape=[3, 3]),
+        make_node("Relu", ["c"], ["r"]),
+        make_node("Add", ["r", "b"], ["y"], **broadcast),
+    ]
+    weights = [weight("k", 4, 3, 3, 3), weight("b", *((4,) if broadcast else (4, 1, 1)))]
+    reading = read_onnx(saved(tmp_path, model(nodes, {"x": [1, 3, 8, 8]}, ["y"], weights, opset=opset)))
+    assert shapes(reading)["y"] == (1, 4, 6, 6) and reading.warnings == ()
+
+
 def test_newer_opset_than_onnx_knows(tmp_path):
     """It is read, with a warning that names both numbers."""
     content = model([make_node("Relu", ["x"], ["y"])], {"x": [4]}, ["y"], opset=99)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import Any
 
-from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.case import FREE, Case, Cost, Rule, Value
 from placewise.costing.rules import (
     aten,
     attention,
@@ -21,6 +22,7 @@ from placewise.costing.rules import (
     tensorflow,
 )
 from placewise.errors import ModelFileError
+from placewise.model.dtypes import bytes_of
 
 _FORWARD: Mapping[str, Rule] = {
     kind: rule
@@ -45,7 +47,7 @@ RULES: Mapping[str, Rule] = MappingProxyType({**_FORWARD, **gradients.assumed(_F
 
 _SEARCHES = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
 CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap", *(f"com.microsoft::{kind}" for kind in _SEARCHES)))
-"""Ops that run a body an unknown number of times: only what goes in and out of them is counted."""
+"""Ops that run bodies: counted as often as they run, or by what goes in and out where the reader does not say."""
 
 
 def cost_of(case: Case) -> Cost:
@@ -54,6 +56,8 @@ def cost_of(case: Case) -> Cost:
     Raises ModelFileError if the op's shapes or attributes do not fit its kind, or one that is needed is unknown.
     """
     rule = RULES.get(case.kind)
+    if case.kind in CONTROL and case.attributes.get("bodies"):
+        return _of_bodies(case)
     if rule is None:
         return Cost(0, case.moved, "control" if case.kind in CONTROL else "unknown", known=False)
     try:
@@ -67,3 +71,35 @@ def cost_of(case: Case) -> Cost:
         raise ModelFileError(
             f"its arguments ({shapes or 'none'}) and attributes do not fit its kind", remedy="check the model"
         ) from None
+
+
+def _of_bodies(case: Case) -> Cost:
+    """As many rounds of the body as are known, else one; of two branches the dearer one."""
+    return max((_rounds(case, body) for body in case.attributes["bodies"]), key=lambda cost: (cost.flops, cost.nbytes))
+
+
+def _rounds(case: Case, body: Mapping[str, Any]) -> Cost:
+    """The class and element type are those of the op that computes most."""
+    costs = [_of_inner(op) for op in body["ops"]]
+    rounds = max(int(body["rounds"]), 1) if body["rounds"] else 0
+    flops = rounds * sum(times * cost.flops for times, cost in costs)
+    nbytes = rounds * sum(times * cost.nbytes for times, cost in costs)
+    _, most = max(costs, key=lambda pair: pair[0] * pair[1].flops, default=(0, FREE))
+    op_class = most.op_class if most.flops else "control"
+    known = body["rounds"] >= 0 and all(cost.known for _, cost in costs)
+    return Cost(flops, max(nbytes, case.moved), op_class, most.dtype, known)
+
+
+def _of_inner(op: Mapping[str, Any]) -> tuple[int, Cost]:
+    """How often an op of a body stands there, and its cost; what is unknown costs nothing, and is not known."""
+    inputs = {at: _value(dims, dtype) for at, dims, dtype in op["inputs"]}
+    case = Case(op["kind"], op["attributes"], inputs, tuple(_value(*kind) for kind in op["outputs"]))
+    try:
+        cost = cost_of(case)
+    except ModelFileError:
+        cost = FREE._replace(known=False)
+    return int(op["times"]), cost._replace(dtype=cost.dtype or op["dtype"])
+
+
+def _value(dims: tuple[int, ...] | None, dtype: str) -> Value:
+    return Value("", dims or (), -1 if dims is None else bytes_of(dims, dtype), dtype)

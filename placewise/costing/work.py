@@ -103,9 +103,15 @@ def _dtype(graph: Graph, op: int, cost: Cost) -> int:
 
 
 def _warnings(graph: Graph, known: Bools) -> tuple[str, ...]:
-    count = Counter(graph.ops.kind[op] for op in np.flatnonzero(~known).tolist())
+    ops = np.flatnonzero(~known).tolist()
+    count = Counter((graph.ops.kind[op], "bodies" in graph.ops.attributes[op]) for op in ops)
     return tuple(
-        f"the cost of {kind} ({times} {'op' if times == 1 else 'ops'}) is assumed"
-        f" {'to be twice that of its forward op' if kind in RULES else 'from the bytes it reads and writes'}"
-        for kind, times in sorted(count.items())
+        f"the cost of {kind} ({times} {'op' if times == 1 else 'ops'}) is assumed {_assumption(kind, has_bodies)}"
+        for (kind, has_bodies), times in sorted(count.items())
     )
+
+
+def _assumption(kind: str, has_bodies: bool) -> str:
+    if has_bodies:
+        return "from what is known of its body, and one round where their number is not"
+    return "to be twice that of its forward op" if kind in RULES else "from the bytes it reads and writes"

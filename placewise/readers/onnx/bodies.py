@@ -1,69 +1,143 @@
-"""If and Loop: the types of their results, from what their bodies give back."""
+"""If, Loop, Scan and SequenceMap: what their bodies are given, how often they run, and what they give back."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx
+from onnx.helper import make_tensor_type_proto
 
 from placewise.errors import InputError
 from placewise.model.dtypes import bytes_of
+from placewise.readers.onnx.known import Infer, Known
 from placewise.readers.onnx.structure import captured
 from placewise.readers.onnx.types import Types, dtype_of, is_complete, shape_of, subgraphs
-from placewise.readers.onnx.values import Value
 
-Infer = Callable[[onnx.ModelProto], tuple[Types, list[str]]]
-"""Types of every value of a model, and warnings."""
 Results = list[onnx.TypeProto | None]
+WITH_BODIES = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 
 
-def result_types(
-    model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value], infer: Infer
-) -> Types:
-    """The complete types of an If's or a Loop's results, as far as its bodies tell; {} for any other op.
+@dataclass(frozen=True, slots=True)
+class Body:
+    """A body as a model of its own, what is known in it (None where it does not fit), and its rounds (−1 unknown)."""
 
-    If: the branch that a known condition picks, else the branch with the larger result. Loop: state that the body
-    gives back in the shape in which it takes it, and stacks as long as a constant trip count allows.
+    model: onnx.ModelProto
+    known: Known | None
+    rounds: int
+
+    @property
+    def results(self) -> Results:
+        """The types of its outputs."""
+        outputs = self.model.graph.output
+        return [None if self.known is None else self.known.types.get(value.name) for value in outputs]
+
+
+def bodies_of(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+    """The bodies of a node that may run, with the types that they are given.
+
+    If: the branch that a known condition picks, else both. Loop: with the state in the shape in which it is given
+    back. Scan: with one slice of what it goes through. SequenceMap: with one element.
     """
-    if node.domain or node.op_type not in ("If", "Loop"):
+    if node.domain or node.op_type not in WITH_BODIES:
+        return []
+    try:
+        return _BODIES[node.op_type](model, node, known, infer)
+    except (LookupError, ValueError, TypeError, AttributeError):  # a node that is not as its definition asks
+        return []
+
+
+def result_types(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> Types:
+    """The complete types of a node's results, as far as its bodies tell; {} for ops without bodies.
+
+    If: the larger of the branches' results. Loop and Scan: state that the body gives back in the shape in which it
+    takes it, and stacks as long as there are rounds.
+    """
+    bodies = bodies_of(model, node, known, infer)
+    if not bodies:
         return {}
-
-    def run(body: onnx.GraphProto, given: Sequence[onnx.TypeProto]) -> Results:
-        return _results(_as_model(model, body, given, types, values), infer)
-
-    results = _of_if(node, values, run) if node.op_type == "If" else _of_loop(node, types, values, run)
+    results: Results = []
+    if node.op_type == "If":
+        results = [max(pair, key=_size) for pair in zip(*(body.results for body in bodies), strict=False)]
+    elif node.op_type == "Loop":
+        results = _of_loop(node, bodies[0])
+    elif node.op_type == "Scan":
+        results = _of_scan(node, bodies[0])
     pairs = zip(node.output, results, strict=False)
     return {name: kind for name, kind in pairs if name and kind is not None and is_complete(kind)}
 
 
-Run = Callable[[onnx.GraphProto, Sequence[onnx.TypeProto]], Results]
-"""The types of a body's outputs, given those of its inputs."""
-
-
-def _of_if(node: onnx.NodeProto, values: dict[str, Value], run: Run) -> Results:
-    branches = {attribute.name: run(attribute.g, ()) for attribute in node.attribute if attribute.HasField("g")}
-    condition = values.get(node.input[0])
+def _branches(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+    graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
+    condition = known.values.get(node.input[0])
+    names = ["then_branch", "else_branch"]
     if condition is not None and condition.size == 1:
-        return branches.get("then_branch" if condition.reshape(-1)[0] else "else_branch", [])
-    pairs = zip(branches.get("then_branch", []), branches.get("else_branch", []), strict=False)
-    return [max(pair, key=_size) for pair in pairs]
+        names = ["then_branch" if condition.reshape(-1)[0] else "else_branch"]
+    return [_run(model, graphs[name], (), known, 1, infer) for name in names]
 
 
-def _of_loop(node: onnx.NodeProto, types: Types, values: dict[str, Value], run: Run) -> Results:
-    body = subgraphs(node)[0]
-    states = [types.get(name, onnx.TypeProto()) for name in node.input[2:]]
-    scalars = [onnx.helper.make_tensor_type_proto(t, []) for t in (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)]
-    results = run(body, (*scalars, *states))[1:]
-    if not _all_kept(states, results):  # what changes is unknown in the next round, and so is what follows from it
-        states = [s if _is_kept(s, r) else _unshaped(s) for s, r in zip(states, results, strict=False)]
-        results = run(body, (*scalars, *states))[1:]
-        if not _all_kept(states, results):
-            return []
-    trips = values.get(node.input[0]) if node.input[0] else None
-    count = int(trips.reshape(-1)[0]) if trips is not None and trips.size == 1 else -1
-    kept: Results = [s if _is_kept(s, r) else None for s, r in zip(states, results, strict=False)]
-    return kept + [_stacked(result, count) for result in results[len(states) :]]
+def _loop(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+    graph = subgraphs(node)[0]
+    states = [known.types.get(name, onnx.TypeProto()) for name in node.input[2:]]
+    scalars = [make_tensor_type_proto(kind, []) for kind in (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)]
+    trips = known.values.get(node.input[0]) if node.input[0] else None
+    rounds = int(trips.reshape(-1)[0]) if trips is not None and trips.size == 1 else -1
+    body = _run(model, graph, (*scalars, *states), known, rounds, infer)
+    if not _all_kept(states, body.results[1:]):  # what changes is unknown in the next round, and what follows from it
+        pairs = zip(states, body.results[1:], strict=False)
+        states = [state if _is_kept(state, result) else _unshaped(state) for state, result in pairs]
+        body = _run(model, graph, (*scalars, *states), known, rounds, infer)
+    return [body]
+
+
+def _of_loop(node: onnx.NodeProto, body: Body) -> Results:
+    """Nothing, unless the state that the body was given comes back as it was."""
+    given = [value.type for value in body.model.graph.input[2 : len(node.input)]]
+    results = body.results[1:]
+    if not _all_kept(given, results):
+        return []
+    kept: Results = [state if _is_kept(state, result) else None for state, result in zip(given, results, strict=False)]
+    return kept + [_stacked(result, body.rounds, 0) for result in results[len(given) :]]
+
+
+def _scan(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    count = attributes["num_scan_inputs"].i
+    names = list(node.input)
+    first = len(names) - count
+    axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0] * count
+    rounds, slices = -1, []
+    for name, axis in zip(names[first:], axes, strict=True):
+        kind = known.types[name]
+        shape = list(shape_of(kind) or ())
+        rounds = shape.pop(axis)
+        slices.append(make_tensor_type_proto(kind.tensor_type.elem_type, [None if dim < 0 else dim for dim in shape]))
+    states = [known.types[name] for name in names[:first]]
+    return [_run(model, subgraphs(node)[0], (*states, *slices), known, rounds, infer)]
+
+
+def _of_scan(node: onnx.NodeProto, body: Body) -> Results:
+    attributes = {attribute.name: attribute for attribute in node.attribute}
+    first = len(node.input) - attributes["num_scan_inputs"].i
+    given = [value.type for value in body.model.graph.input[:first]]
+    results = body.results
+    kept: Results = [state if _is_kept(state, result) else None for state, result in zip(given, results, strict=False)]
+    stacks = results[first:]
+    axes = list(attributes["scan_output_axes"].ints) if "scan_output_axes" in attributes else [0] * len(stacks)
+    return kept + [_stacked(kind, body.rounds, axis) for kind, axis in zip(stacks, axes, strict=False)]
+
+
+def _map(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+    rounds = len(known.elements[node.input[0]])
+    given = []
+    for name in node.input:
+        found = known.elements.get(name)
+        given.append(known.types[name] if found is None else max(found, key=_size))
+    return [_run(model, subgraphs(node)[0], given, known, rounds, infer)]
+
+
+_BODIES = {"If": _branches, "Loop": _loop, "Scan": _scan, "SequenceMap": _map}
 
 
 def _all_kept(states: Sequence[onnx.TypeProto], results: Results) -> bool:
@@ -84,11 +158,12 @@ def _unshaped(kind: onnx.TypeProto) -> onnx.TypeProto:
     return bare
 
 
-def _stacked(kind: onnx.TypeProto | None, count: int) -> onnx.TypeProto | None:
+def _stacked(kind: onnx.TypeProto | None, count: int, axis: int) -> onnx.TypeProto | None:
     shape = shape_of(kind)
     if kind is None or shape is None or min(shape, default=0) < 0 or count < 0:
         return None
-    return onnx.helper.make_tensor_type_proto(kind.tensor_type.elem_type, [count, *shape])
+    place = axis if axis >= 0 else axis + len(shape) + 1
+    return make_tensor_type_proto(kind.tensor_type.elem_type, [*shape[:place], count, *shape[place:]])
 
 
 def _size(kind: onnx.TypeProto | None) -> int:
@@ -96,28 +171,24 @@ def _size(kind: onnx.TypeProto | None) -> int:
     return -1 if shape is None else bytes_of(shape, dtype_of(kind))
 
 
-def _as_model(
+def _run(
     model: onnx.ModelProto,
     body: onnx.GraphProto,
     given: Sequence[onnx.TypeProto],
-    types: Types,
-    values: dict[str, Value],
-) -> onnx.ModelProto:
-    """A body as a model of its own: what it takes from around it are inputs, or initializers where it is known."""
+    known: Known,
+    rounds: int,
+    infer: Infer,
+) -> Body:
+    """A body as a model: what it takes from around it are inputs, or initializers where it is known."""
     inner = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=body)
     for value, kind in zip(inner.graph.input, given, strict=False):
         value.type.CopyFrom(kind)
     for name in captured(body):
-        if name in values:
-            inner.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(values[name]), name))
-        elif name in types:
-            inner.graph.input.append(onnx.helper.make_value_info(name, types[name]))
-    return inner
-
-
-def _results(inner: onnx.ModelProto, infer: Infer) -> Results:
+        if name in known.values:
+            inner.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(known.values[name]), name))
+        elif name in known.types:
+            inner.graph.input.append(onnx.helper.make_value_info(name, known.types[name]))
     try:
-        found, _ = infer(inner)
+        return Body(inner, infer(inner), rounds)
     except InputError:  # a body that does not fit the shapes tried here says nothing about the model
-        return []
-    return [found.get(value.name) for value in inner.graph.output]
+        return Body(inner, None, rounds)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import onnx
 
@@ -11,19 +13,20 @@ from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
 from placewise.readers.naming import distinct
 from placewise.readers.onnx.attributes import attributes_of
+from placewise.readers.onnx.compute import compute_dtype
+from placewise.readers.onnx.known import Known
 from placewise.readers.onnx.names import kind_of, op_names, scope_of
+from placewise.readers.onnx.sequences import bytes_in
 from placewise.readers.onnx.structure import inner_initializers, reads, refuse_size
 from placewise.readers.onnx.symbols import model_inputs
-from placewise.readers.onnx.types import Types, dtype_name, dtype_of, shape_of
-
-_FLOATING = ("float", "bfloat", "complex")
+from placewise.readers.onnx.types import dtype_name, dtype_of, shape_of
 
 
 @dataclass(slots=True)
 class _Draft:
     """A graph in the making: the builder, and who is who by ONNX name."""
 
-    types: Types
+    known: Known
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     tensors: dict[str, int] = field(default_factory=dict)
     weights: dict[str, int] = field(default_factory=dict)
@@ -31,9 +34,12 @@ class _Draft:
     storage: dict[tuple[str, int], int] = field(default_factory=dict)
 
 
-def to_graph(graph: onnx.GraphProto, types: Types, source: Source) -> Graph:
-    """The raw view of `graph`; ids in `origin` are node indices. Raises ModelFileError."""
-    draft = _Draft(types)
+def to_graph(graph: onnx.GraphProto, known: Known, bodies: Mapping[int, Any], source: Source) -> Graph:
+    """The raw view of `graph`; ids in `origin` are node indices, and so are the keys of `bodies`.
+
+    Raises ModelFileError.
+    """
+    types, draft = known.types, _Draft(known)
     for tensor in graph.initializer:
         draft.weights[tensor.name] = _add_weight(draft, tensor, tensor.name)
     for sparse in graph.sparse_initializer:
@@ -46,8 +52,8 @@ def to_graph(graph: onnx.GraphProto, types: Types, source: Source) -> Graph:
             names[index],
             kind_of(node),
             scope=scope_of(node),
-            attributes=attributes_of(node),
-            dtype=_compute_dtype(node, types),
+            attributes=attributes_of(node) | ({"bodies": bodies[index]} if index in bodies else {}),
+            dtype=compute_dtype(node, types),
             origin=(index,),
         )
         for name in filter(None, node.output):
@@ -61,10 +67,12 @@ def to_graph(graph: onnx.GraphProto, types: Types, source: Source) -> Graph:
 
 
 def _add_tensor(draft: _Draft, name: str, producer: int) -> None:
-    kind = draft.types.get(name)
+    kind = draft.known.types.get(name)
     shape, dtype = shape_of(kind), dtype_of(kind)
     refuse_size(name, shape or (), dtype)
-    draft.tensors[name] = draft.builder.add_tensor(producer, shape=shape, dtype=dtype, name=name)
+    held = draft.known.elements.get(name)
+    nbytes = None if held is None else bytes_in(held)
+    draft.tensors[name] = draft.builder.add_tensor(producer, shape=shape, dtype=dtype, nbytes=nbytes, name=name)
 
 
 def _add_weight(draft: _Draft, tensor: onnx.TensorProto, name: str, extra_bytes: int = 0) -> int:
@@ -104,12 +112,3 @@ def _connect(draft: _Draft, op: int, node: onnx.NodeProto, name: str) -> None:
     for offset, tensor in enumerate(inner_initializers(node)):
         weight = _add_weight(draft, tensor, f"{name}/{tensor.name}")
         draft.builder.use_weight(weight, op, len(arguments) + offset)
-
-
-def _compute_dtype(node: onnx.NodeProto, types: Types) -> str:
-    """The first floating type among inputs and outputs, else the first output's; of integer kernels, the input's."""
-    found = [dtype_of(types.get(name)) for name in [*node.input, *node.output] if name]
-    if node.op_type.startswith("QLinear") or node.op_type.endswith("Integer"):
-        return found[0] if found else "unknown"
-    floating = next((dtype for dtype in found if dtype.startswith(_FLOATING)), None)
-    return floating or next((dtype_of(types.get(name)) for name in node.output if name), "unknown")

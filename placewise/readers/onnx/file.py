@@ -20,7 +20,6 @@ from placewise.readers.onnx.types import subgraphs
 from placewise.readers.onnx.wire import without_values
 from placewise.regular import open_regular
 
-OLDEST_OPSET = 9
 KEPT_ELEMENTS = 1_000
 """Values of longer tensors are dropped right after parsing: no shape depends on them, their bytes follow from dims."""
 MOST_NODES = 5_000_000
@@ -93,14 +92,8 @@ def plain_domains(model: onnx.ModelProto) -> None:
 
 
 def _check_opset(model: onnx.ModelProto) -> None:
-    versions = {opset.domain: opset.version for opset in model.opset_import}
-    if not versions:
+    if not model.opset_import:
         raise ModelFileError("the model names no opset (old, or cut off)", remedy="export it again, opset 13 or later")
-    if versions.get("", OLDEST_OPSET) < OLDEST_OPSET:
-        raise ModelFileError(
-            f"opset {versions['']} is too old; {OLDEST_OPSET} is the oldest that can be read",
-            remedy="convert it with onnx.version_converter",
-        )
 
 
 def _nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:

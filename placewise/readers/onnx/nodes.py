@@ -12,7 +12,10 @@ from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
 from placewise.readers.onnx.values import Value
 
 _KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
-"""Ops whose output is like their first input, and for which the onnx package has no shape rule of its own."""
+"""Ops whose output is like their first input, and for which the onnx package has no shape rule of its own.
+
+So is that of arithmetic before opset 7, whose second argument is broadcast to the first.
+"""
 _OBJECTION = "[ShapeInferenceError]"
 _LONGEST_OBJECTION = 120
 
@@ -32,10 +35,10 @@ def infer_node(
     names = [name for name in reads(node) if name]
     if not all(name in types for name in names):
         return {}, ""
-    found = _own_rule(node, types, values)
+    opsets = opsets_of(model)
+    found = _own_rule(node, types, values, opsets.get("", 1))
     objection = ""
     if not found:
-        opsets = opsets_of(model)
         found, objection = _asked(model, node, types, values, opsets)
         newest = opsets | {"": newest_opset()}
         if not _helps(node, found) and not node.domain and not subgraphs(node) and is_sound(node, newest):
@@ -89,11 +92,11 @@ def _asked(
     return found, ""
 
 
-def _own_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value]) -> Types:
+def _own_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value], opset: int) -> Types:
     """The output of the few ops for which the onnx package has no rule in any version."""
     if node.domain or not node.input:
         return {}
-    if node.op_type in _KEEP_SHAPE:
+    if node.op_type in _KEEP_SHAPE or (opset < 7 and any(a.name == "broadcast" for a in node.attribute)):
         return {node.output[0]: types[node.input[0]]}
     if node.op_type == "MaxUnpool" and len(node.input) == 3 and node.input[2] in values:
         element_type = types[node.input[0]].tensor_type.elem_type

@@ -12,22 +12,25 @@ import onnx
 from placewise.errors import InputError
 from placewise.model.graph import Source
 from placewise.readers.base import Reading
+from placewise.readers.onnx.body_work import bodies_described
 from placewise.readers.onnx.contrib import has_rule
 from placewise.readers.onnx.convert import to_graph
 from placewise.readers.onnx.file import load
+from placewise.readers.onnx.known import Known
 from placewise.readers.onnx.names import kind_of
 from placewise.readers.onnx.nodes import opsets_of
 from placewise.readers.onnx.schemas import is_known, newest_opset
-from placewise.readers.onnx.shapes import infer_types
+from placewise.readers.onnx.sequences import one_each
+from placewise.readers.onnx.shapes import infer
 from placewise.readers.onnx.structure import check_structure
-from placewise.readers.onnx.symbols import set_dims
+from placewise.readers.onnx.symbols import model_inputs, set_dims
 from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
 def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
-    """Read an ONNX file (opset 9 or later) as the raw view: one op per node, constants included.
+    """Read an ONNX file of any opset as the raw view: one op per node, constants included.
 
     `dims` gives symbolic dimensions their numbers (``{"batch": 8}``). Weights count with the bytes that their
     dimensions and element types say, so they may be missing: external data is never opened. The model's own
@@ -41,13 +44,31 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
         model, sha256 = load(path)
         set_dims(model.graph, dims)
         check_structure(model.graph)
-        types, notes = infer_types(model)
+        known = infer(model)
+        counted = one_each(_sequences(model.graph), known.types, known.elements)
+        bodies = bodies_described(model, list(model.graph.node), known)
         source = Source(str(path), sha256, "onnx", options={"dims": dict(dims)}, view="raw")
-        graph = to_graph(model.graph, types, source)
+        graph = to_graph(model.graph, known, bodies, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    warnings = (*_newer_opset(model), *_unknown_ops(model.graph), *notes, *unknown_shapes(graph))
+    warnings = (*_newer_opset(model), *_unknown_ops(model.graph), *_notes(known, counted), *unknown_shapes(graph))
     return Reading(graph, warnings=warnings)
+
+
+def _sequences(graph: onnx.GraphProto) -> list[str]:
+    """Names of all values that the graph is given or makes; those that hold sequences are among them."""
+    return [value.name for value in model_inputs(graph)] + [name for node in graph.node for name in node.output]
+
+
+def _notes(known: Known, counted: list[str]) -> list[str]:
+    said = []
+    if known.borrowed:
+        count = "1 shape is" if len(known.borrowed) == 1 else f"{len(known.borrowed)} shapes are"
+        said.append(f"{count} taken from the file's own notes, not inferred (first: {known.borrowed[0]!r})")
+    if counted:
+        whose, verb = ("1 sequence", "it counts") if len(counted) == 1 else (f"{len(counted)} sequences", "they count")
+        said.append(f"the length of {whose} is known only in the run: {verb} with one element (first: {counted[0]!r})")
+    return said
 
 
 def _newer_opset(model: onnx.ModelProto) -> list[str]:

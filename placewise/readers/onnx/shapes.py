@@ -11,10 +11,12 @@ import onnx
 import onnx.shape_inference
 
 from placewise.errors import ModelFileError
-from placewise.readers.onnx.bodies import result_types
+from placewise.readers.onnx.bodies import WITH_BODIES, result_types
 from placewise.readers.onnx.contrib import has_rule
+from placewise.readers.onnx.known import Known
 from placewise.readers.onnx.nodes import infer_contrib, infer_node, opsets_of, unfit
 from placewise.readers.onnx.schemas import is_known, is_sound
+from placewise.readers.onnx.sequences import SEQUENCE_OPS, follow
 from placewise.readers.onnx.structure import in_order, reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
 from placewise.readers.onnx.values import Value, evaluate, stored_values, wanted_values
@@ -23,8 +25,8 @@ DEEPEST_BODY = 4
 """Bodies in bodies beyond this depth are left to the onnx package."""
 
 
-def infer_types(model: onnx.ModelProto, *, depth: int = 0) -> tuple[Types, list[str]]:
-    """The type of every value by name, as far as it can be known, and warnings.
+def infer(model: onnx.ModelProto, *, depth: int = 0) -> Known:
+    """The type of every value by name, as far as it can be known, short constants, and what sequences hold.
 
     What the file itself notes about inner values may be stale, so it is trusted only for ops of unknown domains, and
     elsewhere only where inference knows nothing better and does not contradict. `depth` counts the bodies around the
@@ -33,13 +35,11 @@ def infer_types(model: onnx.ModelProto, *, depth: int = 0) -> tuple[Types, list[
     nodes = in_order(model.graph.node)
     infos = [*model.graph.value_info, *model.graph.output]
     noted = _loop_notes(nodes) | {info.name: info.type for info in infos if is_complete(info.type)}
-    types = _first_pass(model, nodes, noted)
-    unsolved = [node for node in nodes if not _solved(node, types)]
-    borrowed = _walk(model, nodes, unsolved, types, noted, depth) if unsolved else []
-    if not borrowed:
-        return types, []
-    count = "1 shape is" if len(borrowed) == 1 else f"{len(borrowed)} shapes are"
-    return types, [f"{count} taken from the file's own notes, not inferred (first: {borrowed[0]!r})"]
+    known = Known(_first_pass(model, nodes, noted), stored_values(model.graph.initializer))
+    asked = [node for node in nodes if node.op_type in WITH_BODIES | SEQUENCE_OPS or not _solved(node, known.types)]
+    if asked:
+        _walk(model, nodes, asked, known, noted, depth)
+    return known
 
 
 def _loop_notes(nodes: Sequence[onnx.NodeProto]) -> Types:
@@ -84,24 +84,24 @@ def _solved(node: onnx.NodeProto, types: Types) -> bool:
 def _walk(
     model: onnx.ModelProto,
     nodes: Sequence[onnx.NodeProto],
-    unsolved: Sequence[onnx.NodeProto],
-    types: Types,
+    asked: Sequence[onnx.NodeProto],
+    known: Known,
     noted: Types,
     depth: int,
-) -> list[str]:
-    """Complete `types` in topological order with evaluated constants; returns the names taken from notes."""
-    opsets, values = opsets_of(model), stored_values(model.graph.initializer)
-    wanted = wanted_values(nodes, unsolved)
-    borrowed: list[str] = []
+) -> None:
+    """Complete what is known in topological order, with the constants that the results of `asked` depend on."""
+    opsets, types, values = opsets_of(model), known.types, known.values
+    wanted = wanted_values(nodes, asked)
     for node in nodes:
         sound, objection = is_sound(node, opsets), ""
         if sound and not _solved(node, types):
             found, objection = infer_node(model, node, types, values)
             types.update(found)
-        if not sound and has_rule(node):
+        if not sound and not _solved(node, types) and has_rule(node):
             types.update(infer_contrib(model, node, types, values))
         if sound and not _solved(node, types) and depth < DEEPEST_BODY:
-            types.update(result_types(model, node, types, values, partial(infer_types, depth=depth + 1)))
+            types.update(result_types(model, node, known, partial(infer, depth=depth + 1)))
+        follow(node, types, values, known.elements)
         if sound and not wanted.isdisjoint(node.output):
             for name, value in evaluate(node, types, values, model.opset_import).items():
                 values[name] = value
@@ -109,10 +109,9 @@ def _walk(
         for name in node.output:
             if name in noted and _fits(types.get(name), noted[name]):
                 types[name] = noted[name]
-                borrowed.append(name)
+                known.borrowed.append(name)
         if objection and not _solved(node, types) and all(is_complete(types.get(name)) for name in reads(node) if name):
             raise ModelFileError(unfit(node, types, objection), remedy="check the model and the dimensions given")
-    return borrowed
 
 
 def _type_of(value: Value) -> onnx.TypeProto:

@@ -12,6 +12,7 @@ import onnx
 import onnx.reference
 
 from placewise.readers.onnx.file import KEPT_ELEMENTS
+from placewise.readers.onnx.structure import reads
 from placewise.readers.onnx.types import Types, shape_of
 
 Value = npt.NDArray[Any]
@@ -43,7 +44,7 @@ def wanted_values(nodes: Sequence[onnx.NodeProto], unsolved: Iterable[onnx.NodeP
     """Names of the values that the shapes of `unsolved` nodes may depend on, through arithmetic alone."""
     producer = {name: node for node in nodes for name in node.output if name}
     wanted: set[str] = set()
-    stack = [name for node in unsolved for name in node.input if name]
+    stack = [name for node in unsolved for name in reads(node) if name]
     while stack:
         name = stack.pop()
         node = producer.get(name)

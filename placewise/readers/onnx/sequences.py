@@ -1,0 +1,150 @@
+"""Sequences and optional values: the tensors in them, as far as they are known before the run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import onnx
+
+from placewise.model.dtypes import bytes_of
+from placewise.readers.onnx.types import Types, dtype_of, is_complete, shape_of
+from placewise.readers.onnx.values import Value
+
+Elements = dict[str, list[onnx.TypeProto]]
+"""The types of the tensors in a sequence, in order; an optional value is a sequence of one."""
+
+SEQUENCE_OPS = frozenset((
+    "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
+    "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
+))  # fmt: skip
+
+
+def one_each(names: Iterable[str], types: Types, elements: Elements) -> list[str]:
+    """Take sequences of unknown length for sequences of one element, and say which."""
+    taken = []
+    for name in names:
+        element = _element(types.get(name))
+        if element is not None and name not in elements and is_complete(element):
+            elements[name] = [element]
+            taken.append(name)
+    return taken
+
+
+def bytes_in(elements: list[onnx.TypeProto]) -> int:
+    """Bytes of all tensors of a sequence; −1 if that of one is unknown."""
+    sizes = [bytes_of(shape_of(kind) or (), dtype_of(kind)) if is_complete(kind) else -1 for kind in elements]
+    return -1 if min(sizes, default=0) < 0 else sum(sizes)
+
+
+def follow(node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements) -> None:
+    """Complete what is known about a node's results: elements of sequences, types of tensors, lengths."""
+    if node.domain or not node.output:
+        return
+    try:
+        made = _made(node, types, values, elements)
+        if made is not None:
+            elements.update((name, made) for name in node.output if name)
+        taken = None if is_complete_tensor(types.get(node.output[0])) else _taken(node, values, elements)
+        if taken is not None:
+            types[node.output[0]] = taken
+    except (LookupError, ValueError, ZeroDivisionError):  # what does not fit stays unknown
+        return
+
+
+def is_complete_tensor(kind: onnx.TypeProto | None) -> bool:
+    return kind is not None and kind.HasField("tensor_type") and is_complete(kind)
+
+
+def _made(
+    node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements
+) -> list[onnx.TypeProto] | None:
+    """The elements of the sequence that a node makes; None where it makes none, or they are unknown."""
+    kind, given = node.op_type, list(node.input)
+    if kind == "SequenceEmpty":
+        return []
+    if kind == "SequenceConstruct":
+        return [types[name] for name in given]
+    if kind == "SplitToSequence":
+        return _split(node, types, values)
+    if kind in ("Optional", "Identity", "OptionalGetElement") and given and given[0]:
+        whole = elements.get(given[0])
+        return [types[given[0]]] if whole is None and kind == "Optional" else whole
+    if kind == "SequenceInsert":
+        found = list(elements[given[0]])
+        found.insert(_place(given, 2, values, len(found)), types[given[1]])
+        return found
+    if kind == "SequenceErase":
+        found = list(elements[given[0]])
+        del found[_place(given, 1, values, len(found) - 1)]
+        return found
+    if kind == "SequenceMap":
+        element = _element(types.get(node.output[0]))
+        return None if element is None else [element] * len(elements[given[0]])
+    return None
+
+
+def _taken(node: onnx.NodeProto, values: Mapping[str, Value], elements: Elements) -> onnx.TypeProto | None:
+    """The type of the tensor that a node takes out of a sequence: the largest, where it is not known which."""
+    if node.op_type == "SequenceAt":
+        found = elements[node.input[0]]
+        place = values.get(node.input[1])
+        return max(found, key=lambda kind: bytes_in([kind])) if place is None else found[int(place)]
+    if node.op_type == "OptionalGetElement" and len(elements.get(node.input[0], ())) == 1:
+        return elements[node.input[0]][0]
+    if node.op_type == "ConcatFromSequence":
+        return _joined(node, elements[node.input[0]])
+    return None
+
+
+def _joined(node: onnx.NodeProto, found: list[onnx.TypeProto]) -> onnx.TypeProto:
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    shapes = [list(shape_of(kind) or ()) for kind in found]
+    axis, shape = attributes["axis"], shapes[0]
+    if attributes.get("new_axis", 0):
+        shape = [*shape]
+        shape.insert(axis if axis >= 0 else axis + len(shape) + 1, len(shapes))
+    else:
+        shape[axis] = sum(other[axis] for other in shapes)
+    return onnx.helper.make_tensor_type_proto(found[0].tensor_type.elem_type, shape)
+
+
+def _split(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> list[onnx.TypeProto] | None:
+    attributes = {attribute.name: attribute.i for attribute in node.attribute}
+    whole = types[node.input[0]]
+    shape = list(shape_of(whole) or ())
+    if not is_complete_tensor(whole):
+        return None
+    axis = attributes.get("axis", 0)
+    length, wanted = shape[axis], node.input[1] if len(node.input) > 1 else ""
+    if wanted and wanted not in values:
+        return [whole]  # in parts that only the run will tell
+    if not wanted:
+        lengths = [1] * length
+    elif values[wanted].ndim:
+        lengths = [int(value) for value in values[wanted]]
+    else:
+        step = int(values[wanted])
+        lengths = [min(step, length - start) for start in range(0, length, step)]
+    if not wanted and not attributes.get("keepdims", 1):
+        del shape[axis]
+        return [onnx.helper.make_tensor_type_proto(whole.tensor_type.elem_type, shape)] * length
+    axis %= len(shape)
+    return [
+        onnx.helper.make_tensor_type_proto(whole.tensor_type.elem_type, [*shape[:axis], part, *shape[axis + 1 :]])
+        for part in lengths
+    ]
+
+
+def _place(given: list[str], position: int, values: Mapping[str, Value], last: int) -> int:
+    """Where something is put into or taken out of a sequence: at the end unless it is known where."""
+    name = given[position] if position < len(given) else ""
+    return int(values[name]) if name in values else last
+
+
+def _element(kind: onnx.TypeProto | None) -> onnx.TypeProto | None:
+    """The type of what a sequence or an optional value holds, however deep the tensor lies."""
+    which = None if kind is None else kind.WhichOneof("value")
+    if kind is None or which not in ("sequence_type", "optional_type"):
+        return None
+    inner = getattr(kind, which).elem_type
+    return inner if inner.HasField("tensor_type") else _element(inner)
