@@ -6,10 +6,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from export_models import stack_graph, stack_problem
 from simulate_problems import OBJECTIVES, random_problem, seeded
 
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Problem
+from placewise.model.problem import Constraints, Problem, Rule
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
@@ -55,6 +56,16 @@ def test_auto_is_never_unsure_of_a_handful_of_ops() -> None:
     for seed in range(30):
         problem = random_problem(seeded(seed), max_ops=6, max_devices=3, scarce=True, objective=OBJECTIVES[seed % 3])
         assert place(problem, "auto", Budget(5.0)).status.outcome in (Outcome.OPTIMAL, Outcome.INFEASIBLE)
+
+
+@pytest.mark.parametrize(("pinned", "value"), [("", 102.0), ("layers", 100.0)])
+def test_many_ops_without_a_choice(pinned: str, value: float) -> None:
+    """A hundred ops with one device to go to are no more placements than the other two ops have."""
+    rules = Constraints((Rule(pinned, "cuda:0"),))
+    result = place(stack_problem(stack_graph(50), cpu=False).with_(constraints=rules), "exhaustive")
+    assert result.status.outcome is Outcome.OPTIMAL and result.value == value
+    alone = place(stack_problem(stack_graph(50), gpus=1, cpu=False), "auto", Budget(5.0))
+    assert alone.value == 102.0
 
 
 def test_refuses_what_is_too_much() -> None:

@@ -84,15 +84,17 @@ def _decided_by_device(problem: Problem) -> bool:
 def _batches(problem: Problem) -> Iterator[Ints]:
     """All placements [K, n_ops] on devices that may run the blocks."""
     able = may_run(problem, problem.block, problem.n_blocks)
-    choices = [np.flatnonzero(row) for row in able]
+    homes = able.argmax(axis=1).astype(np.int32)
+    open_blocks = np.flatnonzero(able.sum(axis=1) > 1).tolist()
+    choices = [np.flatnonzero(able[block]) for block in open_blocks]
     shape = tuple(len(choice) for choice in choices)
     count = math.prod(shape)
     for first in range(0, count, BATCH):
         picked = np.unravel_index(np.arange(first, min(first + BATCH, count)), shape) if shape else ()
-        homes = np.empty((min(BATCH, count - first), len(choices)), np.int32)
-        for block, choice in enumerate(choices):
-            homes[:, block] = choice[picked[block]]
-        yield homes[:, problem.block]
+        placed = np.tile(homes, (min(BATCH, count - first), 1))
+        for block, choice, which in zip(open_blocks, choices, picked, strict=True):
+            placed[:, block] = choice[which]
+        yield placed[:, problem.block]
 
 
 def _first_that_keeps_the_rules(
