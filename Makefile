@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Published workloads, if they lie beside the project; tests that need them say so and are skipped otherwise.
 export PLACEWISE_WORKLOADS ?= $(wildcard $(abspath ../shared/workloads))
 
-.PHONY: demo test
+.PHONY: demo test fuzz
 
 demo: $(VENV)/.installed
 	$(BIN)/placewise place examples/models/resnet50.onnx -d 2xL4,cpu --dim batch=8 --objective throughput
@@ -20,6 +20,13 @@ test: $(VENV)/.tested
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal
+
+# Damaged files of every format (tests/fuzzing): `make fuzz CASES=100000 SEED=0 FAMILY=onnx`.
+CASES ?= 100000
+SEED ?= 0
+fuzz: $(VENV)/.tested
+	PYTHONPATH=tests $(BIN)/python -m fuzzing --cases $(CASES) --seed $(SEED) $(addprefix --family ,$(FAMILY)) \
+		--report benchmarks/results/fuzz.json
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from placewise.words import shortened, visible
 
-_LONGEST = 300
+_LONGEST = 400
 """Characters of each part of a sentence: names in files may have millions."""
 
 

@@ -1,9 +1,11 @@
-"""Paths and names that no honest user gives, to everything that reads a file: one sentence, at once, and no traceback."""
+"""Paths that no honest user gives, to everything that reads a file: one sentence, at once, and no traceback."""
 
 from __future__ import annotations
 
 import os
 import signal
+import struct
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -72,8 +74,16 @@ def odd_paths(folder: Path) -> dict[str, Path]:
     (folder / "closed").write_bytes(b"{}")
     (folder / "closed").chmod(0)
     made = {name: folder / name for name in os.listdir(folder)}
-    beyond = {"endless": Path("/dev/zero"), "nothing": Path("/dev/null"), "absent": folder / "absent", "inside": folder / "empty" / "x",
-              "long": folder / ("x" * 10_000), "zero": folder / "a\0b", "halves": folder / "a\udc80", "escape": folder / "\x1b[2J\n"}  # fmt: skip
+    beyond = {
+        "endless": Path("/dev/zero"),
+        "nothing": Path("/dev/null"),
+        "absent": folder / "absent",
+        "inside": folder / "empty" / "x",
+        "long": folder / ("x" * 10_000),
+        "zero": folder / "a\0b",
+        "halves": folder / "a\udc80",
+        "escape": folder / "\x1b[2J\n",
+    }
     return made | beyond
 
 
@@ -84,5 +94,33 @@ def test_odd_paths(tmp_path: Path, name: str) -> None:
         with pytest.raises(InputError) as caught:
             READERS[name](path)
         said = str(caught.value)
-        assert said.isprintable() and len(said) < 1_000, what
+        assert said.isprintable() and len(said) < 1_300, what
         assert "Errno" not in said and "Traceback" not in said, said
+
+
+@pytest.mark.parametrize(
+    "text", ["seed = " + "9" * 5_000, "seed = " + "[" * 100_000, "seed = 1e999999999", "\ufeffseed = 1"]
+)
+def test_toml_that_python_does_not_take(tmp_path: Path, text: str) -> None:
+    """Numbers of thousands of digits, brackets without end: what the library raises for them is not always its own."""
+    path = tmp_path / "file.toml"
+    path.write_text(text, "utf-8")
+    for read in (load_corpus, read_cluster):
+        with pytest.raises(InputError, match=r"file\.toml"):
+            read(path)
+
+
+def test_numbers_of_thousands_of_digits_in_a_line() -> None:
+    """The same in memory by device."""
+    with pytest.raises(InputError, match="not JSON"):
+        read_cluster('{"cuda:0": ' + "9" * 5_000 + "}")
+
+
+def test_inputs_whose_headers_are_no_headers(tmp_path: Path) -> None:
+    """Brackets that nobody closes, a shape beyond any memory, objects: one sentence."""
+    start = "{'descr': '<f4', 'fortran_order': False, 'shape': ("
+    for header in (start, start + "1000000000, 1000000000), }", start.replace("<f4", "|O") + "1,), }"):
+        with zipfile.ZipFile(tmp_path / "inputs.npz", "w") as archive:
+            archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
+        with pytest.raises(InputError, match="file of arrays"):
+            load_inputs(tmp_path / "inputs.npz")

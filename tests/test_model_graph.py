@@ -96,6 +96,12 @@ def test_impossible_graphs_are_refused() -> None:
     crowded.add_edge(tensor, 0, position=0)
     with pytest.raises(GraphError, match="position is filled twice"):
         crowded.build()
+    for group, storage in ((1 << 30, 0), (0, (1 << 31) - 1)):
+        sparse = GraphBuilder()
+        sparse.add_op("a", "Add", group=group)
+        sparse.add_weight("w", shape=(2,), dtype="float32", storage=storage)
+        with pytest.raises(GraphError, match="id is 16777216 or more"):
+            sparse.build()
 
 
 def test_columns_cannot_be_written() -> None:

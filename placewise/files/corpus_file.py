@@ -128,7 +128,7 @@ def _table(path: str | PathLike[str]) -> dict[str, Any]:
     with naming(path):
         try:
             return tomllib.loads(data.decode("utf-8"))
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:  # not text, not TOML, or a number of thousands of digits
             raise InputError(f"is not TOML ({error})", remedy="see docs/formats.md") from None
 
 

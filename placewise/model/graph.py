@@ -15,6 +15,9 @@ from placewise.errors import GraphError
 from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.tables import Edges, Ops, Phase, Tensors, Weights
 
+LARGEST_ID = 1 << 24
+"""Of groups and storages: sums by group take memory by the largest id, not by how many there are."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -176,6 +179,8 @@ def _validate(graph: Graph) -> None:
     _validate_phases(graph)
     if len(graph.weights) and graph.weights.storage.min() < 0:
         raise GraphError("storage ids must be ≥ 0")
+    if max(graph.ops.group.max(initial=0), graph.weights.storage.max(initial=0)) >= LARGEST_ID:
+        raise GraphError(f"a group or storage id is {LARGEST_ID} or more", remedy="number them from 0")
 
 
 def _validate_phases(graph: Graph) -> None:

@@ -1,0 +1,71 @@
+"""Damage to zip archives: a member is damaged and packed again, or the archive says what is not true."""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+import zipfile
+from random import Random
+
+from fuzzing.raw import damaged
+from fuzzing.tokens import text
+from fuzzing.tree import json_damaged
+
+Members = list[tuple[str, bytes]]
+
+
+def zip_damaged(rng: Random, data: bytes, other: bytes) -> bytes:
+    """The archive with members damaged, exchanged, renamed, doubled or taken away."""
+    members, donors = unpacked(data), unpacked(other)
+    for _ in range(1 + min(rng.randrange(3), rng.randrange(3))):
+        row = rng.randrange(len(members))
+        name, content = members[row]
+        kind = rng.random()
+        if kind < 0.7:
+            members[row] = name, _content(rng, name, content, donors)
+        elif kind < 0.8:
+            members[row] = rng.choice(("../" + name, "/" + name, text(rng)[:60_000], members[0][0])), content
+        elif kind < 0.9 and len(members) > 1:
+            del members[row]
+        else:
+            members.append((name, rng.choice(donors)[1]))
+    return packed(members, rng)
+
+
+def unpacked(data: bytes) -> Members:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return [(name, archive.read(name)) for name in archive.namelist()]
+
+
+def packed(members: Members, rng: Random | None = None) -> bytes:
+    out = io.BytesIO()
+    stored = rng is not None and rng.random() < 0.5
+    with warnings.catch_warnings(), zipfile.ZipFile(out, "w", 0 if stored else zipfile.ZIP_DEFLATED) as archive:
+        warnings.simplefilter("ignore", UserWarning)  # two members of one name
+        for name, content in members:
+            archive.writestr(zipfile.ZipInfo(name.replace("\x00", "") or "x"), content)
+    return out.getvalue()
+
+
+def _content(rng: Random, name: str, content: bytes, donors: Members) -> bytes:
+    alike = [data for other, data in donors if other.rpartition(".")[2] == name.rpartition(".")[2]] or [content]
+    other = rng.choice(alike)
+    if name.endswith(".json") and rng.random() < 0.85:
+        return json_damaged(rng, content, other if other[:1] in b"{[" else content)
+    if name.endswith(".npy") and rng.random() < 0.6:
+        return _numbers(rng, content)
+    return damaged(rng, content, other)
+
+
+def _numbers(rng: Random, content: bytes) -> bytes:
+    """One of the array's numbers is another; its header stays as it is."""
+    begin = 10 + int.from_bytes(content[8:10], "little")
+    if len(content) - begin < 8:
+        return content
+    place = begin + rng.randrange((len(content) - begin) // 8) * 8
+    value = rng.choice((-1, 0, 1, 2**31, 2**62, 2**63 - 1, -(2**63)))
+    new = struct.pack("<q", value) if rng.random() < 0.6 else struct.pack(
+        "<d", rng.choice((float("nan"), float("inf"), -1.0, 1e308, 0.0))
+    )  # fmt: skip
+    return content[:place] + new + content[place + 8 :]

@@ -1,0 +1,77 @@
+"""Cases by number: the same family, number and seed make the same file and the same journey."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from fuzzing.archive import zip_damaged
+from fuzzing.journeys import JOURNEYS
+from fuzzing.markup import xml_damaged
+from fuzzing.raw import MOST, damaged
+from fuzzing.seeds import Seed
+from fuzzing.tree import json_damaged, toml_damaged
+from fuzzing.verdict import Verdict, verdict_on
+from fuzzing.wire import wire_damaged
+
+Damage = Callable[[Random, bytes, bytes], bytes]
+SHARES: Mapping[str, float] = {
+    "onnx": 24, "openvino": 13, "tensorflow": 11, "tensorflow text": 2, "torch": 6, "hugging face": 0.2, "workload": 6,
+    "pipedream": 4, "graph": 3, "problem": 3, "cluster": 7, "cluster line": 3, "plan": 6, "split": 1.8, "profile": 2,
+    "times": 5, "corpus": 1, "policy": 1, "inputs": 1,
+}  # fmt: skip
+"""How many of a hundred cases are of a family."""
+_BY_SUFFIX: Mapping[str, Damage] = {
+    ".onnx": wire_damaged, ".pb": wire_damaged, ".meta": wire_damaged, ".xml": xml_damaged, ".json": json_damaged,
+    ".toml": toml_damaged, ".pt2": zip_damaged, ".npz": zip_damaged,
+}  # fmt: skip
+_SUFFIXES = (*_BY_SUFFIX, ".pbtxt", ".csv", ".txt", ".JSON", "")
+_UNDERSTOOD = 0.75
+"""Share of cases that keep the form of their format, so that they get further than its parser."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A damaged file, and what it was."""
+
+    family: str
+    number: int
+    seed: Seed
+    suffix: str
+    data: bytes
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}:{self.number}"
+
+
+def case(family: str, number: int, seeds: tuple[Seed, ...], chance: int) -> tuple[Case, Random]:
+    """A case, and the random numbers with which its journey goes on."""
+    rng = Random(f"{chance}:{family}:{number}")
+    seed = rng.choices(seeds, [1 / (1_000 + len(one.data)) for one in seeds])[0]
+    others = [one for one in seeds if one.suffix == seed.suffix]
+    other = rng.choice(others).data
+    change = _BY_SUFFIX.get(seed.suffix, damaged) if rng.random() < _UNDERSTOOD else damaged
+    if change is json_damaged and seed.data[:1] not in b"{[":
+        change = damaged
+    data = change(rng, seed.data, other)[:MOST]
+    if family == "times" and rng.random() < 0.2:
+        data = gzip.compress(data, 1, mtime=0)
+    suffix = rng.choice(_SUFFIXES) if rng.random() < 0.06 and family not in ("cluster", "cluster line") else seed.suffix
+    return Case(family, number, seed, suffix, data), rng
+
+
+def run(case: Case, rng: Random, folder: Path) -> Verdict:
+    """Write the case into the folder and go its way."""
+    path = folder / f"case{case.suffix}"
+    path.write_bytes(case.data)
+    try:
+        JOURNEYS[case.family](path, case.seed, rng)
+    except Exception as error:
+        return verdict_on(error)
+    finally:
+        path.unlink(missing_ok=True)
+    return verdict_on(None)

@@ -1,0 +1,125 @@
+"""What is done with a damaged file: all that a user would do who does not know that it is damaged."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from fuzzing.seeds import DEVICES, MODEL, WORKLOAD, Seed
+from fuzzing.verdict import Unsound
+from placewise.building import build, build_for_plan
+from placewise.catalog import read_cluster
+from placewise.files.corpus_file import load_corpus
+from placewise.files.plan_file import model_behind
+from placewise.files.policy_file import load_policy
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Judgement
+from placewise.opening import open_model
+from placewise.report.console import judgement_view
+from placewise.report.plain import plain
+from placewise.runtimes.inputs import load_inputs
+from placewise.simulate import judge
+from placewise.studies.inspect import inspect
+from placewise.wishes import Wishes
+
+Journey = Callable[[Path, Seed, Random], None]
+_MEASURED = {
+    **dict.fromkeys(("counters.csv", "counters.json", "execution.xml"), "small.xml"),
+    "onnxruntime.json": "small.onnx",
+    "torch.json": "small.pt2",
+}
+_SIZES = (0, 1, 3, 1_000, 2**31, 2**40 - 1)
+
+
+def model(path: Path, seed: Seed, rng: Random) -> None:
+    """Look into it, price it on devices, judge a placement, and print what came of it."""
+    dims = dict(seed.dims)
+    if dims and rng.random() < 0.25:
+        dims = {name: rng.choice(_SIZES) for name in dims if rng.random() < 0.8}
+    wishes = Wishes(
+        dims=dims,
+        objective=rng.choice((None, "latency", "throughput")),
+        graph="training" if rng.random() < 0.1 else None,
+        view="raw" if rng.random() < 0.1 else None,
+        together=(r"layer\.\d+",) if rng.random() < 0.1 else None,
+    )
+    if rng.random() < 0.2:
+        inspect(open_model(str(path), wishes))
+        return
+    judged(build(str(path), DEVICES, wishes))
+
+
+def whole(path: Path, seed: Seed, rng: Random) -> None:
+    """A problem that brings its devices."""
+    judged(build(str(path), None, Wishes(objective=rng.choice((None, "latency", "throughput")))))
+
+
+def cluster(path: Path, seed: Seed, rng: Random) -> None:
+    """A small model on these devices, which must cost something and take no time that is none."""
+    judged(build(MODEL, path, Wishes(dims={"batch": 2})))
+
+
+def line(path: Path, seed: Seed, rng: Random) -> None:
+    """The same, of devices in a line or as a text of JSON."""
+    text = path.read_bytes().decode("utf-8", "replace")
+    judged(build(MODEL, read_cluster(text), Wishes(dims={"batch": 2})))
+
+
+def plan(path: Path, seed: Seed, rng: Random) -> None:
+    """Its model is read again, by the name that it gives or another, and the placement judged."""
+    given = WORKLOAD if seed.name in ("given", "made") else MODEL
+    behind = model_behind(path, None if rng.random() < 0.3 and seed.name != "made" else given)
+    problem, placement = build_for_plan(behind, path)
+    _printed(plain(judgement_view(problem, _checked(problem, placement))))
+
+
+def costs(path: Path, seed: Seed, rng: Random) -> None:
+    """Over the costs of the model that it is of."""
+    small = _MEASURED.get(seed.name, MODEL)
+    device = "" if small == MODEL else "cpu="
+    if rng.random() < 0.2:
+        device = rng.choice(("", "cuda:0=", "cpu=", "*="))
+    dims = {"batch": 2} if small == MODEL else {}
+    judged(build(small, DEVICES, Wishes(dims=dims, costs=(f"{device}{path}",))))
+
+
+def judged(problem: Problem) -> None:
+    """Every op on the first device, and on the last one, by the judge."""
+    for device in (0, problem.n_devices - 1):
+        judgement = _checked(problem, Placement.on(device, problem.n_ops))
+    _printed(plain(judgement_view(problem, judgement)))
+
+
+def _checked(problem: Problem, placement: Placement) -> Judgement:
+    found = judge(problem, placement)
+    if math.isnan(found.value) or found.value < 0 or np.isnan(problem.costs.op_seconds).any():
+        raise Unsound(f"the value is {found.value}")
+    return found
+
+
+def _printed(text: str) -> None:
+    if any((ord(letter) < 0x20 and letter != "\n") or 0x7F <= ord(letter) < 0xA0 for letter in text):
+        raise Unsound(f"control characters are printed: {text!r:.500}")
+    text.encode()
+
+
+JOURNEYS: Mapping[str, Journey] = {
+    **dict.fromkeys(("onnx", "openvino", "tensorflow", "tensorflow text"), model),
+    **dict.fromkeys(("torch", "hugging face", "pipedream", "graph"), model),
+    "workload": whole,
+    "problem": whole,
+    "cluster": cluster,
+    "cluster line": line,
+    "plan": plan,
+    "split": plan,
+    "profile": costs,
+    "times": costs,
+    "corpus": lambda path, seed, rng: load_corpus(path) and None,
+    "policy": lambda path, seed, rng: load_policy(path) and None,
+    "inputs": lambda path, seed, rng: load_inputs(path) and None,
+}  # fmt: skip

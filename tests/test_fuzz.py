@@ -1,0 +1,67 @@
+"""A slice of `make fuzz`: damaged files of every format are refused in one sentence, or make figures."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from fuzzing.cases import SHARES, case, run
+from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
+from fuzzing.verdict import FAULT, LOADED, REFUSED, flaw_of, kind_of, verdict_on
+
+from placewise.errors import InputError, InternalError
+
+QUICK = [name for name in SHARES if name != "hugging face"]
+"""Families without transformers, whose import takes longer than all the rest."""
+CASES = 25
+
+
+@pytest.fixture(scope="module")
+def seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, tuple[Seed, ...]]]:
+    """The sound files by family, in a folder with what they refer to."""
+    before, folder = Path.cwd(), tmp_path_factory.mktemp("fuzz")
+    os.chdir(folder)
+    try:
+        furnished(folder)
+        yield model_seeds() | other_seeds()
+    finally:
+        os.chdir(before)
+
+
+@pytest.mark.parametrize("family", QUICK)
+def test_damaged_files(seeds: dict[str, tuple[Seed, ...]], family: str) -> None:
+    """No case is at fault."""
+    for number in range(CASES):
+        made, rng = case(family, number, seeds[family], chance=0)
+        verdict = run(made, rng, Path.cwd())
+        assert verdict.outcome != FAULT, f"{made.name}: {verdict.words}"
+
+
+def test_the_same_number_is_the_same_case(seeds: dict[str, tuple[Seed, ...]]) -> None:
+    """Cases are made of their number and the seed alone; some are read, some refused."""
+    seen = Counter()
+    for number in range(60):
+        (one, rng), (two, _) = (case("torch", number, seeds["torch"], chance=0) for _ in range(2))
+        assert one == two
+        seen[run(one, rng, Path.cwd()).outcome] += 1
+    assert seen[LOADED] and seen[REFUSED] and len(seeds["torch"]) == 2
+    assert any(case("onnx", n, seeds["onnx"], 0)[0].data != case("onnx", n, seeds["onnx"], 1)[0].data for n in range(3))
+
+
+def test_what_is_no_answer() -> None:
+    """Errors of others, our own contradictions and what is not one line are faults, under short names."""
+    assert verdict_on(None).outcome == LOADED and verdict_on(InputError("is empty")).outcome == REFUSED
+    for error in (KeyError("a"), MemoryError(), RecursionError(), InternalError("a bound above a value")):
+        assert verdict_on(error).outcome == FAULT
+    for said in ("", "two\nlines", "\x1b[2J", "x" * 5_000, "half \ud800", "Traceback (most recent call last)"):
+        assert flaw_of(said)
+    assert kind_of("700 characters: 'abc'") == kind_of("800 characters: 'x'")
+
+
+def test_every_family_has_its_files(seeds: dict[str, tuple[Seed, ...]]) -> None:
+    """Families, shares and seeds are of one list."""
+    assert set(seeds) == set(SHARES) and sum(SHARES.values()) == pytest.approx(100)
+    assert case("onnx", 1, seeds["onnx"], 0)[1].random() == case("onnx", 1, seeds["onnx"], 0)[1].random()
