@@ -74,7 +74,7 @@ def read_json(text: str) -> Cluster:
     """The same mapping written as JSON."""
     try:
         values = json.loads(text, object_pairs_hook=_unique)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise ClusterError(
             f"this is not JSON ({error})", where="devices", remedy='write it like \'{"cuda:0": "20GiB"}\''
         ) from None
