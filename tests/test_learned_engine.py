@@ -21,7 +21,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.features import ALL, features_of, fractal_dimensions
 from placewise.placers.learned.learning import Diverged, Learner
 from placewise.placers.learned.options import LearningOptions
@@ -332,3 +332,28 @@ def test_who_draws_nothing_new_grows_restless_and_who_does_calms_down() -> None:
     for _ in range(5):
         trainer._stir(4)
     assert trainer.policy.unrest == 0.0
+
+
+def test_who_finds_nothing_better_begins_anew_and_keeps_what_was_found() -> None:
+    """After `renewed` stale updates: the first weights, no averages, moves from elsewhere; also when resumed."""
+    problem = free_problem()
+    options = LearningOptions(samples=4, renewed=3, rate=1.0, explore=0.0, restless=0.0)
+    trainer = Trainer(table(problem, options, 0), options, Pricing(problem))
+    before = {name: value.clone() for name, value in trainer.policy.state_dict().items()}
+    trainer.begin()
+    watch = Stopwatch(Budget(evaluations=10_000))
+    lives = []
+    for number in range(200):
+        trainer.update(watch)
+        if trainer.pricing.base is None:
+            lives.append(number)
+            assert all(torch.equal(value, before[name]) for name, value in trainer.policy.state_dict().items())
+            assert trainer.learner.baseline is None and not trainer.learner.optimizer.state
+            figures, arrays = trainer.state()
+            again = Trainer(table(problem, options, 0), options, Pricing(problem))
+            again.restore(figures, arrays)
+            assert again.pricing.base is None and again.pricing.value == trainer.pricing.value
+        else:
+            assert trainer.pricing.value <= trainer.pricing.base_value
+    assert len(lives) > 1 and trainer.pricing.best is not None
+    assert evaluate(problem, trainer.pricing.best[None])[0] == trainer.pricing.value

@@ -31,12 +31,12 @@ from placewise.simulate import Evaluator, lower_bound, simulate
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
 MOST_SECONDS = 300.0
 """A row that takes longer ends with what it has, and says so."""
-FRESH, LEAST_UPDATES = 8, 500
+FRESH, LEAST_UPDATES = 8, 3000
 """A policy has one update for every so many placements, and never fewer than the second: it may draw known ones too.
 
 Unless its options say how many updates it makes.
 """
-LATER = {"elite": 1.0, "restless": 0.0}
+LATER = {"elite": 1.0, "restless": 0.0, "renewed": 40}
 """Options that came when rows were saved already, and the value at which everything is as it was: no row knows them."""
 REPEATED = 50
 """A search may ask for so many times its distinct placements, so that one that asks again and again ends."""

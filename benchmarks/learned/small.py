@@ -29,7 +29,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.wishes import Wishes
 
 DEVICES = "Flex-170,i9-12900K"
-OPS, GOAL, EVALUATIONS = 14, 0.02, 1000
+OPS, GOAL, EVALUATIONS = 14, 0.02, 3000
 RANDOM = {
     "operator": ("layered-900", "branchy-901", "series-parallel-901", "erdos-renyi-900"),
     "sequential": ("layered-900", "erdos-renyi-901"),

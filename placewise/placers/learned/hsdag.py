@@ -78,8 +78,8 @@ class HsdagOptions(LearningOptions):
 
 PAPER: Mapping[str, Any] = {
     "samples": 20, "steps": 20, "updates": 25, "baseline": "none", "normalized": False, "elite": 1.0, "discount": 0.95,
-    "entropy": 0.0, "rate": 1e-3, "alone": "never", "explore": 0.0, "restless": 0.0, "jitter": 0.0, "chains": "always",
-    "rounds": 1, "varied": False, "moves": 0, "hidden": 128, "seconds": False,
+    "entropy": 0.0, "rate": 1e-3, "alone": "never", "explore": 0.0, "restless": 0.0, "renewed": 0, "jitter": 0.0,
+    "chains": "always", "rounds": 1, "varied": False, "moves": 0, "hidden": 128, "seconds": False,
 }  # fmt: skip
 """Options that follow the paper and its configuration to the letter: one episode of 20 steps makes an update."""
 

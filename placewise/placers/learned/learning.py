@@ -56,6 +56,12 @@ class Learner:
     def __post_init__(self) -> None:
         self.optimizer = torch.optim.Adam(self.policy.parameters(), self.options.rate)
 
+    def renew(self, parameters: Mapping[str, Tensor]) -> None:
+        """Begin anew with these parameters: no moments, no averages. `updates` go on."""
+        self.policy.load_state_dict(dict(parameters))
+        self.optimizer = torch.optim.Adam(self.policy.parameters(), self.options.rate)
+        self.baseline, self.steps = None, None
+
     def learn(self, rollout: Rollout, progress: float = 0.0, old: Tensor | None = None) -> Lesson:
         """One update: a step of REINFORCE, or `epochs` steps of PPO. `progress`: how much of the budget is spent.
 

@@ -26,6 +26,8 @@ class LearningOptions:
     itself along the budget; gradients are cut at norm `clip_norm`. `entropy` weighs exploration, falling alike;
     `explore` decisions of a placement are left to chance, on average, however sure the policy is, and `restless` more
     after every update of which less than a quarter was unseen, as many fewer after every other; of all, half at most.
+    Under a budget of evaluations, after `renewed` updates without a better placement, if the last one was of that kind,
+    training begins anew, from the weights that it began with; what was found and seen is kept (0: never).
     PPO takes
     `epochs` steps per update within a ratio of 1 ± `clip`. `discount` weighs later rewards where there are several.
     `patience`: stop after so many updates without a better placement (0: never). `checkpoint`: where the weights
@@ -45,6 +47,7 @@ class LearningOptions:
     entropy: float = 0.01
     explore: float = 1.0
     restless: float = 0.25
+    renewed: int = 40
     clip_norm: float = 1.0
     discount: float = 1.0
     epochs: int = 4
@@ -66,6 +69,6 @@ class LearningOptions:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy=f"give a number from zero{AT_MOST}")
         if not 0 < self.elite <= 1:
             raise PlacerError(f"elite is {self.elite}", remedy="give a share above 0, at most 1")
-        for name in ("updates", "forgiven", "patience"):
+        for name in ("updates", "forgiven", "patience", "renewed"):
             if getattr(self, name) < 0:
                 raise PlacerError(f"{name} is {getattr(self, name)}", remedy="give zero or more")

@@ -111,10 +111,13 @@ def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
 
 
 def best_so_far(view: View, price: Price) -> Tensor | None:
-    """The device [n_units] of every unit in the best placement so far: that of its first op, where it may be there."""
-    best = getattr(price, "best", None)
-    if best is None:
+    """The device [n_units] of every unit in the best placement so far: that of its first op, where it may be there.
+
+    So far means since the policy last began anew (`Pricing.base`).
+    """
+    base = getattr(price, "base", None)
+    if base is None:
         return None
-    device = best[firsts_of(view.unit)].astype(np.int64)
+    device = base[firsts_of(view.unit)].astype(np.int64)
     fastest = view.seconds.argmin(axis=1)
     return torch.from_numpy(np.where(view.allowed[np.arange(view.n), device], device, fastest))

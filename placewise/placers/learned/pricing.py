@@ -36,14 +36,17 @@ class Pricing:
 
     `evaluate` may be slow (a measurement): it is only asked for placements that keep the rules. `asked` counts
     the placements handed in, `evaluations` those priced afresh; `best` [n_ops] is the best valid one, `value` its
-    seconds; `failure` says in words why the last one failed. Where `evaluate` answers `LOST`, so does this.
+    seconds; `base` [n_ops] and `base_value` are those since `leave` was called, known ones too: where moves begin.
+    `failure` says in words why the last one failed. Where `evaluate` answers `LOST`, so does this.
     """
 
     def __init__(self, problem: Problem, evaluate: Evaluate | None = None) -> None:
         self.problem = problem
         self.asked = self.evaluations = 0
         self.best: Ints | None = None
-        self.value, self.failure = np.inf, ""
+        self.base: Ints | None = None
+        self.value = self.base_value = np.inf
+        self.failure = ""
         self._price = evaluate or Evaluator(problem)
         self._seen: dict[bytes, float] = {}
         self._roomy, self._first = always_fits(problem), block_firsts(problem)
@@ -74,19 +77,25 @@ class Pricing:
             self._add(rows[chosen])
         found = np.array([self._seen.get(key, LOST) for key in keys])
         self.asked += len(rows)
+        self._rebase(rows, found)
         self.forget()
         return found
+
+    def leave(self) -> None:
+        """Let moves begin elsewhere; the best, and what is known, are kept."""
+        self.base, self.base_value = None, np.inf
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Everything that it remembers, as arrays: what `restore` takes."""
         seen = np.frombuffer(b"".join(self._seen), np.uint8).reshape(-1, DIGEST)
-        best = np.full(self.problem.n_ops, -1, np.int32) if self.best is None else self.best
+        none = np.full(self.problem.n_ops, -1, np.int32)
         counts = np.array([self.asked, self.evaluations], np.int64)
         values = np.array(list(self._seen.values()), np.float64)
         reference = np.array([getattr(self._price, "reference", np.nan)], np.float64)
         return {
-            "seen": seen, "values": values, "best": best, "value": np.array([self.value]), "counts": counts,
-            "reference": reference,
+            "seen": seen, "values": values, "counts": counts, "reference": reference,
+            "best": none if self.best is None else self.best, "value": np.array([self.value]),
+            "base": none if self.base is None else self.base, "base_value": np.array([self.base_value]),
         }  # fmt: skip
 
     def restore(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -96,6 +105,8 @@ class Pricing:
         self.asked, self.evaluations = state["counts"].tolist()
         self.value = float(state["value"][0])
         self.best = np.array(state["best"], np.int32) if np.isfinite(self.value) else None
+        self.base_value = float(state.get("base_value", state["value"])[0])
+        self.base = np.array(state.get("base", state["best"]), np.int32) if np.isfinite(self.base_value) else None
         if np.isfinite(reference := float(state.get("reference", [np.nan])[0])) and hasattr(self._price, "reference"):
             self._price.reference = reference
 
@@ -108,6 +119,7 @@ class Pricing:
         """Count and keep what placements [K, n_ops] were priced at, here or by another process: seconds [K] or NaN."""
         self.evaluations += len(rows)
         self.know(digests(rows), seconds)
+        self._rebase(rows, seconds)
         if not np.isnan(seconds).all() and np.nanmin(seconds) < self.value:
             self.best = rows[int(np.nanargmin(seconds))].copy()
             self.value = float(np.nanmin(seconds))
@@ -120,6 +132,11 @@ class Pricing:
         """Forget the oldest of what is too much to remember."""
         while len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]
+
+    def _rebase(self, rows: Ints, seconds: Floats) -> None:
+        valid = np.where(seconds > LOST, seconds, np.inf)
+        if len(rows) and valid.min() < self.base_value:
+            self.base, self.base_value = rows[int(valid.argmin())].copy(), float(valid.min())
 
     def _add(self, rows: Ints) -> None:
         seconds = np.full(len(rows), np.nan)

@@ -62,12 +62,18 @@ class Trainer:
     diverged: bool = False
     _last_better: int = 0
     _last_fresh: int = 0
+    _last_base: int = 0
+    _base_value: float = math.inf
     _space: float = math.inf
+    _initial: dict[str, torch.Tensor] = field(init=False)
+    _elder: dict[str, torch.Tensor] = field(default_factory=dict)
+    _elder_value: float = math.inf
 
     def __post_init__(self) -> None:
         self.learner = Learner(self.policy, self.options, math.nan)
         self.dice = torch.Generator().manual_seed(self.seed)
         self.began = time.monotonic()
+        self._initial = parameters_of(self.policy)
 
     def begin(self, starts: Ints | None = None) -> None:
         """Price every device alone, and `starts` [n, n_ops]; the best single device sets the scale of rewards."""
@@ -117,6 +123,9 @@ class Trainer:
         except Diverged:
             self.diverged = True
             return Reason.FINISHED
+        finally:
+            if self._elder and self._elder_value <= self.pricing.base_value:
+                self.learner.renew(self._elder)
         return reason
 
     def update(self, watch: Stopwatch) -> Update:
@@ -126,7 +135,10 @@ class Trainer:
         rollout = self.policy.rollout(max(count, 1), self.dice, self.pricing)
         lesson = self.learner.learn(rollout, self.progress(watch))
         number = self.learner.updates
-        self._stir(self.pricing.evaluations - evaluations)
+        unseen = self.pricing.evaluations - evaluations
+        self._stir(unseen)
+        if left is not None:
+            self._renew(unseen)
         if number % GREEDY_EVERY == 0:
             self._greedy(watch.budget)
         self._note()
@@ -156,13 +168,15 @@ class Trainer:
         """Everything that training goes on from: figures, and arrays."""
         arrays: Arrays = self.learner.arrays()
         arrays |= {f"pricing/{name}": value for name, value in self.pricing.state().items()}
+        arrays |= {f"elder/{name}": value.numpy().copy() for name, value in self._elder.items()}
         arrays["dice"] = self.dice.get_state().numpy()
         figures = {
             "updates": self.learner.updates, "baseline": self.learner.baseline, "scale": self.learner.scale,
             "steps": None if self.learner.steps is None else self.learner.steps.tolist(),
             "curve": [list(step) for step in self.curve], "last_better": self._last_better,
-            "last_fresh": self._last_fresh, "space": None if math.isinf(self._space) else self._space,
-            "unrest": self.policy.unrest,
+            "last_fresh": self._last_fresh, "last_base": self._last_base, "unrest": self.policy.unrest,
+            "space": None if math.isinf(self._space) else self._space,
+            "elder": None if math.isinf(self._elder_value) else self._elder_value,
         }  # fmt: skip
         return figures, arrays
 
@@ -178,6 +192,13 @@ class Trainer:
         self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
         self._last_better, self._last_fresh = int(figures["last_better"]), int(figures["last_fresh"])
+        self._last_base, self._base_value = int(figures.get("last_base", 0)), self.pricing.base_value
+        self._elder = {
+            name.removeprefix("elder/"): torch.from_numpy(np.array(value))
+            for name, value in arrays.items()
+            if name.startswith("elder/")
+        }
+        self._elder_value = math.inf if figures.get("elder") is None else float(figures["elder"])
         self.policy.unrest = float(figures.get("unrest", 0.0))
         self._space = math.inf if figures.get("space") is None else int(figures["space"])
 
@@ -204,8 +225,27 @@ class Trainer:
         """Leave more to chance after an update that brought little that was unseen, and less after any other."""
         if unseen:
             self._last_fresh = self.learner.updates
-        step = self.options.restless if unseen < UNSEEN * self.options.samples else -self.options.restless
+        step = self.options.restless if self._stale(unseen) else -self.options.restless
         self.policy.unrest = min(max(self.policy.unrest + step, 0.0), float(self.policy.view.n))
+
+    def _stale(self, unseen: int) -> bool:
+        return unseen < UNSEEN * self.options.samples
+
+    def _renew(self, unseen: int) -> None:
+        """Begin anew where an update that brought little ends so many that brought nothing better.
+
+        The parameters with which the best was found are kept, and are those of the policy in the end.
+        """
+        updates = self.learner.updates
+        if self.pricing.base_value < self._base_value:
+            self._last_base, self._base_value = updates, self.pricing.base_value
+        elif self.options.renewed and self._stale(unseen) and updates - self._last_base >= self.options.renewed:
+            if self._base_value < self._elder_value:
+                self._elder, self._elder_value = parameters_of(self.policy), self._base_value
+            self.learner.renew(self._initial)
+            self.pricing.leave()
+            self.policy.unrest = 0.0
+            self._last_base, self._base_value = updates, math.inf
 
     def _greedy(self, budget: Budget) -> None:
         left = None if budget.evaluations is None else budget.evaluations - self.pricing.evaluations
@@ -219,6 +259,11 @@ class Trainer:
         if self.pricing.best is not None and (not self.curve or self.pricing.value < self.curve[-1][2]):
             self.curve.append((self.pricing.evaluations, time.monotonic() - self.began, self.pricing.value))
             self._last_better = self.learner.updates
+
+
+def parameters_of(policy: Policy) -> dict[str, torch.Tensor]:
+    """A copy of the parameters as they are."""
+    return {name: value.detach().clone() for name, value in policy.state_dict().items()}
 
 
 @contextmanager

@@ -65,6 +65,11 @@ class Watched:
     def __init__(self, pricing: Price, known: Known) -> None:
         self._pricing, self.best, self.value, self.asked = pricing, known.best, known.value, 0
 
+    @property
+    def base(self) -> Ints:
+        """Where moves begin."""
+        return self.best
+
     def __call__(self, placements: Ints) -> Floats:
         seconds = self._pricing(placements)
         self.asked += len(placements)
