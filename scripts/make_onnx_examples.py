@@ -114,12 +114,12 @@ class Encoder(nn.Module):
             found: torch.Tensor = self.last(self.down(nn.functional.gelu(self.up(x))) + x)
             return found
 
-    def __init__(self, width: int = 32, heads: int = 4, layers: int = 2, words: int = 96) -> None:
+    def __init__(self, width: int = 32, heads: int = 4, layers: int = 2, words: int = 96, places: int = 64) -> None:
         super().__init__()
-        self.words, self.places, self.kinds = (nn.Embedding(size, width) for size in (words, 64, 2))
+        self.words, self.places, self.kinds = (nn.Embedding(size, width) for size in (words, places, 2))
         self.norm = nn.LayerNorm(width)
         self.layers = nn.ModuleList(self.Layer(width, heads, 4 * width) for _ in range(layers))
-        self.register_buffer("ids", torch.arange(64)[None])
+        self.register_buffer("ids", torch.arange(places)[None])
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
         places = self.ids[:, : input_ids.shape[1]]

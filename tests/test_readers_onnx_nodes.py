@@ -110,6 +110,14 @@ def test_old_opsets(tmp_path, opset):
     assert shapes(reading)["y"] == (1, 4, 6, 6) and reading.warnings == ()
 
 
+def test_all_open_dimensions_are_told_at_once(tmp_path):
+    """Those of every input, with the options that close them."""
+    nodes = [make_node("MatMul", ["x", "z"], ["y"])]
+    with pytest.raises(ModelFileError, match="dimensions 'a', 'k', 'b' of its inputs are symbolic") as caught:
+        read_onnx(saved(tmp_path, model(nodes, {"x": ["a", "k"], "z": ["k", "b"]}, ["y"])))
+    assert caught.value.remedy.endswith("--dim a=1 --dim k=1 --dim b=1")
+
+
 def test_newer_opset_than_onnx_knows(tmp_path):
     """It is read, with a warning that names both numbers."""
     content = model([make_node("Relu", ["x"], ["y"])], {"x": [4]}, ["y"], opset=99)

@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from placewise.model.graph import Graph
 
-_BY_DATA = frozenset((
+BY_DATA = frozenset((
     "NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "ImageDecoder", "Loop", "If", "Scan",
     "Reshape", "Expand", "Range", "Slice", "Split", "ConstantOfShape", "Resize", "Upsample", "Tile", "Pad", "TopK",
     "OneHot", "MaxUnpool", "CenterCropPad", "AffineGrid", "Squeeze",
@@ -50,7 +50,7 @@ def cause_and_remedy(graph: Graph, op: int, known_kinds: Container[str]) -> tupl
     place = "this op" if origin == op else f"op {name!r} ({kind})"
     if "::" in kind or kind not in known_kinds:
         return f"what {place} makes of its inputs is not known", _remedy(graph, "its outputs")
-    if kind in _BY_DATA:
+    if kind in BY_DATA:
         return f"how much {place} makes depends on its data", _remedy(graph, "its outputs")
     return f"no shape can be inferred for the outputs of {place}", _remedy(graph, "them")
 

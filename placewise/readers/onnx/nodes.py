@@ -11,7 +11,7 @@ from placewise.readers.onnx.structure import reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
 from placewise.readers.onnx.values import Value
 
-_KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
+KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
 """Ops whose output is like their first input, and for which the onnx package has no shape rule of its own.
 
 So is that of arithmetic before opset 7, whose second argument is broadcast to the first.
@@ -96,7 +96,7 @@ def _own_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value], opse
     """The output of the few ops for which the onnx package has no rule in any version."""
     if node.domain or not node.input:
         return {}
-    if node.op_type in _KEEP_SHAPE or (opset < 7 and any(a.name == "broadcast" for a in node.attribute)):
+    if node.op_type in KEEP_SHAPE or (opset < 7 and any(a.name == "broadcast" for a in node.attribute)):
         return {node.output[0]: types[node.input[0]]}
     if node.op_type == "MaxUnpool" and len(node.input) == 3 and node.input[2] in values:
         element_type = types[node.input[0]].tensor_type.elem_type

@@ -31,8 +31,7 @@ def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
         for dim in dims_of(value.type):
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
-    for value in inputs:
-        _refuse_unknown(value)
+    _refuse_unknown(inputs)
 
 
 def model_inputs(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
@@ -47,15 +46,20 @@ def _name_anonymous(value: onnx.ValueInfoProto) -> None:
             dim.dim_param = f"{value.name}:{axis}"
 
 
-def _refuse_unknown(value: onnx.ValueInfoProto) -> None:
-    kind = value.type.WhichOneof("value")
-    if kind is None or (kind == "tensor_type" and not value.type.tensor_type.HasField("shape")):
-        raise ModelFileError(f"input {value.name!r} has no shape", remedy="export the model again, with shapes")
-    missing = list(dict.fromkeys(dim.dim_param for dim in dims_of(value.type) if dim.dim_param))
+def _refuse_unknown(inputs: list[onnx.ValueInfoProto]) -> None:
+    missing: dict[str, str] = {}
+    for value in inputs:
+        kind = value.type.WhichOneof("value")
+        if kind is None or (kind == "tensor_type" and not value.type.tensor_type.HasField("shape")):
+            raise ModelFileError(f"input {value.name!r} has no shape", remedy="export the model again, with shapes")
+        for dim in dims_of(value.type):
+            if dim.dim_param:
+                missing.setdefault(dim.dim_param, value.name)
     if missing:
         verb, names = ("is", "dimension") if len(missing) == 1 else ("are", "dimensions")
+        where = f"input {next(iter(missing.values()))!r}" if len(set(missing.values())) == 1 else "its inputs"
         raise ModelFileError(
-            f"{names} {', '.join(map(repr, missing))} of input {value.name!r} {verb} symbolic",
+            f"{names} {', '.join(map(repr, missing))} of {where} {verb} symbolic",
             remedy="give a number: " + " ".join(f"--dim {symbol}=1" for symbol in missing),
         )
 

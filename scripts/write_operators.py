@@ -1,0 +1,143 @@
+"""Write docs/operators.md, the table of ONNX ops: `python scripts/write_operators.py`."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import onnx
+
+from placewise.costing.flops import CONTROL
+from placewise.costing.flops import RULES as COSTS
+from placewise.costing.rules.gradients import PREFIX
+from placewise.costing.rules.gradients import RULES as GRADIENT_COSTS
+from placewise.costing.unknown import BY_DATA
+from placewise.readers.onnx.contrib import RULES as SHAPES
+from placewise.readers.onnx.contrib import STANDARD
+from placewise.readers.onnx.nodes import KEEP_SHAPE
+from placewise.readers.onnx.sequences import SEQUENCE_OPS
+from placewise.transform.training.rules.table import NONE
+from placewise.transform.training.rules.table import RULES as GRADIENTS
+
+PAGE = Path(__file__).parent.parent / "docs" / "operators.md"
+UNKNOWN = """BifurcationDetector DequantizeBFP DynamicTimeWarping EPContext NGramHashMapping
+    PackedSparseAttentionIndexer QuantizeBFP Snpe SparseAttentionIndexer Tokenizer Unique VarlenNGramHashMapping"""
+"""Ops of com.microsoft without a shape rule: their results depend on data, or on what another compiler made."""
+
+HEAD = """# ONNX ops
+
+Written by `python scripts/write_operators.py` for onnx {version}, which defines opset {opset}.
+
+Every op of any opset is read, also those that nobody knows. What is told about them:
+
+- **shapes**: *onnx*, by the inference of the onnx package (asked op by op, with constants evaluated, where its own pass
+  leaves something open); *here*, by a rule of Placewise; *as X*, as those of another op; *contents*, by what a
+  sequence holds or a body makes; *data*, where inputs that are not constant decide: give `value_info`, or export with
+  fixed sizes. An op without a rule has the shapes that the file notes.
+- **FLOPs**: what they are for one op. *bytes only*: it moves data, and its time is that of the bytes; *nothing*: a
+  view, a constant, something about shapes. Two per multiply-add, one for every other operation.
+- **gradient** (`--graph training`): *yes*, with what it costs; *assumed*, one op of twice the forward op's FLOPs, and
+  that is said; *none*, where no gradient flows.
+
+Bodies (If, Loop, Scan, SequenceMap) count as often as they run, where that is known before the run; else one round, and
+that is said; of an If the dearer branch. The length of a sequence that is given to the model counts as one element.
+
+`python benchmarks/operators.py` reads the test cases of the onnx package for all ops, and the models that ONNX Runtime
+makes of BERT-base and ResNet-50: [the results](../benchmarks/results/operators.md).
+
+"""
+IN_SHORT = {
+    "free": "nothing", "reshaped": "nothing", "copied": "bytes only", "picked": "bytes only: what goes out",
+    "unless_view": "bytes only", "updated": "bytes only: what is new", "pointwise": "N per element",
+    "joined": "1 per element and argument after the first", "shrunk_to": "N per element of the input",
+    "over_input": "N per element of the input", "normalization": "N per element",
+    "pool": "N per element under every window", "matmul": "2·M·N·K", "packed_matmul": "2·M·N·K",
+    "stored_matmul": "2·M·N·K", "packed_matmuls": "2·M·N·K for each of its matrices",
+    "conv": "2 · results · window · channels / groups", "nhwc_conv": "2 · results · window · channels / groups",
+    "conv_transpose": "2 · inputs · window · channels / groups",
+    "depthwise_conv": "2 · results · window", "causal_conv": "2 · results · window",
+    "recurrent": "2 · steps · weights, and N per hidden unit and step",
+    "attention": "2 · scores · (width + value width), and 5 per score",
+    "multi_head": "2 · scores · (width + value width), and 5 per score",
+    "grouped_query": "2 · scores · (width + value width), and 5 per score",
+    "packed_multi_head": "2 · scores · (width + value width), and 5 per score",
+    "projected_attention": "2 · rows · weights, then as MultiHeadAttention",
+    "packed_projected": "2 · rows · weights, then as MultiHeadAttention",
+    "ordered": "2 · rows · weights, then as MultiHeadAttention, in int8",
+    "experts": "2 · tokens · k · weights of an expert",
+}  # fmt: skip
+TABLE = "| op | shapes | FLOPs | gradient |\n|---|---|---|---|\n"
+
+
+def main() -> None:
+    PAGE.write_text(page(), "utf-8")
+
+
+def page() -> str:
+    """The whole page."""
+    standard = sorted({schema.name for schema in onnx.defs.get_all_schemas_with_history() if not schema.domain})
+    added = sorted(kind for kind in {*SHAPES, *STANDARD} if kind.startswith("com.microsoft"))
+    return (
+        HEAD.format(version=onnx.__version__, opset=onnx.defs.onnx_opset_version())
+        + section("The standard (`ai.onnx`)", standard, "")
+        + "ONNX Runtime's optimizer writes `SimplifiedLayerNormalization` and, before opset 17, `LayerNormalization`"
+        "\ninto the standard's domain; both are known.\n\n"
+        + section("ONNX Runtime's (`com.microsoft`)", [k for k in added if "nchwc" not in k], "com.microsoft::")
+        + f"Read without shapes of their own: {', '.join(f'`{name}`' for name in UNKNOWN.split())}.\n\n"
+        + section(
+            "ONNX Runtime's blocks of channels (`com.microsoft.nchwc`)",
+            [kind for kind in added if "nchwc" in kind],
+            "com.microsoft.nchwc::",
+        )
+    ).rstrip() + "\n"
+
+
+def section(title: str, kinds: list[str], domain: str) -> str:
+    rows = [f"| {kind.removeprefix(domain)} | {shapes(kind)} | {flops(kind)} | {gradient(kind)} |" for kind in kinds]
+    return f"## {title}\n\n{TABLE}" + "\n".join(rows) + "\n\n"
+
+
+def shapes(kind: str) -> str:
+    """What tells the shapes of a kind's results."""
+    if kind in STANDARD:
+        return f"as {STANDARD[kind]}"
+    if (kind in CONTROL and kind not in SHAPES) or kind in SEQUENCE_OPS:
+        return "contents"
+    if kind in KEEP_SHAPE or ("::" in kind and kind in SHAPES):
+        return "here"
+    return "onnx, or data" if kind in BY_DATA else "onnx"
+
+
+def flops(kind: str) -> str:
+    """How they are counted: in short where many kinds share a rule, else in the rule's own words."""
+    if kind in CONTROL:
+        return "bytes only: as often as data say" if "::" in kind else "those of its body"
+    if kind not in COSTS:
+        return "bytes only, assumed"
+    rule = COSTS[kind]
+    inner, given = (rule.func, rule.keywords) if isinstance(rule, partial) else (rule, {})
+    words = IN_SHORT.get(inner.__name__)
+    if words is None:
+        words = re.split(r"\.(?: |$)", " ".join((inner.__doc__ or "").split()))[0].replace("|", "\\|")
+    per = given.get("per", 1) + given.get("summed", 0)
+    after = f", {given['after']} more per element" if given.get("after") else ""
+    dtype = f", in {given['dtype']}" if given.get("dtype") else ""
+    return words.replace("N per", f"{per} per") + after + dtype
+
+
+def gradient(kind: str) -> str:
+    """Whether there is a rule, and how its cost is counted."""
+    if GRADIENTS.get(kind) == NONE:
+        return "none"
+    if kind in GRADIENTS and (PREFIX + kind in GRADIENT_COSTS or kind not in COSTS or _is_composed(kind)):
+        return "yes"
+    return "assumed" if kind in COSTS else "assumed, by its bytes"
+
+
+def _is_composed(kind: str) -> bool:
+    return getattr(GRADIENTS[kind].rule, "__module__", "").rpartition(".")[2] in ("linear", "movement", "pointwise")
+
+
+if __name__ == "__main__":
+    main()
