@@ -125,7 +125,7 @@ def place(
     communication: str | None = None,
     memory: str | None = None,
     contiguous: bool | None = None,
-    headroom: float | str | None = None,
+    headroom: float | str | Mapping[str, float | str] | Sequence[str] | None = None,
     pins: Rules | None = None,
     forbidden: Rules | None = None,
     dims: Mapping[str, int] | None = None,
@@ -139,6 +139,10 @@ def place(
     optimizer: str | None = None,
     frozen: str | Sequence[str] = (),
     together: Sequence[str | Sequence[str]] | None = None,
+    max_memory: Mapping[Any, float | str] | None = None,
+    exclude: str | Sequence[str] = (),
+    offload: bool | None = None,
+    unsupported: Rules | None = None,
     inputs: Any = None,
     start: str | os.PathLike[str] | Placement | None = None,
     budget: Budget | float | str | None = None,
@@ -160,7 +164,8 @@ def place(
         "contiguous": contiguous, "headroom": headroom, "pins": pins, "forbidden": forbidden,
         "dims": {} if dims is None else dims, "costs": costs, "graph": graph, "convex": convex, "schedule": schedule,
         "replicas": replicas, "step_samples": step_samples, "dtype": dtype, "optimizer": optimizer,
-        "frozen": frozen, "together": together,
+        "frozen": frozen, "together": together, "max_memory": {} if max_memory is None else max_memory,
+        "exclude": exclude, "offload": offload, "unsupported": unsupported,
     }  # fmt: skip
     problem = build(model, devices, Wishes(**wished), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))

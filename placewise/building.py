@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from placewise.catalog import read_cluster
+from placewise.catalog.adapted import adapted
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
@@ -112,7 +113,7 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
         return _adjusted(reading.problem, wishes)
     if devices is None:
         raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
-    cluster = devices if isinstance(devices, Cluster) else read_cluster(devices)
+    cluster = _adapted(devices if isinstance(devices, Cluster) else read_cluster(devices), reading.graph, wishes)
     kind = wishes.objective or "latency"
     base, warnings = _costs(reading, name, cluster)
     given = _with_given(base, reading.graph, cluster, wishes, kind)
@@ -202,7 +203,8 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
             wishes,
             contiguous=constraints.contiguous if unshaped else wishes.contiguous,
             convex=constraints.convex if unshaped else wishes.convex,
-            headroom=constraints.headroom if wishes.headroom is None else wishes.headroom,
+            headroom=constraints.headroom if wishes.headroom is None and not wishes.spare else wishes.headroom,
+            spare=wishes.spare if wishes.spare or wishes.headroom is not None else constraints_of(constraints).spare,
             pins=constraints_of(constraints).pins if wishes.pins is None else wishes.pins,
             forbidden=constraints_of(constraints).forbidden if wishes.forbidden is None else wishes.forbidden,
             together=constraints.together if wishes.together is None else wishes.together,
@@ -221,15 +223,18 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
     kept = problem.constraints
     shape = (objective.kind == "throughput", False) if wishes.objective else (kept.contiguous, kept.convex)
     wished = _constraints(*shape, wishes)
-    given = _with_given(problem.costs, problem.graph, problem.cluster, wishes, objective.kind)
+    cluster = _adapted(problem.cluster, problem.graph, wishes)
+    given = _with_given(problem.costs, problem.graph, cluster, wishes, objective.kind)
+    anew = wishes.headroom is not None or wishes.spare
     constraints = Constraints(
         (*kept.pins, *wished.pins),
         (*kept.forbidden, *wished.forbidden),
         wished.contiguous,
-        kept.headroom if wishes.headroom is None else wishes.headroom,
+        wished.headroom if anew else kept.headroom,
         wished.convex,
         kept.replicas if wishes.replicas is None else wished.replicas,
         (*kept.together, *given.together, *_together(problem.graph, wishes)),
+        wished.spare if anew else kept.spare,
     )
     return problem.with_(
         cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
@@ -269,7 +274,16 @@ def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
     elif wishes.convex is not None:
         convex = False
     most = 1 if wishes.replicas is None else wishes.replicas
-    return Constraints(wishes.pins or (), wishes.forbidden or (), contiguous, wishes.headroom or 0.0, convex, most)
+    rules = wishes.pins or (), wishes.forbidden or ()
+    return Constraints(*rules, contiguous, wishes.headroom or 0.0, convex, most, spare=wishes.spare)
+
+
+def _adapted(cluster: Cluster, graph: Graph, wishes: Wishes) -> Cluster:
+    """The cluster with what the user wishes of its devices."""
+    return adapted(
+        cluster, max_memory=wishes.max_memory, excluded=wishes.exclude, offload=wishes.offload is not False,
+        unsupported=wishes.unsupported or (), kinds=graph.ops.kind.values,
+    )  # fmt: skip
 
 
 def _together(graph: Graph, wishes: Wishes) -> tuple[tuple[str, ...], ...]:

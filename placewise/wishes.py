@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 
 from placewise.errors import InputError
-from placewise.model.problem import Rule
-from placewise.units import parse_fraction
+from placewise.model.problem import Rule, Spare
+from placewise.units import parse_bytes, parse_fraction
 
 Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
 """Regular expressions and devices: a mapping, or rules or pairs where one expression has several devices."""
@@ -33,17 +33,24 @@ MOST = 1 << 40
 class Wishes:
     """What the user asks for; None means the default of the model's format.
 
-    `objective` "latency" or "throughput" (default: throughput for published workloads, else latency);
-    `execution`, `communication`, `memory`, `schedule` as in `Objective`; `pins` and `forbidden` are rules, of which
-    every one holds; `contiguous` defaults to True for throughput, and `convex` asks for less instead; `headroom` is a
-    share, also as "10%"; `dims` gives symbolic dimensions; `view` is "folded" (constants folded away) or "raw";
-    `costs` are files of measured or given op times, one after the other over the estimates (docs/measured.md); `graph`
-    is "inference" or "training": a PipeDream profile holds both (default: inference), a model is given a backward pass
-    and an `optimizer`, and what `frozen` (regular expressions, searched in names) finds of its weights is not trained
-    (docs/training.md), of anything else it must be the one that is there; `dtype` is the element
-    type of a model that is built from its configuration or by the zoo; `replicas` (1 by default; 0, also as "any",
-    for any number) is the most devices per stage, `step_samples` as in `Objective`; `together` keeps ops on one device:
-    a regular expression means a set per text that it finds in scopes or names, a tuple is a set of names.
+    `objective` "latency" or "throughput" (default: throughput for published workloads, else latency); `execution`,
+    `communication`, `memory`, `schedule` as in `Objective`; `contiguous` defaults to True for throughput, and
+    `convex` asks for less instead; `replicas` (1 by default; 0, also as "any", for any number) is the most devices
+    per stage, `step_samples` as in `Objective`.
+
+    `pins` and `forbidden` are rules, of which every one holds; `together` keeps ops on one device: a regular
+    expression means a set per text that it finds in scopes or names, a tuple is a set of names. `headroom` is a
+    share, also as "10%", a size, as "2GiB", or several by device, as {"cuda:0": "2GiB"} or ["5%", "cuda:0=10%"],
+    which then are in `spare`. `max_memory` has bytes by device, over those of the cluster (0: not this one),
+    `exclude` patterns of devices to leave out; without `offload` no CPU and no disk is used; `unsupported` are rules
+    from patterns of op kinds to devices that cannot run them.
+
+    `dims` gives symbolic dimensions; `view` is "folded" (constants folded away) or "raw"; `costs` are files of
+    measured or given op times, one after the other over the estimates (docs/measured.md); `graph` is "inference" or
+    "training": a PipeDream profile holds both (default: inference), a model is given a backward pass and an
+    `optimizer`, and what `frozen` (regular expressions, searched in names) finds of its weights is not trained
+    (docs/training.md), of anything else it must be the one that is there; `dtype` is the element type of a model that
+    is built from its configuration or by the zoo.
     Raises InputError.
     """
 
@@ -67,13 +74,23 @@ class Wishes:
     optimizer: str | None = None
     frozen: tuple[str, ...] = ()
     together: tuple[str | tuple[str, ...], ...] | None = None
+    spare: tuple[Spare, ...] = ()
+    max_memory: Mapping[str, float] = field(default_factory=dict)
+    exclude: tuple[str, ...] = ()
+    offload: bool | None = None
+    unsupported: tuple[Rule, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
             _text(name, getattr(self, name))
-        clean: dict[str, Any] = {name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex")}
-        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbidden")}
-        clean["headroom"] = _share("headroom", self.headroom)
+        clean: dict[str, Any] = {
+            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload")
+        }
+        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbidden", "unsupported")}
+        clean["headroom"], spares = _headroom(self.headroom)
+        clean["spare"] = spares or self.spare
+        clean["max_memory"] = _memory(self.max_memory)
+        clean["exclude"] = _patterns("exclude", self.exclude)
         clean["dims"] = _dims(self.dims)
         several = (self.costs,) if isinstance(self.costs, (str, os.PathLike)) else _several("costs", self.costs)
         clean["costs"] = tuple(_path("costs", path) for path in several if path != "")
@@ -97,15 +114,52 @@ def _truth(name: str, value: object) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _share(name: str, value: object) -> float | None:
+def _headroom(value: Any) -> tuple[float | None, tuple[Spare, ...]]:
+    """The share of every accelerator, where only that is given, else what each amount is and of which device."""
     if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, (str, Real)):
-        raise InputError(f"{name} is {_shown(value)}", remedy="give a share, like '10%' or 0.1")
+        return None, ()
+    if isinstance(value, Mapping):
+        found = tuple(_spare(str(device), amount) for device, amount in value.items())
+    else:
+        several = isinstance(value, (list, tuple)) and value and all(isinstance(text, str) for text in value)
+        found = tuple(_spare(*_of_device(amount)) for amount in (value if several else [value]))
+    if len({spare.device for spare in found}) < len(found):
+        raise InputError(f"headroom is {_shown(value)}", remedy="give one amount for each device")
+    if len(found) == 1 and not found[0].device and not found[0].bytes:
+        return found[0].share, ()
+    return None, found
+
+
+def _of_device(amount: object) -> tuple[str, object]:
+    device, _, rest = amount.rpartition("=") if isinstance(amount, str) else ("", "", amount)
+    return device.strip(), rest
+
+
+def _spare(device: str, amount: object) -> Spare:
+    if isinstance(amount, bool) or not isinstance(amount, (str, Real)):
+        remedy = "give a share, like '10%' or 0.1, or a size, like '2GiB'"
+        raise InputError(f"headroom is {_shown(amount)}", remedy=remedy)
+    is_size = isinstance(amount, str) and amount.strip().endswith("B")
     try:
-        return parse_fraction(value if isinstance(value, str) else float(value))
-    except InputError as error:
-        raise error.at(name) from None
+        parsed = (parse_bytes if is_size else parse_fraction)(amount if isinstance(amount, str) else float(amount))
+    except InputError:
+        problem = f"{amount!r} is neither a share nor a size"
+        raise InputError(problem, where="headroom", remedy="write it like '10%' or '2GiB'") from None
+    return Spare(device, bytes=parsed) if is_size else Spare(device, share=parsed)
+
+
+def _memory(value: object) -> dict[str, float]:
+    if not isinstance(value, Mapping):
+        raise InputError(f"max_memory is {_shown(value)}", remedy="give a mapping like {'cuda:0': '20GiB'}")
+    found: dict[str, float] = {}
+    for name, size in value.items():
+        if isinstance(size, bool) or not isinstance(size, (str, Real)) or isinstance(name, bool):
+            raise InputError(f"the max_memory of {name!r} is {_shown(size)}", remedy="give a size, like '20GiB'")
+        try:
+            found[str(name).strip()] = parse_bytes(size if isinstance(size, str) else float(size))
+        except InputError as error:
+            raise error.at(f"max_memory of {name!r}") from None
+    return found
 
 
 def _whole(name: str, value: object, least: int, other: str = "") -> int:

@@ -56,10 +56,10 @@ def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wishes", "words"),
     [
-        ({"headroom": "ten"}, "headroom: 'ten' is not a share; write it like '1%'"),
+        ({"headroom": "ten"}, "headroom: 'ten' is neither a share nor a size; write it like '10%'"),
         ({"headroom": True}, "headroom is True; give a share"),
-        ({"headroom": -0.1}, "headroom: -0.1 is not a share"),
-        ({"headroom": float("nan")}, "headroom: nan is not a share"),
+        ({"headroom": -0.1}, "headroom: -0.1 is neither a share"),
+        ({"headroom": float("nan")}, "headroom: nan is neither a share"),
         ({"headroom": [1]}, r"headroom is \[1\]"),
         ({"headroom": 1.0}, "headroom is 1.0; give a share from 0 to below 1"),
         ({"contiguous": "yes"}, "contiguous is 'yes'; give True or False"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
@@ -89,12 +90,36 @@ Forbidden = Annotated[
 Together = Annotated[
     list[str] | None,
     typer.Option(
+        "--together",
+        "--no-split",
         help="REGEX: ops in whose scope or name it finds the same text share a device; may be repeated.",
         rich_help_panel="Rules",
     ),
 ]
 Headroom = Annotated[
-    str | None, typer.Option(help="Share of every accelerator's memory to keep free.", rich_help_panel="Rules")
+    list[str] | None,
+    typer.Option(
+        help="Memory to keep free of every accelerator, as 10% or 2GiB, or of one: cuda:0=2GiB; may be repeated.",
+        rich_help_panel="Rules",
+    ),
+]
+MaxMemory = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="DEVICE=SIZE: what may be used of a device, 0 for nothing; may be repeated. Or all of them as JSON.",
+        rich_help_panel="Rules",
+    ),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(help="DEVICE or REGEX: devices to leave out; may be repeated.", rich_help_panel="Rules"),
+]
+Offload = Annotated[
+    bool, typer.Option("--no-offload", help="Nothing may be on a CPU or a disk.", rich_help_panel="Rules")
+]
+Unsupported = Annotated[
+    list[str] | None,
+    typer.Option(help="REGEX=DEVICE: kinds of op that a device cannot run.", rich_help_panel="Rules"),
 ]
 Costs = Annotated[
     list[str] | None,
@@ -132,17 +157,24 @@ def wishes_of(
     forbid: Forbidden = None,
     together: Together = None,
     headroom: Headroom = None,
+    max_memory: MaxMemory = None,
+    exclude: Exclude = None,
+    no_offload: Offload = False,
+    unsupported: Unsupported = None,
 ) -> Wishes:
     """The options that say what is wanted, as `Wishes`. Raises InputError."""
-    from placewise.units import parse_fraction
     from placewise.wishes import Wishes
 
     most: Any = replicas
+    room: Any = headroom or None
+    limits: Any = _memory(max_memory)
     return Wishes(
-        objective, execution, communication, memory, contiguous, None if headroom is None else parse_fraction(headroom),
+        objective, execution, communication, memory, contiguous, room,
         _rules(pin, "--pin"), _rules(forbid, "--forbid"), parse_dims(dim), view, tuple(costs or ()), graph,
         convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
-        frozen=tuple(freeze or ()), together=tuple(together) if together else None,
+        frozen=tuple(freeze or ()), together=tuple(together) if together else None, max_memory=limits,
+        exclude=tuple(exclude or ()), offload=False if no_offload else None,
+        unsupported=_rules(unsupported, "--unsupported"),
     )  # fmt: skip
 
 
@@ -221,6 +253,21 @@ def _number(text: str) -> Any:
         except ValueError:
             continue
     return text
+
+
+def _memory(texts: list[str] | None) -> dict[str, Any]:
+    """``["cuda:0=20GiB"]`` or ``['{"cuda:0": "20GiB"}']`` → {"cuda:0": "20GiB"}. Raises InputError."""
+    found: dict[str, Any] = {}
+    for text in texts or []:
+        if text.lstrip().startswith("{"):
+            try:
+                found |= json.loads(text)
+            except (ValueError, RecursionError) as error:
+                remedy = """write it like --max-memory '{"cuda:0": "20GiB"}'"""
+                raise InputError(f"--max-memory is not JSON ({error})", remedy=remedy) from None
+        else:
+            found |= _pairs([text], "--max-memory")
+    return found
 
 
 def _rules(texts: list[str] | None, option: str) -> tuple[Rule, ...] | None:

@@ -11,8 +11,8 @@ from placewise.files.cluster_file import ClusterRecord, cluster_of, cluster_reco
 from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_file import CostSources, cost_arrays, cost_sources, costs_of
 from placewise.files.graph_file import GraphHeader, graph_of, graph_parts
-from placewise.files.records import Record, naming
-from placewise.model.problem import Constraints, Objective, Problem, Rule
+from placewise.files.records import Amount, Record, naming
+from placewise.model.problem import Constraints, Objective, Problem, Rule, Spare
 
 
 class ObjectiveRecord(Record):
@@ -35,6 +35,14 @@ class RuleRecord(Record):
     device: str
 
 
+class SpareRecord(Record):
+    """What stays free of a device's memory."""
+
+    device: str = Field(description="its name; empty: every accelerator")
+    share: float = Field(0.0, description="of its memory, where no bytes are given")
+    bytes: Amount = 0.0
+
+
 class ConstraintsRecord(Record):
     """What a placement must respect besides memory, support and colocation."""
 
@@ -45,6 +53,7 @@ class ConstraintsRecord(Record):
     convex: bool = Field(False, description="no path of forward ops leaves a device and comes back")
     replicas: int = Field(1, ge=0, description="the most devices that may run one stage; 0: any number")
     together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
+    spare: tuple[SpareRecord, ...] = Field((), description="what stays free of a device, instead of the headroom")
 
 
 class ProblemHeader(Record):
@@ -114,5 +123,6 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     """The constraints of a record. Raises InputError."""
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
     return Constraints(
-        pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together
-    )
+        pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
+        tuple(Spare(**dict(spare)) for spare in record.spare),
+    )  # fmt: skip

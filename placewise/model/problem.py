@@ -67,14 +67,30 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Spare:
+    """What stays free of a device's memory ("": of every accelerator's): bytes, or else a share of it."""
+
+    device: str
+    share: float = 0.0
+    bytes: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise InputError(f"headroom is {self.share}", remedy="give a share from 0 to below 1")
+        if not self.bytes >= 0:
+            raise InputError(f"headroom is {self.bytes} bytes", remedy="give 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
 class Constraints:
     """What a placement must respect besides memory, support and colocation.
 
     `pins` send ops to a device, `forbidden` keep them off one; `contiguous` asks that the stages form a
     chain of ideals, `convex` only that no path leaves a device's ops and comes back; `headroom` is the share of
-    every accelerator's memory that stays free. `replicas` is the most devices that may run the same stage of a
-    pipeline, for throughput (1: stages are not replicated, 0: any number). `together` are sets of ops, by name, that
-    share a device besides those that the graph itself colocates: what a runtime fuses, scopes that may not be split.
+    every accelerator's memory that stays free, and `spare` what stays free of some instead. `replicas` is the most
+    devices that may run the same stage of a pipeline, for throughput (1: stages are not replicated, 0: any number).
+    `together` are sets of ops, by name, that share a device besides those that the graph itself colocates: what a
+    runtime fuses, scopes that may not be split.
     """
 
     pins: tuple[Rule, ...] = ()
@@ -84,6 +100,7 @@ class Constraints:
     convex: bool = False
     replicas: int = 1
     together: tuple[tuple[str, ...], ...] = ()
+    spare: tuple[Spare, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.headroom < 1:
@@ -210,8 +227,14 @@ def _allowed(problem: Problem) -> Bools:
 
 
 def _capacity(problem: Problem) -> Floats:
-    cluster, headroom = problem.cluster, problem.constraints.headroom
-    capacity = np.array([d.memory - d.reserved - (0 if d.is_host else headroom * d.memory) for d in cluster])
+    cluster, rules = problem.cluster, problem.constraints
+    free = np.array([0.0 if device.is_host else rules.headroom * device.memory for device in cluster])
+    for spare in sorted(rules.spare, key=lambda spare: spare.device != ""):
+        places = np.flatnonzero(~cluster.is_host).tolist() if not spare.device else [cluster.index(spare.device)]
+        for place in places:
+            memory = cluster.devices[place].memory
+            free[place] = spare.bytes or (spare.share * memory if spare.share else 0.0)
+    capacity = np.array([device.memory - device.reserved for device in cluster]) - free
     capacity = np.where(np.isnan(capacity), np.inf, capacity)
     if problem.objective.memory == "sum":
         capacity[cluster.is_host] = np.inf

@@ -105,7 +105,8 @@ def _copies(result: Result) -> list[RenderableType]:
 def _devices(problem: Problem, judgement: Judgement) -> list[RenderableType]:
     remark = host_remark(problem, judgement)
     remarks = [*replica_lines(judgement), *([remark] if remark else []), *device_remarks(problem, judgement)]
-    return [DeviceView(judgement), *(shown_text(line, style="dim") for line in remarks)]
+    closed = frozenset(device.name for device in problem.cluster if not device.available)
+    return [DeviceView(judgement, closed), *(shown_text(line, style="dim") for line in remarks)]
 
 
 def _bold(text: str) -> Text:

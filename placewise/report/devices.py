@@ -26,13 +26,14 @@ _LEAVING = ((), ("",), ("send", "receive"), ("compute",), _PHASES, ("free",), ("
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """Load, memory and waiting of each device, and the load of each shared link."""
+    """Load, memory and waiting of each device, and the load of each shared link; `closed` are devices left out."""
 
     judgement: Judgement
+    closed: frozenset[str] = frozenset()
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         judgement = self.judgement
-        rows = [_device_row(judgement, use) for use in judgement.devices]
+        rows = [_device_row(judgement, use, use.device in self.closed) for use in judgement.devices]
         rows += [_wire_row(judgement, wire, load) for wire, load in judgement.wires.items()]
         rows = [{name: visible(cell) for name, cell in row.items()} for row in rows]
         widths = {name: max(cell_len(text) for text in (name, *(row[name] for row in rows))) for name in _COLUMNS}
@@ -72,8 +73,9 @@ def _folded(widths: Mapping[str, int], shown: Sequence[str], room: int) -> dict[
     return least
 
 
-def _device_row(judgement: Judgement, use: DeviceUse) -> dict[str, str]:
-    waits = "bottleneck" if use.device == _bottleneck(judgement) else use.waits_for if use.ops else "unused"
+def _device_row(judgement: Judgement, use: DeviceUse, closed: bool) -> dict[str, str]:
+    idle = "left out" if closed else "unused"
+    waits = "bottleneck" if use.device == _bottleneck(judgement) else use.waits_for if use.ops else idle
     cells = (
         use.device, str(use.ops), format_seconds(use.load), _bar(use.load, judgement.value),
         *("" if phase is None else format_seconds(phase) for phase in (use.forward, use.backward)),

@@ -73,7 +73,12 @@ def _facts(plan: PlanFile, problem: Problem | None) -> Iterator[tuple[str, str]]
         yield "shape", shape
         yield "pins", "; ".join(f"{rule.pattern} on {rule.device}" for rule in rules.pins)
         yield "forbidden", "; ".join(f"{rule.pattern} not on {rule.device}" for rule in rules.forbidden)
-        yield "headroom", f"{rules.headroom:.0%} of every accelerator" if rules.headroom else ""
+        share = [f"{rules.headroom:.0%} of every accelerator"] if rules.headroom else []
+        some = (
+            f"{format_bytes(x.bytes) if x.bytes else f'{x.share:.0%}'} of {x.device or 'every accelerator'}"
+            for x in rules.spare
+        )
+        yield "headroom", "; ".join((*share, *some))
         yield "kept together", f"{len(rules.together):,} sets of ops" if rules.together else ""
     yield "placer", f"{plan.placer}, {format_seconds(plan.seconds)}, seed {plan.seed}" if plan.placer else ""
     yield "answer", f"{plan.status} ({plan.reason})"
