@@ -34,7 +34,7 @@ class InputError(PlacewiseError):
 
     def __init__(self, problem: str, *, where: str = "", remedy: str = "") -> None:
         self.problem, self.where, self.remedy = problem, where, remedy
-        what, place, way_out = (visible(shortened(part, _LONGEST)) for part in (problem, where, remedy))
+        what, place, way_out = (shortened(visible(part), _LONGEST) for part in (problem, where, remedy))
         prefix = f"{place}: " if place else ""
         suffix = f"; {way_out}" if way_out else ""
         super().__init__(f"{prefix}{what}{suffix}")

@@ -114,11 +114,24 @@ def test_broken_initializers(tmp_path):
 
 
 def test_absurd_shapes(tmp_path):
-    """Inputs and results of impossible size are refused before anybody adds them up."""
+    """Inputs, results and indices of impossible size are refused before anybody adds them up."""
+    content = model([make_node("Add", ["x", "w"], ["y"])], {"x": [4]}, ["y"])
+    indices = TensorProto(data_type=onnx.TensorProto.INT64, dims=[1 << 60])
+    content.graph.sparse_initializer.append(onnx.SparseTensorProto(values=weight("w", 3), indices=indices, dims=[4]))
+    refused(saved(tmp_path, content), "'w' has the absurd")
     refused(saved(tmp_path, model([make_node("Relu", ["x"], ["y"])], {"x": [1 << 62, 8]}, ["y"])), "'x' has the absurd")
     node = make_node("ConstantOfShape", ["to"], ["y"])
     huge = [integers("to", [1 << 40, 1 << 40])]
     refused(saved(tmp_path, model([node], {"x": [2]}, ["y"], huge)), "'y' has the absurd")
+
+
+def test_absurd_numbers_of_scanned_inputs(tmp_path):
+    """A scan over 2^60 inputs, of which there are two, is refused, and takes no memory."""
+    body = make_graph([make_node("Add", ["s", "r"], ["t"])], "b",
+                      [make_tensor_value_info(name, FLOAT, [3]) for name in ("s", "r")],
+                      [make_tensor_value_info("t", FLOAT, [3])])  # fmt: skip
+    node = make_node("Scan", ["zeros", "x"], ["y"], body=body, num_scan_inputs=1 << 60)
+    refused(saved(tmp_path, model([node], {"x": [2, 3]}, ["y"], [weight("zeros", 3)])), "cannot exceed the number of")
 
 
 def test_functions_that_call_themselves_or_explode(tmp_path):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import secrets
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -98,20 +101,18 @@ def sentence(export: Export, n_ops: int) -> str:
 def write(exported: Exported, info: ExportInfo, path: str | os.PathLike[str]) -> tuple[Path, ...]:
     """Write the files, each whole or not at all: the only one as `path`, several into the folder `path`.
 
+    A new folder is there with all its files or not at all; in one that is there, file after file is replaced.
     Returns their paths. Raises OutputError.
     """
     target = Path(path)
     if info.suffix:
-        where = dict.fromkeys((target,), next(iter(exported.files.values())))
-    else:
-        _folder(target)
-        where = {target / name: content for name, content in exported.files.items()}
-    for place, content in where.items():
-        if place.parent != target.parent:
-            _folder(place.parent)
-        with atomic_write(place, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-    return tuple(where)
+        _file(target, next(iter(exported.files.values())))
+        return (target,)
+    with _whole(target) as folder:
+        for name, content in exported.files.items():
+            _folder((folder / name).parent)
+            _file(folder / name, content)
+    return tuple(target / name for name in exported.files)
 
 
 def beside(info: ExportInfo, path: str | os.PathLike[str]) -> Path:
@@ -120,12 +121,42 @@ def beside(info: ExportInfo, path: str | os.PathLike[str]) -> Path:
     return target.with_name(f"{target.name}.plan.json") if info.suffix else target / "plan.json"
 
 
+@contextmanager
+def _whole(target: Path) -> Iterator[Path]:
+    """The folder to write into: what is there, or a hidden one that gets the name when all is in it."""
+    if os.path.lexists(target):
+        _folder(target)
+        yield target
+        return
+    hidden = target.with_name(f".placewise-{secrets.token_hex(8)}.tmp")
+    try:
+        _folder(hidden)
+        yield hidden
+        hidden.rename(target)
+    except OutputError as error:
+        where = error.where.replace(str(hidden), str(target))
+        raise OutputError(error.problem, where=where, remedy=error.remedy) from None
+    except OSError as error:
+        raise _unmade(target, error) from None
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _file(path: Path, content: str | bytes) -> None:
+    with atomic_write(path, "wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
 def _folder(path: Path) -> None:
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
-        reason = (error.strerror or "unknown cause").lower()
-        raise OutputError(f"cannot be made ({reason})", where=str(path), remedy="name a new folder") from None
+        raise _unmade(path, error) from None
+
+
+def _unmade(path: Path, error: OSError) -> OutputError:
+    reason = (error.strerror or "unknown cause").lower()
+    return OutputError(f"cannot be made ({reason})", where=str(path), remedy="name a new folder")
 
 
 def _idle(problem: Problem, placement: Placement) -> tuple[str, ...]:

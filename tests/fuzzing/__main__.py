@@ -8,6 +8,8 @@ import os
 import tempfile
 import time
 from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -98,7 +100,7 @@ def _all(asked: argparse.Namespace, seeds: dict[str, tuple[Seed, ...]], folder: 
     done: list[Done] = []
     seen: dict[str, int] = defaultdict(int)
     begin = time.monotonic()
-    for one in run_all(cases, runner, folder, asked.processes):
+    for one in _until_interrupted(run_all(cases, runner, folder, asked.processes)):
         done.append(one)
         if one.verdict.outcome == FAULT:
             kind = kind_of(one.verdict.words)
@@ -112,6 +114,12 @@ def _all(asked: argparse.Namespace, seeds: dict[str, tuple[Seed, ...]], folder: 
     for kind, count in Counter(seen).most_common():
         print(f"{count} × {kind}")
     return done
+
+
+def _until_interrupted(found: Iterator[Done]) -> Iterator[Done]:
+    """After Ctrl-C, what is there is told."""
+    with suppress(KeyboardInterrupt):
+        yield from found
 
 
 def _keep(out: Path, one: Done, seeds: dict[str, tuple[Seed, ...]], chance: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 
 import numpy as np
 import onnx
@@ -106,7 +107,7 @@ def _scan(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Inf
     count = attributes["num_scan_inputs"].i
     names = list(node.input)
     first = len(names) - count
-    axes = list(attributes["scan_input_axes"].ints) if "scan_input_axes" in attributes else [0] * count
+    axes = attributes["scan_input_axes"].ints if "scan_input_axes" in attributes else repeat(0, count)
     rounds, slices = -1, []
     for name, axis in zip(names[first:], axes, strict=True):
         kind = known.types[name]

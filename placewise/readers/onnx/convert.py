@@ -87,7 +87,9 @@ def _add_weight(draft: _Draft, tensor: onnx.TensorProto, name: str, extra_bytes:
 
 def _add_sparse(draft: _Draft, sparse: onnx.SparseTensorProto) -> int:
     """A sparse initializer counts with its stored values and their indices, not with its dense size."""
-    indices = bytes_of(tuple(sparse.indices.dims), dtype_name(sparse.indices.data_type))
+    dims, dtype = tuple(sparse.indices.dims), dtype_name(sparse.indices.data_type)
+    refuse_size(sparse.values.name, dims, dtype)
+    indices = bytes_of(dims, dtype)
     return _add_weight(draft, sparse.values, sparse.values.name, max(indices, 0))
 
 
