@@ -81,7 +81,7 @@ def block():
         weight("two"),
         integers("heads", [4, 4]),
     ]
-    return model(nodes, {"x": ["batch", "length", 16]}, ["y"], [*weights, integers("heads", [4, 4])], opset=9)
+    return model(nodes, {"x": ["batch", "length", 16]}, ["y"], weights, opset=9)
 
 
 def told(folder, content, dims):
