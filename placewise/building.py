@@ -123,7 +123,7 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
         given.cluster,
         given.costs,
         _objective(Objective(_kind(kind)), wishes),
-        replace(constraints, together=(*given.together, *_together(reading.graph, wishes))),
+        replace(constraints, together=(*given.together, *_together(reading.graph, wishes, reading.modules))),
         (*reading.warnings, *warnings, *given.notes),
     )
 
@@ -233,7 +233,7 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         wished.headroom if anew else kept.headroom,
         wished.convex,
         kept.replicas if wishes.replicas is None else wished.replicas,
-        (*kept.together, *given.together, *_together(problem.graph, wishes)),
+        (*kept.together, *given.together, *_together(problem.graph, wishes, {})),
         wished.spare if anew else kept.spare,
     )
     return problem.with_(
@@ -286,11 +286,11 @@ def _adapted(cluster: Cluster, graph: Graph, wishes: Wishes) -> Cluster:
     )  # fmt: skip
 
 
-def _together(graph: Graph, wishes: Wishes) -> tuple[tuple[str, ...], ...]:
+def _together(graph: Graph, wishes: Wishes, modules: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """The sets that the user names or finds by a pattern. Raises InputError for a pattern that finds nothing."""
     wished = wishes.together or ()
     named = tuple(item for item in wished if not isinstance(item, str))
-    return (*named, *scopes_together(graph, [item for item in wished if isinstance(item, str)]))
+    return (*named, *scopes_together(graph, [item for item in wished if isinstance(item, str)], modules))
 
 
 def _with_notes(problem: Problem) -> Problem:

@@ -39,7 +39,8 @@ class Wishes:
     per stage, `step_samples` as in `Objective`.
 
     `pins` and `forbidden` are rules, of which every one holds; `together` keeps ops on one device: a regular
-    expression means a set per text that it finds in scopes or names, a tuple is a set of names. `headroom` is a
+    expression means a set per text that it finds in scopes or names, a class of modules ("BertLayer") one per module of
+    that class, a tuple is a set of names. `headroom` is a
     share, also as "10%", a size, as "2GiB", or several by device, as {"cuda:0": "2GiB"} or ["5%", "cuda:0=10%"],
     which then are in `spare`. `max_memory` has bytes by device, over those of the cluster (0: not this one),
     `exclude` patterns of devices to leave out; without `offload` no CPU and no disk is used; `unsupported` are rules

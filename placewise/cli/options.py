@@ -92,7 +92,8 @@ Together = Annotated[
     typer.Option(
         "--together",
         "--no-split",
-        help="REGEX: ops in whose scope or name it finds the same text share a device; may be repeated.",
+        help="REGEX: ops in whose scope or name it finds the same text share a device, or the class of modules that "
+        "stay whole, as BertLayer; may be repeated.",
         rich_help_panel="Rules",
     ),
 ]

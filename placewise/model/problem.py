@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -194,13 +195,22 @@ def matching(graph: Graph, pattern: str) -> Bools:
     return found
 
 
-def scopes_together(graph: Graph, patterns: Iterable[str]) -> tuple[tuple[str, ...], ...]:
+def scopes_together(
+    graph: Graph, patterns: Iterable[str], modules: Mapping[str, str] = MappingProxyType({})
+) -> tuple[tuple[str, ...], ...]:
     r"""Sets of ops to keep on one device: those in whose scope, or else name, a pattern finds the same text.
 
-    ``encoder\.layer\.\d+`` makes one set per layer. Raises InputError for what is no regex or finds nothing.
+    ``encoder\.layer\.\d+`` makes one set per layer, and so does ``BertLayer``, where `modules` knows the class of each
+    module by its path. Raises InputError for what is no regex or finds nothing.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for pattern in patterns:
+        if pattern in modules.values():
+            homes = _homes(graph, {path for path, kind in modules.items() if path and kind == pattern})
+            for name, scope in zip(graph.ops.name, graph.ops.scope, strict=True):
+                if homes[scope]:
+                    found.setdefault((pattern, homes[scope]), []).append(name)
+            continue
         matching(graph, pattern)
         regex = re.compile(pattern)
         for name, scope in zip(graph.ops.name, graph.ops.scope, strict=True):
@@ -208,6 +218,16 @@ def scopes_together(graph: Graph, patterns: Iterable[str]) -> tuple[tuple[str, .
             if match is not None:
                 found.setdefault((pattern, match[0]), []).append(name)
     return tuple(tuple(names) for names in found.values() if len(names) > 1)
+
+
+def _homes(graph: Graph, paths: set[str]) -> dict[str, str]:
+    """The outermost module of `paths` that each scope is in; "" for none."""
+    homes = {}
+    for scope in graph.ops.scope.values:
+        parts = scope.split(".")
+        around = (".".join(parts[:depth]) for depth in range(1, len(parts) + 1))
+        homes[scope] = next((path for path in around if path in paths), "")
+    return homes
 
 
 def _allowed(problem: Problem) -> Bools:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from placewise.errors import ModelFileError
@@ -19,13 +20,15 @@ LARGEST_TEXT = 1 << 28
 class Reading:
     """What a reader gives back: a graph, a whole problem where the file says one, and what to warn of.
 
-    `op_seconds` [n_ops] are the times on an accelerator, where the file is a profile of one.
+    `op_seconds` [n_ops] are the times on an accelerator, where the file is a profile of one. `modules` has the class of
+    each module by its path, where the reader knows it (``{"encoder.layer.0": "BertLayer"}``).
     """
 
     graph: Graph
     problem: Problem | None = None
     warnings: tuple[str, ...] = ()
     op_seconds: Floats | None = None
+    modules: Mapping[str, str] = field(default_factory=dict)
 
 
 def file_bytes(path: Path) -> bytes:

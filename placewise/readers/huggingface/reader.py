@@ -46,7 +46,8 @@ def read(
         graph = _graph(instance, run, made, once)
     except InputError as error:
         raise error.at(settings.path) from None
-    return Reading(graph, warnings=tuple(_warnings(settings, instance, run, graph)))
+    modules = {path: type(part).__name__ for path, part in instance.module.named_modules()}
+    return Reading(graph, warnings=tuple(_warnings(settings, instance, run, graph)), modules=modules)
 
 
 def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:

@@ -14,7 +14,7 @@ from placewise.readers.base import Reading
 from placewise.readers.torch.archive import descriptions, parsed
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inlined
-from placewise.readers.torch.serialized import KNOWN_VERSION, listing_of_json
+from placewise.readers.torch.serialized import KNOWN_VERSION, listing_of_json, modules_of_json
 from placewise.regular import open_regular
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
@@ -48,7 +48,8 @@ def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
         graph = _graph(program, _weights(texts, name), dims, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    return Reading(graph, warnings=(*_newer(program), *_unlisted(texts, name, graph)))
+    warnings = (*_newer(program), *_unlisted(texts, name, graph))
+    return Reading(graph, warnings=warnings, modules=modules_of_json(program))
 
 
 def _graph(program: Any, weights: Mapping[str, Any], dims: Mapping[str, int], source: Source) -> Graph:

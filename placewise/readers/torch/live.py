@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
@@ -10,7 +11,7 @@ from placewise.errors import InputError
 from placewise.model.graph import Source
 from placewise.readers.base import Reading
 from placewise.readers.torch.module import trace_module
-from placewise.readers.torch.program import graph_of_program
+from placewise.readers.torch.program import graph_of_program, modules_of
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
@@ -29,12 +30,15 @@ def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_D
         if inputs is not None:
             raise InputError("an exported program has its inputs", remedy="leave out inputs")
         source = Source("", "", "torch-export", options={"dims": dict(dims)}, view="raw")
-        return Reading(graph_of_program(model, source=source, dims=dims))
+        return Reading(graph_of_program(model, source=source, dims=dims), modules=modules_of(model))
     if not isinstance(model, torch.nn.Module):
         return None
     if inputs is None:
         remedy = "give its example inputs: inputs=(x,), or inputs={'x': x}"
         raise InputError(f"a {type(model).__name__} says nothing of the shapes it works on", remedy=remedy)
+    arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if isinstance(inputs, Mapping):
-        return trace_module(model, (), inputs, dims=dims)
-    return trace_module(model, tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), dims=dims)
+        reading = trace_module(model, (), inputs, dims=dims)
+    else:
+        reading = trace_module(model, arguments, dims=dims)
+    return replace(reading, modules={path: type(part).__name__ for path, part in model.named_modules()})

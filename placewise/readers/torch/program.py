@@ -13,7 +13,7 @@ from placewise.readers.torch.dtypes import dtype_name
 from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.kinds import written_by
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
-from placewise.readers.torch.scopes import clean_scope
+from placewise.readers.torch.scopes import class_of, clean_scope
 from placewise.readers.torch.sizes import Size, Sizes
 
 if TYPE_CHECKING:
@@ -38,6 +38,16 @@ def graph_of_program(
     except ImportError:
         raise MissingExtraError("reading PyTorch models", "torch") from None
     return assemble(inlined(listing_of(program, dims)), source)
+
+
+def modules_of(program: ExportedProgram) -> dict[str, str]:
+    """The class of each module that the calls of a program were made in, by its path."""
+    found: dict[str, str] = {}
+    for node in program.graph.nodes:
+        for path, kind in (node.meta.get("nn_module_stack") or {}).values():
+            name = kind if isinstance(kind, str) else getattr(kind, "__qualname__", "")
+            found.setdefault(clean_scope(str(path)), class_of(name))
+    return found
 
 
 def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> Listing:

@@ -13,7 +13,7 @@ from placewise.errors import ModelFileError
 from placewise.readers.torch.dtypes import SERIALIZED
 from placewise.readers.torch.kinds import written_by
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
-from placewise.readers.torch.scopes import clean_scope
+from placewise.readers.torch.scopes import class_of, clean_scope
 from placewise.readers.torch.sizes import Size, Sizes
 
 KNOWN_VERSION = 8
@@ -54,6 +54,17 @@ def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str,
         elif kind in ("user_output", "loss_output"):
             outputs.extend(_names(content["arg"]))
     return Listing(body.metas, tuple(parameters), tuple(inputs), body.calls, tuple(outputs), tuple(written))
+
+
+def modules_of_json(program: Any) -> dict[str, str]:
+    """The class of each module that the calls of a program were made in, by its path."""
+    found: dict[str, str] = {}
+    for node in program["graph_module"]["graph"]["nodes"]:
+        for entry in str((node.get("metadata") or {}).get("nn_module_stack", "")).split(";"):
+            parts = entry.split(",")
+            if len(parts) > 2:
+                found.setdefault(clean_scope(parts[1]), class_of(parts[2]))
+    return found
 
 
 def _numbers_given(graph: Any, signature: Any) -> dict[str, Size | None]:
