@@ -33,8 +33,9 @@ Every op of any opset is read, also those that nobody knows. What is told about 
 
 - **shapes**: *onnx*, by the inference of the onnx package (asked op by op, with constants evaluated, where its own pass
   leaves something open); *here*, by a rule of Placewise; *as X*, as those of another op; *contents*, by what a
-  sequence holds or a body makes; *data*, where inputs that are not constant decide: give `value_info`, or export with
-  fixed sizes. An op without a rule has the shapes that the file notes.
+  sequence holds or a body makes; *data*, where inputs that are not constant decide: say how much
+  (`--dim found:1=40`, the value's name and the dimension), or add `value_info`. An op without a rule has the shapes
+  that the file notes.
 - **FLOPs**: what they are for one op. *bytes only*: it moves data, and its time is that of the bytes; *nothing*: a
   view, a constant, something about shapes. Two per multiply-add, one for every other operation.
 - **gradient** (`--graph training`): *yes*, with what it costs; *assumed*, one op of twice the forward op's FLOPs, and

@@ -8,6 +8,7 @@ from hypothesis import given
 from onnx.helper import make_graph, make_node, make_tensor_type_proto, make_tensor_value_info
 from onnx_files import FLOAT, INT64, integers, model, saved, weight
 
+from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
 
@@ -16,6 +17,20 @@ def shapes(reading):
     graph = reading.graph
     return {name: graph.tensors.shape[row] if graph.tensors.bytes[row] >= 0 else None
             for row, name in enumerate(graph.tensors.name)}  # fmt: skip
+
+
+@pytest.mark.parametrize("more", [{}, {"found:0": 9}])
+def test_sizes_that_depend_on_data_can_be_given(tmp_path, more):
+    """By value and axis, where inference leaves them open; what is known is not changed, and the error names them."""
+    nodes = [make_node("NonZero", ["x"], ["found"]), make_node("Cast", ["found"], ["y"], to=FLOAT)]
+    path = saved(tmp_path, model(nodes, {"x": [4, 3]}, ["y"]))
+    open_graph = read_onnx(path).graph
+    with pytest.raises(ModelFileError, match="or say how much: --dim found:1=100"):
+        work_of(open_graph)
+    reading = read_onnx(path, dims={"found:1": 5, **more})
+    assert reading.graph.tensors.shape[1] == (2, 5) == reading.graph.tensors.shape[2] and not reading.warnings
+    with pytest.raises(ModelFileError, match="no dimension 'lost:1'"):
+        read_onnx(path, dims={"lost:1": 5})
 
 
 def test_dims_are_put_in_everywhere(tmp_path):

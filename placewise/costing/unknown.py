@@ -51,8 +51,18 @@ def cause_and_remedy(graph: Graph, op: int, known_kinds: Container[str]) -> tupl
     if "::" in kind or kind not in known_kinds:
         return f"what {place} makes of its inputs is not known", _remedy(graph, "its outputs")
     if kind in BY_DATA:
-        return f"how much {place} makes depends on its data", _remedy(graph, "its outputs")
+        return f"how much {place} makes depends on its data", _remedy(graph, "its outputs") + _sizes(graph, origin)
     return f"no shape can be inferred for the outputs of {place}", _remedy(graph, "them")
+
+
+def _sizes(graph: Graph, op: int) -> str:
+    """How the user gives the sizes of an op's results without another model, where the reader knows the option."""
+    if graph.source is None or graph.source.format != "onnx":
+        return ""
+    tensors = graph.tensors
+    open_dims = [(row, axis) for row in graph.outputs_of(op) for axis, dim in enumerate(tensors.shape[row]) if dim < 0]
+    said = " ".join(f"--dim {tensors.name[row]}:{axis}=100" for row, axis in open_dims)
+    return f", or say how much: {said}" if said else ""
 
 
 def _remedy(graph: Graph, what: str) -> str:

@@ -23,7 +23,7 @@ from placewise.readers.onnx.schemas import is_known, newest_opset
 from placewise.readers.onnx.sequences import one_each
 from placewise.readers.onnx.shapes import infer
 from placewise.readers.onnx.structure import check_structure
-from placewise.readers.onnx.symbols import model_inputs, set_dims
+from placewise.readers.onnx.symbols import given_sizes, model_inputs, set_dims
 from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
@@ -32,7 +32,8 @@ _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
     """Read an ONNX file of any opset as the raw view: one op per node, constants included.
 
-    `dims` gives symbolic dimensions their numbers (``{"batch": 8}``). Weights count with the bytes that their
+    `dims` gives symbolic dimensions their numbers (``{"batch": 8}``), and those that depend on data
+    (``{"found:1": 40}``: a value and an axis). Weights count with the bytes that their
     dimensions and element types say, so they may be missing: external data is never opened. The model's own
     functions are inlined first, and `origin` holds indices into the nodes of the inlined graph. If, Loop and Scan
     stay one op, which also reads what their bodies take from around them and uses the weights in their bodies.
@@ -44,7 +45,7 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
         model, sha256 = load(path)
         set_dims(model.graph, dims)
         check_structure(model.graph)
-        known = infer(model)
+        known = infer(model, sizes=given_sizes(dims))
         counted = one_each(_sequences(model.graph), known.types, known.elements)
         bodies = bodies_described(model, list(model.graph.node), known)
         source = Source(str(path), sha256, "onnx", options={"dims": dict(dims)}, view="raw")

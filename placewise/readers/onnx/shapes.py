@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 import onnx
@@ -18,19 +19,22 @@ from placewise.readers.onnx.nodes import infer_contrib, infer_node, opsets_of, u
 from placewise.readers.onnx.schemas import is_known, is_sound
 from placewise.readers.onnx.sequences import SEQUENCE_OPS, follow
 from placewise.readers.onnx.structure import in_order, reads
+from placewise.readers.onnx.symbols import Sizes
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
 from placewise.readers.onnx.values import Value, evaluate, stored_values, wanted_values
 
+_NO_SIZES: Sizes = MappingProxyType({})
 DEEPEST_BODY = 4
 """Bodies in bodies beyond this depth are left to the onnx package."""
 
 
-def infer(model: onnx.ModelProto, *, depth: int = 0) -> Known:
+def infer(model: onnx.ModelProto, *, depth: int = 0, sizes: Sizes = _NO_SIZES) -> Known:
     """The type of every value by name, as far as it can be known, short constants, and what sequences hold.
 
     What the file itself notes about inner values may be stale, so it is trusted only for ops of unknown domains, and
-    elsewhere only where inference knows nothing better and does not contradict. `depth` counts the bodies around the
-    graph. Raises ModelFileError for a node whose inputs are known and do not fit together.
+    elsewhere only where inference knows nothing better and does not contradict; then come the `sizes` that the user
+    gives. `depth` counts the bodies around the graph. Raises ModelFileError for a node whose inputs are known and do
+    not fit together.
     """
     nodes = in_order(model.graph.node)
     infos = [*model.graph.value_info, *model.graph.output]
@@ -38,7 +42,7 @@ def infer(model: onnx.ModelProto, *, depth: int = 0) -> Known:
     known = Known(_first_pass(model, nodes, noted), stored_values(model.graph.initializer))
     asked = [node for node in nodes if node.op_type in WITH_BODIES | SEQUENCE_OPS or not _solved(node, known.types)]
     if asked:
-        _walk(model, nodes, asked, known, noted, depth)
+        _walk(model, nodes, asked, known, noted, depth, sizes)
     return known
 
 
@@ -88,6 +92,7 @@ def _walk(
     known: Known,
     noted: Types,
     depth: int,
+    sizes: Sizes,
 ) -> None:
     """Complete what is known in topological order, with the constants that the results of `asked` depend on."""
     opsets, types, values = opsets_of(model), known.types, known.values
@@ -110,8 +115,20 @@ def _walk(
             if name in noted and _fits(types.get(name), noted[name]):
                 types[name] = noted[name]
                 known.borrowed.append(name)
+            if name in sizes and not is_complete(types.get(name)):
+                types[name] = _sized(types.get(name), sizes[name])
         if objection and not _solved(node, types) and all(is_complete(types.get(name)) for name in reads(node) if name):
             raise ModelFileError(unfit(node, types, objection), remedy="check the model and the dimensions given")
+
+
+def _sized(kind: onnx.TypeProto | None, sizes: Mapping[int, int]) -> onnx.TypeProto:
+    """A type with these dimensions where it is open; all of them, where not even their number is known."""
+    known = shape_of(kind)
+    if known is None:
+        known = (-1,) * len(sizes) if set(sizes) == set(range(len(sizes))) else ()
+    dims = [sizes.get(axis, dim) if dim < 0 else dim for axis, dim in enumerate(known)]
+    element_type = onnx.TensorProto.UNDEFINED if kind is None else kind.tensor_type.elem_type
+    return onnx.helper.make_tensor_type_proto(element_type, [None if dim < 0 else dim for dim in dims])
 
 
 def _type_of(value: Value) -> onnx.TypeProto:

@@ -9,20 +9,25 @@ import onnx
 from placewise.errors import ModelFileError
 from placewise.readers.onnx.types import dims_of, subgraphs
 
+Sizes = Mapping[str, Mapping[int, int]]
+"""Numbers for dimensions that depend on data, by value and axis."""
+
 
 def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
     """Put a number in place of every symbolic dimension named in `dims`, everywhere in `graph`.
 
-    A dimension of an input that has neither number nor name is called ``input:axis``. Raises ModelFileError for
-    a name that the model does not have, a number below 1, and an input dimension that is left without a number.
+    A dimension of an input that has neither number nor name is called ``input:axis``, and one that depends on data
+    ``value:axis`` (`given_sizes`). Raises ModelFileError for a name that the model does not have, a number below 1,
+    and an input dimension that is left without a number.
     """
     inputs = list(model_inputs(graph))
     for value in inputs:
         _name_anonymous(value)
     infos = list(_value_infos(graph))
     known = list(dict.fromkeys(dim.dim_param for value in infos for dim in dims_of(value.type) if dim.dim_param))
+    made = {name for node in graph.node for name in node.output}
     for name, number in dims.items():
-        if name not in known:
+        if name not in known and _parted(name)[0] not in made:
             shown = ", ".join(repr(symbol) for symbol in known[:8]) or "none: all its shapes are fixed"
             raise ModelFileError(f"the model has no dimension {name!r}", remedy=f"its symbolic dimensions are {shown}")
         if number < 1:
@@ -32,6 +37,21 @@ def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
             if dim.dim_param in dims:
                 dim.dim_value = dims[dim.dim_param]
     _refuse_unknown(inputs)
+
+
+def given_sizes(dims: Mapping[str, int]) -> Sizes:
+    """The numbers for dimensions of values inside the graph (``{"found:1": 40}``), by value and axis."""
+    sizes: dict[str, dict[int, int]] = {}
+    for name, number in dims.items():
+        value, axis = _parted(name)
+        if value:
+            sizes.setdefault(value, {})[axis] = number
+    return sizes
+
+
+def _parted(name: str) -> tuple[str, int]:
+    value, _, axis = name.rpartition(":")
+    return (value, int(axis)) if axis.isdecimal() and len(axis) < 3 else ("", 0)
 
 
 def model_inputs(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
