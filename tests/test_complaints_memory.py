@@ -56,6 +56,15 @@ def test_no_card_is_filled_to_the_brim(tmp_path: Path) -> None:
     assert re.search(rf"cuda:0 .* of 8.1 GiB +{format_bytes(free)} ", said)
 
 
+def test_a_full_card_is_pointed_out(tmp_path: Path) -> None:
+    """The same: what is all but full is said, with what leaves room; who asked for room is not told again."""
+    model, card = decoder(tmp_path / "m.onnx", [100] * 10), cards(1, "1040MiB")
+    full = run("place", model, "-d", card, *BRIEF, *sizes(1, 4), "-q").stdout
+    assert "all but full: cuda:0 (97%); --headroom 10%" in full
+    assert "all but full" not in run("place", model, "-d", card, *BRIEF, *sizes(1, 4), "--headroom", "1%", "-q").stdout
+    assert "all but full" not in run("place", model, "-d", cards(1, "2GiB"), *BRIEF, *sizes(1, 4), "-q").stdout
+
+
 def test_batch_and_tokens_are_inputs(tmp_path: Path) -> None:
     """accelerate#608: a map made without the batch runs out of memory in the first `generate`.
 
@@ -105,7 +114,7 @@ def test_blocks_of_unequal_size_are_packed(tmp_path: Path) -> None:
     Whole layers, two large ones per card: only that fits, and the CPU stays out.
     """
     model = decoder(tmp_path / "moe.onnx", [0.6 * 1024] * 3 + [13 * 1024] * 12, width=4096, vocab=20_000)
-    plan = placed(model, cards(6, "27.5GiB", cpu="64GiB"), *sizes(1, 64), "--together", r"layers\.\d+", "--gap", "5%")
+    plan = placed(model, cards(6, "27.5GiB", cpu="64GiB"), *sizes(1, 64), "--no-split", r"layers\.\d+", "--gap", "5%")
     homes = [plan["assignment"][f"/layers.{layer}/up"] for layer in range(15)]
     assert plan["violations"] == [] and "cpu" not in held(plan)
     assert all(plan["assignment"][f"/layers.{layer}/down"] == homes[layer] for layer in range(15))
@@ -131,7 +140,7 @@ def test_a_layer_too_large_for_the_card(tmp_path: Path) -> None:
     As a whole, it alone goes to the CPU; where layers may be split, half of it fits beside the others.
     """
     model = decoder(tmp_path / "seg.onnx", [200] * 4 + [3000] + [200] * 2, width=1024)
-    whole = placed(model, cards(1, "2GiB", cpu="64GiB"), *sizes(1, 16), "--together", r"layers\.\d+")
+    whole = placed(model, cards(1, "2GiB", cpu="64GiB"), *sizes(1, 16), "--no-split", r"layers\.\d+")
     away = {name for name, home in whole["assignment"].items() if home == "cpu"}
     assert {f"/layers.4/{part}" for part in ("up", "act", "down", "sum")} <= away
     assert not [name for name in away if "/layers" in name and "/layers.4" not in name]
@@ -142,15 +151,16 @@ def test_a_layer_too_large_for_the_card(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_said_and_not_offloaded(tmp_path: Path) -> None:
     """accelerate#2074: weights silently on the CPU or on `meta`; asked for: a list of devices, and an error.
 
-    Devices that are not named, or are forbidden, are not used: exit code 3, the bytes that are missing, and where.
+    Devices that are not named are not used, nor is the CPU with `--no-offload`: exit code 3, and how many bytes are
+    missing where.
     """
     model = decoder(tmp_path / "ten.onnx", [100] * 10)
     missing = 1000 * MIB + 2 * 1024 * 1024 * 2 - 3 * 330 * MIB
     told = f"must fit on cuda:0, cuda:1, cuda:2, which is {missing / MIB:.0f} MiB ({missing} bytes) more than they hold"
-    for devices, rule in ((cards(3, "330MiB"), ()), (cards(3, "330MiB", cpu="8GiB"), ("--forbid", ".*=cpu"))):
+    for devices, rule in ((cards(3, "330MiB"), ()), (cards(3, "330MiB", cpu="8GiB"), ("--no-offload",))):
         refused = run("place", model, "-d", devices, *BRIEF, *sizes(1, 4), *rule, code=3)
         assert told in refused.stdout
-    packed = placed(model, cards(3, "350MiB"), *sizes(1, 4), "--together", r"layers\.\d+", code=3)
+    packed = placed(model, cards(3, "350MiB"), *sizes(1, 4), "--no-split", r"layers\.\d+", code=3)
     assert "short however the groups are spread" in packed["unmet"] and packed["assignment"] == {}
     assert "cpu" in held(placed(model, cards(3, "330MiB", cpu="8GiB"), *sizes(1, 4), "--gap", "99%"))
 
@@ -180,12 +190,9 @@ def test_use_and_deficit_per_device(tmp_path: Path) -> None:
 
 def test_a_margin_on_one_card(tmp_path: Path) -> None:
     """llama.cpp#18390: the card that draws the desktop keeps more free than the other one."""
-    model, cluster = decoder(tmp_path / "l.onnx", [500] * 6, width=2048, vocab=32_000), tmp_path / "cards.toml"
-    for margin, code in ((0.5, 0), (1.5, 3)):
-        cluster.write_text(
-            f'[[devices]]\nmodel = "L4"\nmemory = "2GiB"\nreserved = "{margin}GiB"\n'
-            '[[devices]]\nmodel = "L4"\nmemory = "2.5GiB"\n'
-        )
-        plan = placed(model, str(cluster), *sizes(1, 16), code=code)
-        assert code or (set(held(plan)) == {"cuda:0", "cuda:1"} and held(plan)["cuda:0"] <= (2 - margin) * GIB)
+    model, two = decoder(tmp_path / "l.onnx", [500] * 6, width=2048, vocab=32_000), cards(2, "2GiB")
+    for margin, code in ((512, 0), (1024, 3)):
+        rules = ("--headroom", f"cuda:0={margin}MiB", "--headroom", "64MiB")
+        plan = placed(model, two, *sizes(1, 16), *rules, code=code)
+        assert code or (held(plan)["cuda:0"] <= (2048 - margin) * MIB and held(plan)["cuda:1"] <= (2048 - 64) * MIB)
     assert "must fit on cuda:0, cuda:1" in plan["unmet"]

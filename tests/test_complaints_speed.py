@@ -161,7 +161,7 @@ def test_an_even_split_of_uneven_layers(tmp_path: Path) -> None:
     model = decoder(tmp_path / "m.onnx", [1200] * 8 + [300] * 24, width=4096)
     cards = json.dumps({"0": "9GiB", "1": "9GiB"})
     assert 8 * 1200 + 8 * 300 > 9 * 1024, "sixteen layers each do not fit"
-    plan = placed(model, cards, *ONE, "--together", r"layers\.\d+")
+    plan = placed(model, cards, *ONE, "--no-split", r"layers\.\d+")
     homes = [plan["assignment"][f"/layers.{n}/up"] for n in range(32)]
     assert plan["violations"] == [] and set(homes) == {"cuda:0", "cuda:1"}
     assert homes[:16] != ["cuda:0"] * 16 and homes[:16] != ["cuda:1"] * 16
@@ -193,7 +193,7 @@ def test_layers_by_bandwidth_and_not_by_memory(tmp_path: Path) -> None:
     """
     model = decoder(tmp_path / "m.onnx", [1e9 / MIB] * 40, width=4096, vocab=64)
     plan = placed(model, fleet(tmp_path / "fleet.toml"), *ONE, "--objective", "throughput", "--gap", "0%",
-                  "--together", r"layers\.\d+")  # fmt: skip
+                  "--no-split", r"layers\.\d+")  # fmt: skip
     homes = [plan["assignment"][f"/layers.{n}/up"] for n in range(40)]
     assert plan["status"] == "optimal" and plan["value"] == pytest.approx(10 / 344, rel=0.005)
     least = max(homes.count(name) / speed for name, (_, speed) in FLEET.items())
@@ -213,7 +213,7 @@ def test_the_ring_is_chosen_for_its_links(tmp_path: Path) -> None:
     with links of 20 ms as few as hold it.
     """
     model = decoder(tmp_path / "m.onnx", [1e9 / MIB] * 40, width=4096, vocab=64)
-    rules = (*ONE, "--together", r"layers\.\d+")
+    rules = (*ONE, "--no-split", r"layers\.\d+")
     assert used(placed(model, fleet(tmp_path / "a.toml", latency="1ms"), *rules)) == ["studio-c"]
     small = placed(model, fleet(tmp_path / "b.toml", 0.2, "20ms"), *rules)
     assert used(small) == ["studio-a", "studio-b", "studio-c"] and small["violations"] == []
@@ -259,7 +259,7 @@ def parts_of(folder: Path, layers: int, stages: int, ends: float) -> list[int]:
     seconds = dict.fromkeys(inside, 0.25) | {"/embed": ends, "/head/product": ends}
     rows = [f"{op},cuda:{card},{time}" for op, time in seconds.items() for card in range(stages)]
     costs.write_text("\n".join(["op,device,seconds", *rows, ""]))
-    asked = ("--objective", "throughput", "--costs", costs, "--gap", "1%", "--together", r"layers\.\d+")
+    asked = ("--objective", "throughput", "--costs", costs, "--gap", "1%", "--no-split", r"layers\.\d+")
     placed(model, f"{stages}xH100", *ONE, *asked, "-o", folder / "plan.json")
     text = run("export", folder / "plan.json", "--to", "deepspeed", "--costs", costs).stdout
     found: list[int] = json.loads(re.search(r"^PARTS = (.*)$", text, re.MULTILINE)[1])  # type: ignore[index]

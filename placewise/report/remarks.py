@@ -45,7 +45,7 @@ def _full(problem: Problem, judgement: Judgement) -> list[str]:
         for device, use in zip(problem.cluster, judgement.devices, strict=True)
         if use.ops and not device.is_host and FULL * use.capacity <= use.peak <= use.capacity < math.inf
     ]
-    if not full or problem.constraints.headroom:
+    if not full or problem.constraints.headroom or problem.constraints.spare:
         return []
     keep = "--headroom 10% keeps a tenth of every accelerator free for what frameworks lose"
     return [f"all but full: {', '.join(full)}; {keep}"]
