@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
-import subprocess
-import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,8 +23,6 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.checkpoint import problem_digest, read, written
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.trainer import Trainer, Update
-
-NINE = signal.SIGKILL
 
 
 def wide_problem() -> Problem:
@@ -102,32 +96,6 @@ def test_an_older_checkpoint_gives_way_to_a_newer_one_and_to_no_other(tmp_path: 
     assert len(list(tmp_path.iterdir())) == 3 and stranger.exists()
     kept(trained(problem, 1), tmp_path / "other.json")
     assert read(tmp_path).header.updates == 3 and read(tmp_path / "other.json").header.updates == 1
-
-
-WRITER = """
-import sys
-import numpy as np
-from placewise.files.policy_file import PolicyFile, save_policy
-for number in range(10**9):
-    header = PolicyFile(policy="p", devices=("d",), updates=number)
-    save_policy(header, {"x": np.full(200_000, number)}, sys.argv[1])
-"""
-
-
-def test_whenever_the_writer_is_killed_a_whole_checkpoint_is_there(tmp_path: Path) -> None:
-    """kill −9 at random moments: header and tensors always belong together."""
-    rng = np.random.default_rng(0)
-    for turn in range(4):
-        path = tmp_path / f"{turn}.json"
-        writer = subprocess.Popen([sys.executable, "-c", WRITER, str(path)])
-        while not path.exists():
-            assert writer.poll() is None
-            time.sleep(0.01)
-        time.sleep(float(rng.uniform(0, 0.2)))
-        writer.send_signal(NINE)
-        assert writer.wait() == -NINE
-        header, arrays = load_policy(path)
-        assert (arrays["x"] == header.updates).all() and len(arrays["x"]) == 200_000
 
 
 def test_torn_and_mixed_up_files_are_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import tempfile
 import time
 from collections import Counter, defaultdict
@@ -23,6 +24,7 @@ from fuzzing.verdict import FAULT, Verdict, kind_of
 
 
 def main() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
     asked = _asked()
     asked.out.mkdir(parents=True, exist_ok=True)
     out = asked.out.resolve()
@@ -87,7 +89,8 @@ def _all(asked: argparse.Namespace, seeds: dict[str, tuple[Seed, ...]], folder: 
     families = asked.family or [*SHARES]
     total = sum(SHARES[name] for name in families)
     counts = {name: round(asked.cases * SHARES[name] / total) for name in families}
-    cases = [(name, asked.first + number) for name in families for number in range(counts[name])]
+    in_turn = sorted((number / counts[name], name, number) for name in families for number in range(counts[name]))
+    cases = [(name, asked.first + number) for _, name, number in in_turn]
     for place in range(asked.processes):
         (folder / str(place)).mkdir()
         furnished(folder / str(place))

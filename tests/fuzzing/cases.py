@@ -19,7 +19,7 @@ from fuzzing.wire import wire_damaged
 
 Damage = Callable[[Random, bytes, bytes], bytes]
 SHARES: Mapping[str, float] = {
-    "onnx": 24, "openvino": 13, "tensorflow": 11, "tensorflow text": 2, "torch": 6, "hugging face": 0.2, "workload": 6,
+    "onnx": 26, "openvino": 10, "tensorflow": 12, "tensorflow text": 2, "torch": 6, "hugging face": 0.2, "workload": 6,
     "pipedream": 4, "graph": 3, "problem": 3, "cluster": 7, "cluster line": 3, "plan": 6, "split": 1.8, "profile": 2,
     "times": 5, "corpus": 1, "policy": 1, "inputs": 1,
 }  # fmt: skip
@@ -51,7 +51,7 @@ class Case:
 def case(family: str, number: int, seeds: tuple[Seed, ...], chance: int) -> tuple[Case, Random]:
     """A case, and the random numbers with which its journey goes on."""
     rng = Random(f"{chance}:{family}:{number}")
-    seed = rng.choices(seeds, [1 / (1_000 + len(one.data)) for one in seeds])[0]
+    seed = rng.choices(seeds, [(1_000 + len(one.data)) ** -1.5 for one in seeds])[0]
     others = [one for one in seeds if one.suffix == seed.suffix]
     other = rng.choice(others).data
     change = _BY_SUFFIX.get(seed.suffix, damaged) if rng.random() < _UNDERSTOOD else damaged
