@@ -10,12 +10,12 @@ from typing import Any
 import onnx
 
 from placewise.readers.onnx.attributes import attributes_of
-from placewise.readers.onnx.bodies import Body, bodies_of
+from placewise.readers.onnx.bodies import WITH_BODIES, Body, bodies_of
 from placewise.readers.onnx.compute import compute_dtype
 from placewise.readers.onnx.known import Known
 from placewise.readers.onnx.names import kind_of
 from placewise.readers.onnx.shapes import DEEPEST_BODY, infer
-from placewise.readers.onnx.types import Types, dtype_of, shape_of, subgraphs
+from placewise.readers.onnx.types import Types, dtype_of, shape_of
 
 
 def bodies_described(
@@ -28,7 +28,7 @@ def bodies_described(
     """
     found = {}
     for index, node in enumerate(nodes):
-        if depth < DEEPEST_BODY and subgraphs(node):
+        if depth < DEEPEST_BODY and node.op_type in WITH_BODIES:
             bodies = bodies_of(model, node, known, partial(infer, depth=depth + 1))
             if bodies and all(body.known is not None for body in bodies):
                 found[index] = tuple(_described(body, depth) for body in bodies)

@@ -17,6 +17,7 @@ SEQUENCE_OPS = frozenset((
     "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
     "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
 ))  # fmt: skip
+_FOLLOWED = SEQUENCE_OPS | {"Identity"}
 
 
 def one_each(names: Iterable[str], types: Types, elements: Elements) -> list[str]:
@@ -38,7 +39,7 @@ def bytes_in(elements: list[onnx.TypeProto]) -> int:
 
 def follow(node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements) -> None:
     """Complete what is known about a node's results: elements of sequences, types of tensors, lengths."""
-    if node.domain or not node.output:
+    if node.domain or not node.output or node.op_type not in _FOLLOWED:
         return
     try:
         made = _made(node, types, values, elements)
