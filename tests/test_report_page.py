@@ -219,6 +219,8 @@ def test_the_story_is_the_terminals() -> None:
     assert plan.placement is not None and data["held"] is not None
     peaks = np.array([device["peak"] for device in data["devices"]])
     assert (column(data["held"]) <= peaks[plan.placement.device] * (1 + 1e-6)).all()
+    used = [device["name"] for device in data["devices"] if device["ops"]]
+    assert [line.split(" holds most, ")[0] for line in data["peaks"]] == used
     assert plan.report().startswith("<!DOCTYPE html>")
 
 

@@ -21,6 +21,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.tables import Interned
 from placewise.report.peaks import peak_line, peak_record
 from placewise.simulate import device_memory, memory_peaks, memory_while, simulate, why_infeasible
+from placewise.transform.untied import untied
 
 
 def starved(problem: Problem) -> Problem:
@@ -154,6 +155,21 @@ def test_results_take_the_place_of_operands(form, held):
     problem = residual(form)
     live = memory_while(problem, Placement.on(0, problem.n_ops)) - 20
     assert live.tolist() == held
+
+
+@pytest.mark.parametrize(("form", "resident"), [("onnx", 12), ("torch-module", 6)])
+def test_a_weight_in_two_shapes_is_held_twice(form, resident):
+    """ONNX Runtime folds the transpose of a tied embedding into a second weight; PyTorch reads one by strides."""
+    builder = GraphBuilder()
+    for name, shape in (("lookup", (2, 3)), ("head", (3, 2)), ("again", (2, 3))):
+        op = builder.add_op(name, "MatMul")
+        builder.use_weight(builder.add_weight(f"w_{name}", shape=shape, dtype="int8", storage=7), op)
+        builder.add_tensor(op, nbytes=1, output=True)
+    graph = untied(builder.build().with_source(Source("m", "", form)))
+    cluster = Cluster((Device("cpu", kind="cpu"),), ())
+    costs = CostTable.given(np.ones((3, 1)), transfer_seconds_of(graph, cluster))
+    problem = Problem(graph, cluster, costs, Objective("latency", execution="sequential"))
+    assert device_memory(problem, Placement.on(0, 3))[0].tolist() == [resident]
 
 
 def test_a_block_that_just_fits_is_not_called_infeasible():

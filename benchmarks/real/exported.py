@@ -39,10 +39,11 @@ def _twice(inputs: int, outputs: int) -> nn.Sequential:
 
 
 def mobilenet_v2() -> nn.Module:
-    """MobileNetV2 with its usual configuration."""
+    """MobileNetV2 as in its paper, padded on both sides."""
     import transformers
 
-    return transformers.MobileNetV2ForImageClassification(transformers.MobileNetV2Config())
+    settings = transformers.MobileNetV2Config(tf_padding=False)
+    return transformers.MobileNetV2ForImageClassification(settings)
 
 
 def export(name: str, folder: Path) -> Path:

@@ -12,6 +12,9 @@ are the arena's own, from ONNX Runtime's profile (1.31 and later write them), we
   (`enable_mem_reuse`), so that a tensor is given back when its last reader is done.
 - *one block*: the most in use in the second run, for which the memory pattern packs all tensors into one block.
 
+Then the same for two cores that share a model as a pipeline of two pieces: each core's peak by the judge, and the arena
+of its sub-model with the inputs that it is handed.
+
 Writes results/real_memory.json and .md. Exits with 1 if a prediction is more than 15 % above the arena or more than 5 %
 below it.
 """
@@ -29,13 +32,16 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from common import EXAMPLES, SCRATCH, command, report
+import numpy as np
+import onnx
+from common import EXAMPLES, SCRATCH, command, even_split, report
 
 from placewise.building import build
+from placewise.cutting import cut, sub_models
 from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
 from placewise.readers.onnx.whole import load_whole
-from placewise.runtimes.inputs import fresh_inputs
+from placewise.runtimes.inputs import fresh_inputs, input_tensors
 from placewise.simulate import device_memory, memory_peaks
 from placewise.units import format_bytes
 from placewise.wishes import Wishes
@@ -101,40 +107,68 @@ def arena(path: str, dims: Mapping[str, int], *, reuse: bool) -> list[dict[str, 
     ]
 
 
+def measured(path: Path, dims: Mapping[str, int], *, reuse: bool) -> list[dict[str, int]]:
+    """`arena` in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(arena, str(path), dims, reuse=reuse).result()
+
+
 def row(name: str, batch: int) -> dict[str, Any]:
     """One model at one batch."""
     path, dims = model_file(name), {"batch": batch, **MODELS[name]}
     found = predicted(path, dims)
-    runs = {}
-    for reuse in (True, False):
-        spawned = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=spawned) as pool:
-            runs[reuse] = pool.submit(arena, str(path), dims, reuse=reuse).result()
-    first, second = runs[True]
+    (first, second), (freed, _) = (measured(path, dims, reuse=reuse) for reuse in (True, False))
     return {
         "model": name,
         "dims": dims,
         "predicted": found,
         "arena": first["in_use"],
         "held": first["held"],
-        "without_reuse": runs[False][0]["in_use"],
+        "without_reuse": freed["in_use"],
         "one_block": second["in_use"],
         "ratio": found["peak"] / first["in_use"],
-        "ratio_without_reuse": found["peak"] / runs[False][0]["in_use"],
+        "ratio_without_reuse": found["peak"] / freed["in_use"],
     }
+
+
+def pieces(name: str, batch: int) -> list[dict[str, Any]]:
+    """Two cores that share one model, as a pipeline: a row per core that has one piece."""
+    path, dims = model_file(name), {"batch": batch, **MODELS[name]}
+    wishes = Wishes(dims=dims, objective="throughput", communication="blocking")
+    problem = build(str(path), "2xcore", wishes)
+    placement = even_split(problem)
+    cuts = cut(problem, placement, "few")
+    parts, _ = sub_models(problem.graph, cuts)
+    _, peak = device_memory(problem, placement)
+    rows = []
+    for number, part in enumerate(parts):
+        device = int(placement.device[cuts.piece == number][0])
+        if len(np.unique(cuts.piece[placement.device == device])) > 1:
+            continue
+        file = SCRATCH / "piece.onnx"
+        SCRATCH.mkdir(exist_ok=True)
+        onnx.save(part.model, file)
+        graph = read_onnx(file).graph
+        handed = float(graph.tensors.bytes[list(input_tensors(graph))].sum())
+        first, freed = (measured(file, {}, reuse=reuse)[0]["in_use"] + handed for reuse in (True, False))
+        where = {"model": name, "dims": dims, "device": problem.cluster.names[device], "predicted": float(peak[device])}
+        ratios = {"ratio": float(peak[device]) / first, "ratio_without_reuse": float(peak[device]) / freed}
+        rows.append(where | {"arena": first, "without_reuse": freed} | ratios)
+    return rows
 
 
 def faults(rows: list[dict[str, Any]]) -> list[str]:
     """Predictions outside the limits."""
     return [
-        f"{one['model']}, batch {one['dims']['batch']}: {_off(one['ratio'])} against the arena"
+        f"{one['model']}, batch {one['dims']['batch']}{', ' + one['device'] if 'device' in one else ''}: "
+        f"{_off(one['ratio'])} against the arena"
         for one in rows
         if not BELOW <= one["ratio"] <= ABOVE
     ]
 
 
-def text(rows: list[dict[str, Any]], made_by: str) -> str:
-    """The table."""
+def text(rows: list[dict[str, Any]], split: list[dict[str, Any]], made_by: str) -> str:
+    """The tables."""
     lines = [
         "# Peak memory: predicted, and in ONNX Runtime's arena",
         "",
@@ -154,6 +188,15 @@ def text(rows: list[dict[str, Any]], made_by: str) -> str:
             f"**{_off(one['ratio'])}** | {format_bytes(one['without_reuse'])} | {_off(one['ratio_without_reuse'])} | "
             f"{format_bytes(one['held'])} | {format_bytes(one['one_block'])} |"
         )
+    lines += ["", "Pieces of a pipeline on two cores; the arena and the inputs that a piece is handed.", ""]
+    lines += ["| model | batch | core | predicted | arena | off | without reuse | off |"]
+    lines += ["|---|--:|---|--:|--:|--:|--:|--:|"]
+    lines += [
+        f"| {one['model']} | {one['dims']['batch']} | {one['device']} | {format_bytes(one['predicted'])} | "
+        f"{format_bytes(one['arena'])} | {_off(one['ratio'])} | {format_bytes(one['without_reuse'])} | "
+        f"**{_off(one['ratio_without_reuse'])}** |"
+        for one in split
+    ]
     return "\n".join(lines)
 
 
@@ -168,7 +211,8 @@ def main() -> int:
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 4, 16])
     options = parser.parse_args()
     rows = [row(name, batch) for name in MODELS if options.only in name for batch in options.batches]
-    return report("memory", rows, faults(rows), text(rows, command()))
+    split = [one for name in MODELS if options.only in name for one in pieces(name, options.batches[-1])]
+    return report("memory", [*rows, *split], faults([*rows, *split]), text(rows, split, command()))
 
 
 if __name__ == "__main__":
