@@ -34,6 +34,7 @@ from placewise.opening import Model, name_of, open_model, replayed
 from placewise.profiled import with_profile
 from placewise.readers.base import Reading
 from placewise.simulate import judge
+from placewise.transform.untied import untied
 from placewise.wishes import NO_WISHES, Wishes
 
 Devices = str | Path | Mapping[Any, object] | Cluster
@@ -119,7 +120,7 @@ def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishe
     given = _with_given(base, reading.graph, cluster, wishes, kind)
     constraints = _constraints(kind == "throughput", False, wishes)
     return Problem(
-        reading.graph,
+        untied(reading.graph),
         given.cluster,
         given.costs,
         _objective(Objective(_kind(kind)), wishes),

@@ -116,6 +116,9 @@ def test_place_writes_a_plan_that_check_and_simulate_accept(tmp_path: Path) -> N
     assert "keeps every rule" in run("check", RESNET, plan).stdout
     priced = json.loads(run("simulate", RESNET, plan, "--json").stdout)
     assert priced["value"] == pytest.approx(written["value"], rel=1e-12) and priced["valid"]
+    used = {use["device"]: use["peak"] for use in priced["devices"] if use["ops"]}
+    assert {peak["device"]: peak["bytes"] for peak in priced["peaks"]} == used
+    assert all(peak["op"] in written["assignment"] and peak["held"] for peak in priced["peaks"])
 
 
 def test_json_goes_to_standard_output_alone(tmp_path: Path) -> None:
