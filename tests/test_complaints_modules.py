@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from huggingface_configs import write_config
 
 import placewise as pw
+from placewise.building import build_for_plan
 from placewise.errors import InputError
 from placewise.placers.base import Budget
 from placewise.studies.device_map import device_map_of
@@ -119,6 +122,27 @@ def test_finer_than_a_layer_if_allowed() -> None:
     small = {0: int(0.48 * size_of(model)), "cpu": "64GiB"}
     away = homes(model, pw.device_map(model, small, **given))
     assert {name for name, home in away.items() if home == "cpu"} == {"layers.1.0.weight", "layers.1.1.weight"}
+
+
+def test_generation_for_a_batch(tmp_path: Path) -> None:
+    """accelerate#608, as it was told: OPT, a batch of 8, `generate` runs out of memory though the weights fit.
+
+    By hand: 2 · 3 layers · 32 values · 520 positions · 4 bytes of cache per text. The card holds weights and the caches
+    of two; for eight, the check finds what their caches and activations take too much.
+    """
+    pytest.importorskip("transformers")
+    config, cache = write_config(tmp_path, "opt", max_position_embeddings=1024), 2 * 3 * 32 * 520 * 4
+    dims = {"prompt": 8, "tokens": 512}
+    roomy = pw.place(config, {0: "1GiB"}, placer="single", dims=dims)
+    (use,) = roomy.result.judgement.devices  # type: ignore[union-attr]
+    card = {0: int(use.peak + cache)}
+    pw.place(config, card, placer="single", dims=dims).save(tmp_path / "plan.json")
+    problem, placement = build_for_plan(config, tmp_path / "plan.json", wishes=pw.Wishes(dims={"batch": 8}))
+    judged = pw.judge(problem, placement)
+    assert judged.devices[0].resident == use.resident + 7 * cache
+    (broken,) = judged.violations
+    assert broken.kind == "memory" and broken.bytes_short == judged.devices[0].peak - card[0] >= 6 * cache
+    assert pw.judge(*build_for_plan(config, tmp_path / "plan.json", wishes=pw.Wishes(dims={"batch": 1}))).valid
 
 
 def test_offload_only_if_asked() -> None:
