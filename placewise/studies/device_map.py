@@ -88,7 +88,9 @@ def device_map_of(
             break
     if result.placement is None:
         remedy = "give more memory, smaller inputs, less headroom, or modules that may be split"
-        raise InputError(f"no device map exists: {result.unmet or 'none was found in time'}", remedy=remedy)
+        if result.unmet:
+            raise InputError(f"no device map exists: {result.unmet}", remedy=remedy)
+        raise InputError("no device map was found in time", remedy=f"give a longer budget; or {remedy}")
     mapping, said = mapped(result.problem, result.placement, modules, units)
     return mapping, replace(result, placement=said)
 
