@@ -143,6 +143,7 @@ def place(
     exclude: str | Sequence[str] = (),
     offload: bool | None = None,
     unsupported: Rules | None = None,
+    ordered: bool | None = None,
     inputs: Any = None,
     start: str | os.PathLike[str] | Placement | None = None,
     budget: Budget | float | str | None = None,
@@ -166,6 +167,7 @@ def place(
         "replicas": replicas, "step_samples": step_samples, "dtype": dtype, "optimizer": optimizer,
         "frozen": frozen, "together": together, "max_memory": {} if max_memory is None else max_memory,
         "exclude": exclude, "offload": offload, "unsupported": unsupported,
+        "ordered": ordered,
     }  # fmt: skip
     problem = build(model, devices, Wishes(**wished), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))

@@ -204,6 +204,7 @@ def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
             wishes,
             contiguous=constraints.contiguous if unshaped else wishes.contiguous,
             convex=constraints.convex if unshaped else wishes.convex,
+            ordered=constraints.ordered if unshaped and wishes.ordered is None else wishes.ordered,
             headroom=constraints.headroom if wishes.headroom is None and not wishes.spare else wishes.headroom,
             spare=wishes.spare if wishes.spare or wishes.headroom is not None else constraints_of(constraints).spare,
             pins=constraints_of(constraints).pins if wishes.pins is None else wishes.pins,
@@ -236,6 +237,7 @@ def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
         kept.replicas if wishes.replicas is None else wished.replicas,
         (*kept.together, *given.together, *_together(problem.graph, wishes, {})),
         wished.spare if anew else kept.spare,
+        wished.ordered or (kept.ordered and wished.contiguous and wishes.ordered is None),
     )
     return problem.with_(
         cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
@@ -272,11 +274,12 @@ def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
         raise InputError("contiguous stages are convex already", remedy="ask for one of contiguous and convex")
     if wishes.contiguous is not None or wishes.convex:
         contiguous, convex = bool(wishes.contiguous), bool(wishes.convex)
-    elif wishes.convex is not None:
-        convex = False
+    elif wishes.convex is not None or wishes.ordered:
+        contiguous, convex = contiguous or bool(wishes.ordered), False
     most = 1 if wishes.replicas is None else wishes.replicas
     rules = wishes.pins or (), wishes.forbidden or ()
-    return Constraints(*rules, contiguous, wishes.headroom or 0.0, convex, most, spare=wishes.spare)
+    room = wishes.headroom or 0.0
+    return Constraints(*rules, contiguous, room, convex, most, (), wishes.spare, bool(wishes.ordered))
 
 
 def _adapted(cluster: Cluster, graph: Graph, wishes: Wishes) -> Cluster:

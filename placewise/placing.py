@@ -157,7 +157,7 @@ def _propose(
 
 def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     """A proof that nothing fits, said in bytes where that is what is missing; or that a looser rule would do."""
-    free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False))
+    free = problem.with_(constraints=replace(problem.constraints, contiguous=False, convex=False, ordered=False))
     packer = registry.create(PACKER)
     if " bytes)" in found.infeasible or packer.supports(free) is not None:
         return found

@@ -35,8 +35,8 @@ class Wishes:
 
     `objective` "latency" or "throughput" (default: throughput for published workloads, else latency); `execution`,
     `communication`, `memory`, `schedule` as in `Objective`; `contiguous` defaults to True for throughput, and
-    `convex` asks for less instead; `replicas` (1 by default; 0, also as "any", for any number) is the most devices
-    per stage, `step_samples` as in `Objective`.
+    `convex` asks for less instead, `ordered` for stages that follow each other as the devices do; `replicas` (1 by
+    default; 0, also as "any", for any number) is the most devices per stage, `step_samples` as in `Objective`.
 
     `pins` and `forbidden` are rules, of which every one holds; `together` keeps ops on one device: a regular
     expression means a set per text that it finds in scopes or names, a class of modules ("BertLayer") one per module of
@@ -80,12 +80,13 @@ class Wishes:
     exclude: tuple[str, ...] = ()
     offload: bool | None = None
     unsupported: tuple[Rule, ...] | None = None
+    ordered: bool | None = None
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {
-            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload")
+            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload", "ordered")
         }
         clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbidden", "unsupported")}
         clean["headroom"], spares = _headroom(self.headroom)

@@ -40,6 +40,7 @@ NAMES = (
         "hdp",
         "heft",
         "hsdag",
+        "in_order",
         "local",
         "max_load_dp",
     ),

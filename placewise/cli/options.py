@@ -118,6 +118,9 @@ Exclude = Annotated[
 Offload = Annotated[
     bool, typer.Option("--no-offload", help="Nothing may be on a CPU or a disk.", rich_help_panel="Rules")
 ]
+InOrder = Annotated[
+    bool, typer.Option("--in-order", help="Stages in the order of the devices of -d.", rich_help_panel="Meaning")
+]
 Unsupported = Annotated[
     list[str] | None,
     typer.Option(help="REGEX=DEVICE: kinds of op that a device cannot run.", rich_help_panel="Rules"),
@@ -162,6 +165,7 @@ def wishes_of(
     exclude: Exclude = None,
     no_offload: Offload = False,
     unsupported: Unsupported = None,
+    in_order: InOrder = False,
 ) -> Wishes:
     """The options that say what is wanted, as `Wishes`. Raises InputError."""
     from placewise.wishes import Wishes
@@ -175,7 +179,7 @@ def wishes_of(
         convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
         frozen=tuple(freeze or ()), together=tuple(together) if together else None, max_memory=limits,
         exclude=tuple(exclude or ()), offload=False if no_offload else None,
-        unsupported=_rules(unsupported, "--unsupported"),
+        unsupported=_rules(unsupported, "--unsupported"), ordered=in_order or None,
     )  # fmt: skip
 
 

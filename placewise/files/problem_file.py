@@ -54,6 +54,7 @@ class ConstraintsRecord(Record):
     replicas: int = Field(1, ge=0, description="the most devices that may run one stage; 0: any number")
     together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
     spare: tuple[SpareRecord, ...] = Field((), description="what stays free of a device, instead of the headroom")
+    ordered: bool = Field(False, description="stages follow each other as the devices do in the cluster")
 
 
 class ProblemHeader(Record):
@@ -124,5 +125,5 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
     return Constraints(
         pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
-        tuple(Spare(**dict(spare)) for spare in record.spare),
+        tuple(Spare(**dict(spare)) for spare in record.spare), record.ordered,
     )  # fmt: skip

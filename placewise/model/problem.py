@@ -91,7 +91,8 @@ class Constraints:
     every accelerator's memory that stays free, and `spare` what stays free of some instead. `replicas` is the most
     devices that may run the same stage of a pipeline, for throughput (1: stages are not replicated, 0: any number).
     `together` are sets of ops, by name, that share a device besides those that the graph itself colocates: what a
-    runtime fuses, scopes that may not be split.
+    runtime fuses, scopes that may not be split. `ordered` asks that contiguous stages follow each other as the devices
+    do in the cluster.
     """
 
     pins: tuple[Rule, ...] = ()
@@ -102,8 +103,12 @@ class Constraints:
     replicas: int = 1
     together: tuple[tuple[str, ...], ...] = ()
     spare: tuple[Spare, ...] = ()
+    ordered: bool = False
 
     def __post_init__(self) -> None:
+        if self.ordered and (not self.contiguous or self.replicas != 1):
+            shape = "a chain of stages" if not self.contiguous else "one device per stage"
+            raise InputError(f"the order of devices needs {shape}", remedy="ask for one of the two")
         if not 0 <= self.headroom < 1:
             raise InputError(f"headroom is {self.headroom}", remedy="give a share from 0 to below 1")
         if self.replicas < 0:

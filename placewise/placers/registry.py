@@ -29,6 +29,7 @@ _PLACERS = {
     "hdp": "placewise.placers.learned.hdp:HDPPlacer",
     "heft": "placewise.placers.heuristic.heft:HeftPlacer",
     "hsdag": "placewise.placers.learned.hsdag:HsdagPlacer",
+    "in_order": "placewise.placers.heuristic.in_order:InOrderPlacer",
     "local": "placewise.placers.heuristic.local:LocalPlacer",
     "max_load_dp": "placewise.placers.heuristic.max_load_dp:MaxLoadDpPlacer",
     "metis": "placewise.placers.heuristic.metis:MetisPlacer",

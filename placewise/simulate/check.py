@@ -17,7 +17,7 @@ from placewise.model.problem import Problem, matching
 from placewise.model.result import Timeline, Violation
 from placewise.simulate.check_memory import check_memory
 from placewise.simulate.check_replicas import check_replicas, misread_replicas
-from placewise.simulate.contract import contract, device_cycle, path_back
+from placewise.simulate.contract import contract, device_cycle, out_of_order, path_back
 
 _SHOWN = 5
 
@@ -38,7 +38,7 @@ def check(problem: Problem, placement: Placement, piece: Ints | None, timeline: 
     if placement.replicas is not None:
         found += check_replicas(problem, placement.replicas.tolist())
     if problem.constraints.contiguous:
-        found += _contiguity(problem, placement)
+        found += _contiguity(problem, placement) or _order(problem, placement)
     elif problem.constraints.convex:
         found += _convexity(problem, placement)
     return found + check_memory(problem, placement, piece, timeline)
@@ -109,6 +109,14 @@ def _colocation(problem: Problem, device: Ints) -> list[Violation]:
         places = ", ".join(problem.cluster.names[d] for d in np.unique(homes[rows]).tolist())
         found.append(Violation("colocation", f"{_list(names)} belong together and are on {places}", ops=names))
     return found
+
+
+def _order(problem: Problem, placement: Placement) -> list[Violation]:
+    back = out_of_order(contract(problem), placement.device) if problem.constraints.ordered else None
+    if back is None:
+        return []
+    late, early = (problem.cluster.names[d] for d in back)
+    return [Violation("order", f"the stage of {early} follows that of {late}, and {early} comes first", early)]
 
 
 def _contiguity(problem: Problem, placement: Placement) -> list[Violation]:

@@ -96,6 +96,18 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
     return _cycle(after)
 
 
+def out_of_order(contraction: Contraction, device: Ints) -> tuple[int, int] | None:
+    """None if no stage of the placement `device` [n_ops] reads of a later device, else that device and the stage's.
+
+    Devices stand in the order of the cluster. Components are taken to be whole, and all ops to be placed.
+    """
+    where = np.zeros(contraction.n, np.int64)
+    where[contraction.component] = device
+    tail, head = (where[ends] for ends in contraction.edges())
+    back = np.flatnonzero(tail > head)
+    return (int(tail[back[0]]), int(head[back[0]])) if len(back) else None
+
+
 def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
     """None if the placement `device` [n_ops] is convex, else the ops of a path that leaves a device and comes back.
 

@@ -7,7 +7,7 @@ import numpy as np
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.contract import contract, device_cycle, path_back
+from placewise.simulate.contract import contract, device_cycle, out_of_order, path_back
 from placewise.simulate.memory import device_memory
 from placewise.units import format_bytes
 
@@ -29,6 +29,9 @@ def broken(problem: Problem, device: Ints) -> str:
         cycle = device_cycle(contract(problem), device)
         if cycle is not None:
             return f"the stages are no chain: {' → '.join(names[d] for d in (*cycle, cycle[0]))}"
+        back = out_of_order(contract(problem), device) if problem.constraints.ordered else None
+        if back is not None:
+            return f"the stage of {names[back[1]]} follows that of {names[back[0]]}, which comes later"
     elif problem.constraints.convex:
         path = path_back(problem, device)
         if path is not None:

@@ -43,6 +43,8 @@ class Turn:
 def quick(problem: Problem) -> tuple[Turn, ...]:
     """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
     latency = problem.objective.kind == "latency"
+    if problem.constraints.ordered:
+        return Turn("single"), Turn("in_order"), *((Turn("exhaustive"),) if problem.n_blocks <= FEW_BLOCKS else ())
     if latency and problem.n_ops > HUGE_OPS:
         return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
     all_of_them = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []

@@ -70,6 +70,7 @@ def _facts(plan: PlanFile, problem: Problem | None) -> Iterator[tuple[str, str]]
         yield "objective", f"{objective.kind} ({how}{flushes}; memory {objective.memory})"
     if rules is not None:
         shape = "contiguous stages" if rules.contiguous else "convex sets" if rules.convex else "any placement"
+        shape += " in the order of the devices" if rules.ordered else ""
         yield "shape", shape
         yield "pins", "; ".join(f"{rule.pattern} on {rule.device}" for rule in rules.pins)
         yield "forbidden", "; ".join(f"{rule.pattern} not on {rule.device}" for rule in rules.forbidden)

@@ -1,0 +1,109 @@
+"""Stages in the order of the devices: the rule, who keeps it, and the placer that knows it."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from simulate_problems import random_problem, seeded
+from test_cli import run, workload
+
+import placewise as pw
+from placewise.building import build_for_plan
+from placewise.errors import InputError
+from placewise.model.placement import Placement
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.placers.base import Budget
+from placewise.placing import place
+from placewise.simulate import judge
+from placewise.wishes import Wishes
+
+ORDERED = Constraints(contiguous=True, ordered=True)
+
+
+def goes_back(problem: Problem, device: tuple[int, ...]) -> bool:
+    """Whether an op reads, in its own phase, what a later device makes; groups are one op."""
+    graph, home = problem.graph, dict[int, int]()
+    for op, d in enumerate(device):
+        home.setdefault(int(problem.block[op]), d)
+    for tensor, reader in zip(graph.edges.value.tolist(), graph.edges.consumer.tolist(), strict=True):
+        maker = int(graph.tensors.producer[tensor])
+        if maker >= 0 and graph.ops.phase[maker] == graph.ops.phase[reader] and device[maker] > device[reader]:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("kind", ["throughput", "latency"])
+def test_the_rule_and_the_best_of_all_placements(kind: Any) -> None:
+    """Kept exactly where no tensor goes back; `in_order` finds what there is, the optimum mostly; `auto` no worse."""
+    best_found = solved = 0
+    for seed in range(16):
+        problem = random_problem(
+            seeded(seed), max_ops=5, max_devices=3, training=False, objective=Objective(kind), constraints=ORDERED
+        )
+        free = problem.with_(constraints=replace(problem.constraints, ordered=False))
+        best = math.inf
+        for device in itertools.product(range(problem.n_devices), repeat=problem.n_ops):
+            placement = Placement(np.array(device, np.int32))
+            said, loosely = judge(problem, placement), judge(free, placement)
+            assert said.valid == (loosely.valid and not goes_back(problem, device)), (seed, device)
+            best = min(best, said.value if said.valid else math.inf)
+        found = place(problem, "in_order", Budget(iterations=50))
+        assert (found.placement is not None) == (best < math.inf)
+        if found.placement is not None:
+            assert found.judgement is not None and found.judgement.valid and found.value >= best - 1e-9
+            if seed % 6 == 0:
+                assert place(problem, "auto", Budget(seconds=0.2)).value <= found.value + 1e-9
+            best_found, solved = best_found + 1, solved + (found.value <= best + 1e-9)
+    assert best_found > 10 and solved >= 0.8 * best_found
+
+
+def chain(n_ops: int, speeds: tuple[float, ...], memory: float) -> Problem:
+    """Equal ops in a row, each of 10 bytes, on devices that need so many seconds for one."""
+    builder = pw.GraphBuilder()
+    for number in range(n_ops):
+        builder.add_op(f"op{number}", "Op", state_bytes=10)
+        if number:
+            builder.add_edge(builder.add_tensor(number - 1, nbytes=1), number)
+    names = [f"d{number}" for number in range(len(speeds))]
+    links = [pw.Link(*ends, 1.0) for d in names for ends in ((d, "host"), ("host", d))]
+    cluster = pw.Cluster(tuple(pw.Device(name, memory=memory) for name in names), tuple(links))
+    costs = pw.CostTable.given(np.tile(speeds, (n_ops, 1)), np.zeros((n_ops - 1, 2)))
+    return pw.Problem(builder.build(), cluster, costs, Objective("throughput", memory="sum"), ORDERED)
+
+
+def test_chains_worked_by_hand() -> None:
+    """Twelve ops on devices that need 1, 2 and 3 s for one; room for five moves an end; for three, nothing fits."""
+    whole = place(chain(12, (1.0, 2.0, 3.0), math.inf), "in_order")
+    assert whole.placement is not None and whole.value == 7.0
+    assert np.bincount(whole.placement.device).tolist() == [7, 3, 2]
+    tight = place(chain(12, (1.0, 2.0, 3.0), 50.0), "in_order")
+    assert tight.placement is not None and np.bincount(tight.placement.device).tolist() == [5, 4, 3]
+    assert tight.value == 9.0
+    none = place(chain(12, (1.0, 2.0, 3.0), 30.0), "in_order")
+    assert none.placement is None and "must fit" in none.unmet
+
+
+def test_the_order_from_the_command_line(tmp_path: Path) -> None:
+    """`--in-order` is kept by the plan and its checks; a placement the other way round breaks it, in words."""
+    path, plan = workload(tmp_path / "w.json"), tmp_path / "plan.json"
+    run("place", path, "--in-order", "--placer", "in_order", "-o", plan)
+    problem, placement = build_for_plan(path, plan)
+    assert problem.constraints.ordered and judge(problem, placement).valid
+    document = json.loads(plan.read_text())
+    document["assignment"] = {"0": "acc1", "1": "acc0", "2": "acc0"}
+    document["devices"] = []
+    plan.write_text(json.dumps(document))
+    assert "the stage of acc0 follows that of acc1, and acc0 comes first" in run("check", path, plan, code=3).stdout
+    assert "keeps every rule" in run("check", path, plan, "--contiguous").stdout
+    for other in ("--free", "--convex"):
+        assert "the order of devices needs a chain of stages" in run("place", path, "--in-order", other, code=2).stderr
+    with pytest.raises(InputError, match="the order of devices needs one device per stage"):
+        pw.build(path, wishes=Wishes(ordered=True, replicas=2))
+    assert pw.build(path, wishes=Wishes(ordered=True, objective="latency")).constraints.contiguous
