@@ -17,6 +17,8 @@ SEQUENCE_OPS = frozenset((
     "ConcatFromSequence", "Optional", "OptionalGetElement", "SequenceAt", "SequenceConstruct", "SequenceEmpty",
     "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
 ))  # fmt: skip
+MOST_ELEMENTS = 100_000
+"""A tensor in more parts than this is taken for one."""
 _FOLLOWED = SEQUENCE_OPS | {"Identity"}
 
 
@@ -48,7 +50,7 @@ def follow(node: onnx.NodeProto, types: Types, values: dict[str, Value], element
         taken = None if is_complete_tensor(types.get(node.output[0])) else _taken(node, values, elements)
         if taken is not None:
             types[node.output[0]] = taken
-    except (LookupError, ValueError, ZeroDivisionError):  # what does not fit stays unknown
+    except (LookupError, ValueError, TypeError, ArithmeticError):  # what does not fit stays unknown
         return
 
 
@@ -119,12 +121,14 @@ def _split(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> l
     length, wanted = shape[axis], node.input[1] if len(node.input) > 1 else ""
     if wanted and wanted not in values:
         return [whole]  # in parts that only the run will tell
+    step = 1 if not wanted else 0 if values[wanted].ndim else int(values[wanted])
+    if step and length // step > MOST_ELEMENTS:
+        return [whole]
     if not wanted:
         lengths = [1] * length
     elif values[wanted].ndim:
         lengths = [int(value) for value in values[wanted]]
     else:
-        step = int(values[wanted])
         lengths = [min(step, length - start) for start in range(0, length, step)]
     if not wanted and not attributes.get("keepdims", 1):
         del shape[axis]

@@ -49,14 +49,14 @@ def made_by_rule(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]
     if rule is None or not all(is_complete(types.get(name)) for name in node.input if name):
         return {}
     try:
-        found = list(rule(_call(node, types, values)))
+        found = rule(_call(node, types, values))
+        return {
+            name: onnx.helper.make_tensor_type_proto(made[1], list(made[0]))
+            for name, made in zip(node.output, found, strict=False)
+            if name and made is not None and min(made[0], default=0) >= 0
+        }
     except (LookupError, ValueError, TypeError, ArithmeticError):
         return {}
-    return {
-        name: onnx.helper.make_tensor_type_proto(made[1], list(made[0]))
-        for name, made in zip(node.output, found, strict=False)
-        if name and made is not None and min(made[0], default=0) >= 0
-    }
 
 
 def as_standard(node: onnx.NodeProto, values: Mapping[str, Value]) -> onnx.NodeProto | None:
