@@ -167,7 +167,7 @@ def gap(found: Found, workload: str, one: str) -> float | None:
 
 def _behind_auto(found: Found, workload: str) -> bool:
     """Whether `auto` is better than every row of a policy that was trained."""
-    seen = [value for one in LEARNING if one != "hdp" for value in values(found, workload, one)]
+    seen = [value for one in LEARNING for value in values(found, workload, one)]
     auto = values(found, workload, "auto")
     return bool(seen and auto) and min(auto) < min(seen) * 0.999
 
