@@ -156,6 +156,14 @@ def test_offload_only_if_asked() -> None:
     assert set(pw.device_map(model, room, inputs=(IDS,), headroom=0, budget=PROVED).values()) == {0, 1, "cpu"}
 
 
+def test_what_takes_a_search_is_not_called_impossible() -> None:
+    """The same: without a proof, and without any time to look, a longer budget is what is advised."""
+    model = Decoder([2**13] * 5 + [2**14] * 3)
+    room = {card: int(0.55 * size_of(model)) for card in (0, 1)}
+    with pytest.raises(InputError, match="no device map was found in time; give a longer budget"):
+        pw.device_map(model, room, inputs=(IDS,), headroom=0, budget=0)
+
+
 def test_ties_are_found_by_what_is_shared() -> None:
     """accelerate#993, transformers#46566: weights untied by the dispatch, ties looked for by names.
 

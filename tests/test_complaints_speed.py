@@ -139,21 +139,25 @@ def test_more_devices_are_never_worse(tmp_path: Path) -> None:
 
 
 def test_layers_in_the_order_that_was_asked_for(tmp_path: Path) -> None:
-    """llama.cpp#13314: 30 layers on GPU0, 10 on RPC0, the rest on the CPU, in that order, without a list by hand.
+    """llama.cpp#13314: GPU0 first, then RPC0, the rest on the CPU; by numbers of layers, or filled as memory allows.
 
-    Two expressions and what is left; the plan says what that costs beside its own choice.
+    By numbers, two expressions and what is left. By memory, a card for 30 layers and one for 11 have at most as many,
+    and layers go from device to device in the order asked for.
     """
     model, cluster = decoder(tmp_path / "m.onnx", [100] * 48, width=2048), tmp_path / "three.toml"
     cluster.write_text(
-        '[[devices]]\nname = "gpu0"\nmodel = "L4"\n[[devices]]\nname = "rpc0"\nmodel = "L4"\n'
-        '[[devices]]\nmodel = "cpu"\n'
+        '[[devices]]\nname = "gpu0"\nmodel = "L4"\nmemory = "3.2GB"\n'
+        '[[devices]]\nname = "rpc0"\nmodel = "L4"\nmemory = "1.2GB"\n[[devices]]\nmodel = "cpu"\n'
         '[[links]]\nsource = "rpc0"\ntarget = "host"\nbandwidth = "1Gb/s"\nlatency = "200us"\n'
     )
     pins = (r"layers\.([0-9]|[12][0-9])$=gpu0", r"layers\.3[0-9]$=rpc0", r"layers\.4[0-7]$=cpu")
-    plan = placed(model, cluster, *ONE, *(word for pin in pins for word in ("--pin", pin)))
-    homes = [plan["assignment"][f"/layers.{n}/up"] for n in range(48)]
-    assert homes == ["gpu0"] * 30 + ["rpc0"] * 10 + ["cpu"] * 8 and plan["violations"] == []
-    assert used(own := placed(model, cluster, *ONE, "--gap", "5%")) == ["gpu0"] and own["value"] < plan["value"]
+    pinned = placed(model, cluster, *ONE, *(word for pin in pins for word in ("--pin", pin)))
+    homes = [pinned["assignment"][f"/layers.{n}/up"] for n in range(48)]
+    assert homes == ["gpu0"] * 30 + ["rpc0"] * 10 + ["cpu"] * 8 and pinned["violations"] == []
+    filled = placed(model, cluster, *ONE, "--in-order", "--gap", "10%")
+    homes = [filled["assignment"][f"/layers.{n}/up"] for n in range(48)]
+    assert homes == sorted(homes, key=["gpu0", "rpc0", "cpu"].index) and filled["violations"] == []
+    assert 0 < homes.count("gpu0") <= 30 and 0 < homes.count("rpc0") <= 11 and filled["value"] < 1.05 * pinned["value"]
 
 
 def test_an_even_split_of_uneven_layers(tmp_path: Path) -> None:
