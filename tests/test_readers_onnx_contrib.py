@@ -3,8 +3,9 @@
 import numpy as np
 import onnx
 import pytest
-from onnx_contrib import HAND, RUN, a_model
-from onnx_files import saved
+from onnx.helper import make_node
+from onnx_contrib import HAND, I32, RUN, a_model
+from onnx_files import integers, model, saved
 
 from placewise.costing.flops import CONTROL
 from placewise.costing.flops import RULES as COSTS
@@ -75,3 +76,27 @@ def test_what_does_not_fit_stays_unknown(tmp_path, wrong):
     """Arguments that contradict each other, or are missing, give no shape and no crash, and the reader says so."""
     reading = read_onnx(saved(tmp_path, a_model("FusedMatMul", wrong, {"transB": 1}, 1)))
     assert reading.graph.tensors.bytes[-1] < 0 and "made by com.microsoft::FusedMatMul" in reading.warnings[-1]
+
+
+@pytest.mark.parametrize(("past", "total", "kept"), [(12, 13, 13), (64, 13, 64)])
+def test_a_decoder_computes_the_length_of_its_cache(tmp_path, past, total, kept):
+    """As exporters for generation write it: from the mask's shape, into a cache that grows or that is long enough."""
+    nodes = [
+        make_node("Shape", ["mask"], ["shape"]),
+        make_node("Gather", ["shape", "one"], ["length"], axis=0),
+        make_node("Cast", ["length"], ["total"], to=I32),
+        make_node("ReduceSum", ["mask", "axis"], ["sum"], keepdims=0),
+        make_node("Cast", ["sum"], ["seen"], to=I32),
+        make_node(
+            "GroupQueryAttention", ["q", "k", "v", "pk", "pv", "seen", "total"], ["y", "nk", "nv"],
+            domain="com.microsoft", num_heads=4, kv_num_heads=2,
+        ),
+    ]  # fmt: skip
+    shapes = {"q": [1, 1, 32], "k": [1, 1, 16], "v": [1, 1, 16], "mask": [1, "total"],
+              "pk": [1, 2, "past", 8], "pv": [1, 2, "past", 8]}  # fmt: skip
+    weights = [integers("one", 1), integers("axis", [1])]
+    path = saved(tmp_path, model(nodes, shapes, ["y", "nk", "nv"], weights, domains=["com.microsoft"]))
+    reading = read_onnx(path, dims={"past": past, "total": total})
+    graph = reading.graph
+    assert graph.tensors.shape[graph.tensors.name.index("nk")] == (1, 2, kept, 8) and reading.warnings == ()
+    assert float(work_of(graph).flops[-1]) == 4 * kept * 37
