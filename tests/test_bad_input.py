@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import struct
@@ -10,9 +11,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from onnx.helper import make_node
+from onnx_files import model, saved, weight
+from typer.testing import CliRunner
 
 from placewise.building import build, build_for_plan
 from placewise.catalog import read_cluster
+from placewise.cli.app import app
 from placewise.errors import InputError
 from placewise.files.corpus_file import load_corpus
 from placewise.files.plan_file import model_behind
@@ -124,3 +129,41 @@ def test_inputs_whose_headers_are_no_headers(tmp_path: Path) -> None:
             archive.writestr("x.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode())
         with pytest.raises(InputError, match="file of arrays"):
             load_inputs(tmp_path / "inputs.npz")
+
+
+HOSTILE = (
+    "\x1b[2J\x1b[31mred", "a\"); import os; os.abort() #", "'''", "\"\"\"", "\\", "a\nb\rc", "../../etc/passwd",
+    "x" * 10_000, "</script><script>alert(1)</script>", "%s%n", "{x}", "\u202eexe", "nul\x00x", "-rf", "$(abort)",
+    "`abort`", "=cmd|calc", "[red]m[/]",
+)  # fmt: skip
+
+
+def test_hostile_names_are_only_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Through every command that shows or writes them: nothing is obeyed by a terminal, a page or a script."""
+    monkeypatch.chdir(tmp_path)
+    values = ["x", *(f"{name}:{row}" for row, name in enumerate(HOSTILE))]
+    nodes = [
+        make_node("MatMul", [values[row], f"w{name}"], [values[row + 1]], name) for row, name in enumerate(HOSTILE)
+    ]
+    saved(tmp_path, model(nodes, {"x": [2, 16]}, values[-1:], [weight(f"w{name}", 16, 16) for name in HOSTILE]))
+    search = ("--placer", "etf", "-d", "2xL4,cpu")
+    for said in (
+        ("inspect", "model.onnx"),
+        ("place", "model.onnx", *search, "-o", "plan.json"),
+        ("simulate", "model.onnx", "plan.json"),
+        ("explain", "plan.json", HOSTILE[0]),
+        ("explain", "plan.json", "\x1b[2J\n"),
+        ("compare", "model.onnx", "-d", "2xL4,cpu", "--placers", "single,etf", "--format", "markdown"),
+        ("report", "plan.json", "-o", "page.html"),
+        ("export", "plan.json", "--to", "onnx", "-o", "pieces"),
+        ("export", "plan.json", "--to", "dot", "-o", "graph.dot"),
+        ("place", "model.onnx", *search, "--pin", "\x1b[2J=cpu"),
+        ("place", "\x1b[2J.onnx", *search),
+        ("devices", "\x1b[2J"),
+    ):
+        done = CliRunner().invoke(app, list(said))
+        assert done.exit_code in (0, 2) and isinstance(done.exception, SystemExit | None), said
+        assert done.exit_code == 0 or said[-1].startswith("\x1b") or "\x1b" in said[1], done.output
+        assert done.output.replace("\n", "").isprintable(), said
+    assert "<script>alert" not in (tmp_path / "page.html").read_text("utf-8")
+    ast.parse((tmp_path / "pieces" / "run.py").read_text("utf-8"))

@@ -157,12 +157,15 @@ def test_costs_of_another_model_are_refused(tmp_path: Path) -> None:
 
 
 def test_nan_costs_are_refused_both_ways(tmp_path: Path) -> None:
-    """NaN is neither written nor read, and a table without link classes is refused."""
+    """NaN is neither written nor read, nor what adds up to infinity; a table without link classes is refused."""
     path, graph, cluster = tmp_path / "c.npz", chain(), pair("g")
     good = table(graph, cluster)
     bad = CostTable.given(np.full((3, 1), np.nan), good.transfer_seconds)
     with pytest.raises(CostError, match="the time of op 'a' on g is nan"):
         save_costs(bad, graph, cluster, path)
+    endless = CostTable.given(np.full((3, 1), 1e301), good.transfer_seconds)
+    with pytest.raises(CostError, match=r"the time of op 'a' on g is 1e\+301; give seconds from 0 to 1e\+300"):
+        save_costs(endless, graph, cluster, path)
     assert not path.exists()
     save_costs(good, graph, cluster, path)
     header, arrays = read_columns(path, CostsHeader)

@@ -127,7 +127,7 @@ def test_a_crew_is_interrupted(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("safetensors")
     kept = tmp_path / "kept.json"
-    said = "train zoo:random-branchy --dim n_ops=30 -d 2xV100-16GB --policy colocrl --controllers 2 --time-limit 100s"
+    said = "train zoo:random-branchy --dim n_ops=30 -d 2xV100-16GB --policy colocrl --controllers 1 --time-limit 100s"
     command = [sys.executable, "-m", "placewise", *said.split(), "--checkpoint", str(kept), "--every", "1", "--json"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, start_new_session=True, **pipes) as running:

@@ -116,3 +116,26 @@ def test_a_file_of_weights_that_is_too_short(tmp_path):
     path = saved(tmp_path, nodes, [outside(np.zeros(8, np.float32), "w", "short.bin", 64)])
     with pytest.raises(ModelFileError, match=r"model\.onnx.*'w'"):
         load_whole(path)
+
+
+@pytest.mark.parametrize("location", ["../secret.bin", "{folder}/secret.bin", "link.bin"])
+def test_weights_outside_the_folder_are_not_read(tmp_path, location):
+    """A path that leads out, an absolute one and a link: refused, though the file is there and fits."""
+    values, folder = np.arange(8, dtype=np.float32), tmp_path / "model"
+    folder.mkdir()
+    (tmp_path / "secret.bin").write_bytes(values.tobytes())
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
+    path = saved(folder, nodes, [outside(values, "w", location.format(folder=tmp_path))])
+    with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' cannot be read from"):
+        load_whole(path)
+    assert read_onnx(path, dims={"batch": 1}).graph.weights.bytes.tolist() == [32]
+
+
+@pytest.mark.parametrize("dims", [(10**9, 10**9), (1 << 60,)])
+def test_lost_weights_beyond_any_memory(tmp_path, dims):
+    """Nobody draws 10^18 numbers."""
+    nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
+    path = saved(tmp_path, nodes, [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims)])
+    with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' is missing, and .* too many to draw"):
+        load_whole(path)

@@ -11,6 +11,9 @@ from placewise.model.cluster import Cluster
 from placewise.model.columns import Bytes8, Floats, frozen
 from placewise.model.graph import Graph
 
+LARGEST_TIME = 1e300
+"""Seconds: the sum of the times of a hundred million ops is still a number."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostTable:
@@ -39,7 +42,7 @@ class CostTable:
         return cls(op_seconds, transfer_seconds, np.zeros(np.shape(op_seconds), np.int8))
 
     def validate(self, graph: Graph, cluster: Cluster) -> None:
-        """Raise CostError, naming op or tensor and device, if a figure is missing, NaN or negative."""
+        """Raise CostError, naming op or tensor and device, if a figure is missing, NaN, negative or absurdly large."""
         expected = (graph.n_ops, len(cluster))
         if self.op_seconds.shape != expected or self.op_source.shape != expected:
             raise CostError(f"op_seconds has shape {self.op_seconds.shape} instead of {expected}")
@@ -48,19 +51,19 @@ class CostTable:
         expected = (graph.n_tensors, len(cluster.class_bandwidth))
         if self.transfer_seconds.shape != expected:
             raise CostError(f"transfer_seconds has shape {self.transfer_seconds.shape} instead of {expected}")
-        bad = ~(self.op_seconds >= 0)
+        bad = ~((self.op_seconds >= 0) & ((self.op_seconds <= LARGEST_TIME) | (self.op_seconds == np.inf)))
         if bad.any():
             op, device = np.argwhere(bad)[0]
             raise CostError(
                 f"the time of op {graph.ops.name[op]!r} on {cluster.names[device]} is {self.op_seconds[op, device]}",
-                remedy="give seconds ≥ 0, or inf where the device cannot run it",
+                remedy=f"give seconds from 0 to {LARGEST_TIME:g}, or inf where the device cannot run it",
             )
-        bad = ~((self.transfer_seconds >= 0) & np.isfinite(self.transfer_seconds))
+        bad = ~((self.transfer_seconds >= 0) & (self.transfer_seconds <= LARGEST_TIME))
         if bad.any():
             tensor, kind = np.argwhere(bad)[0]
             raise CostError(
                 f"the transfer time of tensor {graph.tensors.name[tensor]!r} is {self.transfer_seconds[tensor, kind]}",
-                remedy="give finite seconds ≥ 0",
+                remedy=f"give seconds from 0 to {LARGEST_TIME:g}",
             )
         if self.transfer_seconds[:, :1].any():
             raise CostError("link class 0 is the same memory and must cost nothing")

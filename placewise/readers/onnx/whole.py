@@ -77,7 +77,11 @@ def _fill(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
             tensor.data_location = onnx.TensorProto.DEFAULT
             del tensor.external_data[:]
         elif is_outside or _is_empty(tensor):
-            values = _drawn(tensor, roles.get(tensor.name, ("", 0)), seed)
+            try:
+                values = _drawn(tensor, roles.get(tensor.name, ("", 0)), seed)
+            except (MemoryError, ValueError):
+                problem = f"the weight {tensor.name!r} is missing, and {list(tensor.dims)} numbers are too many to draw"
+                raise ModelFileError(problem, remedy="give the model with its weights") from None
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
             drawn, missing = drawn + 1, missing or where
     if not drawn:
