@@ -132,7 +132,7 @@ def test_inputs_whose_headers_are_no_headers(tmp_path: Path) -> None:
 
 
 HOSTILE = (
-    "\x1b[2J\x1b[31mred", "a\"); import os; os.abort() #", "'''", "\"\"\"", "\\", "a\nb\rc", "../../etc/passwd",
+    "\x1b[2J\x1b[31mred", 'a"); import os; os.abort() #', "'''", '"""', "\\", "a\nb\rc", "../../etc/passwd",
     "x" * 10_000, "</script><script>alert(1)</script>", "%s%n", "{x}", "\u202eexe", "nul\x00x", "-rf", "$(abort)",
     "`abort`", "=cmd|calc", "[red]m[/]",
 )  # fmt: skip
