@@ -21,12 +21,12 @@ test: $(VENV)/.tested
 	$(BIN)/lint-imports
 	$(BIN)/pytest -n 2 --dist worksteal
 
-# Damaged files of every format (tests/fuzzing): `make fuzz CASES=100000 SEED=0 FAMILY=onnx`.
+# Damaged files of every format (tests/fuzzing): `make fuzz CASES=2000 SEED=7 FAMILY=onnx`; REPORT=FILE.json keeps counts.
 CASES ?= 100000
 SEED ?= 0
 fuzz: $(VENV)/.tested
 	PYTHONPATH=tests $(BIN)/python -m fuzzing --cases $(CASES) --seed $(SEED) $(addprefix --family ,$(FAMILY)) \
-		--report benchmarks/results/fuzz.json
+		$(addprefix --report ,$(REPORT))
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

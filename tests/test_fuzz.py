@@ -16,7 +16,7 @@ from placewise.errors import InputError, InternalError
 
 QUICK = [name for name in SHARES if name != "hugging face"]
 """Families without transformers, whose import takes longer than all the rest."""
-CASES = 25
+CASES = 15
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ def document_of(done: list[Done], seed: int, seconds: float) -> dict[str, Any]:
     faults = Counter(kind_of(one.verdict.words) for one in done if one.verdict.outcome == FAULT)
     slow = sorted(done, key=lambda one: -one.seconds)[:SLOWEST]
     return {
-        "command": f"make fuzz CASES={len(done)} SEED={seed}",
+        "command": f"make fuzz CASES={len(done)} SEED={seed} REPORT=benchmarks/results/fuzz.json",
         "seed": seed,
         "cases": len(done),
         "seconds": round(seconds),
