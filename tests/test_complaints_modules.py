@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -180,6 +181,17 @@ def test_ties_are_found_by_what_is_shared() -> None:
     assert found["layers.4.up.weight"] == found["layers.1.up.weight"]
     resident = sum(use.resident for use in pw.judge(result.problem, result.placement).devices)
     assert size_of(model) <= resident < size_of(model) + 10_000
+
+
+def test_a_tie_across_devices_is_a_copy_and_said() -> None:
+    """The same, where a plan by op has embedding and head apart: both cards hold the matrix, and the plan says so."""
+    model = Decoder([2**12] * 2, 50_000, tied=True)
+    pins = {"embed": "cuda:0", "head": "cuda:1"}
+    plan = pw.place(model, {0: "1GiB", 1: "1GiB"}, inputs=(IDS,), pins=pins, placer="single")
+    assert plan.result.judgement is not None and plan.result.judgement.valid
+    resident = [use.resident for use in plan.result.judgement.devices]
+    assert sum(resident) == size_of(model) + model.embed.weight.nbytes
+    assert re.search(r"held by every device that uses it: (embed|head)\.weight", plan.summary())
 
 
 class Backwards(torch.nn.Module):  # type: ignore[misc, name-defined]

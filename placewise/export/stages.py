@@ -17,10 +17,8 @@ from placewise.export.stack import Stack, stack_of
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.blocks import held_by_several
 
-WORTH_TELLING = 1e-4
-"""The share of all weights' bytes from which on a weight on several devices is told of."""
 MOST_OF_IT = 0.5
 """The share of the seconds of all layers that the list of layers which is cut has at least."""
 
@@ -127,18 +125,7 @@ def stages_read(problem: Problem, target: str, devices: Sequence[str], parts: Se
 
 
 def shared_weights(problem: Problem, device: Ints) -> tuple[str, ...]:
-    """A note for the user where ops on several devices use one weight, as with tied embeddings; () if none do.
-
-    Weights below `WORTH_TELLING`, such as constants, are passed over.
-    """
-    graph = problem.graph
-    storage = graph.weights.storage[graph.weight_edges.value].astype(np.int64)
-    pairs = np.unique(storage * problem.n_devices + device[graph.weight_edges.consumer])
-    size = storage_bytes(graph)
-    several = np.bincount(pairs // problem.n_devices, minlength=len(size)) > 1
-    found = np.flatnonzero(several & (size >= WORTH_TELLING * size.sum()))
-    if not len(found):
-        return ()
-    names = [graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in found[:3].tolist()]
+    """A note for the user where ops on several devices use one weight, as with tied embeddings; () if none do."""
+    found = held_by_several(problem, device)
     more = f" and {len(found) - 3} more" if len(found) > 3 else ""
-    return (f"several devices use, and hold, the same weights: {', '.join(names)}{more}",)
+    return (f"several devices use, and hold, the same weights: {', '.join(found[:3])}{more}",) if found else ()

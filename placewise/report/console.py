@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.report.copies import copy_rows
@@ -40,7 +41,7 @@ def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
-        parts += [shown_text(verdict(result)), Text(), *_devices(problem, result.judgement), Text()]
+        parts += [shown_text(verdict(result)), Text(), *_devices(problem, result.judgement, result.placement), Text()]
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()]
@@ -102,9 +103,9 @@ def _copies(result: Result) -> list[RenderableType]:
     return [rows_table(("copies", "number ", "bytes ", "seconds ", "the dearest"), rows), Text()] if rows else []
 
 
-def _devices(problem: Problem, judgement: Judgement) -> list[RenderableType]:
+def _devices(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[RenderableType]:
     remark = host_remark(problem, judgement)
-    remarks = [*replica_lines(judgement), *([remark] if remark else []), *device_remarks(problem, judgement)]
+    remarks = [*replica_lines(judgement), *([remark] if remark else []), *device_remarks(problem, judgement, placement)]
     closed = frozenset(device.name for device in problem.cluster if not device.available)
     return [DeviceView(judgement, closed), *(shown_text(line, style="dim") for line in remarks)]
 

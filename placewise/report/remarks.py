@@ -1,23 +1,33 @@
-"""What the user should know of a plan's devices: kinds that some cannot run, and memory that is all but full."""
+"""What the user should know of a plan's devices: kinds that some cannot run, full memory, weights held twice."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
+from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
+from placewise.simulate.blocks import held_by_several
 
 FULL = 0.95
 """The share of its memory from which on a device is called full."""
 MOST_KINDS = 3
-"""So many kinds of op are named."""
+"""So many kinds of op, or weights, are named."""
 
 
-def device_remarks(problem: Problem, judgement: Judgement) -> list[str]:
-    """A sentence each, where there is something to say."""
-    return [*_unsupported(problem), *_full(problem, judgement)]
+def device_remarks(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[str]:
+    """A sentence each, where there is something to say; weights that several devices hold if a placement is given."""
+    held = () if placement is None else held_by_several(problem, placement.device)
+    return [*_unsupported(problem), *_full(problem, judgement), *_copies(held)]
+
+
+def _copies(held: Sequence[str]) -> list[str]:
+    """Weights of which each device that uses them has a copy: tied ones, most often."""
+    more = f" and {len(held) - MOST_KINDS} more" if len(held) > MOST_KINDS else ""
+    return [f"held by every device that uses it: {', '.join(held[:MOST_KINDS])}{more}"] if held else []
 
 
 def _unsupported(problem: Problem) -> list[str]:

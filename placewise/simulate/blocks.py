@@ -13,6 +13,9 @@ from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 
+SMALL = 1e-4
+"""The share of all weights' bytes below which a weight on several devices, such as a constant, is passed over."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DeviceClasses:
@@ -72,6 +75,17 @@ def storage_bytes(graph: Graph) -> Floats:
     size = np.zeros(int(graph.weights.storage.max(initial=-1)) + 1)
     np.maximum.at(size, graph.weights.storage.astype(np.intp), graph.weights.bytes.astype(np.float64))
     return size
+
+
+def held_by_several(problem: Problem, device: Ints) -> tuple[str, ...]:
+    """The weights that ops on several devices use, so that each of them holds a copy; not those below `SMALL`."""
+    graph, edges = problem.graph, problem.graph.weight_edges
+    storage = graph.weights.storage[edges.value].astype(np.int64)
+    pairs = np.unique(storage * problem.n_devices + device[edges.consumer])
+    size = storage_bytes(graph)
+    several = np.bincount(pairs // problem.n_devices, minlength=len(size)) > 1
+    found = np.flatnonzero(several & (size >= SMALL * size.sum())).tolist()
+    return tuple(graph.weights.name[int(np.argmax(graph.weights.storage == which))] for which in found)
 
 
 def _resident(problem: Problem, sharers: Callable[[Longs], npt.NDArray[Any]]) -> Floats:
