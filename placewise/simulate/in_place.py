@@ -25,7 +25,7 @@ _OP_BY_OP = frozenset({"torch-export", "torch-module", "torch-modules", "hugging
 """Formats of what PyTorch runs as it stands."""
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=2)
 def in_place_ops(graph: Graph) -> Bools:
     """The ops [n_ops] whose first result may take the memory of an operand of the same size that dies with them."""
     views = (_of_kinds(graph, VIEWS) & ~_marked(graph, "copied")) | _marked(graph, "view")
