@@ -189,6 +189,8 @@ def page(found: dict[str, object], tables: list[list[dict[str, object]]], versio
         "are not constant decide them: " + ", ".join(f"{kind} ({n})" for kind, n in known.items()) + ".", "",  # type: ignore[attr-defined]
         "Priced by bytes alone, or by one round: " + ", ".join(found["kinds priced by their bytes"]) + ".", "",  # type: ignore[arg-type]
     ]  # fmt: skip
+    lines += ["Products hold what is fused into them: a softmax, activations, quantizing again. What quantized models do",
+              "beside them is to quantize and dequantize.", ""]  # fmt: skip
     for rows in tables:
         base = rows[0]
         lines += ["| model | ops | GFLOP | of products | all, against the first | products | unknown shapes |"]
