@@ -58,7 +58,7 @@ def test_figures_are_in_proportion():
         if {"float16", "bfloat16"} <= set(peaks) and entry.kind == "gpu":
             assert peaks["float16"] == peaks["bfloat16"], name
         best = max(peaks.get("float16", 0.0), peaks.get("float32", 0.0))
-        assert 5 < best / entry.memory_bandwidth < 500, name
+        assert 3 < best / entry.memory_bandwidth < 500, name
         assert 0.005 < entry.memory / entry.memory_bandwidth < 1.3 or entry.kind == "cpu", name
     for name, link in catalog().links.items():
         bricks = link.bandwidth / link.brick if link.brick else 1
@@ -108,6 +108,9 @@ def test_derived_peaks_follow_from_cores_and_clocks():
     assert peaks["M1"]["float32"] == pytest.approx(8 * 128 * 2 * 1.278e9, rel=1e-2)
     assert peaks["M2-Ultra"]["float32"] == pytest.approx(76 * 128 * 2 * 1.398e9, rel=1e-2)
     assert peaks["Arc-140V"]["int8"] == pytest.approx(8 * 2.05e9 * 4096, rel=2e-3)
+    clocks = 6 * 4.8e9 * 32 + 8 * 3.8e9 * 16 + 2 * 2.5e9 * 16
+    assert peaks["Ultra-155H"]["float32"] == pytest.approx(clocks, rel=1e-3)
+    assert peaks["Orin-CPU"]["float32"] == pytest.approx(12 * 2.2e9 * 16, rel=2e-3)
     assert peaks["EPYC-9654"]["float32"] == pytest.approx(96 * 2.4e9 * 32, rel=2e-3)
     assert peaks["Xeon-8480"]["int8"] == pytest.approx(56 * 2.0e9 * 2048, rel=2e-3)
 
