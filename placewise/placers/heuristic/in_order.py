@@ -39,6 +39,8 @@ from placewise.simulate.contract import contract, depth_first
 from placewise.simulate.infeasible import why_infeasible
 
 HALVINGS = 40
+MOST_CELLS = 10_000_000
+"""Ops, times placements that are priced at once."""
 
 
 class Line(NamedTuple):
@@ -106,9 +108,9 @@ def lines(problem: Problem) -> Iterator[Line]:
     orders = (np.arange(graph.n, dtype=np.int32), depth_first(graph), last_ready_first(problem, graph))
     for order in {order.tobytes(): order for order in orders}.values():
         along = np.argsort(order)
+        closed = np.where(able[along].T, graph.n, np.arange(graph.n))
         end = np.full((problem.n_devices, graph.n + 1), graph.n, np.int32)
-        for k in range(graph.n - 1, -1, -1):
-            end[:, k] = np.where(able[along[k]], end[:, k + 1], k)
+        end[:, :-1] = np.minimum.accumulate(closed[:, ::-1], axis=1)[:, ::-1]
         sums = np.zeros((problem.n_devices, graph.n + 1))
         np.cumsum(seconds[along].T, axis=1, out=sums[:, 1:])
         yield Line(order[graph.component], sums, np.concatenate(([0.0], np.cumsum(size[along]))), end)
@@ -180,7 +182,7 @@ def _moved(problem: Problem, line: Line, cuts: Longs, price: Evaluate, watch: St
     while not watch.out:
         moved = {tuple(_shifted(cuts, *ends, step, n)) for step in steps for ends in _ends(len(cuts))}
         tried = np.array(sorted(moved - {tuple(cuts.tolist())}), np.int64).reshape(-1, len(cuts))
-        values = price(np.stack([devices(line, row) for row in tried])) if len(tried) else np.empty(0)
+        values = _priced(line, tried, price, watch)
         for k in np.argsort(values, kind="stable").tolist():
             if values[k] >= value * (1 - 1e-9) or not broken(problem, devices(line, tried[k])):
                 break
@@ -190,6 +192,17 @@ def _moved(problem: Problem, line: Line, cuts: Longs, price: Evaluate, watch: St
             return cuts, value
         cuts, value = tried[k], float(values[k])
     return cuts, value
+
+
+def _priced(line: Line, tried: Longs, price: Evaluate, watch: Stopwatch) -> Floats:
+    """Seconds of many splits [K], some at once; inf for those that there was no time for."""
+    values, batch = np.full(len(tried), np.inf), max(MOST_CELLS // max(len(line.position), 1), 1)
+    for first in range(0, len(tried), batch):
+        if first and watch.out:
+            break
+        rows = np.stack([devices(line, cuts) for cuts in tried[first : first + batch]])
+        values[first : first + batch] = price(rows)
+    return values
 
 
 def _ends(count: int) -> Iterator[tuple[int, int]]:
