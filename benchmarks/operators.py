@@ -22,6 +22,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import onnx
@@ -43,7 +44,7 @@ PRODUCTS = ("matmul", "conv", "attention")
 SYMBOLIC = re.compile(r"--dim (\S+)=1")
 
 
-def cases(folder: Path) -> dict[str, object]:
+def cases(folder: Path) -> dict[str, Any]:
     """How many of onnx's test cases are read, have all shapes, and have a cost; and why not."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -114,13 +115,13 @@ def bert(folder: Path) -> Iterator[tuple[str, Path, dict[str, int]]]:
     yield "fused by the transformer optimizer", folder / "fused.onnx", dims
 
 
-class Random(quantization.CalibrationDataReader):  # type: ignore[misc]
+class Random(quantization.CalibrationDataReader):
     """One batch of noise: ranges do not matter to the shapes."""
 
     def __init__(self) -> None:
         self.left = [{"images": np.random.default_rng(0).standard_normal((1, 3, 224, 224), np.float32)}]
 
-    def get_next(self) -> dict[str, np.ndarray] | None:  # type: ignore[type-arg]
+    def get_next(self) -> dict[str, np.ndarray] | None:
         return self.left.pop() if self.left else None
 
 
@@ -145,9 +146,9 @@ def resnet(folder: Path) -> Iterator[tuple[str, Path, dict[str, int]]]:
         yield f"quantized, {form.name}", path, {}
 
 
-def counted(models: Iterator[tuple[str, Path, dict[str, int]]]) -> list[dict[str, object]]:
+def counted(models: Iterator[tuple[str, Path, dict[str, int]]]) -> list[dict[str, Any]]:
     """FLOPs of a model and of what was made of it: all, and those of products."""
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
     for name, path, dims in models:
         reading = read_onnx(path, dims=dims)
         graph = fold(reading.graph)
@@ -174,11 +175,11 @@ def main() -> int:
     text = page(found, tables, versions)
     (RESULTS / "operators.md").write_text(text)
     print(text)
-    worst = max(abs(row["products"] / rows[0]["products"] - 1) for rows in tables for row in rows)  # type: ignore[operator]
+    worst = max(abs(row["products"] / rows[0]["products"] - 1) for rows in tables for row in rows)
     return int(bool(found["refused"]) or worst > 0.01)
 
 
-def page(found: dict[str, object], tables: list[list[dict[str, object]]], versions: dict[str, str]) -> str:
+def page(found: dict[str, Any], tables: list[list[dict[str, Any]]], versions: dict[str, str]) -> str:
     """The results as Markdown."""
     said = ", ".join(f"{name} {version}" for name, version in versions.items())
     known = found["shapes first unknown after"]
@@ -186,8 +187,8 @@ def page(found: dict[str, object], tables: list[list[dict[str, object]]], versio
         "# ONNX ops on real files", "", f"`python benchmarks/operators.py`, with {said}.", "",
         f"Of {found['cases']:,} test cases of the onnx package for single ops, {found['read']:,} are read, "
         f"{found['all shapes']:,} have all shapes, {found['priced']:,} a cost. Where shapes are missing, inputs that "
-        "are not constant decide them: " + ", ".join(f"{kind} ({n})" for kind, n in known.items()) + ".", "",  # type: ignore[attr-defined]
-        "Priced by bytes alone, or by one round: " + ", ".join(found["kinds priced by their bytes"]) + ".", "",  # type: ignore[arg-type]
+        "are not constant decide them: " + ", ".join(f"{kind} ({n})" for kind, n in known.items()) + ".", "",
+        "Priced by bytes alone, or by one round: " + ", ".join(found["kinds priced by their bytes"]) + ".", "",
     ]  # fmt: skip
     lines += ["Products hold what is fused into them: a softmax, activations, quantizing again. What quantized models do",
               "beside them is to quantize and dequantize.", ""]  # fmt: skip
@@ -196,9 +197,9 @@ def page(found: dict[str, object], tables: list[list[dict[str, object]]], versio
         lines += ["| model | ops | GFLOP | of products | all, against the first | products | unknown shapes |"]
         lines += ["|---|---|---|---|---|---|---|"]
         for row in rows:
-            of_all, of_products = (row[key] / base[key] - 1 for key in ("flops", "products"))  # type: ignore[operator]
+            of_all, of_products = (row[key] / base[key] - 1 for key in ("flops", "products"))
             lines.append(
-                f"| {row['model']} | {row['ops']} | {row['flops'] / 1e9:.4f} | {row['products'] / 1e9:.4f} |"  # type: ignore[operator]
+                f"| {row['model']} | {row['ops']} | {row['flops'] / 1e9:.4f} | {row['products'] / 1e9:.4f} |"
                 f" {of_all:+.2%} | {of_products:+.2%} | {row['unknown']} |"
             )
         lines.append("")

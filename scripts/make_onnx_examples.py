@@ -254,7 +254,7 @@ def emptied(model: onnx.ModelProto, file: str) -> onnx.ModelProto:
     return plain(model)
 
 
-class Random(quantization.CalibrationDataReader):  # type: ignore[misc]
+class Random(quantization.CalibrationDataReader):
     """One batch of noise: ranges do not matter to the shapes."""
 
     def __init__(self) -> None:
