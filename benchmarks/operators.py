@@ -190,8 +190,10 @@ def page(found: dict[str, Any], tables: list[list[dict[str, Any]]], versions: di
         "are not constant decide them: " + ", ".join(f"{kind} ({n})" for kind, n in known.items()) + ".", "",
         "Priced by bytes alone, or by one round: " + ", ".join(found["kinds priced by their bytes"]) + ".", "",
     ]  # fmt: skip
-    lines += ["Products hold what is fused into them: a softmax, activations, quantizing again. What quantized models do",
-              "beside them is to quantize and dequantize.", ""]  # fmt: skip
+    lines += [
+        "Products hold what is fused into them: a softmax, activations, quantizing again. What quantized models do",
+        "beside them is to quantize and dequantize.", "",
+    ]  # fmt: skip
     for rows in tables:
         base = rows[0]
         lines += ["| model | ops | GFLOP | of products | all, against the first | products | unknown shapes |"]
