@@ -79,9 +79,9 @@ def _rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
         found = next((name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), "")
         if not device.peak_flops and not math.isfinite(device.memory_bandwidth):
             raise CostError(
-                "it has no peak speed and no memory bandwidth, and no costs are given",
+                "it has no peak speed and no memory bandwidth",
                 where=f"device {device.name!r}",
-                remedy="give peak_flops or memory_bandwidth in the cluster file, or measured costs",
+                remedy="give peak_flops or memory_bandwidth in the cluster file; measured costs go over them",
             )
         peak[code] = device.peak_flops[found] if found else min(device.peak_flops.values(), default=math.inf)
         assumed[code] = found != dtype
