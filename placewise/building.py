@@ -314,6 +314,12 @@ def _with_notes(problem: Problem) -> Problem:
             f"memory counts the caches of {in_flight} of the samples in flight, and a full pipeline has one in every "
             f"stage: --dim sequences={stages} counts those of {stages}"
         )
+    used = {device.kind for device in problem.cluster if device.available}
+    if objective.kind == "throughput" and {"cpu", "disk"} <= used:
+        notes.append(
+            "a CPU and the disk beside it are counted as working at once, and one processor computes for both: "
+            "leave the disk out where its load is not mostly reading"
+        )
     if objective.schedule == "gpipe" and not trains:
         notes.append("the graph has no backward ops: the schedule gpipe changes nothing")
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem
