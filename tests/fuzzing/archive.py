@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import struct
 import warnings
 import zipfile
@@ -51,11 +52,20 @@ def packed(members: Members, rng: Random | None = None) -> bytes:
 def _content(rng: Random, name: str, content: bytes, donors: Members) -> bytes:
     alike = [data for other, data in donors if other.rpartition(".")[2] == name.rpartition(".")[2]] or [content]
     other = rng.choice(alike)
-    if name.endswith(".json") and rng.random() < 0.85:
-        return json_damaged(rng, content, other if other[:1] in b"{[" else content)
+    if name.endswith(".json") and rng.random() < 0.85 and _is_json(content):
+        return json_damaged(rng, content, other if _is_json(other) else content)
     if name.endswith(".npy") and rng.random() < 0.6:
         return _numbers(rng, content)
     return damaged(rng, content, other)
+
+
+def _is_json(data: bytes) -> bool:
+    """Whether it is still, after what was done to it."""
+    try:
+        json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _numbers(rng: Random, content: bytes) -> bytes:
