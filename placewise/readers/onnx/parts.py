@@ -13,6 +13,7 @@ import onnx.numpy_helper
 from placewise.errors import ModelFileError
 from placewise.model.graph import Graph
 from placewise.readers.onnx.structure import in_order, reads
+from placewise.readers.onnx.symbols import given_sizes
 from placewise.readers.onnx.types import element_type
 
 Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
@@ -38,11 +39,26 @@ class Part:
 
 
 def kinds_of(raw: Graph) -> Kinds:
-    """The kinds of all values between the ops of a raw view."""
-    tensors = raw.tensors
+    """The kinds of all values between the ops of a raw view.
+
+    What follows from sizes that the user gave for values that depend on data is open: the run will tell them.
+    """
+    tensors, loose = raw.tensors, _depend_on_data(raw)
     return {
-        name: (tensors.dtype_name(row), tuple(map(int, tensors.shape[row]))) for row, name in enumerate(tensors.name)
+        name: (tensors.dtype_name(row), tuple(-1 if row in loose else int(dim) for dim in tensors.shape[row]))
+        for row, name in enumerate(tensors.name)
     }
+
+
+def _depend_on_data(raw: Graph) -> set[int]:
+    """The tensors made by ops whose sizes were given by value and axis, and all that is made from them."""
+    sizes = given_sizes(raw.source.options.get("dims", {})) if raw.source is not None else {}
+    loose: set[int] = set()
+    for op in range(raw.n_ops if sizes else 0):
+        made = set(raw.outputs_of(op))
+        if any(raw.tensors.name[row] in sizes for row in made) or not loose.isdisjoint(raw.inputs_of(op).tolist()):
+            loose |= made
+    return loose
 
 
 def parts_of(model: onnx.ModelProto, owner: Sequence[int], kinds: Kinds) -> list[Part]:
