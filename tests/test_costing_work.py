@@ -265,3 +265,10 @@ def test_columns_are_frozen_and_classes_known():
         work.flops[0] = 1
     assert work.op_class.values == CLASSES
     assert max(Counter(CLASSES).values()) == 1
+
+
+def test_attention_to_a_past_of_unknown_length_says_what_it_leaves_out():
+    """OpenVINO's paged attention has a rule, which knows only the new tokens."""
+    work = work_of(one_op("openvino::PagedAttentionExtension", [(9, 32), (9, 32), (9, 32)], [(9, 32)]))
+    said = "the cost of openvino::PagedAttentionExtension (1 op) is assumed without what only the run will tell"
+    assert work.warnings == (said,) and work.flops[0] == 9 * 9 * 4 * 32

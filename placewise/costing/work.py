@@ -9,6 +9,7 @@ import numpy as np
 
 from placewise.costing.case import CLASSES, WAITED_FOR, Case, Cost, UnknownSize, Value
 from placewise.costing.flops import CONTROL, RULES, cost_of
+from placewise.costing.rules.gradients import PREFIX
 from placewise.costing.signatures import signatures
 from placewise.costing.unknown import cause_and_remedy
 from placewise.errors import InputError, ModelFileError
@@ -114,4 +115,6 @@ def _warnings(graph: Graph, known: Bools) -> tuple[str, ...]:
 def _assumption(kind: str, has_bodies: bool) -> str:
     if has_bodies:
         return "from what is known of its body, and one round where their number is not"
-    return "to be twice that of its forward op" if kind in RULES else "from the bytes it reads and writes"
+    if kind not in RULES:
+        return "from the bytes it reads and writes"
+    return "to be twice that of its forward op" if kind.startswith(PREFIX) else "without what only the run will tell"
