@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 
@@ -138,7 +138,7 @@ def _raw(graph: Graph) -> Graph | None:
     source = graph.source
     if source is None or source.format not in ("torch-export", "huggingface") or not source.path:
         return None
-    if not source.path.startswith("hf:") and not Path(source.path).exists():
+    if not source.path.startswith("hf:") and not os.path.exists(source.path):
         return None
     try:
         return open_model(source.path, replace(replayed(NO_WISHES, source), view="raw", graph=None)).graph
