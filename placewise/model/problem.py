@@ -257,10 +257,10 @@ def _capacity(problem: Problem) -> Floats:
     for spare in sorted(rules.spare, key=lambda spare: spare.device != ""):
         places = np.flatnonzero(~cluster.is_host).tolist() if not spare.device else [cluster.index(spare.device)]
         for place in places:
-            memory = cluster.devices[place].memory
-            free[place] = spare.bytes or (spare.share * memory if spare.share else 0.0)
-    capacity = np.array([device.memory - device.reserved for device in cluster]) - free
-    capacity = np.where(np.isnan(capacity), np.inf, capacity)
+            free[place] = spare.bytes or (spare.share * cluster.devices[place].memory if spare.share else 0.0)
+    memory = np.array([device.memory for device in cluster])
+    lost = np.where(np.isinf(memory), 0.0, np.array([device.reserved for device in cluster]) + free)
+    capacity = memory - lost
     if problem.objective.memory == "sum":
         capacity[cluster.is_host] = np.inf
     usable: Floats = np.floor(np.maximum(capacity, 0.0))
