@@ -142,7 +142,8 @@ def _nudge(rng: Random, place: tuple[Any, Any], _: Any) -> None:
     box, key = place
     value = box[key]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
-        box[key] = value + rng.choice((-1, 1, 0.5, -value, 2**31))
+        near = rng.choice((-1, 1, 0.5, -value, 2**31))
+    box[key] = value + (near if abs(value) < 2**1000 else int(near))
     elif isinstance(value, str) and value:
         cut = rng.randrange(len(value))
         box[key] = value[:cut] + rng.choice(("", "x", text(rng))) + value[cut + 1 :]
