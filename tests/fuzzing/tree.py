@@ -143,7 +143,7 @@ def _nudge(rng: Random, place: tuple[Any, Any], _: Any) -> None:
     value = box[key]
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         near = rng.choice((-1, 1, 0.5, -value, 2**31))
-    box[key] = value + (near if abs(value) < 2**1000 else int(near))
+        box[key] = value + (near if isinstance(value, float) or abs(value) < 2**53 else int(near))
     elif isinstance(value, str) and value:
         cut = rng.randrange(len(value))
         box[key] = value[:cut] + rng.choice(("", "x", text(rng))) + value[cut + 1 :]
