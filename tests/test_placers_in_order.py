@@ -90,6 +90,23 @@ def test_chains_worked_by_hand() -> None:
     assert none.placement is None and "must fit" in none.unmet
 
 
+@pytest.mark.parametrize("placer", ["exhaustive", "dp", "in_order"])
+def test_equal_devices_keep_their_places(placer: str) -> None:
+    """The first op is best with the last one: equal devices are not named by their first ops where that turns back."""
+    builder = pw.GraphBuilder()
+    for number in range(3):
+        builder.add_op(f"op{number}", "Op")
+    for maker in range(2):
+        builder.add_edge(builder.add_tensor(maker, nbytes=1), 2)
+    links = [pw.Link(*ends, 1.0) for d in ("d0", "d1") for ends in ((d, "host"), ("host", d))]
+    cluster = pw.Cluster((pw.Device("d0"), pw.Device("d1")), tuple(links))
+    costs = pw.CostTable.given(np.array([[1.0, 1.0], [3.0, 3.0], [1.0, 1.0]]), np.array([[0.0, 9.0], [0.0, 0.0]]))
+    problem = pw.Problem(builder.build(), cluster, costs, Objective("throughput", memory="sum"), ORDERED)
+    found = place(problem, placer)
+    assert found.placement is not None and found.value == 3.0
+    assert found.placement.device.tolist() == [1, 0, 1]
+
+
 def test_the_order_from_the_command_line(tmp_path: Path) -> None:
     """`--in-order` is kept by the plan and its checks; a placement the other way round breaks it, in words."""
     path, plan = workload(tmp_path / "w.json"), tmp_path / "plan.json"

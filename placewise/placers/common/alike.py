@@ -15,11 +15,14 @@ from placewise.simulate.replicas import exchangeable
 def alike(problem: Problem) -> Ints:
     """The class [n_devices] of every device: devices of a class differ in name only.
 
-    Their ops, memory and rules are the same, and exchanging two of them changes no link and no wire.
+    Their ops, memory and rules are the same, and exchanging two of them changes no link and no wire. Where stages
+    follow the order of the devices, none are alike.
     """
     cluster, seconds = problem.cluster, problem.costs.op_seconds
     plain = [replace(device, name="device", notes=()) for device in cluster]
     kind = np.arange(len(cluster), dtype=np.int32)
+    if problem.constraints.ordered:
+        return kind
     for device in range(len(cluster)):
         for other in range(device):
             if (
