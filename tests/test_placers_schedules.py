@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from simulate_problems import random_placement, random_problem, seeded
+from test_simulate_memory import kinds_drawn
 
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
@@ -35,6 +36,7 @@ def drawn(seed: int, *, max_ops: int = 14) -> tuple[Problem, Ints | None]:
     problem = random_problem(
         choose, max_ops=max_ops, objective=OPERATOR, scarce=seed % 2 == 0, rules=seed % 3 == 0
     )  # fmt: skip
+    problem = kinds_drawn(problem, seeded(seed))
     device = random_placement(problem, choose).device
     home = np.empty(problem.n_blocks, np.int32)
     home[problem.block] = device

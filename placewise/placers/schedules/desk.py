@@ -18,6 +18,7 @@ from placewise.placers.schedules.levels import Levels, levels_of
 from placewise.placers.schedules.moves import Movable, movable
 from placewise.simulate.arrays import Arrays, arrays_of
 from placewise.simulate.heaps import bitset_levels
+from placewise.simulate.in_place import in_place_ops
 from placewise.simulate.kernels import kernel
 from placewise.simulate.schedule import prepare
 
@@ -53,6 +54,7 @@ class Ground(NamedTuple):
     held_offsets: Longs  # [n_blocks + 1]
     held: Ints  # the storages of each block
     tensor_bytes: Longs  # [n_tensors]
+    replacing: Longs  # [n_ops] bytes of the first result, if it may take the place of an operand; −1 if not
     is_host: Bools  # [n_devices]
     activations: float
     live: bool
@@ -99,6 +101,7 @@ class Desk(NamedTuple):
     order: Ints  # [n_ops] device by device, by start
     position: Ints  # [n_ops] where each is in `order`
     change: Floats  # [n_ops + 1] of live bytes
+    taken: Bools  # [n_ops] whether its first result has taken the place of an operand
     words: npt.NDArray[np.uint64]
     levels: Longs
     waiting: Floats
@@ -164,12 +167,21 @@ def board_of(problem: Problem, likely: Floats | None = None) -> Board:
         frozen(offsets_of(held.group, n), np.int64),
         frozen(held.storage, np.int32),
         frozen(size, np.int64),
+        frozen(_replacing(problem, size), np.int64),
         problem.cluster.is_host,
         float(size.sum()),
         objective.memory == "live",
         problem.constraints.shaped,
     )
     return Board(a, ground, movable(problem, likely), levels_of(problem))
+
+
+def _replacing(problem: Problem, size: Longs) -> Longs:
+    graph, found = problem.graph, np.full(problem.n_ops, -1, np.int64)
+    first = graph.out_offsets[:-1]
+    ops = np.flatnonzero(in_place_ops(graph) & (first < graph.out_offsets[1:]))
+    found[ops] = size[first[ops]]
+    return found
 
 
 def desk_of(board: Board, home: Ints, seed: int) -> Desk:
@@ -211,6 +223,7 @@ def desk_of(board: Board, home: Ints, seed: int) -> Desk:
         order=np.empty(n, np.int32),
         position=np.empty(n, np.int32),
         change=np.empty(n + 1),
+        taken=np.zeros(n, np.bool_),
         words=np.zeros(words, np.uint64),
         levels=levels,
         waiting=np.empty(n),

@@ -60,6 +60,8 @@ def peaks_fit(a, g, x, capacity):
     order, position, change, last = x.order, x.position, x.change, x.stamp
     for at in range(n + 1):
         change[at] = 0.0
+    for op in range(n):
+        x.taken[op] = False
     for d in range(n_devices):
         last[d] = -1
     _in_order(x, order, position)
@@ -95,6 +97,10 @@ def peaks_fit(a, g, x, capacity):
                 end = x.base[home + 1] - 1 if g.is_host[home] else end
             if leaves:
                 end = max(end, _running(x.trial_start, order, x.base[home], x.base[home + 1], wanted))
+            closer = order[end]
+            if end > begin and not leaves and not a.output[tensor] and not x.taken[closer]:
+                x.taken[closer] = g.replacing[closer] == nbytes
+                end -= int(x.taken[closer])
             _hold(change, begin, end, nbytes)
     held = 0.0
     for d in range(n_devices):
