@@ -6,6 +6,7 @@ import onnx
 import onnx.shape_inference
 
 from placewise.readers.onnx.contrib import as_standard, made_by_rule
+from placewise.readers.onnx.old import renewed
 from placewise.readers.onnx.schemas import is_sound, newest_opset, schema_of
 from placewise.readers.onnx.structure import reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs
@@ -41,8 +42,10 @@ def infer_node(
     if not found:
         found, objection = _asked(model, node, types, values, opsets)
         newest = opsets | {"": newest_opset()}
-        if not _helps(node, found) and not node.domain and not subgraphs(node) and is_sound(node, newest):
-            newer, _ = _asked(model, node, types, values, newest)
+        if not _helps(node, found) and not node.domain and not subgraphs(node):
+            fresh, gained = renewed(node)
+            known = types | {name: _type_of(value) for name, value in gained.items()}
+            newer = _asked(model, fresh, known, values | gained, newest)[0] if is_sound(fresh, newest) else {}
             found, objection = (newer, "") if _helps(node, newer) else (found, objection)
     return {name: kind for name, kind in found.items() if name and not is_complete(types.get(name))}, objection
 
@@ -87,17 +90,23 @@ def _asked(
     except Exception as error:  # inference reports through several unrelated C++ error types
         first = (str(error).strip().splitlines() or [""])[0]
         return {}, first.removeprefix(_OBJECTION).strip()[:_LONGEST_OBJECTION] if first.startswith(_OBJECTION) else ""
-    if node.op_type == "Dropout" and opsets.get("", 1) < 12 and len(node.output) == 2:
-        found[node.output[1]] = _mask_type(types[node.input[0]], opsets.get("", 1))
     return found, ""
 
 
+def _type_of(value: Value) -> onnx.TypeProto:
+    return onnx.helper.make_tensor_type_proto(onnx.helper.np_dtype_to_tensor_dtype(value.dtype), value.shape)
+
+
 def _own_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value], opset: int) -> Types:
-    """The output of the few ops for which the onnx package has no rule in any version."""
+    """The outputs of the few ops for which the onnx package has no rule, or not for all of them."""
     if node.domain or not node.input:
         return {}
-    if node.op_type in KEEP_SHAPE or (opset < 7 and any(a.name == "broadcast" for a in node.attribute)):
+    is_broadcast = opset < 7 and node.op_type != "Gemm" and any(a.name == "broadcast" for a in node.attribute)
+    if node.op_type in KEEP_SHAPE or is_broadcast:
         return {node.output[0]: types[node.input[0]]}
+    if node.op_type == "Dropout" and opset < 12:
+        data = types[node.input[0]]
+        return dict(zip(node.output, (data, _mask_type(data, opset)), strict=False))
     if node.op_type == "MaxUnpool" and len(node.input) == 3 and node.input[2] in values:
         element_type = types[node.input[0]].tensor_type.elem_type
         dims = [int(size) for size in values[node.input[2]].reshape(-1)]
