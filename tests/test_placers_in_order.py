@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from simulate_problems import random_problem, seeded
 from test_cli import run, workload
 
@@ -18,10 +20,10 @@ import placewise as pw
 from placewise.building import build_for_plan
 from placewise.errors import InputError
 from placewise.model.placement import Placement
-from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget
 from placewise.placing import place
-from placewise.simulate import judge
+from placewise.simulate import judge, why_infeasible
 from placewise.wishes import Wishes
 
 ORDERED = Constraints(contiguous=True, ordered=True)
@@ -105,6 +107,29 @@ def test_equal_devices_keep_their_places(placer: str) -> None:
     found = place(problem, placer)
     assert found.placement is not None and found.value == 3.0
     assert found.placement.device.tolist() == [1, 0, 1]
+
+
+def test_rules_against_the_order_are_proved_at_once() -> None:
+    """An op pinned behind one that reads of it takes no search, and both are named; pins along the order are kept."""
+    problem = chain(5, (1.0, 1.0, 1.0), math.inf)
+    against = replace(ORDERED, pins=(Rule("op1", "d2"), Rule("op3", "d1")))
+    assert place(problem.with_(constraints=against), "single").unmet == (
+        "op 'op3' comes after op 'op1', which may run on d2 at the earliest, and may itself run on d1 at the latest: "
+        "no stages keep the order of the devices"
+    )
+    along = replace(ORDERED, pins=(Rule("op1", "d1"), Rule("op3", "d2")))
+    assert place(problem.with_(constraints=along), "in_order").placement is not None
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=40)
+def test_the_proof_is_right_and_misses_nothing(seed: int) -> None:
+    """Random rules, memory without a limit: told to be against the order exactly where no placement keeps it."""
+    rng = np.random.default_rng(seed)
+    rules = tuple(Rule(f"op{rng.integers(4)}$", f"d{rng.integers(3)}") for _ in range(rng.integers(1, 8)))
+    problem = chain(4, (1.0, 1.0, 1.0), math.inf).with_(constraints=replace(ORDERED, forbidden=rules))
+    kept = (judge(problem, Placement(np.array(d, np.int32))).valid for d in itertools.product(range(3), repeat=4))
+    assert bool(why_infeasible(problem)) != any(kept)
 
 
 def test_the_order_from_the_command_line(tmp_path: Path) -> None:

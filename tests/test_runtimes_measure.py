@@ -74,6 +74,13 @@ def test_devices_that_are_not_here_are_refused(names, said, message):
         bind(cluster(*names), said)
 
 
+def test_a_disk_is_refused_wherever_it_is_said_to_be():
+    """No runtime reads weights anew at every run: what would be measured is another plan."""
+    disk = Cluster((Device("cpu", kind="cpu"), Device("disk", kind="disk")), ())
+    with pytest.raises(ClusterError, match="no runtime reads weights from 'disk'"):
+        bind(disk, {"disk": f"cores:{CORES[0]}"})
+
+
 @pytest.fixture(scope="module")
 def bert():
     """A graph with three inputs of whole numbers."""

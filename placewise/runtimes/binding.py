@@ -45,13 +45,18 @@ def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place
     `said` maps names of devices to places, as ``cores:0-3``, ``cuda:1`` or ``openvino:GPU.0``, with options after
     semicolons. Of the others, processors and cores (kinds ``cpu`` and ``core``) share the cores that nobody was given,
     in equal parts and in order, threads of one core side by side, and ``cuda:1`` is the GPU with this number. Raises
-    ClusterError for a device that is not here, InputError for a place that cannot be read.
+    ClusterError for a device that is not here and for a disk, InputError for a place that cannot be read.
     """
     said = dict(said or {})
     for name in said:
         if name not in cluster.names:
             remedy = f"the cluster has {', '.join(cluster.names)}"
             raise ClusterError(f"there is no device {name!r} to bind", remedy=remedy)
+    disks = [device.name for device in cluster if device.kind == "disk"]
+    if disks:
+        raise ClusterError(
+            f"no runtime reads weights from {disks[0]!r} at every run", remedy="name devices without a disk"
+        )
     allowed = allowed_cores()
     given = {name: parse_place(name, text, allowed) for name, text in said.items()}
     taken = {core for place in given.values() for core in place.cores}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewise.model.columns import Floats, Longs, distinct
+from placewise.model.columns import Bools, Floats, Longs, distinct
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_bytes, block_seconds, unshared_bytes
+from placewise.simulate.contract import contract
 from placewise.simulate.in_place import in_place_ops
 from placewise.units import format_bytes
 
@@ -43,6 +44,36 @@ def why_infeasible(problem: Problem) -> str:
             f"{format_bytes(needed)} must fit on {devices}, which is {format_bytes(missing)} ({missing:.0f} bytes) "
             f"more than they hold; {largest_group(problem)}"
         )
+    return _against_the_order(problem, runs) if problem.constraints.ordered else ""
+
+
+def _against_the_order(problem: Problem, runs: Bools) -> str:
+    """Two ops that no placement has in the order of the devices, in words; `runs` [n_blocks, n_devices].
+
+    Each component goes to the first device that may run it and is not before one it reads of: if that fails, memory
+    aside, nothing keeps the order.
+    """
+    if runs.all(axis=0).any():
+        return ""
+    parts, names = contract(problem), problem.cluster.names
+    may = np.ones((parts.n, problem.n_devices), np.bool_)
+    np.logical_and.at(may, parts.component, runs[problem.block])
+    devices = [np.flatnonzero(row).tolist() for row in may]
+    earliest, because = [0] * parts.n, list(range(parts.n))
+    for part in range(parts.n):
+        for before in parts.predecessors[parts.predecessor_offsets[part] : parts.predecessor_offsets[part + 1]]:
+            if earliest[before] > earliest[part]:
+                earliest[part], because[part] = earliest[before], because[before]
+        found = next((device for device in devices[part] if device >= earliest[part]), None)
+        if found is None and devices[part]:
+            first, then = (problem.block[np.argmax(parts.component == which)] for which in (because[part], part))
+            return (
+                f"{_named(problem, then)} comes after {_named(problem, first)}, which may run on "
+                f"{names[earliest[part]]} at the earliest, and may itself run on {names[devices[part][-1]]} at the "
+                "latest: no stages keep the order of the devices"
+            )
+        if found is not None and found > earliest[part]:
+            earliest[part], because[part] = found, part
     return ""
 
 
