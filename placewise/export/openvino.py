@@ -144,7 +144,7 @@ def _names(problem: Problem, used: list[int], said: str) -> dict[int, str]:
         name = given.get(own) or (own.upper() if is_real else "CPU" if is_host else "")
         if not name:
             remedy = f"say it with --option devices={own}=GPU.0"
-            raise ExportError(f"what is {own!r} to OpenVINO?", remedy=remedy)
+            raise ExportError(f"nothing says which device of OpenVINO {own!r} is", remedy=remedy)
         if name == "CPU" and "CPU" in names.values():
             name = f"CPU{1 + sum(other.startswith('CPU') for other in names.values())}"
         if name in names.values():
