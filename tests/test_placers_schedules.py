@@ -57,12 +57,16 @@ def test_a_schedule_from_any_checkpoint_is_the_judges(seed):
     assert run(a, g, x, -1, np.inf, True) == judged.value
     assert judged.timeline is not None and x.start.tolist() == judged.timeline.start.tolist()
     assert x.used.tolist() == resident_bytes(problem, device).tolist()
-    fits = bool((device_memory(problem, Placement(device))[1] <= problem.capacity).all())
+    peak = device_memory(problem, Placement(device))[1]
+    fits = bool((peak <= problem.capacity).all())
     for k in range(-1, int(x.tally[SLOTS])):
         assert run(a, g, x, k, np.inf, False) == judged.value
         assert run(a, g, x, k, judged.value, False) == judged.value
         if problem.objective.memory == "live":
             assert peaks_fit(a, g, x, m.capacity) == fits
+            assert peaks_fit(a, g, x, peak)
+            for d in np.unique(device).tolist():
+                assert not peaks_fit(a, g, x, peak - np.eye(len(peak))[d])
 
 
 @pytest.mark.parametrize("seed", range(40))
