@@ -176,6 +176,7 @@ class Trainer:
             "curve": [list(step) for step in self.curve], "last_better": self._last_better,
             "last_fresh": self._last_fresh, "last_base": self._last_base, "unrest": self.policy.unrest,
             "space": None if math.isinf(self._space) else self._space,
+            "base_value": None if math.isinf(self._base_value) else self._base_value,
             "elder": None if math.isinf(self._elder_value) else self._elder_value,
         }  # fmt: skip
         return figures, arrays
@@ -192,7 +193,8 @@ class Trainer:
         self.learner.steps = None if figures.get("steps") is None else np.array(figures["steps"], np.float64)
         self.curve = [(int(count), float(seconds), float(best)) for count, seconds, best in figures["curve"]]
         self._last_better, self._last_fresh = int(figures["last_better"]), int(figures["last_fresh"])
-        self._last_base, self._base_value = int(figures.get("last_base", 0)), self.pricing.base_value
+        self._last_base = int(figures.get("last_base", 0))
+        self._base_value = math.inf if figures.get("base_value") is None else float(figures["base_value"])
         self._elder = {
             name.removeprefix("elder/"): torch.from_numpy(np.array(value))
             for name, value in arrays.items()

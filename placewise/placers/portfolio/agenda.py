@@ -44,7 +44,7 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
     """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
     latency = problem.objective.kind == "latency"
     if problem.constraints.ordered:
-        return Turn("single"), Turn("in_order"), *((Turn("exhaustive"),) if problem.n_blocks <= FEW_BLOCKS else ())
+        return Turn("single"), *((Turn("exhaustive"),) if problem.n_blocks <= FEW_BLOCKS else ())
     if latency and problem.n_ops > HUGE_OPS:
         return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
     all_of_them = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
@@ -59,6 +59,9 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
 
 def main(problem: Problem) -> tuple[Turn, ...]:
     """The exact or nearly exact method of the objective, and whoever finds anything at all where memory is tight."""
+    if problem.constraints.ordered:
+        dp = () if problem.objective.kind == "latency" else (Turn("dp", share=0.3),)
+        return Turn("in_order", share=0.5), *dp, Turn(LAST_RESORT)
     if problem.objective.kind == "latency":
         first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
