@@ -41,8 +41,13 @@ def places(events: Events) -> dict[int, str]:
     return {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
 
 
+def runnable(**options: Any) -> st.SearchStrategy[tuple[Problem, Placement]]:
+    """Problems and placements that can run: pieces of a group that is torn apart may wait for each other."""
+    return placed(**options).filter(lambda both: math.isfinite(judge(*both).value))
+
+
 @settings(max_examples=120, deadline=None)
-@given(placed(max_ops=8), st.integers(1, 3))
+@given(runnable(max_ops=8), st.integers(1, 3))
 def test_a_trace_adds_up_to_what_the_judge_says(both: tuple[Problem, Placement], samples: int) -> None:
     """Per device: seconds of ops and of copies, the peak of memory; every op once per sample; the last end."""
     problem, placement = both
@@ -71,7 +76,7 @@ def test_a_trace_adds_up_to_what_the_judge_says(both: tuple[Problem, Placement],
 
 
 @settings(max_examples=120, deadline=None)
-@given(placed(max_ops=8))
+@given(runnable(max_ops=8))
 def test_slices_of_a_track_do_not_overlap_and_arrows_lead_forwards(both: tuple[Problem, Placement]) -> None:
     """Perfetto takes no slices that overlap without nesting; what arrives has left before, inside a slice."""
     made = export_placement(*both, "trace")
@@ -120,7 +125,7 @@ def test_a_trace_has_no_replicas_and_a_limit() -> None:
 
 
 @settings(max_examples=60, deadline=None)
-@given(placed(max_ops=8), st.integers(1, 9))
+@given(runnable(max_ops=8), st.integers(1, 9))
 def test_every_op_is_in_one_box_on_its_device(both: tuple[Problem, Placement], most: int) -> None:
     """Read back from the clusters, however few boxes there may be; and there are no more than devices need."""
     problem, placement = both

@@ -310,7 +310,7 @@ print(policy.segment, *proposal_of(problem, trainer, "gdp", Reason.FINISHED).not
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="limits memory as Linux does")
 def test_where_memory_is_short_segments_become_shorter() -> None:
     """In a process that may have little more than it has: an answer all the same, and a note that says why."""
-    code = MEMORY.replace("ROOM", str(20 << 20))
+    code = MEMORY.replace("ROOM", str(14 << 20))
     done = subprocess.run([sys.executable, "-W", "ignore", "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     segment, _, note = done.stdout.strip().partition(" ")
