@@ -185,3 +185,14 @@ def test_placements_by_name() -> None:
     ):
         with pytest.raises(PlanError, match=message):
             Placement.named(graph, cluster, wrong)
+
+
+def test_links_too_slow_for_a_number_are_refused() -> None:
+    """Bytes over a bandwidth next to nothing are more seconds than a number holds: one sentence, and no warning."""
+    builder = GraphBuilder()
+    builder.add_tensor(builder.add_op("a", "A"), nbytes=1 << 40, output=True)
+    links = tuple(Link(*ends, 1e-320) for ends in (("d0", HOST), (HOST, "d0"), ("d1", HOST), (HOST, "d1")))
+    graph, cluster = builder.build(), Cluster((Device("d0", "gpu", 1.0), Device("d1", "gpu", 1.0)), links)
+    costs = CostTable.given(np.ones((1, 2)), transfer_seconds_of(graph, cluster))
+    with pytest.raises(CostError, match=r"the transfer time of tensor .* is inf"):
+        Problem(graph, cluster, costs, Objective("latency"))

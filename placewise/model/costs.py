@@ -84,8 +84,9 @@ def transfer_seconds_of(graph: Graph, cluster: Cluster) -> Floats:
                 f"the size of tensor {name!r} is unknown", remedy="give its shape, or its symbolic dimensions"
             )
     size = np.maximum(graph.tensors.bytes, 0)[:, None].astype(np.float64)
-    seconds = cluster.class_latency + size / cluster.class_bandwidth
-    if graph.phases:
-        seconds *= graph.tensor_repeats[:, None]
+    with np.errstate(over="ignore"):
+        seconds = cluster.class_latency + size / cluster.class_bandwidth
+        if graph.phases:
+            seconds *= graph.tensor_repeats[:, None]
     seconds[:, 0] = 0.0
     return seconds
