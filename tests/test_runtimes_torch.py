@@ -396,7 +396,7 @@ def test_stages_in_processes(problem: Problem) -> None:
         assert prepared.realised.pieces == (1, 1)
         os.kill(pids[1], signal.SIGKILL)
         began = time.monotonic()
-        with pytest.raises(RunError, match=r"core:1 .*(killed|gone)|core:0 .*Connection reset"):
+        with pytest.raises(RunError, match=r"core:1 .*(killed|gone)"):
             prepared.run(sample)
         assert time.monotonic() - began < 30
     finally:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from placewise.model.columns import Bools, Floats
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.policy import Policy, Rollout
+from placewise.placers.learned.policy import Policy, Rollout, parameters_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class Learner:
         """An update at the rate of this moment, after which all parameters are finite; or as if it had not been."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.options.rate * (1 + (self.options.final_rate - 1) * min(progress, 1.0))
-        before = {name: value.clone() for name, value in self.policy.state_dict().items()}
+        before = parameters_of(self.policy)
         try:
             yield
             if not all(bool(torch.isfinite(value).all()) for value in self.policy.parameters()):

@@ -110,6 +110,11 @@ def explored(logits: Tensor, allowed: Tensor, share: float) -> Tensor:
     return torch.where(allowed, mixed.clamp_min(1e-30).log(), -torch.inf)
 
 
+def parameters_of(policy: Policy) -> dict[str, Tensor]:
+    """A copy of the parameters as they are."""
+    return {name: value.detach().clone() for name, value in policy.state_dict().items()}
+
+
 def best_so_far(view: View, price: Price) -> Tensor | None:
     """The device [n_units] of every unit in the best placement so far: that of its first op, where it may be there.
 

@@ -19,7 +19,7 @@ from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.common.repair import repair
 from placewise.placers.learned.learning import Diverged, Learner, Lesson
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.policy import Policy
+from placewise.placers.learned.policy import Policy, parameters_of
 from placewise.placers.learned.pricing import REMEMBERED, Pricing, Spent, alone
 
 GREEDY_EVERY = 10
@@ -261,11 +261,6 @@ class Trainer:
         if self.pricing.best is not None and (not self.curve or self.pricing.value < self.curve[-1][2]):
             self.curve.append((self.pricing.evaluations, time.monotonic() - self.began, self.pricing.value))
             self._last_better = self.learner.updates
-
-
-def parameters_of(policy: Policy) -> dict[str, torch.Tensor]:
-    """A copy of the parameters as they are."""
-    return {name: value.detach().clone() for name, value in policy.state_dict().items()}
 
 
 @contextmanager

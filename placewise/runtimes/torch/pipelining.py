@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
@@ -21,6 +22,8 @@ from placewise.runtimes.torch.runtime import FORMATS, device_of, realised_of, re
 from placewise.transform.stages import stage_order
 
 _RANK = "placewise.runtimes.torch.rank:Rank"
+HEARSAY = 1.0
+"""Seconds by which a neighbour may hear of a death before the system tells."""
 
 
 class Pipelining:
@@ -123,12 +126,21 @@ class _Prepared:
                 worker.tell(*question)
             return [worker.answer(self._seconds) for worker in self._workers]
         except BaseException as error:
-            dead = next((worker for worker in self._workers if not worker.alive), None)
+            dead = self._dead() if isinstance(error, RunError) else None
             for worker in self._workers:
                 worker.kill()
-            if isinstance(error, RunError) and dead is not None and dead.name not in str(error):
+            if dead is not None and dead.name not in str(error):
                 raise RunError(f"the worker of {dead.name} is gone, and the other stages with it ({error})") from None
             raise
+
+    def _dead(self) -> Worker | None:
+        """Who has died, where one has."""
+        until = time.monotonic() + HEARSAY
+        while True:
+            dead = next((worker for worker in self._workers if not worker.alive), None)
+            if dead is not None or time.monotonic() > until:
+                return dead
+            time.sleep(0.01)
 
 
 def stages_in_line(problem: Problem, placement: Placement) -> tuple[int, ...]:
