@@ -14,6 +14,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal
+from placewise.placers.common.calls import runnable
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +127,10 @@ NO_HINTS = Hints()
 
 
 def sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
-    """The proposal, without a bound that leaves out replicated stages where the problem allows them."""
-    if info.replicates or problem.most_replicas == 1:
-        return proposal
-    return replace(proposal, bound=None)
+    """The proposal in calls that run, without a bound that leaves out replicated stages where they are allowed."""
+    placement = None if proposal.placement is None else runnable(problem, proposal.placement)
+    told = info.replicates or problem.most_replicas == 1
+    return replace(proposal, placement=placement, bound=proposal.bound if told else None)
 
 
 @runtime_checkable

@@ -27,6 +27,7 @@ SLACK = 1 + 1e-9
 class Table(NamedTuple):
     """The states of every ideal. State s counts ``digits[s, k]`` devices of class k; one more is `stride[k]` on.
 
+    Where stages follow the order of the devices, it counts those that are used or left out, the first s of them.
     `work_left` [n_ideals] and `work_room` [n_states] are in a common measure: at a max-load T, the devices
     that a state leaves do at most ``work_room · T`` of the work, and in `blocking` mode of the transfers across
     its edge, that an ideal leaves. `fore_left` and `fore_room` say the same of forward loads within a limit,
@@ -268,7 +269,7 @@ def grow(c: StageCosts, ideals: Ideals, t: Table, stage: Stage, base: int, fuel:
                         s = stage.live[i]
                         if t.digits[s, k] + members > c.n_devices[k]:
                             continue
-                        value, after = max(t.value[base, s], load), s + members * t.stride[k]
+                        value, after = max(t.value[base, s], load), k + 1 if c.ordered else s + members * t.stride[k]
                         if value >= min(t.best[0], t.value[target, after]):
                             continue
                         if target == full and t.unfinished[after]:

@@ -25,6 +25,8 @@ def unsuited(problem: Problem, name: str) -> str | None:
     """None, or why no dynamic program over the devices in use can take the problem."""
     if problem.objective.kind != "throughput":
         return f"{name} minimizes the max-load of a pipeline, not latency"
+    if problem.constraints.ordered:
+        return None
     kind, states = alike(problem).tolist(), 1
     for k in set(kind):
         states *= min(kind.count(k), problem.n_blocks * problem.most_replicas) + 1

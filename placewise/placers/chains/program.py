@@ -51,7 +51,9 @@ class Found:
 
 
 def n_states(costs: StageCosts) -> int:
-    """How many ways there are to count the devices in use, class by class."""
+    """How many ways there are to count the devices in use, class by class, or along their order."""
+    if costs.ordered:
+        return len(costs.n_devices) + 1
     states = 1
     for count in costs.n_devices.tolist():
         states *= count + 1
@@ -138,6 +140,10 @@ def table_of(costs: StageCosts, n_ideals: int, left: Longs, beat: int) -> Table:
 
 def _states(costs: StageCosts) -> tuple[Longs, Longs]:
     """How many devices of each class every state counts [n_states, n_classes], and what one more adds to its number."""
+    if costs.ordered:
+        n_classes = len(costs.n_devices)
+        passed = np.arange(n_classes + 1)[:, None] > np.arange(n_classes)
+        return passed.astype(np.int64), np.ones(n_classes, np.int64)
     base = costs.n_devices + 1
     stride = np.concatenate((np.cumprod(base[::-1])[::-1][1:], [1])).astype(np.int64)
     return (np.arange(n_states(costs))[:, None] // stride) % base, stride
@@ -186,7 +192,7 @@ def _trace(priced: Priced, ideals: Ideals, table: Table) -> Chain:
     while ideal > 0:
         before, earlier = int(table.parent[ideal, state]), int(table.via[ideal, state])
         stage = ideals.members(ideal, n) & ~ideals.members(before, n)
-        k = int(np.argmax(table.digits[state] - table.digits[earlier]))
+        k = state - 1 if priced.costs.ordered else int(np.argmax(table.digits[state] - table.digits[earlier]))
         members = priced.devices[k][table.digits[earlier, k] : table.digits[state, k]]
         device[stage] = members[0]
         groups += [members] if len(members) > 1 else []

@@ -57,6 +57,7 @@ class StageCosts(NamedTuple):
     most: Ints  # [n_classes] how many devices may share a stage
     pace: Floats  # [n_classes, most members + 1]
     mode: int
+    ordered: bool  # stages follow each other as the classes do, of which each is one device
 
 
 class Priced(NamedTuple):
@@ -109,12 +110,15 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
         most=most,
         pace=frozen(pace * (scale * (1 - 1e-12)), np.float64),
         mode=MODES[problem.objective.communication],
+        ordered=problem.constraints.ordered,
     )
     return Priced(costs, scale, classes, frozen(np.flatnonzero(kept), np.int64))
 
 
 def _kinds(problem: Problem) -> Ints:
-    """What tells devices apart besides their figures [n_devices]: where stages are replicated, their links."""
+    """What tells devices apart besides their figures [n_devices]: their place in an order, or the links of replicas."""
+    if problem.constraints.ordered:
+        return np.arange(problem.n_devices, dtype=np.int32)
     return equal_devices(problem) if problem.most_replicas > 1 else np.zeros(problem.n_devices, np.int32)
 
 

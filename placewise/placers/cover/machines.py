@@ -49,6 +49,7 @@ def machines(costs: StageCosts, kinds: list[int]) -> Costs:
         **no_chain(len(costs.size)),
         staged=True,
         shaped=False,
+        ordered=False,
         mode=costs.mode,
         n_phases=1,
         n_wires=0,

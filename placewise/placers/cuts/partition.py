@@ -34,13 +34,6 @@ def takers(problem: Problem) -> Ints:
     return (accelerators if len(accelerators) else np.flatnonzero(useful)).astype(np.int32)
 
 
-def circles(problem: Problem, device: Ints) -> bool:
-    """Whether the calls of a placement [n_ops] wait for each other in a circle, in `subgraph` execution."""
-    if problem.objective.kind != "latency" or problem.objective.execution != "subgraph":
-        return False
-    return not np.isfinite(Evaluator(problem)(device[None])[0])
-
-
 def propose_cuts(
     problem: Problem, budget: Budget, name: str, cut: Cut, imbalance: float, evaluate: Evaluate | None, tell: OnProgress
 ) -> Proposal:

@@ -244,7 +244,8 @@ class DpPlacer:
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if run.exhausted and contiguous:
-            proof = "no contiguous split keeps memory, support, pins and forbidden pairs: all of them were tried"
+            order = " in the order of the devices" if problem.constraints.ordered else ""
+            proof = f"no contiguous split{order} keeps memory, support, pins and forbidden pairs: all were tried"
             return Proposal(None, reason=Reason.PROVED, notes=tuple(run.notes), infeasible=proof)
         bound = Bound(run.bound, run.method) if run.bound is not None and contiguous else None
         if not found:

@@ -109,10 +109,13 @@ class Program:
         return total
 
     def chain(self, graph: Contraction) -> None:
-        """The machines stand in an order, those of a class as they are numbered, and no edge goes back in it."""
+        """The machines stand in an order, all or those of a class as they are numbered, and no edge goes back in it."""
         model, width = self.model, len(self.kinds)
         place = [model.new_int_var(0, width - 1, "") for _ in self.kinds]
-        if width > 1:
+        if self.costs.ordered:
+            for m, where in enumerate(place):
+                model.add(where == m)
+        elif width > 1:
             model.add_all_different(place)
         stage = [model.new_int_var(0, width - 1, "") for _ in self.at]
         for row, where in zip(self.at, stage, strict=True):

@@ -16,7 +16,7 @@ from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
-from placewise.model.problem import Objective, Problem
+from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Proposal, Reason
 from placewise.model.tables import Edges
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
@@ -108,11 +108,12 @@ def _along(
 
 
 def _plain(problem: Problem, graph: Graph) -> Problem:
-    """A max-load problem without transfers and rules: who may run what is said by its loads."""
+    """A max-load problem without transfers and rules but for an order: who may run what is said by its loads."""
     devices = tuple(replace(device, unsupported=frozenset()) for device in problem.cluster)
     nothing = CostTable.given(np.zeros((graph.n_ops, len(devices))), np.zeros_like(problem.costs.transfer_seconds))
     objective = Objective("throughput", memory=problem.objective.memory)
-    return Problem(graph, replace(problem.cluster, devices=devices), nothing, objective)
+    order = Constraints(contiguous=problem.constraints.ordered, ordered=problem.constraints.ordered)
+    return Problem(graph, replace(problem.cluster, devices=devices), nothing, objective, order)
 
 
 def _without(graph: Graph, stranded: Bools) -> Graph:

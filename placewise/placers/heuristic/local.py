@@ -302,8 +302,8 @@ class _Pipelines:
 
 
 def tradable(problem: Problem) -> Ints:
-    """Pairs [k, 2] of devices that are not alike: only their exchange makes a difference."""
-    kind = alike(problem)
+    """Pairs [k, 2] of devices that may change places, and are not alike: only then it makes a difference."""
+    kind = np.zeros(problem.n_devices) if problem.constraints.ordered else alike(problem)
     one, other = np.nonzero(np.triu(kind[:, None] != kind[None, :]))
     return frozen(np.stack((one, other), axis=1), np.int32)
 

@@ -21,6 +21,7 @@ from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress
 from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.lines import last_ready_first, propose_along, unsuited
 from placewise.placers.chains.stages import price
+from placewise.placers.common.rules import broken
 from placewise.simulate.contract import contract, join
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.kernels import helper, kernel
@@ -59,7 +60,11 @@ class PipeDreamPlacer:
         graph = contract(coarsened(problem))
         graph = join(graph, merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs))
         line = last_ready_first(problem, graph, start="highest")
-        return propose_along(problem, graph, line, "pipedream", watch, on_progress)
+        found = propose_along(problem, graph, line, "pipedream", watch, on_progress)
+        if found.placement is not None and found.placement.replicas is None and broken(problem, found.placement.device):
+            fault = f"its layers form no pipeline here: {broken(problem, found.placement.device)}"
+            return replace(found, placement=None, notes=(*found.notes, fault))
+        return found
 
 
 def coarsened(problem: Problem) -> Problem:

@@ -14,12 +14,12 @@ from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.common.alike import relabel
+from placewise.placers.common.calls import circles
 from placewise.placers.common.fit import fit
 from placewise.placers.common.holdings import may_run
 from placewise.placers.common.repair import cargo_of, repair
 from placewise.placers.common.rules import broken
 from placewise.placers.cuts.line import fill_line, random_order
-from placewise.placers.cuts.partition import circles
 from placewise.placers.cuts.settle import Cargo
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract

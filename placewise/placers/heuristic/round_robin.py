@@ -13,11 +13,12 @@ from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
 from placewise.placers.common.alike import relabel
+from placewise.placers.common.calls import circles
 from placewise.placers.common.fit import fit
 from placewise.placers.common.repair import cargo_of, repair
 from placewise.placers.common.rules import broken
 from placewise.placers.cuts.line import fill_line
-from placewise.placers.cuts.partition import circles, takers
+from placewise.placers.cuts.partition import takers
 from placewise.simulate.contract import contract
 from placewise.simulate.infeasible import why_infeasible
 

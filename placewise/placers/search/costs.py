@@ -58,6 +58,7 @@ class Costs(NamedTuple):
     before: Ints
     staged: bool
     shaped: bool
+    ordered: bool  # whether the stages of a chain follow each other as the devices do
     mode: int
     n_phases: int
     n_wires: int
@@ -92,6 +93,7 @@ def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = 
         **(no_chain(n) if chain is None else _order(chain)),
         staged=cluster.transfers == "staged",
         shaped=chain is not None,
+        ordered=problem.constraints.ordered,
         mode=MODES[problem.objective.communication],
         n_phases=1 + two_phases(problem),
         n_wires=len(cluster.wires),

@@ -83,7 +83,7 @@ def propose(c, s, g, w):
         there = below(rng, len(c.capacity))
     if there == here or not able(c, group, there):
         return 0
-    if c.shaped and s.filled[there] == 0:
+    if c.shaped and not c.ordered and s.filled[there] == 0:
         _place_empty(w, here, there)
     kind = below(rng, 32)
     if kind < 9 and not _needs_more(c, s, w, group, there):

@@ -18,6 +18,8 @@ def chain_order(c: Costs, home: Ints, rng: np.random.Generator) -> Ints | None:
         return np.arange(count, dtype=np.int32)
     tail = np.repeat(home, np.diff(c.after_offsets))
     head = home[c.after]
+    if c.ordered:
+        return None if (tail > head).any() else np.arange(count, dtype=np.int32)
     needs = np.zeros((count, count), np.bool_)
     needs[head, tail] = True
     np.fill_diagonal(needs, False)

@@ -87,12 +87,16 @@ class Homes:
                 self.program.model.add(used.expression() <= int(capacity[d]))
 
     def chain(self) -> None:
-        """Contiguous stages: devices stand in an order, and no edge between components goes back in it."""
+        """Contiguous stages: devices stand in an order, or in theirs, and no edge of components goes back in it."""
         graph, model, width = self.groups.graph, self.program.model, self.problem.n_devices
         if graph is None or width == 1:
             return
         place = [model.new_int_var(0, width - 1, "") for _ in range(width)]
-        model.add_all_different(place)
+        if self.problem.constraints.ordered:
+            for d, where in enumerate(place):
+                model.add(where == d)
+        else:
+            model.add_all_different(place)
         stage = [model.new_int_var(0, width - 1, "") for _ in self.at]
         for row, where in zip(self.at, stage, strict=True):
             for d, x in row.items():
