@@ -7,7 +7,6 @@ types of the fields are what they hold afterwards: a headroom may be given as "1
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from numbers import Integral, Real
@@ -17,6 +16,7 @@ import numpy as np
 
 from placewise.errors import InputError
 from placewise.model.problem import Rule, Spare
+from placewise.patterns import compiled
 from placewise.units import parse_bytes, parse_fraction
 
 Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
@@ -189,8 +189,8 @@ def _patterns(name: str, value: object) -> tuple[str, ...]:
     texts = _several(name, (value,) if isinstance(value, str) else value)
     for text in texts:
         try:
-            re.compile(text if isinstance(text, str) else "(")
-        except re.error:
+            compiled(text if isinstance(text, str) else "(")
+        except InputError:
             raise InputError(f"{name} holds {_shown(text)}", remedy="give regular expressions") from None
     return tuple(map(str, texts))
 

@@ -268,7 +268,7 @@ def test_refusals(tmp_path):
         to_training(to_training(graph))
     with pytest.raises(InputError, match=r"'newton'.*adam"):
         to_training(graph, optimizer="newton")
-    with pytest.raises(InputError, match="regular expressions"):
+    with pytest.raises(InputError, match="regular expression"):
         to_training(graph, frozen=["("])
     with pytest.raises(GraphError, match="no op uses a weight"):
         to_training(graph_of(tmp_path, [node("Relu", ["x"], ["y"])], []))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -10,6 +9,7 @@ from placewise.catalog.parts import noted
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.problem import Rule
+from placewise.patterns import compiled, in_time
 
 
 def adapted(
@@ -59,7 +59,9 @@ def _device(device: Device, memory: float | None, out: bool, lacking: set[str]) 
 
 
 def _named(cluster: Cluster, pattern: str) -> list[str]:
-    found = [name for name in cluster.names if re.fullmatch(pattern, name)]
+    regex = compiled(pattern)
+    with in_time(pattern):
+        found = [name for name in cluster.names if regex.fullmatch(name)]
     if not found:
         remedy = f"the cluster has {', '.join(cluster.names)}"
         raise ClusterError(f"there is no device {pattern!r} to leave out", remedy=remedy)
@@ -67,10 +69,9 @@ def _named(cluster: Cluster, pattern: str) -> list[str]:
 
 
 def _kinds(pattern: str, kinds: Iterable[str]) -> set[str]:
-    try:
-        found = {kind for kind in kinds if re.fullmatch(pattern, kind)}
-    except re.error as error:
-        raise InputError(f"{pattern!r} is not a regular expression ({error})") from None
+    regex = compiled(pattern)
+    with in_time(pattern):
+        found = {kind for kind in kinds if regex.fullmatch(kind)}
     if not found:
         raise InputError(f"no op of the model is of a kind {pattern!r}", remedy="see `placewise inspect` for the kinds")
     return found

@@ -15,6 +15,7 @@ import numpy as np
 
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
+from placewise.patterns import compiled, in_time
 
 NUMBERED = r"^.*?(?:^|\.)\d+(?=\.|$)"
 """The outermost module that has a number: a layer of a list of layers."""
@@ -62,9 +63,11 @@ def modules_of(graph: Graph, pattern: str = NUMBERED) -> Modules:
 
 def whole_modules(paths: Iterable[str], pattern: str) -> frozenset[str]:
     """The modules, among paths and what is above them, that a regular expression finds in the paths."""
-    regex = re.compile(pattern) if pattern else None
-    found = (regex.search(path) for path in paths) if regex else iter(())
-    return frozenset(match[0] for match in found if match is not None and match[0])
+    if not pattern:
+        return frozenset()
+    regex = compiled(pattern)
+    with in_time(pattern):
+        return frozenset(match[0] for match in map(regex.search, paths) if match is not None and match[0])
 
 
 def units_of(graph: Graph, modules: Modules) -> Units:

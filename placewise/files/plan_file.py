@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Literal
@@ -29,6 +28,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Rule
 from placewise.model.result import Judgement, Result
+from placewise.patterns import compiled
 
 
 class DeviceUseRecord(Record):
@@ -240,11 +240,9 @@ def _check_parts(plan: PlanFile) -> None:
 
 def _check_rule(rule: Rule, known: set[str] | None) -> None:
     try:
-        re.compile(rule.pattern)
-    except (re.error, RecursionError, OverflowError) as error:
-        raise PlanError(
-            f"the rule {rule.pattern!r} is not a regular expression ({error})", remedy="mend it in 'constraints'"
-        ) from None
+        compiled(rule.pattern)
+    except InputError as error:
+        raise PlanError(f"the rule {error.problem}", remedy="mend it in 'constraints'") from None
     if known is not None and rule.device not in known:
         raise PlanError(
             f"the rule {rule.pattern!r} names the device {rule.device!r}, which the plan's cluster has not",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -15,6 +14,7 @@ from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
+from placewise.patterns import compiled, in_time
 
 ObjectiveKind = Literal["throughput", "latency"]
 Communication = Literal["blocking", "overlap", "duplex"]
@@ -187,17 +187,22 @@ class Problem:
 
 
 def matching(graph: Graph, pattern: str) -> Bools:
-    """The ops [n_ops] whose name or scope matches `pattern`; raises InputError if it is no regex or matches none."""
-    try:
-        regex = re.compile(pattern)
-    except re.error as error:
-        raise InputError(f"{pattern!r} is not a regular expression ({error})") from None
-    in_scope = np.array([regex.search(scope) is not None for scope in graph.ops.scope.values], np.bool_)
-    found = in_scope[graph.ops.scope.codes] if len(in_scope) else np.zeros(graph.n_ops, np.bool_)
-    found |= np.fromiter((regex.search(name) is not None for name in graph.ops.name), np.bool_, graph.n_ops)
+    """The ops [n_ops] whose name or scope matches `pattern`.
+
+    Raises InputError if it is no regular expression, matches none or takes too long.
+    """
+    regex = compiled(pattern)
+    with in_time(pattern):
+        in_scope = np.array([regex.search(scope) is not None for scope in graph.ops.scope.values], np.bool_)
+        found = in_scope[graph.ops.scope.codes] if len(in_scope) else np.zeros(graph.n_ops, np.bool_)
+        found |= np.fromiter((regex.search(name) is not None for name in graph.ops.name), np.bool_, graph.n_ops)
     if not found.any():
-        raise InputError(f"no op's name or scope matches {pattern!r}", remedy="see `placewise inspect` for the names")
+        raise _matches_nothing(pattern)
     return found
+
+
+def _matches_nothing(pattern: str) -> InputError:
+    return InputError(f"no op's name or scope matches {pattern!r}", remedy="see `placewise inspect` for the names")
 
 
 def scopes_together(
@@ -216,12 +221,14 @@ def scopes_together(
                 if homes[scope]:
                     found.setdefault((pattern, homes[scope]), []).append(name)
             continue
-        matching(graph, pattern)
-        regex = re.compile(pattern)
-        for name, scope in zip(graph.ops.name, graph.ops.scope, strict=True):
-            match = regex.search(scope) or regex.search(name)
-            if match is not None:
-                found.setdefault((pattern, match[0]), []).append(name)
+        regex, before = compiled(pattern), len(found)
+        with in_time(pattern):
+            for name, scope in zip(graph.ops.name, graph.ops.scope, strict=True):
+                match = regex.search(scope) or regex.search(name)
+                if match is not None:
+                    found.setdefault((pattern, match[0]), []).append(name)
+        if len(found) == before:
+            raise _matches_nothing(pattern)
     return tuple(tuple(names) for names in found.values() if len(names) > 1)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +10,7 @@ from placewise.errors import InputError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
+from placewise.patterns import compiled, in_time
 from placewise.transform.training.constants import is_buffer, is_constant, makers_of_scores
 from placewise.transform.training.rules.table import entry_of
 from placewise.transform.training.values import Value, positions_of
@@ -43,7 +43,7 @@ def flow_of(graph: Graph, frozen: Sequence[str] = ()) -> Flow:
     results = [[tensors[t] for t in graph.outputs_of(op)] for op in range(graph.n_ops)]
     kinds = list(graph.ops.kind)
     open_at = [_open(kind, of) for kind, of in zip(kinds, arguments, strict=True)]
-    trains = _trained(graph, arguments, open_at, _patterns(frozen))
+    trains = _trained(graph, arguments, open_at, _frozen(graph.weights.name, frozen))
     carries, wants = [False] * len(tensors), []
     for of, places, made in zip(arguments, open_at, results, strict=True):
         asked = tuple(at for at in places if (trains if of[at].is_weight else carries)[of[at].number])
@@ -57,7 +57,7 @@ def _trained(
     graph: Graph,
     arguments: list[dict[int, Value]],
     open_at: list[tuple[int, ...]],
-    frozen: Sequence[re.Pattern[str]],
+    frozen: set[str],
 ) -> list[bool]:
     """Which weights train [n_weights]."""
     storage, scores = graph.weights.storage.tolist(), makers_of_scores(graph)
@@ -74,17 +74,23 @@ def _trained(
         and trainable[value.number]
         and _is_floating(value)
         and not is_buffer(names[value.number])
-        and not any(pattern.search(names[value.number]) for pattern in frozen)
+        and names[value.number] not in frozen
         for value in _values(graph.weights, True)
     ]
 
 
-def _patterns(frozen: Sequence[str]) -> list[re.Pattern[str]]:
+def _frozen(names: Sequence[str], frozen: Sequence[str]) -> set[str]:
+    """The names that a pattern of `frozen` is found in."""
+    found: set[str] = set()
     try:
-        return [re.compile(pattern) for pattern in ([frozen] if isinstance(frozen, str) else frozen)]
-    except (re.error, TypeError) as error:
+        for pattern in [frozen] if isinstance(frozen, str) else frozen:
+            regex = compiled(pattern)
+            with in_time(pattern):
+                found.update(filter(regex.search, names))
+    except TypeError as error:
         remedy = "give a list of regular expressions for the names of weights"
         raise InputError(f"frozen is {frozen!r}, which cannot be read ({error})", remedy=remedy) from None
+    return found
 
 
 def loss_of(graph: Graph, flow: Flow) -> int | None:
