@@ -106,6 +106,12 @@ def test_without_a_link_between_devices_a_topology_means_staged_transfers(topolo
         ("no GPU here\nGPU0 X", "V100", "this is no matrix"),
         (OLD.replace("GPU3\tSOC", "GPU7\tSOC"), "2xV100", "this is no matrix"),
         (OLD.replace("\tNV1\tNV2\tSOC", "\tNVX\tNV2\tSOC"), "2xV100", "'NVX' joins GPU0 and GPU1, which is not known"),
+        (
+            OLD.replace("NV1", "NV" + "9" * 400),
+            "2xV100",
+            "'NV999999999999999999' joins GPU0 and GPU1, which is not known",
+        ),
+        (OLD.replace("NV1", "NV" + "9" * 5000), "2xV100", "'NV999999999999999999' joins GPU0 and GPU1"),
         (OLD.replace("PHB\t X \tPXB", "PHB\t X \tPIX"), "2xV100", "GPU2 is joined to GPU3 by PIX, and back by 'PXB'"),
         ("GPU0 GPU1\nGPU0 X\nGPU1 X NV1", "2xV100", "'' joins GPU0 and GPU1"),
         (OLD, "8xV100", "tells of 4 GPUs, and cuda:4 of the cluster is none of them"),

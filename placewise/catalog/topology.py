@@ -22,7 +22,7 @@ MAX_FILE = 1 << 20
 """Bytes; a topology is a page of text."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_GPU, _NVLINKS = re.compile(r"GPU(\d+)"), re.compile(r"NV(\d+)")
+_GPU, _NVLINKS = re.compile(r"GPU(\d+)"), re.compile(r"NV(\d{1,3})")
 _BRIDGES, _HOST = ("PIX", "PXB"), ("PHB", "NODE", "SYS", "SOC")
 _REMEDY = "give the text that `nvidia-smi topo -m` prints"
 

@@ -11,7 +11,7 @@ from random import Random
 from fuzzing.archive import zip_damaged
 from fuzzing.journeys import JOURNEYS
 from fuzzing.markup import xml_damaged
-from fuzzing.raw import MOST, damaged
+from fuzzing.raw import MOST, damaged, words_damaged
 from fuzzing.seeds import Seed
 from fuzzing.tree import json_damaged, toml_damaged
 from fuzzing.verdict import Verdict, verdict_on
@@ -20,15 +20,17 @@ from fuzzing.wire import wire_damaged
 Damage = Callable[[Random, bytes, bytes], bytes]
 SHARES: Mapping[str, float] = {
     "onnx": 26, "openvino": 10, "tensorflow": 12, "tensorflow text": 2, "torch": 6, "hugging face": 0.2, "workload": 6,
-    "pipedream": 4, "graph": 3, "problem": 3, "cluster": 7, "cluster line": 3, "plan": 6, "split": 1.8, "profile": 2,
-    "times": 5, "corpus": 1, "policy": 1, "inputs": 1,
+    "pipedream": 4, "graph": 3, "problem": 3, "cluster": 6, "cluster line": 3, "topology": 1, "plan": 6, "split": 1.8,
+    "profile": 2, "times": 5, "corpus": 1, "policy": 1, "inputs": 1,
 }  # fmt: skip
 """How many of a hundred cases are of a family."""
 _BY_SUFFIX: Mapping[str, Damage] = {
     ".onnx": wire_damaged, ".pb": wire_damaged, ".meta": wire_damaged, ".xml": xml_damaged, ".json": json_damaged,
-    ".toml": toml_damaged, ".pt2": zip_damaged, ".npz": zip_damaged,
+    ".toml": toml_damaged, ".topo": words_damaged, ".pt2": zip_damaged, ".npz": zip_damaged,
 }  # fmt: skip
 _SUFFIXES = (*_BY_SUFFIX, ".pbtxt", ".csv", ".txt", ".JSON", "")
+_BY_CONTENT = ("cluster", "cluster line", "topology")
+"""Families whose files are what the case says, whatever they are called."""
 _UNDERSTOOD = 0.75
 """Share of cases that keep the form of their format, so that they get further than its parser."""
 
@@ -60,7 +62,7 @@ def case(family: str, number: int, seeds: tuple[Seed, ...], chance: int) -> tupl
     data = change(rng, seed.data, other)[:MOST]
     if family == "times" and rng.random() < 0.2:
         data = gzip.compress(data, 1, mtime=0)
-    suffix = rng.choice(_SUFFIXES) if rng.random() < 0.06 and family not in ("cluster", "cluster line") else seed.suffix
+    suffix = rng.choice(_SUFFIXES) if rng.random() < 0.06 and family not in _BY_CONTENT else seed.suffix
     return Case(family, number, seed, suffix, data), rng
 
 

@@ -9,7 +9,8 @@ from random import Random
 
 import numpy as np
 
-from fuzzing.seeds import DEVICES, MODEL, WORKLOAD, Seed
+from fuzzing.seeds import BEHIND, DEVICES, MODEL, Seed
+from fuzzing.tokens import text
 from fuzzing.verdict import Unsound
 from placewise.building import build, build_for_plan
 from placewise.catalog import read_cluster
@@ -46,7 +47,8 @@ def model(path: Path, seed: Seed, rng: Random) -> None:
         objective=rng.choice((None, "latency", "throughput")),
         graph="training" if rng.random() < 0.1 else None,
         view="raw" if rng.random() < 0.1 else None,
-        together=(r"layer\.\d+",) if rng.random() < 0.1 else None,
+        together=(rng.choice((r"layer\.\d+", text(rng))),) if rng.random() < 0.1 else None,
+        pins=((text(rng), "cpu"),) if rng.random() < 0.05 else None,
     )
     if rng.random() < 0.2:
         inspect(open_model(str(path), wishes))
@@ -70,9 +72,15 @@ def line(path: Path, seed: Seed, rng: Random) -> None:
     judged(build(MODEL, read_cluster(text), Wishes(dims={"batch": 2})))
 
 
+def topology(path: Path, seed: Seed, rng: Random) -> None:
+    """Links between the GPUs of a line of devices; a model of four of them, or another one."""
+    devices = rng.choice(("4xV100-16GB,cpu", "4xA100-80GB", "2xL4,cpu", "8xH100-80GB"))
+    judged(build(MODEL, read_cluster(f"{devices},topology={path}"), Wishes(dims={"batch": 2})))
+
+
 def plan(path: Path, seed: Seed, rng: Random) -> None:
     """Its model is read again, by the name that it gives or another, and the placement judged."""
-    given = WORKLOAD if seed.name in ("given", "made") else MODEL
+    given = BEHIND.get(seed.name, MODEL)
     behind = model_behind(path, None if rng.random() < 0.3 and seed.name != "made" else given)
     problem, placement = build_for_plan(behind, path)
     _printed(plain(judgement_view(problem, _checked(problem, placement))))
@@ -115,6 +123,7 @@ JOURNEYS: Mapping[str, Journey] = {
     "problem": whole,
     "cluster": cluster,
     "cluster line": line,
+    "topology": topology,
     "plan": plan,
     "split": plan,
     "profile": costs,

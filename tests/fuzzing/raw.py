@@ -18,6 +18,18 @@ def damaged(rng: Random, data: bytes, other: bytes) -> bytes:
     return data
 
 
+def words_damaged(rng: Random, data: bytes, other: bytes) -> bytes:
+    """A table of words with one or a few of them changed: for others of it, or for what nobody expects."""
+    lines = [line.split(" ") for line in data.decode("utf-8").replace("\t", " ").split("\n")]
+    known = [*data.decode("utf-8").split(), *other.decode("utf-8").split()]
+    for _ in range(rng.choice(COUNTS)):
+        line = rng.choice(lines)
+        place = rng.randrange(len(line))
+        words = [rng.choice(known)] if rng.random() < 0.6 else [rng.choice((*TEXTS, *RAW, "NV" + rng.choice(RAW)))]
+        line[place : place + rng.randrange(3)] = words * rng.choice((1, 1, 1, 2, 300))
+    return "\n".join(" ".join(line) for line in lines).encode("utf-8", "surrogatepass")
+
+
 def _span(rng: Random, data: bytes, longest: int = 64) -> tuple[int, int]:
     start = rng.randrange(len(data) + 1)
     return start, min(len(data), start + rng.randrange(longest))

@@ -22,13 +22,18 @@ from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import save_plan
 from placewise.files.problem_file import save_problem
 from placewise.files.profile_file import ProfileFile, save_profile
+from placewise.model.builder import GraphBuilder
+from placewise.model.graph import Graph
+from placewise.model.tables import Phase
 from placewise.wishes import Wishes
 
 ROOT = Path(__file__).parents[2]
 DATA, EXAMPLES = ROOT / "tests" / "data", ROOT / "examples" / "models"
 PRESETS = ROOT / "placewise" / "readers" / "huggingface" / "presets"
 CORPORA = ROOT / "benchmarks" / "generalize" / "corpora"
-MODEL, WORKLOAD, DEVICES = "branches.onnx", "workload.json", "2xL4,cpu"
+MODEL, WORKLOAD, PHASED, DEVICES = "branches.onnx", "workload.json", "phased.npz", "2xL4,cpu"
+BEHIND = {"given": WORKLOAD, "made": WORKLOAD, "phased": PHASED}
+"""The models of plans, where it is not `MODEL`."""
 DIMS = {"batch": 2}
 _OPEN = {"resnet50_open.xml.gz": {"images:0": 2}}
 _UNREADABLE = "bert_open.xml.gz"
@@ -50,6 +55,7 @@ def furnished(folder: Path) -> None:
     content = onnx_models()["branches"].SerializeToString()
     (folder / MODEL).write_bytes(content)
     (folder / WORKLOAD).write_text(json.dumps(texts.WORKLOAD))
+    save_graph(_phased(), folder / PHASED)
     (folder / "small.xml").write_bytes(gzip.decompress((DATA / "measured" / "small.xml.gz").read_bytes()))
     for path in (DATA / "measured" / "small.onnx", DATA / "measured" / "small.pt2", CORPORA / "default.toml"):
         (folder / path.name).write_bytes(path.read_bytes())
@@ -92,9 +98,11 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
         "latency": place(MODEL, DEVICES, placer="etf", dims=DIMS, pins={"a": "cpu"}, headroom="5%").result,
         "throughput": place(MODEL, DEVICES, placer="dpl", dims=DIMS, objective="throughput", replicas=2).result,
         "given": place(WORKLOAD, placer="dpl").result,
+        "phased": place(PHASED, DEVICES, placer="etf", objective="latency").result,
     }
     save_graph(problem.graph, "graph.npz")
     save_problem(problem, "problem.npz")
+    save_problem(build(PHASED, DEVICES, Wishes()), "phases.npz")
     save_profile(_profile(problem.graph), "profile.json")
     for name, plan in plans.items():
         save_plan(plan, f"{name}.json")
@@ -102,10 +110,11 @@ def other_seeds() -> dict[str, tuple[Seed, ...]]:
     return {
         "cluster": tuple(Seed(str(row), ".toml", text.encode()) for row, text in enumerate(texts.CLUSTERS)),
         "cluster line": tuple(Seed(str(row), "", line.encode()) for row, line in enumerate(texts.LINES)),
+        "topology": tuple(Seed(str(row), ".topo", text.encode()) for row, text in enumerate(texts.TOPOLOGIES)),
         "plan": tuple(Seed(name, ".json", _timeless(Path(f"{name}.json").read_bytes())) for name in plans),
         "split": (Seed("made", ".json", json.dumps(texts.SPLIT).encode()),),
-        "graph": (_file(Path("graph.npz")),),
-        "problem": (_file(Path("problem.npz")),),
+        "graph": (_file(Path("graph.npz")), _file(Path(PHASED))),
+        "problem": (_file(Path("problem.npz")), _file(Path("phases.npz"))),
         "profile": (_file(Path("profile.json")),),
         "times": (
             Seed("csv", ".csv", texts.TIMES_CSV),
@@ -150,6 +159,20 @@ def _profile(graph: Any) -> ProfileFile:
     return ProfileFile.model_validate(
         {"runtime": "onnxruntime", "graph_hash": graph.digest(), "ops": graph.ops.name, "devices": [device]}
     )
+
+
+def _phased() -> Graph:
+    """A prompt, and three tokens after it: two layers, each with a weight that both phases use, and a cache."""
+    builder = GraphBuilder()
+    weights = [builder.add_weight(f"w{layer}", shape=(4, 4), dtype="float32") for layer in range(2)]
+    for phase, (word, length) in enumerate((("prompt", 5), ("token", 1))):
+        value = builder.add_tensor(-1, shape=(length, 4), dtype="float32")
+        for layer, weight in enumerate(weights):
+            op = builder.add_op(f"{word}{layer}", "MatMul", phase=phase, state_bytes=64, scope=f"layer.{layer}")
+            builder.add_edge(value, op)
+            builder.use_weight(weight, op)
+            value = builder.add_tensor(op, shape=(length, 4), dtype="float32", output=layer == 1)
+    return builder.build(phases=(Phase("prompt"), Phase("tokens", 3)))
 
 
 def _policy() -> tuple[Seed, ...]:

@@ -66,6 +66,30 @@ peak_flops = { float32 = 1e11 }
 """,
 )
 
+TOPOLOGIES = (
+    """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tmlx5_0\tCPU Affinity
+GPU0\t X \tNV1\tNV2\tSYS\tPIX\t0-19,40-59
+GPU1\tNV1\t X \tPHB\tNV2\tPIX\t0-19,40-59
+GPU2\tNV2\tPHB\t X \tPXB\tSYS\t20-39,60-79
+GPU3\tSYS\tNV2\tPXB\t X \tSYS\t20-39,60-79
+mlx5_0\tPIX\tPIX\tSYS\tSYS\t X \t
+""",
+    """\
+\x1b[4m        GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity   GPU NUMA ID\x1b[0m
+GPU0     X      NV12    NV12    NODE    PIX     0-55            0               N/A
+GPU1    NV12     X      NV12    NODE    NODE    0-55            0               N/A
+GPU2    NV12    NV12     X      SYS     SYS     56-111          1               N/A
+GPU3    NODE    NODE    SYS      X      SYS     56-111          1               N/A
+NIC0    PIX     NODE    SYS     SYS      X
+
+Legend:
+
+  X    = Self
+  NIC0: mlx5_0
+""",
+)
+
 WORKLOAD = {
     "maxSizePerFPGA": 4000.0, "maxFPGAs": 2, "maxCPUs": 1,
     "nodes": [
