@@ -14,6 +14,7 @@ from test_cli import run, workload
 import placewise as pw
 from placewise.building import build_for_plan
 from placewise.errors import InputError, PlacewiseError
+from placewise.files.problem_file import save_problem
 from placewise.model.problem import Spare
 from placewise.wishes import Wishes
 
@@ -47,7 +48,26 @@ def test_memory_over_any_cluster(chain: Path, tmp_path: Path) -> None:
     published = workload(tmp_path / "w.json")
     assert pw.build(published, wishes=Wishes(max_memory={"acc0": 50})).capacity.tolist()[:2] == [50, 100]
     problem = pw.build(chain, "2xL4,cpu", Wishes(max_memory={"cuda:1": 0}))
-    assert problem.allowed.any(axis=0).tolist() == [True, False, True] and problem.cluster.devices[1].memory == 24e9
+    assert problem.allowed.any(axis=0).tolist() == [True, False, True] and problem.capacity[1] == 0
+
+
+def test_a_device_closed_with_nothing_is_opened_with_something(chain: Path, tmp_path: Path) -> None:
+    """Zero bytes in a line, a file, a problem or an option before; not where the device is out of use for itself."""
+    limit = {"cuda:0": "1GiB"}
+    file, closed = tmp_path / "c.toml", tmp_path / "closed.toml"
+    device = 'name = "cuda:0", peak_flops = { float32 = 1e12 }'
+    file.write_text(f'devices = [{{ {device}, memory = 0 }}, {{ model = "cpu" }}]')
+    closed.write_text(f'devices = [{{ {device}, memory = "2GiB", available = false }}, {{ model = "cpu" }}]')
+    save_problem(pw.build(chain, "L4,cpu", Wishes(max_memory={"cuda:0": 0})), tmp_path / "problem.npz")
+    for given, devices in ((chain, "L4@0,cpu"), (chain, str(file)), (tmp_path / "problem.npz", None)):
+        assert not pw.build(given, devices).allowed[:, 0].any()
+        opened = pw.build(given, devices, Wishes(max_memory=limit))
+        assert opened.allowed[:, 0].all() and opened.capacity[0] == GiB
+        assert not any("0 bytes" in note for note in opened.cluster.devices[0].notes)
+    assert not pw.build(chain, str(closed), Wishes(max_memory=limit)).allowed[:, 0].any()
+    assert not pw.build(chain, "L4,cpu", Wishes(max_memory=limit, exclude=("cuda:0",))).allowed[:, 0].any()
+    options = ("--max-memory", "cuda:0=0", "--max-memory", "cuda:0=1GiB", "--pin", ".*=cuda:0")
+    assert "of 1 GiB" in run("place", chain, "-d", "L4,cpu", *options).stdout
 
 
 def test_devices_left_out(chain: Path) -> None:
@@ -159,7 +179,7 @@ def test_the_rules_from_the_command_line(chain: Path, tmp_path: Path) -> None:
         (("--headroom", "cuda:0="), "is neither a share nor a size"),
         (("--headroom", "cuda:9=1GB"), "there is no device 'cuda:9'"),
         (("--headroom", "5%", "--headroom", "1GB"), "give one amount for each device"),
-        (("--headroom", "cuda:0=100%"), "headroom is 1.0; give a share from 0 to below 1"),
+        (("--headroom", "cuda:0=100%"), "a headroom of 100 % leaves no memory to use; give less than 100 %"),
         (("--exclude", "("), "exclude holds '('; give regular expressions"),
         (("--unsupported", "Relu"), "--unsupported 'Relu' has no '='"),
         (("--unsupported", "(=cuda:0"), "is not a regular expression"),

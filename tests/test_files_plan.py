@@ -229,7 +229,7 @@ SOURCE = {"path": "m.onnx", "sha256": "", "format": "onnx"}
     ("changes", "message"),
     [
         ({"cluster": TWICE}, "both called 'a'"),
-        ({"constraints": {"headroom": 2}}, "headroom is 2"),
+        ({"constraints": {"headroom": 2}}, "a headroom of 200 % leaves no memory to use"),
         ({"constraints": {"pins": [{"pattern": "(", "device": "c"}]}}, r"rule '\(' is not a regular expression"),
         ({"constraints": {"pins": [{"pattern": "a", "device": "d"}]}, "cluster": ONE}, "names the device 'd'"),
         ({"source": {**SOURCE, "options": {"dims": [1]}}}, "maps no names to sizes"),

@@ -61,7 +61,7 @@ def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:
         ({"headroom": -0.1}, "headroom: -0.1 is neither a share"),
         ({"headroom": float("nan")}, "headroom: nan is neither a share"),
         ({"headroom": [1]}, r"headroom is \[1\]"),
-        ({"headroom": 1.0}, "headroom is 1.0; give a share from 0 to below 1"),
+        ({"headroom": 1.0}, "a headroom of 100 % leaves no memory to use; give less than 100 %"),
         ({"contiguous": "yes"}, "contiguous is 'yes'; give True or False"),
         ({"convex": 1}, "convex is 1; give True or False"),
         ({"objective": 3}, "objective is 3; give a text"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from placewise.catalog.parts import noted
+from placewise.catalog.parts import noted, sized
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.problem import Rule
@@ -21,14 +21,13 @@ def adapted(
     unsupported: Sequence[Rule],
     kinds: Iterable[str],
 ) -> Cluster:
-    """The cluster with the bytes of `max_memory` (0: out of use), and without what patterns of `excluded` name.
+    """The cluster with the bytes of `max_memory` (see `sized`), and without what patterns of `excluded` name.
 
     Without `offload` no CPU and no disk is used. `unsupported` are rules from patterns of op kinds, those in `kinds`,
     to devices. Names and kinds are matched whole. Raises ClusterError, InputError.
     """
     max_memory = {f"cuda:{name}" if name.isdigit() else name: memory for name, memory in max_memory.items()}
     out = {name for pattern in excluded for name in _named(cluster, pattern)}
-    out |= {name for name, memory in max_memory.items() if memory == 0}
     if not offload:
         out |= {device.name for device in cluster if device.is_host}
     for name in max_memory:
@@ -49,8 +48,8 @@ def adapted(
 
 
 def _device(device: Device, memory: float | None, out: bool, lacking: set[str]) -> Device:
-    if memory is not None and memory > 0:
-        device = replace(device, memory=memory)
+    if memory is not None:
+        device = sized(device, memory)
     if lacking:
         device = replace(device, unsupported=device.unsupported | lacking)
     if out and device.available:

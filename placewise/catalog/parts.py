@@ -15,6 +15,8 @@ from placewise.units import format_bytes, format_seconds
 MAX_DEVICES = 256
 """More devices than this in one cluster are refused: links are kept pair by pair."""
 
+_CLOSED = "0 bytes of memory: nothing is placed here"
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -78,13 +80,16 @@ def stand_in(model: str) -> Part:
 
 
 def with_memory(part: Part, memory: float | None) -> Part:
-    """The part with another memory in bytes; with zero bytes nothing may be placed on it."""
-    if memory is None:
-        return part
-    device = replace(part.device, memory=memory)
+    """The part with another memory in bytes, if one is given."""
+    return part if memory is None else replace(part, device=sized(part.device, memory))
+
+
+def sized(device: Device, memory: float) -> Device:
+    """The device with so many bytes: with none nothing may be placed on it, with some again if it had none."""
+    notes = tuple(note for note in device.notes if note != _CLOSED)
     if memory == 0:
-        device = noted(replace(device, available=False), "0 bytes of memory: nothing is placed here")
-    return replace(part, device=device)
+        return replace(device, memory=memory, available=False, notes=(*notes, _CLOSED))
+    return replace(device, memory=memory, available=device.available or device.memory == 0, notes=notes)
 
 
 def renamed(part: Part, name: str) -> Part:

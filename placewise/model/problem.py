@@ -76,10 +76,15 @@ class Spare:
     bytes: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.share < 1:
-            raise InputError(f"headroom is {self.share}", remedy="give a share from 0 to below 1")
+        _check_share(self.share)
         if not self.bytes >= 0:
-            raise InputError(f"headroom is {self.bytes} bytes", remedy="give 0 or more")
+            raise InputError(f"a headroom of {self.bytes} bytes is no amount of memory", remedy="give 0 or more")
+
+
+def _check_share(share: float) -> None:
+    if not 0 <= share < 1:
+        lacks = "leaves no memory to use" if share >= 1 else "is no share of the memory"
+        raise InputError(f"a headroom of {100 * share:g} % {lacks}", remedy="give less than 100 %, such as 10%")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +114,7 @@ class Constraints:
         if self.ordered and (not self.contiguous or self.replicas != 1):
             shape = "a chain of stages" if not self.contiguous else "one device per stage"
             raise InputError(f"the order of devices needs {shape}", remedy="ask for one of the two")
-        if not 0 <= self.headroom < 1:
-            raise InputError(f"headroom is {self.headroom}", remedy="give a share from 0 to below 1")
+        _check_share(self.headroom)
         if self.replicas < 0:
             raise InputError(f"replicas is {self.replicas}", remedy="give devices per stage, 0 for any number")
 
