@@ -14,6 +14,7 @@ import pytest
 import placewise as pw
 from placewise.building import build
 from placewise.errors import ExportError, InputError
+from placewise.export.device_map import read_map
 from placewise.export.modules import Modules, keys_of, located, units_of
 from placewise.export.writing import export_placement
 from placewise.model.placement import Placement
@@ -193,8 +194,9 @@ def test_what_meets_between_modules_is_together() -> None:
     keys = keys_of(problem.graph, units, device)
     assert keys == {"stem": 0, "left": 1, "right": 1, "head": 0, "scale": 0}
     assert located(problem.graph, keys, 0).tolist() == device.tolist()
-    with pytest.raises(ValueError, match="'add' reads what is on several devices"):
-        located(problem.graph, keys | {"left": 0}, 0)
+    apart = keys | {"left": 0}
+    with pytest.raises(ExportError, match=r"'add'.*reads the module 'left' on cuda:0 and the module 'right' on cuda:1"):
+        read_map(problem, apart)
 
 
 def test_what_a_phase_hands_to_the_next_is_an_input(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("openvino")
 
+from onnx_files import make_node, model, saved, weight
 from openvino_models import branching, classifier, job
 
 from placewise.errors import ExportError
@@ -116,3 +117,19 @@ def test_models_that_it_cannot_take(tmp_path):
     (tmp_path / "branching.xml").unlink()
     with pytest.raises(ExportError, match=r"branching\.xml: the model of this plan is not there"):
         exported(base)
+
+
+@pytest.mark.parametrize("letter", ["\0", "\x01", "\ufffe"])
+def test_a_name_that_no_xml_can_hold(letter, tmp_path):
+    """The name and what to do, whether it is an op's or a tensor's; ends of lines are written all the same."""
+    for named in ({"op": f"a{letter}"}, {"value": f"a{letter}"}):
+        with pytest.raises(
+            ExportError, match="has a character that OpenVINO's IR, which is XML, cannot hold; rename it"
+        ):
+            exported(job(_called(tmp_path, **named)))
+    assert exported(job(_called(tmp_path, op="a\nb", value="c\td"))).exported.files[MODEL]
+
+
+def _called(folder, op="op", value="y"):
+    nodes = [make_node("MatMul", ["x", "w"], [value], name=op), make_node("Relu", [value], ["z"], name="last")]
+    return saved(folder, model(nodes, {"x": ("batch", 8)}, ["z"], [weight("w", 8, 8)]))

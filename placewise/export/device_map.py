@@ -11,7 +11,7 @@ import numpy as np
 
 from placewise.errors import ExportError, InputError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
-from placewise.export.modules import NUMBERED, Modules, Units, keys_of, located, modules_of, units_of
+from placewise.export.modules import NUMBERED, Apart, Modules, Units, keys_of, located, modules_of, units_of
 from placewise.export.projection import nearest
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
@@ -49,8 +49,8 @@ class DeviceMapExporter:
             raise ExportError("the modules of this model are not PyTorch's", remedy=f"it takes {self.info.takes}")
         try:
             modules = modules_of(_raw(graph) or graph, str(options["whole"]))
-        except re.error as error:
-            raise ExportError(f"the option 'whole' is not a regular expression ({error})") from None
+        except InputError as error:
+            raise ExportError(f"the option 'whole': {error}") from None
         if not modules.tensors:
             raise ExportError("none of the weights of this model belongs to a module", remedy="give the model itself")
         mapping, said = mapped(problem, placement, modules)
@@ -81,8 +81,8 @@ def mapped(
         forced = {units.main: main}
     try:
         device = located(graph, keys, main)
-    except ValueError as error:
-        raise ExportError(f"these modules cannot be on several devices: {error}") from None
+    except Apart as apart:
+        raise _refused(problem, apart) from None
     return {key: values[home] for key, home in keys.items()}, Placement(device)
 
 
@@ -129,8 +129,15 @@ def read_map(problem: Problem, said: dict[str, Value]) -> Ints:
     keys = {key: device_of[value] for key, value in said.items()}
     try:
         return located(problem.graph, keys, _main_of(keys, values))
-    except ValueError as error:
-        raise ExportError(str(error)) from None
+    except Apart as apart:
+        raise _refused(problem, apart) from None
+
+
+def _refused(problem: Problem, apart: Apart) -> ExportError:
+    names = problem.cluster.names
+    read = " and ".join(f"{what} on {names[device]}" for what, device in apart.read.items() if device >= 0)
+    remedy = "keep these on one device (--no-split)"
+    return ExportError(f"the op {apart.op!r}, which is in no module of the map, reads {read}", remedy=remedy)
 
 
 def _raw(graph: Graph) -> Graph | None:

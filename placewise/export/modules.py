@@ -118,8 +118,8 @@ def keys_of(graph: Graph, units: Units, device: Ints) -> dict[str, int]:
 def located(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
     """Where every op [n_ops] runs under keys: in the module that a key names, else where its inputs are.
 
-    Inputs of the model and of its phases are on `main`. Raises ValueError, naming an op, where inputs on several
-    devices meet between modules.
+    Inputs of the model and of its phases are on `main`. Raises Apart where inputs on several devices meet between
+    modules.
     """
     named = [_of(scope, keys) for scope in graph.ops.scope.values]
     found = [named[code] for code in graph.ops.scope.codes.tolist()]
@@ -133,7 +133,9 @@ def located(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
         there += [_of(weight[w], keys) for w in graph.weights_of(op)]
         known = set(there) - {-1}
         if len(known) > 1:
-            raise ValueError(f"{graph.ops.name[op]!r} reads what is on several devices, and in no module of the map")
+            read = [_module_of(graph, keys, made) for made in _makers(graph, op)]
+            read += [f"the weight {weight[w]!r}" for w in graph.weights_of(op)]
+            raise Apart(graph.ops.name[op], dict(zip(read, there, strict=True)))
         found[op] = known.pop() if known else -1
         if found[op] < 0:
             free.append(op)
@@ -141,6 +143,15 @@ def located(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
         readers = [int(user) for t in graph.outputs_of(op) for user in graph.consumers_of(t)]
         found[op] = found[readers[0]] if readers and found[readers[0]] >= 0 else main
     return np.array(found, np.int32)
+
+
+def _module_of(graph: Graph, keys: Mapping[str, int], op: int) -> str:
+    """The module of a map that an op is in, in words; −1 is the model's inputs."""
+    if op < 0:
+        return "the model's inputs"
+    scope = graph.ops.scope[op]
+    module = next((prefix for prefix in ("", *_prefixes(scope)) if prefix in keys), None)
+    return f"the op {graph.ops.name[op]!r}" if module is None else f"the module {module!r}"
 
 
 def _units(modules: Modules) -> dict[str, str]:
@@ -227,6 +238,14 @@ def _shared(names: Sequence[str], one: int, other: int) -> int:
 
 def _is_raw(graph: Graph) -> bool:
     return graph.source is not None and graph.source.view == "raw"
+
+
+class Apart(ValueError):
+    """An op in no module of a map reads what is on several devices: `read` has what it is, and the device of each."""
+
+    def __init__(self, op: str, read: Mapping[str, int]) -> None:
+        super().__init__(op)
+        self.op, self.read = op, read
 
 
 class _Sets:

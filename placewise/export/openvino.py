@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ MODEL, WEIGHTS, AFFINITIES, LOADER = "model.xml", "model.bin", "affinities.json"
 CPU_PLUGIN = "openvino_intel_cpu_plugin"
 _REAL = ("CPU", "GPU", "NPU")
 _PROCESSOR = ("cpu", "core")
+_NO_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]")
 _PRECISIONS = ("", "f32", "f16", "bf16")
 _SCRIPT = f'''\
 """Compile {MODEL} for the devices that {AFFINITIES} names: python {LOADER}, or `from load import load`."""
@@ -94,6 +96,7 @@ class OpenvinoExporter:
         belongs = counterparts(graph, listing)
         affinity = affinities(placement.device, belongs, names)
         _refuse_open_cut(listing, affinity)
+        _refuse_characters((*listing.name, *graph.tensors.name, *graph.weights.name))
         said = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
         text = json.dumps(said, indent=1, ensure_ascii=False)
         return Exported({**_serialized(model), AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), notes)
@@ -161,6 +164,13 @@ def _refuse_open_cut(listing: Listing, affinity: list[str]) -> None:
             "device",
             remedy="keep it and what reads it together (--together)",
         )
+
+
+def _refuse_characters(names: Iterable[str]) -> None:
+    found = next((name for name in names if _NO_XML.search(name)), None)
+    if found is not None:
+        problem = f"the name {found!r} has a character that OpenVINO's IR, which is XML, cannot hold"
+        raise ExportError(problem, remedy="rename it in the model, or export to onnx")
 
 
 def _document(
