@@ -17,7 +17,10 @@ from placewise.words import visible
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One measured placement: seconds, the spread between quartiles as a share, and why it failed, if it did."""
+    """One measured placement: seconds, the spread between quartiles as a share, and why it failed, if it did.
+
+    `memory` is what each device is predicted to hold by the runtime's own rules, in bytes.
+    """
 
     name: str
     devices: int
@@ -28,6 +31,7 @@ class Line:
     pieces: tuple[int, ...] = ()
     share: float = 1.0
     idle: tuple[str, ...] = ()
+    memory: tuple[int, ...] = ()
     failure: str = ""
     notes: tuple[str, ...] = ()
 
@@ -83,6 +87,7 @@ def _plain(line: Line) -> Mapping[str, Any]:
         "pieces": list(line.pieces),
         "share_as_asked": line.share,
         "idle": list(line.idle),
+        "memory": list(line.memory),
         "rounds": list(line.rounds),
         "failure": line.failure,
         "notes": list(line.notes),

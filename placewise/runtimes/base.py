@@ -65,12 +65,15 @@ class Realised:
     `pieces` are the parts that were handed over as one, per device of the cluster; `share` is the part of the op
     seconds (by the problem's costs) that ran on the device that the placement names; `idle` names devices of the
     placement on which nothing ran; `elsewhere` ops that ran on another device than asked (of those that can be told).
+    `memory` is what each device of the cluster is predicted to hold by the runtime's own rules, in bytes; empty where
+    it has none.
     """
 
     pieces: tuple[int, ...]
     share: float = 1.0
     idle: tuple[str, ...] = ()
     elsewhere: tuple[str, ...] = ()
+    memory: tuple[int, ...] = ()
 
 
 class Prepared(Protocol):

@@ -257,6 +257,7 @@ def _line(timed: Timed) -> Line:
         pieces=ran.pieces if ran else (),
         share=ran.share if ran else 1.0,
         idle=ran.idle if ran else (),
+        memory=ran.memory if ran else (),
         failure=timed.measurement.failure,
         notes=timed.notes,
     )

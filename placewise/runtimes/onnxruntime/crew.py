@@ -40,9 +40,9 @@ class Crew:
     """Everything that is needed to start the workers, and to start them again.
 
     `devices` are the workers' devices, by number, and `places` where they are. `works` are the pieces of each worker,
-    without their models, which `loaded` puts in; `weights` the bytes of its weights; `kinds` the tensors that are
-    handed over. There are `cells` on the board, and `last` are those of the pieces that end a sample, in groups of
-    members.
+    without their models, which `loaded` puts in; `weights` the bytes of its weights, `needs` the most that it is
+    predicted to hold; `kinds` the tensors that are handed over. There are `cells` on the board, and `last` are those of
+    the pieces that end a sample, in groups of members.
     """
 
     devices: tuple[int, ...]
@@ -50,6 +50,7 @@ class Crew:
     works: Works
     loaded: Callable[[Works], AbstractContextManager[Works]]
     weights: tuple[int, ...]
+    needs: tuple[int, ...]
     kinds: Mapping[str, Kind]
     cells: int
     last: tuple[tuple[int, ...], ...]
@@ -89,10 +90,12 @@ def crew_of(
     places: Sequence[Place],
     loaded: Callable[[Works], AbstractContextManager[Works]],
     habits: Habits,
+    needs: Sequence[int],
 ) -> Crew:
     """The crew that runs each part at each of its `members` (devices), which take samples in turn.
 
-    Raises RunError for tensors of an open shape, InputError for a wrong option of a place.
+    `needs` are the bytes that each device is predicted to hold [n_devices]. Raises RunError for tensors of an open
+    shape, InputError for a wrong option of a place.
     """
     devices = sorted({device for part, own in zip(parts, members, strict=True) if part.makes for device in own})
     rows = [[devices.index(device) for device in own if device in devices] for own in members]
@@ -100,8 +103,8 @@ def crew_of(
     weights = tuple(sum(parts[work.number].weight_bytes for work in own) for own in works)
     for device in devices:
         threads_of(places[device])
-    used = tuple(places[device] for device in devices)
-    return Crew(tuple(devices), used, works, loaded, weights, _kinds(graph, parts), cells, last, habits)
+    used, held = tuple(places[device] for device in devices), tuple(needs[device] for device in devices)
+    return Crew(tuple(devices), used, works, loaded, weights, held, _kinds(graph, parts), cells, last, habits)
 
 
 def threads_of(place: Place) -> int:

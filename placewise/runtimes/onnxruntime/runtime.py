@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from importlib.util import find_spec
 from typing import ClassVar
@@ -12,11 +12,14 @@ import numpy as np
 from placewise.cutting import cut, sub_models
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.placement import Placement
+from placewise.model.problem import Problem
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.onnxruntime.crew import Crew, Habits, Works, crew_of, crowded, threads_of
 from placewise.runtimes.onnxruntime.dataflow import Dataflow
+from placewise.runtimes.onnxruntime.memory.needs import needs_of_devices
 from placewise.runtimes.onnxruntime.packing import packed
 from placewise.transform.pieces import Pieces
+from placewise.units import format_bytes
 
 HAND_OVER, CALL = 5e-6, 4e-6
 """Seconds from the end of a piece to the start of one on another device that waits for it, and of a piece besides its
@@ -128,11 +131,23 @@ def _manned(job: Job, pieces: Pieces, members: Sequence[Sequence[int]]) -> tuple
     def loaded(works: Works) -> AbstractContextManager[Works]:
         return packed(kept.pop() if kept else sub_models(graph, pieces)[0], works)
 
-    crew = crew_of(graph, parts, members, job.places, loaded, _habits(job))
+    on_host = [place.kind == "cores" for place in job.places]
+    needs = needs_of_devices(graph, pieces, members, on_host)
+    crew = crew_of(graph, parts, members, job.places, loaded, _habits(job), needs)
     crowd = [place.device for row, place in enumerate(crew.places) if crowded(crew.places, row)]
     if crowd:
         notes = (*notes, f"{' and '.join(crowd)} share cores, so they disturb each other")
-    return crew, notes
+    return crew, (*notes, *_short(job.problem, crew))
+
+
+def _short(problem: Problem, crew: Crew) -> Iterator[str]:
+    """What is to be said of devices whose sessions need more memory than they may use."""
+    for device, name, needs in zip(crew.devices, crew.names, crew.needs, strict=True):
+        if needs > problem.capacity[device]:
+            yield (
+                f"ONNX Runtime will need {format_bytes(needs)} on {name}, by its own rules, "
+                f"and {format_bytes(problem.capacity[device])} may be used"
+            )
 
 
 def _realised(job: Job, crew: Crew, elsewhere: Sequence[str]) -> Realised:
@@ -142,4 +157,6 @@ def _realised(job: Job, crew: Crew, elsewhere: Sequence[str]) -> Realised:
     asked = np.array([name not in strays for name in job.problem.graph.ops.name], np.bool_)
     share = share_of_time(job.problem, job.placement.device, asked)
     idle = tuple(names[d] for d in np.unique(job.placement.device).tolist() if not count[d])
-    return Realised(tuple(count.tolist()), share, idle, tuple(elsewhere))
+    memory = np.zeros(job.problem.n_devices, np.int64)
+    memory[list(crew.devices)] = crew.needs
+    return Realised(tuple(count.tolist()), share, idle, tuple(elsewhere), tuple(memory.tolist()))

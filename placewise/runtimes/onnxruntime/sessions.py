@@ -65,6 +65,8 @@ def open_session(model: bytes | str, name: str, seat: Seat, *, shared: bool = Fa
     options.log_severity_level = 4
     options.intra_op_num_threads = seat.threads
     options.inter_op_num_threads = 1
+    # A pattern of the first run becomes one block of the second, on top of the chunks that the arena keeps.
+    options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "1" if seat.spin else "0")
     options.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
     for key, value in seat.session_options.items():
