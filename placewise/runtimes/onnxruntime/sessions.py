@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -12,6 +13,8 @@ from placewise.errors import RunError
 from placewise.runtimes.onnxruntime.wiring import Seat
 
 HOST = "CPUExecutionProvider"
+_PLACES = re.compile(r"/onnxruntime_src/\S+ .*?\) |\[ONNXRuntimeError\] : \d+ : [A-Z_]+ : ")
+_OTHER_SIZE = re.compile(r"output '(.+?)' of node .* has shape (\{.*?\}) but the computed output shape .* is (\{.*?\})")
 Bound = tuple[str, int, tuple[int, ...], int]
 """A tensor in memory: name, ONNX element type, shape, address."""
 
@@ -129,5 +132,13 @@ def _elsewhere(session: Any, provider: str) -> tuple[str, ...]:
 
 
 def _reason(error: Exception) -> str:
+    """What ONNX Runtime says, without places in its own source; of sizes that depend on data, what to do."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
+    said = _PLACES.sub("", lines[0]) if lines else type(error).__name__
+    other = _OTHER_SIZE.search(said)
+    if other is None:
+        return said[:300]
+    return (
+        f"{other[1]!r} has the shape {other[2]} in the plan, and is {other[3]} for these inputs; place the model anew "
+        "with the sizes that depend on its data as they really are (--dim NAME:AXIS=SIZE)"
+    )
