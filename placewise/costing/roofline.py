@@ -3,9 +3,10 @@
     seconds = max(flops / (peak[dtype] · efficiency[class]), bytes / (bandwidth · efficiency[memory])) + op_overhead
 
 Williams, Waterman and Patterson (2009), with the share of each peak that programs reach. Views and constants cost
-nothing. Where weights are read anew at every run, as from a disk, an op takes that much longer. A device without a peak
-for an element type is taken to run at that of another, and one without any peak to wait for its memory alone; such
-figures are marked as assumed.
+nothing. Products between DequantizeLinear and QuantizeLinear are ops of int8 where a device has a peak for it. Where
+weights are read anew at every run, as from a disk, an op takes that much longer. A device without a peak for an element
+type is taken to run at that of another, and one without any peak to wait for its memory alone; such figures are marked
+as assumed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from placewise.costing.case import CLASSES
+from placewise.costing.quantized import in_int8
 from placewise.costing.work import Work, work_of
 from placewise.errors import CostError
 from placewise.model.cluster import Cluster, Device
@@ -43,19 +45,19 @@ def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> C
     Raises ModelFileError for an unknown shape that is needed, CostError for a device of which neither a peak speed nor
     a memory bandwidth is known.
     """
-    work = work_of(graph) if work is None else work
-    classes = work.op_class.codes
-    free = work.op_class.equals("free")
-    arithmetic = work.flops > 0
+    as_written = work_of(graph) if work is None else work
+    quantized = in_int8(graph, as_written)
     seconds = np.empty((graph.n_ops, len(cluster)), np.float64)
     source = np.zeros((graph.n_ops, len(cluster)), np.int8)
     for column, device in enumerate(cluster):
+        work = quantized if "int8" in device.peak_flops else as_written
+        arithmetic = work.flops > 0
         rate, assumed = _rates(device, np.unique(work.dtype[arithmetic]).tolist())
-        compute = work.flops / rate[work.dtype, classes]
+        compute = work.flops / rate[work.dtype, work.op_class.codes]
         bandwidth = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
         seconds[:, column] = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
+        seconds[work.op_class.equals("free"), column] = 0.0
         source[:, column] = ~work.known | (assumed[work.dtype] & arithmetic)
-    seconds[free] = 0.0
     seconds += _reading(graph, cluster)
     if graph.phases:
         seconds *= graph.op_repeats[:, None]

@@ -1,0 +1,96 @@
+"""Products between DequantizeLinear and QuantizeLinear (the QDQ form), which runtimes compute as one op of int8.
+
+ONNX Runtime makes QLinearConv, QLinearMatMul and QGemm of them, and MatMulIntegerToFloat of a product without
+QuantizeLinear behind it (onnxruntime.ai, Quantize ONNX Models).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from placewise.costing.case import CLASSES
+from placewise.costing.work import Work
+from placewise.model.dtypes import dtype_code
+from placewise.model.graph import Graph
+from placewise.model.tables import Interned
+
+_FROM_INT8 = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
+_TO_INT8 = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
+_PRODUCTS = ("Conv", "Gemm", "MatMul")
+_ALWAYS_ROUNDED = "Conv"
+"""It stays an op of floats unless QuantizeLinear takes its result."""
+
+
+def in_int8(graph: Graph, work: Work) -> Work:
+    """The work of every op on a device that computes in int8: products in it, what they are fused with for nothing.
+
+    Both factors come from DequantizeLinear of 8 bits. What else reads such a DequantizeLinear needs its floats, and it
+    costs what it costs; one that products alone read is part of them, as is a QuantizeLinear that alone reads one.
+    """
+    of_int8 = {op: _first_bytes(graph, op) for op in _of_kinds(graph, _FROM_INT8)}
+    of_int8 = {op: size for op, size in of_int8.items() if size >= 0}
+    if not of_int8:
+        return work
+    nbytes, dtype, op_class = work.bytes.copy(), work.dtype.copy(), work.op_class.codes.copy()
+    flops, fused = work.flops.copy(), set[int]()
+    for op in _of_kinds(graph, _PRODUCTS):
+        makers = {position: made for position, made, _ in _arguments(graph, op)}
+        rounded = _rounded_by(graph, op)
+        if not {makers.get(0), makers.get(1)} <= of_int8.keys() or (
+            graph.ops.kind[op] == _ALWAYS_ROUNDED and rounded < 0
+        ):
+            continue
+        fused.add(op)
+        dtype[op] = dtype_code("int8")
+        for position, made, size in _arguments(graph, op):
+            nbytes[op] -= size - of_int8[made] if position < 2 else 0
+        if rounded >= 0:
+            nbytes[op] -= _made_bytes(graph, op) - _made_bytes(graph, rounded)
+            flops[rounded], nbytes[rounded], op_class[rounded] = 0.0, 0.0, CLASSES.index("free")
+    for op in of_int8:
+        readers = [user for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist()]
+        if readers and fused.issuperset(readers) and not graph.tensors.output[graph.outputs_of(op)].any():
+            flops[op], nbytes[op], op_class[op] = 0.0, 0.0, CLASSES.index("free")
+    return replace(work, flops=flops, bytes=nbytes, dtype=dtype, op_class=Interned(CLASSES, op_class))
+
+
+def _of_kinds(graph: Graph, kinds: Sequence[str]) -> list[int]:
+    codes = [code for code, kind in enumerate(graph.ops.kind.values) if kind in kinds]
+    found: list[int] = np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
+    return found
+
+
+def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:
+    """Position, producer and bytes of what an op reads of others."""
+    rows = slice(int(graph.in_offsets[op]), int(graph.in_offsets[op + 1]))
+    value, position = graph.edges.value[rows], graph.edges.position[rows]
+    producer, size = graph.tensors.producer[value], graph.tensors.bytes[value]
+    return list(zip(position.tolist(), producer.tolist(), size.tolist(), strict=True))
+
+
+def _first_bytes(graph: Graph, op: int) -> int:
+    """The bytes of what an op dequantizes, −1 if that is not of 8 bits."""
+    for edges, offsets, values in (
+        (graph.edges, graph.in_offsets, graph.tensors),
+        (graph.weight_edges, graph.weight_offsets, graph.weights),
+    ):
+        for row in range(int(offsets[op]), int(offsets[op + 1])):
+            number = int(edges.value[row])
+            if edges.position[row] == 0 and values.dtype_name(number) in ("int8", "uint8"):
+                return int(values.bytes[number])
+    return -1
+
+
+def _rounded_by(graph: Graph, op: int) -> int:
+    """The QuantizeLinear that alone reads what an op makes, −1 if there is none."""
+    made = graph.outputs_of(op)
+    readers = [user for tensor in made for user in graph.consumers_of(tensor).tolist()]
+    alone = len(readers) == 1 and not graph.tensors.output[made].any()
+    return readers[0] if alone and graph.ops.kind[readers[0]] in _TO_INT8 else -1
+
+
+def _made_bytes(graph: Graph, op: int) -> int:
+    return int(graph.tensors.bytes[graph.outputs_of(op)].sum())
