@@ -1,4 +1,4 @@
-"""What HSDAG's defaults were chosen on: `python benchmarks/learned/hsdag_tuning.py [--variant NAME] [--graphs 0,3]`.
+"""What defaults of HSDAG and ColocRL were chosen on: `python benchmarks/learned/hsdag_tuning.py [--variant NAME]`.
 
 Random graphs of the zoo, which are in no table, on the processor and graphics card of one of HSDAG's clusters, whose
 total times are put at a ratio of 1.07 to 2. Prints, per variant and graph, how far the best of 2,000 placements is
@@ -39,12 +39,14 @@ BEFORE = {
     "samples": 16, "steps": 4, "rounds": 1, "varied": False, "moves": 0, "elite": 1.0, "entropy": 0.01, "explore": 1.0,
     "hidden": 128, "seconds": False,
 }  # fmt: skip
-VARIANTS: dict[str, dict[str, Any]] = {
-    "defaults": {},
-    "before": BEFORE,
-    "nothing learned": {"rate": 1e-9},
-    "all count": {"elite": 1.0},
-    "chains may be cut": {"elite": 1.0, "chains": "alternate"},
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "defaults": ("hsdag", {}),
+    "before": ("hsdag", BEFORE),
+    "nothing learned": ("hsdag", {"rate": 1e-9}),
+    "all count": ("hsdag", {"elite": 1.0}),
+    "chains may be cut": ("hsdag", {"elite": 1.0, "chains": "alternate"}),
+    "colocrl": ("colocrl", {}),
+    "colocrl, joined": ("colocrl", {"colocate_over": 0}),
 }
 
 
@@ -65,11 +67,11 @@ def reference(problem: Problem) -> float:
     return min(place(problem, "temper", Budget(iterations=None, seconds=8, seed=seed)).value for seed in (0, 1))
 
 
-def trained(problem: Problem, options: dict[str, Any], seed: int) -> tuple[float, float]:
-    """The best that training saw, and the policy's own choice."""
-    trainer: Any = create("hsdag", options).trainer(problem, None, seed)  # type: ignore[attr-defined]
+def trained(problem: Problem, policy: str, options: dict[str, Any], count: int, seed: int) -> tuple[float, float]:
+    """The best of so many placements that training saw, and the policy's own choice."""
+    trainer: Any = create(policy, options).trainer(problem, None, seed)  # type: ignore[attr-defined]
     trainer.begin()
-    trainer.run(Budget(iterations=LEAST_UPDATES, evaluations=EVALUATIONS))
+    trainer.run(Budget(iterations=LEAST_UPDATES, evaluations=count))
     best = float(trainer.pricing.value)
     return best, float(np.nanmin(trainer.pricing(trainer.policy.greedy(trainer.pricing))))
 
@@ -79,13 +81,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--variant", choices=list(VARIANTS), help="one variant only")
     parser.add_argument("--graphs", default="0,1,2,3,4,5,6,7", help="numbers of graphs")
+    parser.add_argument("--evaluations", type=int, default=EVALUATIONS, help="distinct placements per run")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     for number in map(int, options.graphs.split(",")):
         problem = problem_of(*GRAPHS[number])
         least = reference(problem)
         for variant in [options.variant] if options.variant else VARIANTS:
-            best, own = trained(problem, VARIANTS[variant], options.seed)
+            best, own = trained(problem, *VARIANTS[variant], options.evaluations, options.seed)
             name = " ".join(map(str, GRAPHS[number][:4]))
             print(f"{name}, {variant}: +{best / least - 1:.1%}, own choice +{own / least - 1:.1%}", flush=True)
 
