@@ -1,4 +1,4 @@
-"""Live activations in `operator` execution: whether the placement that a trial has just simulated fits.
+"""Live activations in `operator` execution: whether a placement fits under the schedule that it was simulated with.
 
 The same account as `simulate/memory.py`, for one schedule, without making a timeline.
 """
@@ -24,16 +24,16 @@ def _running(start, order, first, last, moment):
 
 
 @lean_helper
-def _in_order(x, order, position):
+def _in_order(x, start, sequence, order, position):
     """The ops of each device one after the other, by start, then number; and where each is."""
     following = x.found
     for d in range(len(x.ops_on)):
         following[d] = x.base[d]
     for i in range(len(x.op)):
-        op = x.trial_sequence[i]
+        op = sequence[i]
         d = x.op[op].device
         first, at = x.base[d], following[d]
-        while at > first and order[at - 1] > op and x.trial_start[order[at - 1]] == x.trial_start[op]:
+        while at > first and order[at - 1] > op and start[order[at - 1]] == start[op]:
             order[at] = order[at - 1]
             at -= 1
         order[at] = op
@@ -49,8 +49,11 @@ def _hold(change, first, last, nbytes):
 
 
 @lean_kernel
-def peaks_fit(a, g, x, capacity):
-    """Whether resident bytes and the peak of live activations together stay within every device."""
+def peaks_fit(a, g, x, start, sequence, capacity):
+    """Whether resident bytes and the peak of live activations together stay within every device.
+
+    Ops start at `start` [n_ops], in the order `sequence` [n_ops].
+    """
     roomy = True
     for d in range(len(capacity)):
         roomy = roomy and (x.ops_on[d] == 0 or x.used[d] + g.activations <= capacity[d])
@@ -64,12 +67,12 @@ def peaks_fit(a, g, x, capacity):
         x.taken[op] = False
     for d in range(n_devices):
         last[d] = -1
-    _in_order(x, order, position)
+    _in_order(x, start, sequence, order, position)
     for tensor in range(len(a.producer)):
         nbytes = g.tensor_bytes[tensor]
         maker = a.producer[tensor]
         home = x.op[maker].device if maker >= 0 else -1
-        ready = x.trial_start[maker] + x.op[maker].seconds if maker >= 0 else 0.0
+        ready = start[maker] + x.op[maker].seconds if maker >= 0 else 0.0
         begin = position[maker] if maker >= 0 else -1
         end, wanted, leaves = begin, -np.inf, False
         rows = range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1])
@@ -79,7 +82,7 @@ def peaks_fit(a, g, x, capacity):
             last[d] = max(last[d], at)
             if d != home:
                 leaves = True
-                wanted = max(wanted, x.trial_start[reader])
+                wanted = max(wanted, start[reader])
         for row in rows:
             d = x.op[a.consumers[row]].device
             if last[d] < 0:
@@ -87,7 +90,7 @@ def peaks_fit(a, g, x, capacity):
             if d == home:
                 end = max(end, last[d])
             else:
-                arrive = _running(x.trial_start, order, x.base[d], x.base[d + 1], ready)
+                arrive = _running(start, order, x.base[d], x.base[d + 1], ready)
                 _hold(change, min(arrive, last[d]), last[d], nbytes)
             last[d] = -1
         if maker >= 0:
@@ -96,7 +99,7 @@ def peaks_fit(a, g, x, capacity):
                 wanted = wanted if g.is_host[home] else np.inf
                 end = x.base[home + 1] - 1 if g.is_host[home] else end
             if leaves:
-                end = max(end, _running(x.trial_start, order, x.base[home], x.base[home + 1], wanted))
+                end = max(end, _running(start, order, x.base[home], x.base[home + 1], wanted))
             closer = order[end]
             if end > begin and not leaves and not a.output[tensor] and not x.taken[closer]:
                 x.taken[closer] = g.replacing[closer] == nbytes

@@ -89,7 +89,7 @@ def walk(a, g, m, levels, x, moves, until, verdict):
         x.tally[FROM] = checkpoint_before(x, untouched(a, g, x))
         offered = run(a, g, x, x.tally[FROM], limit, np.bool_(False))
         x.flat[OFFERED] = offered
-        if not offered <= limit or (g.live and not peaks_fit(a, g, x, m.capacity)):
+        if not offered <= limit or (g.live and not peaks_fit(a, g, x, x.trial_start, x.trial_sequence, m.capacity)):
             take_back(a, g, m, x)
             learn(x, BAD)
         elif g.shaped:
