@@ -34,6 +34,12 @@ def test_forms_of_attention_are_worth_the_same():
         MS + "DecoderMaskedMultiHeadAttention", cached, [(3, 1, 32)], num_heads=4, past_present_share_buffer=1
     )
     assert in_place == 3 * 4 * 5 * 37
+    apart = {0: (3, 1, 32), 1: (3, 1, 32), 2: (3, 1, 32), 6: (3, 4, 5, 8), 7: (3, 4, 5, 8)}
+    assert flops(MS + "MultiHeadAttention", apart, [(3, 1, 32)], num_heads=4) == one
+    assert flops(MS + "MultiHeadAttention", apart | {8: ()}, [(3, 1, 32)], num_heads=4) == in_place
+    assert flops(MS + "DecoderMaskedMultiHeadAttention", cached | {7: (1,)}, [(3, 1, 32)], num_heads=4) == in_place
+    grouped = {0: (3, 1, 32), 1: (3, 1, 32), 2: (3, 1, 32), 3: (3, 4, 5, 8), 4: (3, 4, 5, 8)}
+    assert flops(MS + "GroupQueryAttention", grouped, [(3, 1, 32)], num_heads=4, kv_num_heads=4) == one
     linear = {"q_num_heads": 4, "kv_num_heads": 2, "update_rule": "gated_delta"}
     shapes = [(2, 6, 32), (2, 6, 16), (2, 6, 24)]
     assert flops(MS + "LinearAttention", shapes, [(2, 6, 48)], **linear) == flops(

@@ -54,9 +54,10 @@ def projected_attention(case: Case, *, past: int, dtype: str = "") -> Cost:
     )
 
 
-def _kept(before: int, new: int, case: Case) -> int:
-    """How many keys there are: a cache that is written in place is as long as it is."""
-    return before if before and case.number("past_present_share_buffer", 0) else before + new
+def _kept(before: int, new: int, case: Case, length: int = -1) -> int:
+    """How many keys there are: a cache that is written in place, as argument `length` may say, is as long as it is."""
+    is_shared = length in case.inputs or case.number("past_present_share_buffer", 0)
+    return before if before and is_shared else before + new
 
 
 def multi_head(case: Case, *, past: int = 6) -> Cost:
@@ -71,7 +72,7 @@ def multi_head(case: Case, *, past: int = 6) -> Cost:
     if 2 in case.inputs:
         value = case.shape(2)
         value_width = value[3] if len(value) == 4 else value[2] // heads
-    keys = _kept(case.shape(past)[2] if past in case.inputs else 0, keys, case)
+    keys = _kept(case.shape(past)[2] if past in case.inputs else 0, keys, case, past + 2)
     return case.cost(_scores(batch, heads, queries, keys, width, value_width), "attention")
 
 
@@ -80,7 +81,8 @@ def grouped_query(case: Case) -> Cost:
     heads, kv_heads = case.number("num_heads", 0), case.number("kv_num_heads", 0)
     batch, queries, packed = case.shape(0)
     width = packed // (heads if 1 in case.inputs else heads + 2 * kv_heads)
-    keys = case.outputs[1].shape[2] if len(case.outputs) > 1 else queries
+    before = case.shape(3)[2] if 3 in case.inputs else 0
+    keys = case.outputs[1].shape[2] if len(case.outputs) > 1 else before + queries
     window = case.number("local_window_size", -1)
     seen = min(keys, window) if window > 0 else keys
     return case.cost(_scores(batch, heads, queries, seen, width, width), "attention")
