@@ -60,8 +60,8 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
 def main(problem: Problem) -> tuple[Turn, ...]:
     """The exact or nearly exact method of the objective, and whoever finds anything at all where memory is tight."""
     if problem.constraints.ordered:
-        dp = () if problem.objective.kind == "latency" else (Turn("dp", share=0.3),)
-        return Turn("in_order", share=0.5), *dp, Turn(LAST_RESORT)
+        dp = () if problem.objective.kind == "latency" else (Turn("dp", share=0.5),)
+        return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
     if problem.objective.kind == "latency":
         first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
