@@ -152,3 +152,11 @@ def test_any_text_is_a_cluster_or_an_input_error(text):
     except InputError:
         return
     assert len(cluster) >= 1
+
+
+def test_wide_gaps_in_a_line():
+    """Spaces are none, however many there are."""
+    gap = " " * 10_000
+    assert read_cluster(f"{gap}2{gap}x{gap}L4{gap}@{gap}10GiB{gap}").devices[0].memory == 10 * 2**30
+    with pytest.raises(ClusterError, match="is not a size"):
+        read_cluster(f"L4{gap}@{gap}@")

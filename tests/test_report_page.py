@@ -193,6 +193,15 @@ def test_layers_are_told_in_words() -> None:
     assert layers_of(builder.build(), Placement(np.zeros(38, np.int32)), 1) == [""]
 
 
+@pytest.mark.parametrize("digits", [20, 5_000])
+def test_numbers_that_no_layer_has(digits: int) -> None:
+    """More digits than a number holds are part of a name."""
+    builder = GraphBuilder()
+    for k in range(3):
+        builder.add_op(f"op{k}", "Op", scope=f"layer.{'9' * digits}{k}")
+    assert layers_of(builder.build(), Placement(np.zeros(3, np.int32)), 1) == [""]
+
+
 def test_why_there_is_no_timeline() -> None:
     """Replicated stages, a schedule that flushes and a placement that cannot run say so."""
     problem, placement = placed(3, PIPELINE, max_devices=3)

@@ -221,6 +221,8 @@ def test_ten_thousand_moved_ops_are_a_few_lines() -> None:
     paths = [("model", "layer", str(op // 100), str(op % 7)) for op in range(10_000)]
     here, there = (rng.integers(0, 8, 10_000).astype(str).tolist() for _ in range(2))
     assert len(moves_of(paths, here, there)) <= 70
+    odd = module_paths([""] * 2, [f"layer.{'9' * 5_000}", f"layer.{'9' * 5_000}x"])
+    assert sum(move.ops for move in moves_of(odd, ["a", "a"], ["b", "b"])) == 2
 
 
 CHAIN = problem_of([[1, 1]] * 4, [(0, 1), (1, 2), (2, 3)], PIPELINE, constraints=Constraints(contiguous=True))

@@ -48,7 +48,7 @@ def read_line(text: str) -> Cluster:
 
 
 def _parts(item: str, room: int) -> list[Part]:
-    match = _ITEM.fullmatch(item)
+    match = _ITEM.fullmatch(" ".join(item.split()))
     if match is None:
         raise ClusterError(f"{item[:60]!r} is not a device", remedy=f"write devices like {_LIKE!r}")
     count, name = int(match[1] or 1) if len(match[1] or "") < 9 else MAX_DEVICES + 1, match[2]

@@ -46,7 +46,7 @@ def joined(parts: Sequence[Part], path: Path) -> tuple[tuple[Part, ...], dict[Pa
     Raises ClusterError for devices that the topology has not, and for NVLinks of a model that has none.
     """
     codes = read_topology(path)
-    gpus = {int(found[1]): part for part in parts if (found := re.fullmatch(r"cuda:(\d+)", part.device.name))}
+    gpus = {int(found[1]): part for part in parts if (found := re.fullmatch(r"cuda:(\d{1,9})", part.device.name))}
     known = {gpu for gpu, _ in codes}
     missing = [f"cuda:{gpu}" for gpu in gpus if gpu not in known]
     if missing or not gpus:

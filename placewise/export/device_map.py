@@ -101,7 +101,7 @@ def _values_of(problem: Problem, placement: Placement) -> dict[int, Value]:
     """What Accelerate calls each device of the cluster. Raises ExportError for one that a placement uses in vain."""
     found: dict[int, Value] = {}
     for number, device in enumerate(problem.cluster):
-        match = re.fullmatch(r"cuda:(\d+)", device.name)
+        match = re.fullmatch(r"cuda:(\d{1,9})", device.name)
         if match:
             found[number] = int(match[1])
         elif device.is_host and (name := "disk" if device.kind == "disk" else "cpu") not in found.values():

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 MOST_LINES, MOST_PAIRS = 24, 12
 """Lines in all, and pairs of devices that get lines of their own."""
-_NUMBERED = re.compile(r"(.*?)(\d+)$")
+_NUMBERED = re.compile(r"(.*?)(\d{1,9})$")
 
 Path = tuple[str, ...]
 

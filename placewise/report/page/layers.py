@@ -11,7 +11,7 @@ import numpy as np
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 
-_NUMBERED = re.compile(r"(.*?[^./\d][./]?)(\d+)(?=[./]|$)")
+_NUMBERED = re.compile(r"(.*?[^./\d][./]?)(\d{1,9})(?=[./]|$)")
 """The first part of a scope that is a number, or ends in one, with all that stands before it."""
 ENOUGH, MOST_RANGES, MOST_SPLIT = 0.5, 3, 3
 """The share of all ops that numbered modules must hold; so many ranges of a device are told; so many modules of a
