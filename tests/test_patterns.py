@@ -66,6 +66,11 @@ def test_what_is_no_expression(pattern: str) -> None:
         matching(named("op"), pattern)
 
 
+def test_what_a_later_python_may_read_otherwise() -> None:
+    """No warning of the library's: warnings are errors here."""
+    assert matching(named("a[b"), "[[]b").tolist() == [True]
+
+
 def drawn(rng: Random, depth: int = 4) -> str:
     """A random expression, repetitions inside repetitions among them."""
     if depth == 0 or rng.random() < 0.2:

@@ -59,7 +59,7 @@ def _device(device: Device, memory: float | None, out: bool, lacking: set[str]) 
 
 def _named(cluster: Cluster, pattern: str) -> list[str]:
     regex = compiled(pattern)
-    with in_time(pattern):
+    with in_time(pattern, len(cluster)):
         found = [name for name in cluster.names if regex.fullmatch(name)]
     if not found:
         remedy = f"the cluster has {', '.join(cluster.names)}"
@@ -69,7 +69,7 @@ def _named(cluster: Cluster, pattern: str) -> list[str]:
 
 def _kinds(pattern: str, kinds: Iterable[str]) -> set[str]:
     regex = compiled(pattern)
-    with in_time(pattern):
+    with in_time(pattern, 0):
         found = {kind for kind in kinds if regex.fullmatch(kind)}
     if not found:
         raise InputError(f"no op of the model is of a kind {pattern!r}", remedy="see `placewise inspect` for the kinds")

@@ -196,7 +196,7 @@ def matching(graph: Graph, pattern: str) -> Bools:
     Raises InputError if it is no regular expression, matches none or takes too long.
     """
     regex = compiled(pattern)
-    with in_time(pattern):
+    with in_time(pattern, graph.n_ops):
         in_scope = np.array([regex.search(scope) is not None for scope in graph.ops.scope.values], np.bool_)
         found = in_scope[graph.ops.scope.codes] if len(in_scope) else np.zeros(graph.n_ops, np.bool_)
         found |= np.fromiter((regex.search(name) is not None for name in graph.ops.name), np.bool_, graph.n_ops)
@@ -226,7 +226,7 @@ def scopes_together(
                     found.setdefault((pattern, homes[scope]), []).append(name)
             continue
         regex, before = compiled(pattern), len(found)
-        with in_time(pattern):
+        with in_time(pattern, graph.n_ops):
             for name, scope in zip(graph.ops.name, graph.ops.scope, strict=True):
                 match = regex.search(scope) or regex.search(name)
                 if match is not None:

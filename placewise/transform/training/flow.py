@@ -85,7 +85,7 @@ def _frozen(names: Sequence[str], frozen: Sequence[str]) -> set[str]:
     try:
         for pattern in [frozen] if isinstance(frozen, str) else frozen:
             regex = compiled(pattern)
-            with in_time(pattern):
+            with in_time(pattern, len(names)):
                 found.update(filter(regex.search, names))
     except TypeError as error:
         remedy = "give a list of regular expressions for the names of weights"
