@@ -18,7 +18,8 @@ BLOCK = 16
 """Floats in a register of AVX-512; other processors have 8 or 4 and pad less."""
 _ALIGNED = 4
 _POOLS = frozenset({"MaxPool", "AveragePool"})
-_THROUGH = frozenset({"Relu", "Sigmoid", "Tanh", "QuickGelu", "GlobalAveragePool", "GlobalMaxPool"})
+_GLOBAL_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool"})
+_THROUGH = frozenset({"Relu", "Sigmoid", "Tanh", "QuickGelu"})
 _TOGETHER = frozenset({"Add", "Sum", "Mul"})
 
 
@@ -73,6 +74,8 @@ def _runs_in_blocks(graph: Graph, kernel: Kernel, values: dict[int, Value], bloc
         return _convolves(graph, kernel, block)
     if kernel.kind in _POOLS:
         return aligned and len(kernel.makes) == 1 and graph.ops.dtype_name(kernel.op) == "float32"
+    if kernel.kind in _GLOBAL_POOLS:
+        return inside and aligned
     if kernel.kind == "Concat":
         return inside and aligned and graph.ops.attributes[kernel.op].get("axis") == 1
     if kernel.kind in _TOGETHER:
