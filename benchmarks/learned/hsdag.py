@@ -45,20 +45,18 @@ def problem(workload: str) -> Problem:
 
 
 def table(options: argparse.Namespace) -> Table:
-    """Baselines first, then HSDAG, of which there are further seeds, and the others; folded graphs before raw ones."""
+    """Baselines first, then HSDAG, of which there are several seeds, then the others; folded graphs before raw ones."""
     count = options.evaluations
     rows = [Row("hsdag", name, method) for name in WORKLOADS for method in _baselines(name)]
     searches = [
         Method("temper", "search", "temper", evaluations=count),
         Method("random", "search", "random", options={"samples": count}, evaluations=count),
     ]
-    order = ("hsdag", *(name for name in LEARNED if name != "hsdag"))
+    order = ("hsdag", "colocrl", "hdp", "placeto")
     rows += [Row("hsdag", name, method) for method in searches for name in WORKLOADS]
-    for view in VIEWS:
-        for seed in range(SEEDS):
-            here = [name for name in WORKLOADS if name.split()[1] == view]
-            named = policies(count, order if seed == 0 else order[:1])
-            rows += [Row("hsdag", name, method, seed) for method in named for name in here]
+    for seed in range(SEEDS):
+        rows += [Row("hsdag", name, method, seed) for name in WORKLOADS for method in policies(count, order[:1])]
+    rows += [Row("hsdag", name, method) for method in policies(count, order[1:]) for name in WORKLOADS]
     return Table("hsdag", "three OpenVINO models on a calibrated i9-12900K and Flex 170", tuple(rows), text, faults)
 
 

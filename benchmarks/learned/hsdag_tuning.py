@@ -45,7 +45,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "nothing learned": ("hsdag", {"rate": 1e-9}),
     "all count": ("hsdag", {"elite": 1.0}),
     "chains may be cut": ("hsdag", {"elite": 1.0, "chains": "alternate"}),
-    "colocrl": ("colocrl", {}),
+    "colocrl": ("colocrl", {"colocate_over": 10_000}),
     "colocrl, joined": ("colocrl", {"colocate_over": 0}),
 }
 

@@ -22,7 +22,7 @@ class ColocRLOptions(SequenceOptions):
     in the order share one. `kind_width`: width of the learned vector of a kind of op.
     """
 
-    colocate_over: int = 1024
+    colocate_over: int = 512
     neighbours: int = 512
     kind_width: int = 16
 
