@@ -317,7 +317,7 @@ def test_another_size_than_was_planned_is_told(tmp_path):
     nodes = [make_node("NonZero", ["x"], ["where"], "where"), make_node("Cast", ["where"], ["y"], "cast", to=1)]
     path = written(tmp_path, modelled(nodes, {"x": [8]}, {"y": [1, "found"]}))
     inputs = {"x": np.array([0, 1, 0, 1, 1, 0, 0, 1], np.float32)}
-    told = r"'y' has the shape \{1,3\} in the plan, and is \{1,4\} for these inputs; place the model anew"
+    told = r"'y' has the shape \{1,3\} in the plan, and is \{1,4\} for these inputs; give the sizes"
     for device in ([0, 0], [0, 1]):
         with OnnxRuntime().prepare(job_of(problem_of(path, dims={"where:1": 4}), device)) as prepared:
             assert prepared.run(inputs)["y"].tolist() == [[1, 3, 4, 7]]

@@ -139,6 +139,6 @@ def _reason(error: Exception) -> str:
     if other is None:
         return said[:300]
     return (
-        f"{other[1]!r} has the shape {other[2]} in the plan, and is {other[3]} for these inputs; place the model anew "
-        "with the sizes that depend on its data as they really are (--dim NAME:AXIS=SIZE)"
+        f"{other[1]!r} has the shape {other[2]} in the plan, and is {other[3]} for these inputs; give the sizes "
+        "that depend on data as they are (--dim NAME:AXIS=SIZE), here or when you place"
     )
