@@ -1,12 +1,34 @@
-"""Models that the benchmark of memory exports for itself: MobileNetV2 and a U-Net, with random weights."""
+"""Models that the benchmark of memory exports, with random weights: a U-Net, and what transformers builds."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+BUILT: Mapping[str, tuple[str, dict[str, Any]]] = {
+    "mobilenet_v2": ("MobileNetV2ForImageClassification", {"tf_padding": False}),
+    "efficientnet": ("EfficientNetForImageClassification", {"image_size": 224, "width_coefficient": 1.0,
+        "depth_coefficient": 1.0, "hidden_dim": 1280}),
+    "vit": ("ViTForImageClassification", {"attn_implementation": "eager"}),
+    "convnext": ("ConvNextForImageClassification", {}),
+    "swin": ("SwinForImageClassification", {}),
+    "segformer": ("SegformerForSemanticSegmentation", {}),
+    "regnet": ("RegNetForImageClassification", {}),
+    "distilbert": ("DistilBertModel", {"attn_implementation": "eager"}),
+    "t5_encoder": ("T5EncoderModel", {}),
+    "mobilevit": ("MobileViTForImageClassification", {"image_size": 224}),
+    "poolformer": ("PoolFormerForImageClassification", {}),
+    "resnet_basic": ("ResNetForImageClassification", {"layer_type": "basic", "depths": [2, 2, 2, 2],
+        "hidden_sizes": [64, 128, 256, 512]}),
+    "electra": ("ElectraModel", {"attn_implementation": "eager"}),
+}  # fmt: skip
+"""What transformers builds: its class, and how the settings differ from the usual ones."""
+TEXTS = frozenset({"distilbert", "t5_encoder", "electra"})
 
 
 class UNet(nn.Module):
@@ -38,12 +60,26 @@ def _twice(inputs: int, outputs: int) -> nn.Sequential:
     return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
 
 
-def mobilenet_v2() -> nn.Module:
-    """MobileNetV2 as in its paper, padded on both sides."""
+class First(nn.Module):
+    """The first result of a model that gives several."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.model(given)[0]
+
+
+def built(name: str) -> nn.Module:
+    """The model of this name."""
+    if name == "unet":
+        return UNet()
     import transformers
 
-    settings = transformers.MobileNetV2Config(tf_padding=False)
-    return transformers.MobileNetV2ForImageClassification(settings)
+    kind, settings = BUILT[name]
+    model = getattr(transformers, kind)
+    return First(model(model.config_class(**settings)))
 
 
 def export(name: str, folder: Path) -> Path:
@@ -51,12 +87,12 @@ def export(name: str, folder: Path) -> Path:
     path = folder / f"{name}.onnx"
     if not path.exists():
         torch.manual_seed(0)
-        module = {"unet": UNet, "mobilenet_v2": mobilenet_v2}[name]().eval()
+        given = torch.zeros(2, 64, dtype=torch.int64) if name in TEXTS else torch.zeros(2, 3, 224, 224)
+        axes = {"given": {0: "batch", 1: "seq"} if name in TEXTS else {0: "batch"}, "result": {0: "batch"}}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             torch.onnx.export(
-                module, (torch.zeros(2, 3, 224, 224),), str(path), dynamo=False, do_constant_folding=False,
-                input_names=["images"], output_names=["scores"],
-                dynamic_axes={"images": {0: "batch"}, "scores": {0: "batch"}},
+                built(name).eval(), (given,), str(path), dynamo=False, do_constant_folding=False,
+                input_names=["given"], output_names=["result"], dynamic_axes=axes, opset_version=17,
             )  # fmt: skip
     return path
