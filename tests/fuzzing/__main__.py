@@ -39,7 +39,7 @@ def main() -> None:
         _sound(seeds, folder)
         begin = time.monotonic()
         done = _all(asked, seeds, folder, out)
-        document = document_of(done, asked.seed, time.monotonic() - begin)
+        document = document_of(done, asked.seed, time.monotonic() - begin, asked.processes)
     if asked.report:
         written(document, asked.report)
     print(json.dumps(document["families"], indent=1))

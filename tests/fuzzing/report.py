@@ -14,7 +14,7 @@ from fuzzing.verdict import FAULT, kind_of
 SLOWEST = 10
 
 
-def document_of(done: list[Done], seed: int, seconds: float) -> dict[str, Any]:
+def document_of(done: list[Done], seed: int, seconds: float, processes: int) -> dict[str, Any]:
     """Counts by family, kinds of faults and the slowest cases."""
     families: dict[str, dict[str, Any]] = {}
     for one in sorted(done, key=lambda one: (one.family, one.number)):
@@ -33,6 +33,7 @@ def document_of(done: list[Done], seed: int, seconds: float) -> dict[str, Any]:
         "cases": len(done),
         "seconds": round(seconds),
         "cores": os.cpu_count(),
+        "processes": processes,
         "families": families,
         "faults": dict(faults),
         "slowest": [{"case": f"{one.family}:{one.number}", "seconds": round(one.seconds, 2)} for one in slow],
@@ -53,10 +54,11 @@ def written(document: dict[str, Any], path: Path) -> None:
     path.with_suffix(".md").write_text(
         f"""# Bad input
 
-`{document["command"]}`: {document["cases"]} damaged files, {document["seconds"]} s on {document["cores"]} cores. A case
-is *loaded* where it goes through reading, pricing and judging with figures that are figures, *refused* where one
-sentence of ours says why not, and at *fault* with anything else: a traceback, a word of a library, control characters,
-more than 10 s of the processor, more than 2 GiB of memory.
+`{document["command"]}`: {document["cases"]} damaged files, {document["seconds"]} s; processes at
+once: {document["processes"]}, cores: {document["cores"]}. A case is *loaded* where it goes through reading, pricing and
+judging with figures that are figures, *refused* where one sentence of ours says why not, and at *fault* with anything
+else: a traceback, a word of a library, control characters, more than 10 s of the
+processor, more than 2 GiB of memory.
 
 {head}{rows}
 Slowest: {slow}. `PYTHONPATH=tests python -m fuzzing --seed {document["seed"]} --repeat FAMILY:NUMBER` repeats one.
