@@ -122,7 +122,7 @@ def test_rules_against_the_order_are_proved_at_once() -> None:
 
 
 @given(st.integers(0, 10**6))
-@settings(max_examples=40)
+@settings(max_examples=40, deadline=None)
 def test_the_proof_is_right_and_misses_nothing(seed: int) -> None:
     """Random rules, memory without a limit: told to be against the order exactly where no placement keeps it."""
     rng = np.random.default_rng(seed)
