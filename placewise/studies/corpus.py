@@ -127,7 +127,8 @@ class Corpus:
         title = f"{_name(model)} ({', '.join(f'{name} {size}' for name, size in dims.items())}), {kind}, on {said}"
         if not model.devices and rng.random() < self.recipe.clusters.tight:
             problem, title = _tight(rng, problem, self.recipe.clusters.room), f"{title}, hardly fits"
-        return Drawn(problem, title) if _feasible(problem) else None
+        # A cluster that the file names is no matter of luck: another draw would have it too.
+        return Drawn(problem, title) if not why_infeasible(problem) and (model.devices or _fits(problem)) else None
 
     def _cluster(self, line: str) -> Cluster:
         path = Path(self.folder) / line
@@ -199,7 +200,5 @@ def _tight(rng: np.random.Generator, problem: Problem, room: FactorSpan) -> Prob
     return problem.with_(cluster=Cluster(devices, cluster.links, cluster.transfers))
 
 
-def _feasible(problem: Problem) -> bool:
-    return (
-        not why_infeasible(problem) and repair(problem, np.zeros(problem.n_ops, np.int32), measured=False) is not None
-    )
+def _fits(problem: Problem) -> bool:
+    return repair(problem, np.zeros(problem.n_ops, np.int32), measured=False) is not None
