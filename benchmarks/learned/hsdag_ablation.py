@@ -62,7 +62,8 @@ def text(found: Found, command: str) -> str:
         "# HSDAG without one of its parts",
         "",
         f"`{command}`; folded graphs, `sequential`, the calibrated simulator of "
-        "learned_hsdag.md; milliseconds, of Inception-V3 medians over {SEEDS} seeds (smallest–largest), and per cent less time than CPU-only.",
+        f"learned_hsdag.md; milliseconds, of Inception-V3 medians over {SEEDS} seeds (smallest–largest), and per cent "
+        "less time than CPU-only.",
         "",
         f"| variant | {' | '.join(f'{name} | saved' for name in WORKLOADS)} | printed, Inception-V3 |",
         "|---|" + "--:|" * (2 * len(WORKLOADS) + 1),
