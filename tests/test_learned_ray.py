@@ -104,7 +104,7 @@ def test_a_worker_and_a_node_may_be_killed(cluster: Any, tmp_path: Path) -> None
     assert len(victims) >= 2 and len(cluster.worker_nodes) == 1 and trainer.staff.deaths >= 1
     assert trainer.pricing.evaluations == 150
     assert trainer.pricing.value == evaluate(problem, np.array(measured(tmp_path))).min()
-    assert all(gone(pid) for pid in (*victims, *workers(tmp_path)))
+    assert all(gone(pid, 30.0) for pid in (*victims, *workers(tmp_path)))
 
 
 def raylet(node: Any) -> int:
