@@ -18,6 +18,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
 
+from placewise.building import build
 from placewise.catalog import read_cluster
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
@@ -37,6 +38,7 @@ from placewise.placers.registry import create
 from placewise.placing import place
 from placewise.simulate import why_infeasible
 from placewise.simulate.memory import device_memory
+from placewise.wishes import Wishes
 from placewise.zoo.random import random_graph
 
 ROOT = Path(__file__).parent.parent
@@ -273,6 +275,19 @@ def test_favourites_are_made_to_fit() -> None:
     for objective in (Objective(), Objective(execution="sequential"), Objective("throughput")):
         proposal = GdpPlacer(GdpOptions(**SMALL, updates=0)).propose(tight.with_(objective=objective), Budget())  # type: ignore[arg-type]
         assert proposal.placement is not None and not broken(tight, proposal.placement.device)
+
+
+def test_a_partitioner_is_heard_with_the_advice() -> None:
+    """What METIS cuts is among the favourites; without advice, the policy alone is worse on this graph."""
+    problem = build("zoo:bert-base", "4xP100,cpu", Wishes(graph="training", optimizer="sgd"))
+    pytest.importorskip("pymetis")
+    parts = place(problem, "metis").value
+    advised, plain = (
+        place(problem, "gdp", options={"updates": 0, "pretrained": False, "advice": advice}).value
+        for advice in (True, False)
+    )
+    assert advised is not None and parts is not None and plain is not None
+    assert advised <= parts < plain
 
 
 MEMORY = """

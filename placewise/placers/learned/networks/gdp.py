@@ -25,6 +25,7 @@ from placewise.coarsen.hierarchy import hierarchy
 from placewise.coarsen.scopes import scope_labels
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
+from placewise.placers.base import Budget
 from placewise.placers.common.repair import repair
 from placewise.placers.common.rules import broken
 from placewise.placers.learned.features import Features, features_of
@@ -36,6 +37,7 @@ from placewise.placers.learned.orders import BUCKETS
 from placewise.placers.learned.policy import NEVER, Policy, Price, Rollout, best_so_far, draw, explored, masked
 from placewise.placers.learned.pricing import Spent, always_fits
 from placewise.placers.learned.view import View, view_of
+from placewise.placers.registry import create
 
 T = TypeVar("T")
 Embedded = tuple[Tensor, Tensor | None]
@@ -239,11 +241,12 @@ class Gdp(Policy):
     def greedy(self, price: Price) -> Ints:
         """The likeliest placement on all devices, then on ever fewer of the fastest, by each set of leanings.
 
-        They are made to fit. The first is by the first set, from which draws come, on all devices. Last come those that
-        turned out better where the policy looked again at the best so far.
+        They are made to fit. The first is by the first set, from which draws come, on all devices. What a partitioner
+        would do comes after them. Last come those that turned out better where the policy looked again at the best so
+        far.
         """
         embedded = self._embedded_once()
-        rows = self._mended(np.concatenate(self._favourites(embedded)))
+        rows = self._mended(np.concatenate((*self._favourites(embedded), *self._parts())))
         return np.concatenate((rows, *self._looks(rows, price, embedded)))
 
     def favourites(self, price: Price) -> list[Ints]:
@@ -305,6 +308,13 @@ class Gdp(Policy):
             ]
             found.append(self.view.placements(np.concatenate(rows)))
         return found
+
+    def _parts(self) -> list[Ints]:
+        """The parts that METIS cuts [1, n_ops], where advice is asked and they fit."""
+        if not self.options.advice:
+            return []
+        placement = create("metis").propose(self.view.problem, Budget()).placement
+        return [] if placement is None else [placement.device[None]]
 
     def _mended(self, rows: Ints) -> Ints:
         """Placements [K, n_ops], each once and in their order, made to fit."""
