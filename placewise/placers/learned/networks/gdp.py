@@ -31,6 +31,7 @@ from placewise.placers.common.rules import broken
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.gdp import GdpOptions
 from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
+from placewise.placers.learned.networks.gdp_leanings import lean
 from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
 from placewise.placers.learned.networks.stretches import drawn, odds, ranks
 from placewise.placers.learned.orders import BUCKETS
@@ -46,14 +47,6 @@ SECTIONS = ("kind", "shape", "degrees", "work", "weights", "levels", "places", "
 BELIEF = 11
 """Of a unit on a device, from the round before: its share, before it and after it, what of traffic that is, load of the
 device with and without it, memory, load at the same time with and without it."""
-LEAN_PAIR = {"above": (1, -4.0), "critical_path": (10, 2.0), "etf": (11, 2.0)}
-LEAN_BELIEF = {
-    "own": (0, 2.0), "arrives": (3, 6.0), "leaves": (4, 6.0), "load": (6, -1.0), "full": (8, -20.0),
-    "beside": (10, -2.0),
-}  # fmt: skip
-"""Scores before anything is learned, in natural logarithms: the columns that count, and how much (docs/learning.md)."""
-SPREAD = 0.35
-"""By how much further sets of leanings vary before anything is learned."""
 ROOMY, MOST_BELIEF = 0.95, 4.0
 SHORT = ("alloc", "memory")
 """Words of what torch says where memory is short."""
@@ -104,7 +97,9 @@ class Gdp(Policy):
         self.between, self.score = Dense(inner, inner, width), nn.Linear(inner, 1)
         ways = options.leanings
         self.lean_pair, self.lean_belief = nn.Linear(PAIR, ways, bias=False), nn.Linear(BELIEF, ways, bias=False)
-        self._begin(options.prior)
+        nn.init.zeros_(self.score.weight)
+        nn.init.zeros_(self.score.bias)
+        lean(self.lean_pair, self.lean_belief, options.prior)
 
     def _scene(self, keep: Bools) -> Scene:
         """The scene of some devices [D], made once."""
@@ -343,25 +338,6 @@ class Gdp(Policy):
                     raise
             self.segment //= 2
             self.notes = (f"memory is short: attention in segments of {self.segment} ops, not {self.options.segment}",)
-
-    def _begin(self, prior: float) -> None:
-        """Scores before anything is learned: the leanings alone, of which all sets but the first vary at random."""
-        nn.init.zeros_(self.score.weight)
-        nn.init.zeros_(self.score.bias)
-        dice = torch.Generator().manual_seed(0)
-        for layer, leans in ((self.lean_pair, LEAN_PAIR), (self.lean_belief, LEAN_BELIEF)):
-            first = torch.zeros(layer.in_features)
-            for column, value in leans.values():
-                first[column] = prior * value
-            with torch.no_grad():
-                layer.weight.copy_(varied(first.expand_as(layer.weight), prior * SPREAD, dice))
-                layer.weight[0] = first
-
-
-def varied(leanings: Tensor, spread: float, dice: torch.Generator) -> Tensor:
-    """Leanings like these, each otherwise by a random share of itself, and by a random number."""
-    noise = torch.randn((2, *leanings.shape), generator=dice)
-    return leanings * (1 + spread * noise[0]) + spread * noise[1]
 
 
 def belief(scene: Scene, share: Tensor) -> Tensor:
