@@ -23,6 +23,7 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.checkpoint import problem_digest, read, written
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.trainer import Trainer, Update
+from placewise.simulate import simulate
 
 
 def wide_problem() -> Problem:
@@ -228,6 +229,24 @@ def test_a_placer_begins_with_trained_weights(tmp_path: Path) -> None:
         asked.placement is not None
         and TablePlacer(LearningOptions(rate=0.5, checkpoint=str(tmp_path))).options.rate == 0.5
     )
+
+
+def test_what_training_found_is_known_on_the_same_problem_alone(tmp_path: Path) -> None:
+    """A policy that is asked again is not behind its own training; at other costs, it begins as any other."""
+    problem = wide_problem()
+    trainer = trained(problem, 40, samples=8)
+    kept(trainer, tmp_path)
+    placer = TablePlacer(LearningOptions(checkpoint=str(tmp_path), updates=0))
+    assert placer.trained is not None and placer.trained.best(problem) is not None
+    asked = placer.propose(problem, Budget()).placement
+    favourite = float(trainer.pricing(trainer.policy.greedy(trainer.pricing))[0])
+    assert asked is not None and simulate(problem, asked).value == trainer.pricing.value < favourite
+    dearer = replace(problem, costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * 2))
+    assert placer.trained.best(dearer) is None
+    rows = trainer.pricing.best.copy() if trainer.pricing.best is not None else np.zeros(0, np.int32)
+    rows[0] = problem.n_devices
+    strange = replace(placer.trained, arrays={**placer.trained.arrays, "pricing/best": rows})
+    assert strange.best(problem) is None
 
 
 def test_a_missing_checkpoint_is_said_before_anything_is_trained(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
 from placewise.files.policy_file import PolicyFile, header_of, load_policy
 from placewise.files.records import naming
+from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
@@ -63,6 +64,14 @@ class Checkpoint:
             weights = tensors(self.arrays, "policy/")
             _require_shapes(weights, policy)
             policy.load_state_dict(weights)
+
+    def best(self, problem: Problem) -> Ints | None:
+        """The best placement [n_ops] that the training found; None if that was of another problem, or there is none."""
+        row, header = self.arrays.get("pricing/best"), self.header
+        if row is None or header.devices != problem.cluster.names or header.problem_hash != problem_digest(problem):
+            return None
+        known = row.shape == (problem.n_ops,) and bool(((row >= 0) & (row < problem.n_devices)).all())
+        return row.astype(np.int32) if known else None
 
     def resume(self, trainer: Trainer, name: str, reward: str) -> None:
         """Set a trainer to where the checkpoint was written. Raises PlacerError saying what does not fit."""

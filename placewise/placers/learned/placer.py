@@ -118,7 +118,7 @@ class LearnedPlacer:
         try:
             trainer = self.trainer(problem, evaluate, budget.seed)
             if not self.observer.begin(trainer):
-                trainer.begin(_starts(problem, hints))
+                trainer.begin(self._starts(problem, hints))
             reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))
         except KeyboardInterrupt:
             pass
@@ -134,6 +134,12 @@ class LearnedPlacer:
             return Proposal(None, reason=reason)
         self.observer.end(trainer, reason)
         return proposal_of(problem, trainer, self.info.name, reason)
+
+    def _starts(self, problem: Problem, hints: Hints) -> Ints:
+        """What is known before training begins [n, n_ops]: hints, and what another training found on this problem."""
+        rows = [hint.device for hint in hints.placements if hint.replicas is None]
+        best = None if self.trained is None else self.trained.best(problem)
+        return np.array([*rows, *([] if best is None else [best])], np.int32).reshape(-1, problem.n_ops)
 
     def _listener(self, trainer: Trainer, watch: Stopwatch, on_progress: OnProgress) -> Callable[[Update], None]:
         def tell(update: Update) -> None:
@@ -178,11 +184,6 @@ def proposal_of(problem: Problem, trainer: Trainer, name: str, reason: Reason) -
     best = relabel(problem, pricing.best) if not trainer.measured else pricing.best
     history = tuple(Improvement(seconds, value, name) for _, seconds, value in trainer.curve)
     return Proposal(Placement(best), reason=reason, notes=notes, history=history)
-
-
-def _starts(problem: Problem, hints: Hints) -> Ints:
-    rows = [hint.device for hint in hints.placements if hint.replicas is None]
-    return np.array(rows, np.int32).reshape(-1, problem.n_ops)
 
 
 def settings(options: LearningOptions) -> dict[str, Any]:
