@@ -136,7 +136,7 @@ class GuidedPlacer:
         most, updates = watch.budget.evaluations, self._asked.options.updates
         try:
             with price.within(most, watch.left):
-                trainer.begin()
+                trainer.begin(self._asked.starts(problem))
             if updates:
                 learning = Budget(LEARNING_SHARE * watch.left, updates, most)
                 if trainer.run(learning) is Reason.INTERRUPTED:

@@ -118,7 +118,7 @@ class LearnedPlacer:
         try:
             trainer = self.trainer(problem, evaluate, budget.seed)
             if not self.observer.begin(trainer):
-                trainer.begin(self._starts(problem, hints))
+                trainer.begin(self.starts(problem, hints))
             reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))
         except KeyboardInterrupt:
             pass
@@ -135,7 +135,7 @@ class LearnedPlacer:
         self.observer.end(trainer, reason)
         return proposal_of(problem, trainer, self.info.name, reason)
 
-    def _starts(self, problem: Problem, hints: Hints) -> Ints:
+    def starts(self, problem: Problem, hints: Hints = NO_HINTS) -> Ints:
         """What is known before training begins [n, n_ops]: hints, and what another training found on this problem."""
         rows = [hint.device for hint in hints.placements if hint.replicas is None]
         best = None if self.trained is None else self.trained.best(problem)
