@@ -37,7 +37,7 @@ class GdpOptions(LearningOptions):
     units that stand side by side move together, from the `best` placement so far, from the policy's `own` choice, or
     from both in turn (`start`). `pretrained`: the weights that come with the package are the first ones. Switches of
     parts: `attention`, `superposition`, `device_features`, and `advice`, which tells the policy what list schedulers
-    would do, and adds what METIS does to the favourites.
+    would do, and has what METIS does priced as well.
     """
 
     algorithm: Literal["reinforce", "ppo"] = "ppo"

@@ -72,6 +72,10 @@ class Policy(nn.Module):
         """What `greedy` gives [n, n_ops], for every way of scoring by itself where a policy has several."""
         return [self.greedy(price)]
 
+    def advised(self) -> Ints:
+        """Placements of others [n, n_ops], which may be the answer, and at which no move begins."""
+        return np.zeros((0, self.view.problem.n_ops), np.int32)
+
     def decisions(self, placements: Ints) -> Mapping[str, Tensor] | None:
         """The decisions, as in `Rollout.choices`, that lead to placements [K, n_ops], for a policy that can be told."""
         return None

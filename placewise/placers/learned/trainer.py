@@ -78,6 +78,8 @@ class Trainer:
     def begin(self, starts: Ints | None = None) -> None:
         """Price every device alone, and `starts` [n, n_ops]; the best single device sets the scale of rewards."""
         problem = self.policy.view.problem
+        self.pricing(self.policy.advised())
+        self.pricing.leave()
         single = alone(problem)
         found = self.pricing(single) if len(single) else np.zeros(0)
         if starts is not None and len(starts):

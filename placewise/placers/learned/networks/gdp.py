@@ -236,13 +236,17 @@ class Gdp(Policy):
     def greedy(self, price: Price) -> Ints:
         """The likeliest placement on all devices, then on ever fewer of the fastest, by each set of leanings.
 
-        They are made to fit. The first is by the first set, from which draws come, on all devices. What a partitioner
-        would do comes after them. Last come those that turned out better where the policy looked again at the best so
-        far.
+        They are made to fit. The first is by the first set, from which draws come, on all devices. Last come those that
+        turned out better where the policy looked again at the best so far.
         """
         embedded = self._embedded_once()
-        rows = self._mended(np.concatenate((*self._favourites(embedded), *self._parts())))
+        rows = self._mended(np.concatenate(self._favourites(embedded)))
         return np.concatenate((rows, *self._looks(rows, price, embedded)))
+
+    def advised(self) -> Ints:
+        """The parts that METIS cuts, where advice is asked and they fit."""
+        found = create("metis").propose(self.view.problem, Budget()).placement if self.options.advice else None
+        return super().advised() if found is None else found.device[None]
 
     def favourites(self, price: Price) -> list[Ints]:
         return [self._mended(rows) for rows in np.stack(self._favourites(self._embedded_once()), axis=1)]
@@ -303,13 +307,6 @@ class Gdp(Policy):
             ]
             found.append(self.view.placements(np.concatenate(rows)))
         return found
-
-    def _parts(self) -> list[Ints]:
-        """The parts that METIS cuts [1, n_ops], where advice is asked and they fit."""
-        if not self.options.advice:
-            return []
-        placement = create("metis").propose(self.view.problem, Budget()).placement
-        return [] if placement is None else [placement.device[None]]
 
     def _mended(self, rows: Ints) -> Ints:
         """Placements [K, n_ops], each once and in their order, made to fit."""
