@@ -31,7 +31,8 @@ class Batch(Method):
     """What a policy found for a problem while it was trained on all of them: GDP-batch.
 
     `number` is the problem's in the corpus. The row has the best placement that the training kept for it, and
-    `choice`: what the policy itself chooses in the end. Evaluations and seconds are a problem's share of the whole.
+    `choice`: what the policy itself chooses in the end. Evaluations are the samples that training made for a problem,
+    seconds its share of the whole.
     """
 
     number: int = 0
@@ -41,13 +42,14 @@ class Batch(Method):
         placer: Any = registry.create(self.placer, self.options)
         header, arrays = placer.trained.header, placer.trained.arrays
         count = len(arrays["known/number"])
+        samples = header.updates * header.corpus["training"]["problems"] * int(header.options["samples"])
         place = int(np.flatnonzero(arrays["known/number"] == self.number)[0])
         first, last = arrays["known/offsets"][place : place + 2].tolist()
         best = Placement(arrays["known/device"][first:last].astype(np.int32))
         found = simulate(problem, best)
         value = found.value if found.valid else None
         return {
-            "status": f"{header.updates} updates", "evaluations": header.asked // count,
+            "status": f"{header.updates} updates", "evaluations": samples // count,
             "updates": header.updates, "units": chosen["units"], "begun": chosen["begun"], "choice": chosen["value"],
             "seconds": round(header.seconds / count, 3), "value": value,
         }  # fmt: skip
