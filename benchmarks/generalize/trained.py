@@ -31,8 +31,8 @@ class Batch(Method):
     """What a policy found for a problem while it was trained on all of them: GDP-batch.
 
     `number` is the problem's in the corpus. The row has the best placement that the training kept for it, and
-    `choice`: what the policy itself chooses in the end. Evaluations are the samples that training made for a problem,
-    seconds its share of the whole.
+    `favourite`: what the policy itself chooses in the end. Evaluations are the samples that training made for a
+    problem, seconds its share of the whole.
     """
 
     number: int = 0
@@ -50,6 +50,6 @@ class Batch(Method):
         value = found.value if found.valid else None
         return {
             "status": f"{header.updates} updates", "evaluations": samples // count,
-            "updates": header.updates, "units": chosen["units"], "begun": chosen["begun"], "choice": chosen["value"],
-            "seconds": round(header.seconds / count, 3), "value": value,
+            "updates": header.updates, "units": chosen["units"], "begun": chosen["begun"],
+            "favourite": chosen["favourite"], "seconds": round(header.seconds / count, 3), "value": value,
         }  # fmt: skip

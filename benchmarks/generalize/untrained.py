@@ -2,7 +2,8 @@
 
 `python benchmarks/generalize/untrained.py > benchmarks/results/generalize_untrained.md` (three minutes). Six random
 graphs of the zoo, the ones that the prior was chosen on: seconds over the best placement that `temper` finds in 20
-seconds. Without learning, `gdp` prices two placements per device at most.
+seconds. Without learning, `gdp` prices some hundred placements; with one set of leanings and no second look, two per
+device at most, and METIS's parts.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ COMMAND = "python benchmarks/generalize/untrained.py > benchmarks/results/genera
 NOTHING = {"pretrained": False, "updates": 0}
 METHODS: dict[str, tuple[str, Mapping[str, Any], Budget]] = {
     "gdp, untrained": ("gdp", NOTHING, Budget()),
+    "… one set of leanings": ("gdp", {**NOTHING, "leanings": 1}, Budget()),
+    "… and no second look": ("gdp", {**NOTHING, "leanings": 1, "looks": 0}, Budget()),
     "… without advice": ("gdp", {**NOTHING, "advice": False}, Budget()),
     "… one round": ("gdp", {**NOTHING, "rounds": 1}, Budget()),
     "… no prior": ("gdp", {**NOTHING, "prior": 0.0}, Budget()),
