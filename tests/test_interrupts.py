@@ -31,7 +31,7 @@ kind = placer_class({name!r})
 propose = kind.propose
 def interrupted(*args, **kwargs):
     kind.propose = propose
-    propose(*args[:2], Budget(0.01))  # compiles
+    propose(*args[:2], Budget(1.0))  # compiles
     threading.Timer({delay}, os.kill, (os.getpid(), signal.SIGINT)).start()
     return propose(*args, **kwargs)
 kind.propose = interrupted
