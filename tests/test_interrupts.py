@@ -60,6 +60,33 @@ main()
 """The command, sent SIGINT when a placer's dynamic program begins: for those that take no time."""
 
 
+COMPILING = """
+import numba, os, signal, time
+from numba.core import event
+from placewise.placers.registry import placer_class
+kind = placer_class({name!r})
+propose = kind.propose
+class Falls:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+class Once(event.Listener):
+    def on_start(self, _):
+        event.unregister("numba:compile", self)
+        Falls()
+    def on_end(self, _):
+        pass
+def interrupted(*args, **kwargs):
+    event.register("numba:compile", Once())
+    numba.njit(lambda x: x + 1)(1)
+    time.sleep(20)
+    return propose(*args, **kwargs)
+kind.propose = interrupted
+from placewise.cli import main
+main()
+"""
+"""The command, sent SIGINT within the compiler and where Python loses what is raised: in a finalizer."""
+
+
 def model(path: Path, *, n: int = 60, k: int = 4, room: float = 1.6) -> Path:
     """A workload of n random ops in about ten layers; the accelerators hold `room` times all of it."""
     rng = np.random.default_rng(0)
@@ -104,6 +131,13 @@ def test_interrupted_with_the_best_so_far(tmp_path: Path, name: str, options: tu
     code, plan, _ = interrupted(AFTER, name, model(tmp_path / "w.json"), *options)
     assert (code, plan["status"], plan["reason"]) == (0, "feasible", "interrupted")
     assert len(plan["assignment"]) == 60 and plan["lower_bound"] <= plan["value"]
+
+
+def test_interrupted_while_a_kernel_compiles(tmp_path: Path) -> None:
+    """Nothing is lost in the compiler: the command ends as soon as the kernel is there."""
+    code, plan, errors = interrupted(COMPILING, "temper", model(tmp_path / "w.json"), "--objective", "latency")
+    assert (code, plan["reason"], plan["assignment"]) == (130, "interrupted", {})
+    assert errors.strip().endswith("interrupted")
 
 
 @pytest.mark.parametrize("name", ["dpl", "pipedream"])
