@@ -61,11 +61,9 @@ main()
 
 
 COMPILING = """
-import numba, os, signal, time
+import numba, os, signal, sys, time
 from numba.core import event
 from placewise.placers.registry import placer_class
-kind = placer_class({name!r})
-propose = kind.propose
 class Falls:
     def __del__(self):
         os.kill(os.getpid(), signal.SIGINT)
@@ -79,12 +77,16 @@ def interrupted(*args, **kwargs):
     event.register("numba:compile", Once())
     numba.njit(lambda x: x + 1)(1)
     time.sleep(20)
-    return propose(*args, **kwargs)
-kind.propose = interrupted
-from placewise.cli import main
-main()
+placer_class({name!r}).propose = interrupted
 """
-"""The command, sent SIGINT within the compiler and where Python loses what is raised: in a finalizer."""
+"""SIGINT within the compiler, and where Python loses what is raised: in a finalizer. Then a placer that waits."""
+
+COMMAND = "from placewise.cli import main; main()"
+PYTHON = """
+import placewise
+plan = placewise.place(sys.argv[1], placer="temper", objective="latency")
+print(plan.result.status.reason, plan.assignment)
+"""
 
 
 def model(path: Path, *, n: int = 60, k: int = 4, room: float = 1.6) -> Path:
@@ -135,9 +137,17 @@ def test_interrupted_with_the_best_so_far(tmp_path: Path, name: str, options: tu
 
 def test_interrupted_while_a_kernel_compiles(tmp_path: Path) -> None:
     """Nothing is lost in the compiler: the command ends as soon as the kernel is there."""
-    code, plan, errors = interrupted(COMPILING, "temper", model(tmp_path / "w.json"), "--objective", "latency")
+    said = "--objective", "latency"
+    code, plan, errors = interrupted(COMPILING + COMMAND, "temper", model(tmp_path / "w.json"), *said)
     assert (code, plan["reason"], plan["assignment"]) == (130, "interrupted", {})
     assert errors.strip().endswith("interrupted")
+
+
+def test_python_is_interrupted_while_a_kernel_compiles(tmp_path: Path) -> None:
+    """The same of `placewise.place` in a program or a notebook, which has Python's own handler of SIGINT."""
+    command = [sys.executable, "-c", COMPILING.format(name="temper") + PYTHON, str(model(tmp_path / "w.json"))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50)
+    assert (done.returncode, done.stdout) == (0, "interrupted {}\n"), done.stderr
 
 
 @pytest.mark.parametrize("name", ["dpl", "pipedream"])

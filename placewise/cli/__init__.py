@@ -8,37 +8,21 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import threading
 from contextlib import suppress
-from types import FrameType
+
+from placewise.interrupts import patient
 
 BAD_INPUT, INTERRUPTED, NOBODY_READS = 2, 130, 141
 """Exit codes of the door; the last two are what shells call an end by SIGINT and by SIGPIPE."""
-SOON = 0.02
-"""Seconds until a Ctrl-C that cannot be taken now comes again."""
 
 
 def main() -> None:
     """The console script. Ctrl-C ends it at any moment, an import included, with one word and exit code 130."""
-    stops: list[int] = []
-    later: list[threading.Timer] = []
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        stops.append(number)
-        _forget(later)
-        if not _within_numba(frame):
-            raise KeyboardInterrupt
-        later.append(threading.Timer(SOON, _again, (number,)))
-        later[-1].daemon = True
-        later[-1].start()
-
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, stop)
     try:
-        code = _run(stops)
+        with patient() as stops:
+            code = _run(stops)
     finally:
-        _forget(later)
-        if signal.getsignal(signal.SIGINT) is stop:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         _settle()
     raise SystemExit(code)
@@ -59,26 +43,6 @@ def _run(stops: list[int]) -> int | str | None:
             return _unwritten(error)
     _say("interrupted")
     return INTERRUPTED
-
-
-def _within_numba(frame: FrameType | None) -> bool:
-    """Whether numba is at work, which loses what is raised in its callbacks: Ctrl-C waits until it is done."""
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("numba."):
-        frame = frame.f_back
-    return frame is not None
-
-
-def _again(number: int) -> None:
-    """The signal once more, to the main thread where that can be said, so that it leaves what it waits in."""
-    if sys.platform == "win32":
-        signal.raise_signal(number)
-    else:
-        signal.pthread_kill(threading.main_thread().ident or 0, number)
-
-
-def _forget(later: list[threading.Timer]) -> None:
-    while later:
-        later.pop().cancel()
 
 
 def _write_what_cannot_be_written() -> None:
