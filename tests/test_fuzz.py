@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fuzzing import pool
 from fuzzing.cases import SHARES, case, run
 from fuzzing.seeds import Seed, furnished, model_seeds, other_seeds
-from fuzzing.verdict import FAULT, LOADED, REFUSED, flaw_of, kind_of, verdict_on
+from fuzzing.verdict import FAULT, LOADED, REFUSED, Verdict, flaw_of, kind_of, verdict_on
 
 from placewise.errors import InputError, InternalError
 
@@ -65,3 +67,20 @@ def test_every_family_has_its_files(seeds: dict[str, tuple[Seed, ...]]) -> None:
     """Families, shares and seeds are of one list."""
     assert set(seeds) == set(SHARES) and sum(SHARES.values()) == pytest.approx(100)
     assert case("onnx", 1, seeds["onnx"], 0)[1].random() == case("onnx", 1, seeds["onnx"], 0)[1].random()
+
+
+def test_processes_keep_out_of_each_others_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that takes another's place works where nobody else does, whichever ended first."""
+    monkeypatch.setattr(pool, "CHUNK", 3)
+    for place in range(2):
+        (tmp_path / str(place)).mkdir()
+
+    def runner(_: str, number: int, folder: Path) -> Verdict:
+        mine = folder / "mine.txt"
+        mine.write_text(str(number))
+        time.sleep(0.02 if number < 6 else 0.001 * (number % 7))
+        return Verdict(LOADED if mine.read_text() == str(number) else FAULT)
+
+    done = list(pool.run_all([("any", number) for number in range(60)], runner, tmp_path, 2))
+    assert sorted(one.number for one in done) == list(range(60))
+    assert not [one.number for one in done if one.verdict.outcome == FAULT]

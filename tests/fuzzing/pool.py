@@ -53,14 +53,16 @@ class _Running:
 
 
 def run_all(cases: list[tuple[str, int]], runner: Runner, folder: Path, processes: int) -> Iterator[Done]:
-    """Every case, in chunks, in so many processes at once; in the order in which they end."""
+    """Every case, in chunks, in so many processes at once, each in its own folder of those named 0, 1, …, in `folder`;
+    in the order in which they end."""
     chunks = [cases[start : start + CHUNK] for start in range(0, len(cases), CHUNK)][::-1]
     running: list[_Running] = []
     with selectors.DefaultSelector() as selector:
         try:
             while chunks or running:
                 while chunks and len(running) < processes:
-                    running.append(_started(chunks.pop(), runner, folder, len(running)))
+                    free = {folder / str(place) for place in range(processes)} - {one.folder for one in running}
+                    running.append(_started(chunks.pop(), runner, min(free)))
                     selector.register(running[-1].pipe, selectors.EVENT_READ, running[-1])
                 for key, _ in selector.select(1.0):
                     yield from _heard(key.data)
@@ -76,9 +78,8 @@ def run_all(cases: list[tuple[str, int]], runner: Runner, folder: Path, processe
                 os.waitpid(one.pid, 0)
 
 
-def _started(cases: list[tuple[str, int]], runner: Runner, folder: Path, place: int) -> _Running:
+def _started(cases: list[tuple[str, int]], runner: Runner, folder: Path) -> _Running:
     read, write = os.pipe()
-    folder = folder / str(place)
     sys.stdout.flush()
     pid = os.fork()
     if pid:
