@@ -11,6 +11,7 @@ are not folded, convolutions not fused with batch normalization, parameters not 
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import logging
 import sys
@@ -21,8 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-import onnxscript
-import onnxscript.optimizer
 import torch
 import transformers
 from torch import nn
@@ -96,8 +95,8 @@ def main(names: list[str]) -> None:
     record = json.loads(table.read_text()) if table.exists() else {"models": {}}
     record["command"] = "python scripts/export_models.py"
     record["counted_by"] = "torch.utils.flop_counter.FlopCounterMode, 2 FLOPs per multiply-add, inference"
-    packages = {"torch": torch, "transformers": transformers, "onnx": onnx, "onnxscript": onnxscript}
-    record["versions"] = {name: package.__version__ for name, package in packages.items()}
+    packages = ("torch", "transformers", "onnx", "onnxscript")
+    record["versions"] = {name: importlib.metadata.version(name) for name in packages}
     for name in names or EXAMPLES:
         example = EXAMPLES[name]
         torch.manual_seed(0)
@@ -131,6 +130,8 @@ def exported(module: nn.Module, example: Example) -> onnx.ModelProto:
 
 def stripped(model: onnx.ModelProto, file: str, parameters: set[str]) -> onnx.ModelProto:
     """Optimized, and without weights, inner shapes and notes other than module paths."""
+    from onnxscript import optimizer  # not needed by programs that take a module from here
+
     weights, rest = [], []
     for tensor in model.graph.initializer:
         (weights if tensor.name in parameters else rest).append(tensor)
@@ -141,7 +142,7 @@ def stripped(model: onnx.ModelProto, file: str, parameters: set[str]) -> onnx.Mo
     del model.graph.initializer[:]
     model.graph.initializer.extend(rest)
     model.graph.input.extend(onnx.helper.make_tensor_value_info(w.name, w.data_type, w.dims) for w in weights)
-    model = onnxscript.optimizer.optimize(model)
+    model = optimizer.optimize(model)
     del model.graph.input[n_inputs:]
     for tensor in model.graph.initializer:
         if len(tensor.raw_data) > LONGEST_INLINE:
