@@ -213,6 +213,16 @@ def test_the_digest_of_a_problem_tells_what_prices_depend_on() -> None:
     assert problem_digest(wide_problem()) == problem_digest(problem)
 
 
+def test_options_that_no_training_can_have_had_are_refused(tmp_path: Path) -> None:
+    """A header that was edited: the option of the wrong type is named, with the file."""
+    kept(trained(wide_problem(), 1), tmp_path)
+    place = header_of(tmp_path)
+    document = json.loads(place.read_text())
+    place.write_text(json.dumps({**document, "options": {**document["options"], "samples": "many"}}))
+    with pytest.raises(PlacerError, match=r"policy\.json: the option 'samples' of 'table' is 'many'; give a whole"):
+        TablePlacer(LearningOptions(checkpoint=str(tmp_path)))
+
+
 def test_a_placer_begins_with_trained_weights(tmp_path: Path) -> None:
     """With `checkpoint` and no updates, the answer is the trained policy's favourite, options included."""
     problem = wide_problem()

@@ -51,6 +51,7 @@ from placewise.placers.learned.view import view_of
 from placewise.studies.answers import Answered
 from placewise.studies.corpus import Corpus, open_corpus
 from placewise.studies.pretrain import PretrainSetting, pretrain
+from placewise.studies.pretrained import Pretrained, lines
 
 CORPORA = Path(__file__).parents[1] / "benchmarks" / "generalize" / "corpora"
 QUIET = {
@@ -709,6 +710,15 @@ def test_what_is_kept_serves_any_problem_and_goes_on_with_its_corpus_alone(tmp_p
         pw.train("zoo:random-layered", "2xP100,cpu", dims={"n_ops": 12}, checkpoint=kept, resume=True)
     with pytest.raises(InputError, match="was trained on one graph"):
         pw.pretrain(path, checkpoint=tmp_path / "tuned", resume=True)
+
+
+def test_a_score_is_told_with_its_update() -> None:
+    """It is the last trial's; where an earlier one was better, both are said."""
+    trials = ((0, 0.0, 1.3), (100, 5.0, 1.1), (126, 8.0, 1.2))
+    done = Pretrained(policy="gdp", reason="finished", updates=130, asked=9, seconds=9.0, score=1.2, trials=trials)
+    assert "its favourites took 1.200 × the best known after update 126" in lines(done)[1]
+    assert lines(done)[2] == "what is kept is the last; after update 100 they took 1.100 ×"
+    assert "1.300 × the best known before the first update" in lines(replace(done, score=1.3, trials=trials[:1]))[-1]
 
 
 def test_a_checkpoint_of_another_network_is_refused_by_version(tmp_path: Path) -> None:

@@ -211,9 +211,10 @@ def test_a_budget_of_prices_is_kept_inside_an_update() -> None:
     pricing = Pricing(problem)
     with pricing.within(1, 60.0), pytest.raises(Spent):
         pricing(np.array([[0] * 30, [1] * 30], np.int32))
+    assert pricing.evaluations == 1, "what there is room for is priced"
     with pricing.within(None, -1.0), pytest.raises(Spent):
-        pricing(np.zeros((1, 30), np.int32))
-    assert pricing.evaluations == 0 and len(pricing(np.zeros((1, 30), np.int32))) == 1
+        pricing(np.ones((1, 30), np.int32))
+    assert pricing.evaluations == 1 and len(pricing(np.ones((1, 30), np.int32))) == 1
 
 
 def test_the_same_seed_and_a_resumed_training_end_alike() -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -19,18 +19,21 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("safetensors")
 
 from learned_policies import TablePlacer, TablePolicy
+from onnx_files import make_node, model, saved
 from test_cli import run, workload
 
 import placewise as pw
 from placewise.errors import InputError, PlacerError
 from placewise.files.policy_file import load_header
 from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
 from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, Progress
 from placewise.placers.learned.checkpoint import read
 from placewise.studies import train as study
 from placewise.studies.train import TrainingSetting, train
+from placewise.studies.trained import lines
 
 SMALL = ("zoo:random-layered", "--dim", "n_ops=60", "-d", "2xA100-80GB,cpu", "--objective", "latency")
 HIDDEN = Path(__file__).parent
@@ -133,7 +136,7 @@ def test_going_on_is_refused_where_it_would_not_be_the_same(tmp_path: Path) -> N
     ):
         with pytest.raises(InputError, match=words):
             train(problem(), TrainingSetting(**{"checkpoint": tmp_path, "resume": True, **changed}))  # type: ignore[arg-type]
-    with pytest.raises(PlacerError, match=r"policy\.json: was trained on another graph"):
+    with pytest.raises(PlacerError, match=r"another graph \(zoo:random-layered, with dims {'n_ops': 60}\)"):
         train(problem(50), TrainingSetting(checkpoint=tmp_path, resume=True))
     with pytest.raises(InputError, match="a checkpoint every 0 updates"):
         train(problem(), setting(every=0))
@@ -207,12 +210,35 @@ def test_measured_the_best_by_measure_and_by_the_judge_are_both_named(monkeypatc
     assert found.learned == 1.0 and found.result.placement is not None and found.judged is not None
     assert found.judged.value <= found.result.value and found.judged.measured == 1.0
     assert found.evaluations <= found.asked
+    liked = "the judge likes another of those best"
+    assert (liked in "".join(lines(found))) is (found.judged.value < found.result.value)
+    other = Placement((found.judged.placement.device + 1) % 3)
+    worse = replace(found, judged=replace(found.judged, placement=other, value=2 * found.result.value))
+    assert liked not in "".join(lines(worse))
 
 
 def test_patience_ends_a_training_early() -> None:
     """So many updates without anything better, and it is over."""
     found = train(problem(), setting(options={"patience": 4, "rate": 1e-9}, updates=1000))
     assert found.updates < 500
+
+
+def test_every_evaluation_is_spent(tmp_path: Path) -> None:
+    """The last of a budget too: one sample is of one state of the policy's walk, in which nothing may be unseen."""
+    nodes = [make_node("Relu", [f"t{op}"], [f"t{op + 1}"]) for op in range(12)]
+    chain = saved(tmp_path, model(nodes, {"t0": (1 << 16, 512)}, ["t12"]))
+    for evaluations in (20, 50):
+        found = train(pw.build(chain, "2xK80"), TrainingSetting("hsdag", budget=Budget(evaluations=evaluations)))
+        assert found.evaluations == evaluations and found.updates < 100 and not found.result.notes
+
+
+def test_who_was_weary_goes_on_with_new_patience(tmp_path: Path) -> None:
+    """A training that ended for want of anything better goes on for as long again, and says why it ends."""
+    given = setting(tmp_path, options={"patience": 4, "rate": 1e-9}, updates=1000)
+    first = train(problem(), given)
+    again = train(problem(), TrainingSetting(checkpoint=tmp_path, resume=True))
+    assert again.updates >= first.updates + 4
+    assert "table stopped early: 4 updates in a row brought nothing better" in first.result.notes
 
 
 def test_the_log_has_every_figure_once(tmp_path: Path) -> None:
@@ -267,6 +293,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         (("--policy", "table", "--objective", "throughput", "--contiguous"), "cannot be trained on this problem"),
         (("--policy", "table", "--option", "samples=4000000000000"), "memory ran out while table was trained"),
         (("--policy", "table", "--tensorboard", __file__), "cannot be written (file exists); give a folder"),
+        (("--bind", "core:0=1"), "--bind goes with a measured reward only; say which: --reward onnxruntime"),
         (("--reward", "onnxruntime"), ""),
     ):
         error = run("train", *SMALL, *arguments, code=2).stderr

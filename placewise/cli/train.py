@@ -136,7 +136,7 @@ def train(
     from placewise.studies.race import Setting
     from placewise.studies.train import TrainingSetting, crew_of
     from placewise.studies.train import train as learn
-    from placewise.studies.trained import document, lines
+    from placewise.studies.trained import SIMULATED, document, lines
     from placewise.wishes import Wishes
 
     listen(quiet)
@@ -160,6 +160,11 @@ def train(
         return
     if model is None:
         raise InputError("there is nothing to train on", remedy="give a model, or a corpus with --corpus FILE")
+    if reward in (None, SIMULATED) and (bind or inputs) and not resume:
+        raise InputError(
+            f"{'--bind' if bind else '--inputs'} goes with a measured reward only",
+            remedy="say which: --reward onnxruntime",
+        )
     policy, options = with_weights(from_, policy, options)
     measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
     setting = TrainingSetting(

@@ -97,11 +97,16 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
         raise PlacerError(f"the placer {name!r} has no option {stranger!r}", remedy=offered)
     if not known:
         return cast("Placer", kind())
-    hints = get_type_hints(kind.Options)
-    for key, value in (options or {}).items():
+    require_types(name, kind.Options, options or {})
+    return cast("Placer", kind(kind.Options(**(options or {}))))
+
+
+def require_types(name: str, kind: type[Any], values: Mapping[str, Any]) -> None:
+    """Raise PlacerError for the first value that its field of the options `kind` cannot have."""
+    hints = get_type_hints(kind)
+    for key, value in values.items():
         if not _is_a(value, hints[key]):
             raise PlacerError(f"the option {key!r} of {name!r} is {value!r}", remedy=f"give {_wanted(hints[key])}")
-    return cast("Placer", kind(kind.Options(**(options or {}))))
 
 
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", type(None): "nothing"}

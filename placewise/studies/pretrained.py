@@ -52,10 +52,20 @@ def lines(done: Pretrained) -> tuple[str, ...]:
     if done.diverged:
         said.append("it diverged: a figure of the next update was not finite; the parameters are those from before")
     if math.isfinite(done.score):
-        said.append(f"on problems that it was not trained on, its favourites take {done.score:.3f} × the best known")
+        when, _, score = done.trials[-1]
+        said.append(
+            f"on problems that it was not trained on, its favourites took {score:.3f} × the best known {_after(when)}"
+        )
+        when, _, best = min(done.trials, key=lambda trial: trial[2])
+        if best < score:
+            said.append(f"what is kept is the last; {_after(when)} they took {best:.3f} ×")
     if done.checkpoint:
         said.append(f"kept in {done.checkpoint}")
     return tuple(said)
+
+
+def _after(update: int) -> str:
+    return f"after update {update}" if update else "before the first update"
 
 
 def document(done: Pretrained) -> dict[str, Any]:

@@ -93,7 +93,7 @@ def train(
     refusal = placer.supports(problem)
     if refusal is not None:
         raise PlacerError(f"{placer.info.name} cannot be trained on this problem: {refusal}",
-                          remedy="give --free, without --contiguous and --convex")  # fmt: skip
+                          remedy="give --free, without --contiguous, --convex and --in-order")  # fmt: skip
     keeper = placer.observer = Keeper(placer.info.name, setting, before)
     with ExitStack() as stack:
         stack.callback(keeper.close)

@@ -58,7 +58,7 @@ def lines(trained: Trained) -> tuple[str, ...]:
     if trained.reward != SIMULATED and math.isfinite(trained.learned):
         beside = f"; the best single device {format_seconds(trained.alone)}" if math.isfinite(trained.alone) else ""
         said.append(f"measured with {trained.reward}: {format_seconds(trained.learned)}{beside}")
-        if trained.judged is not None and trained.judged.placement != trained.result.placement:
+        if trained.judged is not None and trained.judged.value < trained.result.value:
             best = trained.judged
             said.append(
                 f"the judge likes another of those best: {format_seconds(best.value)} predicted, "

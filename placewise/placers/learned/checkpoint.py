@@ -27,6 +27,7 @@ from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import settings
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.trainer import Trainer
+from placewise.placers.registry import require_types
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -43,7 +44,10 @@ class Checkpoint:
     arrays: Arrays
 
     def options(self, wanted: LearningOptions) -> LearningOptions:
-        """The options that are wanted, and those that the checkpoint was trained with where they are the defaults."""
+        """The options that are wanted, and those that the checkpoint was trained with where they are the defaults.
+
+        Raises PlacerError for one that no training can have had.
+        """
         default = type(wanted)()
         known = {field.name for field in fields(wanted)} - set(OF_A_RUN)
         kept: dict[str, Any] = {
@@ -51,7 +55,9 @@ class Checkpoint:
             for name, value in self.header.options.items()
             if name in known and getattr(wanted, name) == getattr(default, name)
         }
-        return replace(wanted, **kept)
+        with naming(header_of(self.path)):
+            require_types(self.header.policy, type(wanted), kept)
+            return replace(wanted, **kept)
 
     def fill(self, policy: Policy, name: str) -> None:
         """Give a policy the weights of the checkpoint. Raises PlacerError saying what does not fit."""
@@ -85,7 +91,7 @@ class Checkpoint:
                 raise PlacerError(f"was trained on the reward {header.reward!r}, not {reward!r}",
                                   remedy=f"go on with --reward {header.reward}")  # fmt: skip
             if header.graph_hash != problem.graph.digest():
-                raise PlacerError(f"was trained on another graph{_made_from(header)}", remedy=_WEIGHTS)
+                raise PlacerError(f"was trained on another graph{_made_from(header, problem)}", remedy=_WEIGHTS)
             _require_devices(header, trainer.policy)
             if header.problem_hash != problem_digest(problem):
                 raise PlacerError(
@@ -169,8 +175,15 @@ def problem_digest(problem: Problem) -> str:
     return state.hexdigest()
 
 
-def _made_from(header: PolicyFile) -> str:
-    return f" ({header.source.path})" if header.source is not None else ""
+def _made_from(header: PolicyFile, problem: Problem) -> str:
+    """What the graph was read from; where that is the same file, what was said of it otherwise."""
+    there, here = header.source, problem.graph.source
+    if there is None:
+        return ""
+    if here is None or (here.sha256 or here.path) != (there.sha256 or there.path):
+        return f" ({there.path})"
+    said = [f"{name} {value}" for name, value in there.options.items() if here.options.get(name) != value]
+    return f" ({there.path}, with {', '.join(said) or 'other options'})"
 
 
 def _require_policy(header: PolicyFile, name: str) -> None:

@@ -34,6 +34,7 @@ from placewise.placers.learned.placer import LearnedPlacer, proposal_of
 from placewise.placers.learned.pricing import Pricing, Spent
 from placewise.placers.registry import create
 from placewise.simulate.infeasible import why_infeasible
+from placewise.units import format_seconds
 
 if TYPE_CHECKING:
     from placewise.placers.learned.policy import Policy
@@ -127,7 +128,8 @@ class GuidedPlacer:
         history = tuple(replace(step, seconds=begun + step.seconds) for step in found.history)
         if found.placement is None and not found.infeasible and price.best is not None:
             found = replace(found, placement=Placement(price.best))
-        alone = f"{price.value:.6g} s" if np.isfinite(price.value) else "nothing that keeps the rules"
+        none = "nothing that keeps the rules" if price.evaluations else "not asked: there was no time"
+        alone = format_seconds(price.value) if np.isfinite(price.value) else none
         return replace(found, history=history, notes=(*found.notes, *trainer.policy.notes, f"{name} alone: {alone}"))
 
     def _advice(self, problem: Problem, trainer: Trainer, watch: Stopwatch, hints: Hints) -> Hints:

@@ -54,9 +54,9 @@ class Pricing:
 
     @contextmanager
     def within(self, evaluations: int | None, seconds: float) -> Iterator[None]:
-        """Raise Spent for what would go beyond so many evaluations in all, or comes after so many seconds.
+        """Raise Spent for what goes beyond so many evaluations in all, or comes after so many seconds.
 
-        For policies that price many placements in one update.
+        What there is room for is priced before. For policies that price many placements in one update.
         """
         before = self._most, self._end
         most = math.inf if evaluations is None else evaluations
@@ -72,9 +72,11 @@ class Pricing:
         fresh = {key: k for k, key in reversed(list(enumerate(keys))) if key not in self._seen}
         chosen = sorted(fresh.values())
         if chosen:
-            if self.evaluations + len(chosen) > self._most or time.monotonic() > self._end:
+            room = min(self._most - self.evaluations, len(chosen)) if time.monotonic() <= self._end else 0
+            if room > 0:
+                self._add(rows[chosen[: int(room)]])
+            if room < len(chosen):
                 raise Spent
-            self._add(rows[chosen])
         found = np.array([self._seen.get(key, LOST) for key in keys])
         self.asked += len(rows)
         self._rebase(rows, found)

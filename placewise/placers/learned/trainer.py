@@ -29,7 +29,7 @@ HOPELESS = 64
 UNSEEN = 0.25
 """The share of an update's samples that must be unseen for a policy not to grow restless."""
 STALE = 200
-"""Without a limit of seconds: so many updates that bring nothing unseen end a budget of evaluations."""
+"""So many updates that bring nothing unseen end a budget of evaluations."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -60,6 +60,7 @@ class Trainer:
     dice: torch.Generator = field(init=False)
     began: float = field(init=False)
     diverged: bool = False
+    weary: str = ""
     _last_better: int = 0
     _last_fresh: int = 0
     _last_base: int = 0
@@ -101,15 +102,15 @@ class Trainer:
 
     @property
     def trouble(self) -> str:
-        """Why training ended before its budget did, where that is not a reason to be glad of; "" here."""
-        return ""
+        """Why training ended before its budget did; "" where it did not."""
+        return self.weary
 
     def close(self) -> None:
         """Let go of who helped; nobody here."""
 
     def run(self, budget: Budget, on_update: Callable[[Update], None] = lambda _: None) -> Reason:
         """Train until the budget ends. Ctrl-C is the end of a budget."""
-        watch = Stopwatch(budget)
+        watch, self.weary = Stopwatch(budget), ""
         try:
             with one_thread(self.policy):
                 try:
@@ -119,6 +120,7 @@ class Trainer:
                 except Spent:
                     reason = self._over(watch) or Reason.FINISHED
                     self._note()
+                self._rest(budget)
                 self._greedy(budget)
         except KeyboardInterrupt:
             return Reason.INTERRUPTED
@@ -133,7 +135,9 @@ class Trainer:
     def update(self, watch: Stopwatch) -> Update:
         """One update: episodes, priced and learned from. Raises Diverged."""
         evaluations, left = self.pricing.evaluations, watch.budget.evaluations
-        count = self.options.samples if left is None else min(self.options.samples, left - evaluations)
+        count = self.options.samples
+        if left is not None and self._last_fresh == self.learner.updates:
+            count = min(count, left - evaluations)
         rollout = self.policy.rollout(max(count, 1), self.dice, self.pricing)
         lesson = self.learner.learn(rollout, self.progress(watch))
         number = self.learner.updates
@@ -219,11 +223,22 @@ class Trainer:
             return Reason.FINISHED
         if self.measured and self.pricing.best is None and self.pricing.evaluations >= HOPELESS:
             return Reason.FINISHED
+        return Reason.FINISHED if self._weariness(budget) else None
+
+    def _weariness(self, budget: Budget) -> str:
+        """Why no more is to be hoped for, in words."""
+        updates, patience = self.learner.updates, self.options.patience
         if budget.evaluations is not None and updates - self._last_fresh >= STALE:
-            return Reason.FINISHED
-        if self.options.patience and updates - self._last_better >= self.options.patience:
-            return Reason.FINISHED
-        return None
+            return f"{STALE} updates in a row brought no placement that was unseen"
+        if patience and updates - self._last_better >= patience:
+            return f"{patience} update{'s in a row' * (patience > 1)} brought nothing better"
+        return ""
+
+    def _rest(self, budget: Budget) -> None:
+        """Remember whether training ended because it was weary; who goes on later begins with new patience."""
+        self.weary = self._weariness(budget)
+        if self.weary:
+            self._last_fresh = self._last_better = self.learner.updates
 
     def _stir(self, unseen: int) -> None:
         """Leave more to chance after an update that brought little that was unseen, and less after any other."""

@@ -43,14 +43,14 @@ class CrewTrainer(Trainer):
 
     @property
     def trouble(self) -> str:
-        return self.staff.trouble
+        return self.staff.trouble or self.weary
 
     def close(self) -> None:
         self.staff.close()
 
     def run(self, budget: Budget, on_update: Callable[[Update], None] = lambda _: None) -> Reason:
         """Train until the budget, which is that of the whole crew, ends. Ctrl-C is the end of a budget."""
-        watch, state = Stopwatch(budget), self.pricing.state()
+        watch, state, self.weary = Stopwatch(budget), self.pricing.state(), ""
         self._news = list(zip((row.tobytes() for row in state["seen"]), state["values"].tolist(), strict=True))
         try:
             with one_thread(self.policy):
@@ -58,7 +58,8 @@ class CrewTrainer(Trainer):
                     self._hand_out(watch)
                     for errand, report in self.staff.reports(min(watch.left, BREATH)):
                         self._take(errand, report, watch, on_update)
-                if not self.trouble and not (self.measured and reason is Reason.TIME_LIMIT):
+                self._rest(budget)
+                if not self.staff.trouble and not (self.measured and reason is Reason.TIME_LIMIT):
                     self._greedy(budget)
         except KeyboardInterrupt:
             return Reason.INTERRUPTED
@@ -68,8 +69,8 @@ class CrewTrainer(Trainer):
         return reason
 
     def _over(self, watch: Stopwatch) -> Reason | None:
-        if self.trouble:
-            self.pricing.failure = self.trouble
+        if self.staff.trouble:
+            self.pricing.failure = self.staff.trouble
             return Reason.FINISHED
         if not self.staff.errands() and self._free(watch.budget) < self._need:
             return Reason.FINISHED
