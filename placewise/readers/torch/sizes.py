@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from placewise.errors import ModelFileError
 from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
+from placewise.words import dim_options
 
 _FROM_DATA = re.compile(r"z?uf?\d+")
 BATCH = "batch"
@@ -88,12 +89,12 @@ class Sizes:
         if is_from_data(symbol):
             return ModelFileError(
                 f"the size {symbol!r} of tensor {tensor!r}, made by op {op!r}, depends on the data",
-                remedy=f"say how large it is, for example --dim {symbol}=1",
+                remedy=f"say how large it is, for example {dim_options([symbol])}",
             )
         places = [place for place, name in self._places.items() if name == symbol]
         shown = f" ({', '.join(places)})" if places else ""
         return ModelFileError(
-            f"dimension {symbol!r}{shown} is symbolic", remedy=f"give a number: --dim {(places or [symbol])[0]}=1"
+            f"dimension {symbol!r}{shown} is symbolic", remedy=f"give a number: {dim_options(places[:1] or [symbol])}"
         )
 
 
