@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 import onnx_branches
 import pytest
-from onnx_branches import branching, written
+from onnx_branches import branching, of_newest_ir, written
 
 from placewise.building import build
 from placewise.errors import ExportError
@@ -60,6 +60,19 @@ def test_pieces_run_without_us_and_give_the_same(tmp_path, view):
     subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=60, check=True)
     with np.load(tmp_path / "out.npz") as found:
         require_equal(onnx_branches.reference(branching(), inputs), dict(found), who="the export")
+
+
+@pytest.mark.parametrize(("target", "oldest"), [("onnx", 8), ("onnx-annotated", 10)])
+def test_files_have_the_ir_version_that_they_need(tmp_path, target, oldest):
+    """Not that of the onnx package which made the model: ONNX Runtime loads no model of a version unknown to it."""
+    runtime = pytest.importorskip("onnxruntime")
+    problem = build(written(tmp_path, of_newest_ir()), MIXED)
+    made = export_placement(problem, alternating(problem), target).exported
+    models = [content for name, content in made.files.items() if name.endswith(".onnx")]
+    assert {onnx.ModelProto.FromString(content).ir_version for content in models} == {oldest}
+    for content in models:
+        onnx.checker.check_model(content, full_check=True)
+        runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
 
 
 def test_every_node_is_in_one_file(tmp_path):

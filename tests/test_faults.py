@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import pytest
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from placewise.errors import InputError
-from placewise.faults import fault_of
+from placewise.faults import fault_of, first_fault
 
 
 class Example(BaseModel):
@@ -60,6 +60,54 @@ def test_a_missing_field() -> None:
     with pytest.raises(ValidationError) as caught:
         Needy.model_validate({})
     assert fault_of(caught.value.errors()[0]) == "is missing"
+
+
+TABLE = "a table of names and values"
+
+
+class Span(BaseModel):
+    """One kind of a field that may be of several."""
+
+    model_config = ConfigDict(extra="forbid")
+    least: int
+    most: int
+
+
+class Several(BaseModel):
+    """Fields of several kinds, inside others."""
+
+    sizes: Annotated[dict[str, Annotated[int, Field(strict=True)] | tuple[int, ...] | Span], Field(min_length=1)] = {}
+    options: dict[str, bool | int | str] = {}
+    rows: Annotated[tuple[Several, ...], Field(min_length=1)] | None = None
+
+
+@pytest.mark.parametrize(
+    ("document", "place", "words", "more"),
+    [
+        ({"sizes": {"n": 1e30}}, ("sizes", "n"), f"must be a whole number, a list or {TABLE}", 0),
+        ({"sizes": {"n": "x", "m": "x"}}, ("sizes", "n"), f"must be a whole number, a list or {TABLE}", 1),
+        ({"sizes": {"n": [2, "x"]}}, ("sizes", "n", 1), "must be a whole number", 0),
+        ({"sizes": {"n": {"least": 1, "most": 1.5}}}, ("sizes", "n", "most"), "must be a whole number", 0),
+        ({"sizes": {"n": {"least": 1}}}, ("sizes", "n", "most"), "is missing", 0),
+        ({"sizes": {"int": {"least": 1, "most": 2, "Span": 3}}}, ("sizes", "int", "Span"), "is not known here", 0),
+        ({"options": {"a": [1]}}, ("options", "a"), "must be true or false, a whole number or a text", 0),
+        (
+            {"rows": [{"sizes": {"n": None}}]},
+            ("rows", 0, "sizes", "n"),
+            f"must be a whole number, a list or {TABLE}",
+            0,
+        ),
+        ({"rows": []}, ("rows",), "needs 1 or more entries", 0),
+    ],
+)
+def test_a_fault_is_where_the_document_has_it(
+    document: object, place: tuple[object, ...], words: str, more: int
+) -> None:
+    """By keys and indices alone: what pydantic calls the kinds that it tried is no place, and they are one fault."""
+    with pytest.raises(ValidationError) as caught:
+        Several.model_validate(document)
+    fault = first_fault(caught.value.errors(), document)
+    assert (fault.place, fault.words, fault.more) == (place, words, more)
 
 
 def test_an_error_is_one_sentence_whatever_is_in_it() -> None:

@@ -184,6 +184,11 @@ def test_shipped_corpora_are_whole_and_leave_out_what_they_say() -> None:
         ({"models": [{"model": "alexnet"}]}, r"models.0: the zoo has no 'alexnet'"),
         ({"models": [{"model": "nasnet", "dims": {"steps": 3}}]}, r"models.0: nasnet has no dimension 'steps'"),
         ({"models": [{"model": "nasnet", "dims": {"cells": []}}]}, r"'models.0.dims.cells' needs 1 or more entries"),
+        (
+            {"models": [{"model": "nasnet", "dims": {"cells": 1e30}}]},
+            r"'models.0.dims.cells' must be a whole number, a list or",
+        ),
+        ({"options": {"gamma": [0.5]}}, r"'options.gamma' must be true or false, a whole number, a number or a text"),
         ({"leave_out": ["gnmt-9"]}, "leave_out: leaves out 'gnmt-9', which begins no name"),
         ({"leave_out": ["random", "wavenet"]}, "leaves out every model"),
         ({"policy": "hsdag", "options": None}, "fits single problems"),

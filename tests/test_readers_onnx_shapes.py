@@ -1,5 +1,7 @@
 """The ONNX reader: symbolic dimensions, shapes that models compute, and what stays unknown."""
 
+import shlex
+
 import numpy as np
 import onnx
 import onnx_files
@@ -8,6 +10,7 @@ from hypothesis import given
 from onnx.helper import make_graph, make_node, make_tensor_type_proto, make_tensor_value_info
 from onnx_files import FLOAT, INT64, integers, model, saved, weight
 
+from placewise.cli.options import parse_dims
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
@@ -50,6 +53,21 @@ def test_missing_dim_is_named_with_its_remedy(tmp_path):
     path = saved(tmp_path, model([make_node("Relu", ["x"], ["y"])], {"x": ["batch", "seq", 3]}, ["y"]))
     with pytest.raises(ModelFileError, match=r"'seq' of input 'x' is symbolic; give a number: --dim seq=1"):
         read_onnx(path, dims={"batch": 2})
+
+
+def test_a_remedy_can_be_pasted(tmp_path):
+    """Names with spaces and quotes stand in quotes: what is proposed, as a shell parts it, is what fixes the model."""
+    dims = ["batch", "seq len", "it's", "a=b"]
+    path = saved(tmp_path, model([make_node("Relu", ["x"], ["y"])], {"x": dims}, ["y"]))
+    with pytest.raises(ModelFileError, match=r"--dim batch=1 --dim 'seq len=1' ") as caught:
+        read_onnx(path)
+    said = shlex.split(caught.value.remedy.removeprefix("give a number: "))
+    assert said[::2] == ["--dim"] * 4 and parse_dims(said[1::2]) == dict.fromkeys(dims, 1)
+    assert shapes(read_onnx(path, dims=parse_dims(said[1::2])))["y"] == (1, 1, 1, 1)
+    nodes = [make_node("NonZero", ["x"], ["how many"]), make_node("Cast", ["how many"], ["y"], to=FLOAT)]
+    open_graph = read_onnx(saved(tmp_path, model(nodes, {"x": [4]}, ["y"]))).graph
+    with pytest.raises(ModelFileError, match="or say how much: --dim 'how many:1=100'"):
+        work_of(open_graph)
 
 
 def test_unknown_dim_lists_the_known_ones(tmp_path):

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
+from placewise.readers.onnx.ir import oldest_ir
 from placewise.readers.onnx.whole import load_whole
 
 SHAPES = {"k": (4, 3, 3, 3), "scale": (4,), "bias": (4,), "mean": (4,), "var": (4,)}
@@ -139,3 +140,58 @@ def test_lost_weights_beyond_any_memory(tmp_path, dims):
     path = saved(tmp_path, nodes, [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims)])
     with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' is missing, and .* too many to draw"):
         load_whole(path)
+
+
+def versioned(opsets, ir_version, **extra):
+    """A model that holds nothing but what is said."""
+    given = {"nodes": [], "name": "it", "inputs": [], "outputs": [], **extra}
+    imports = [helper.make_opsetid(*opset) for opset in opsets]
+    return helper.make_model(helper.make_graph(**given), opset_imports=imports, ir_version=ir_version)
+
+
+@pytest.mark.parametrize(
+    ("opsets", "ir_version", "oldest"),
+    [
+        ([("", 17)], 14, 8),
+        ([("", 7)], 14, 4),
+        ([("", 8)], 3, 3),
+        ([("", 17)], 6, 6),
+        ([("", 17), ("ai.onnx.ml", 4)], 14, 9),
+        ([("ai.onnx", 24), ("com.microsoft", 1)], 14, 12),
+        ([("", 1000)], 14, 14),
+        ([("mine", 1000)], 14, 4),
+    ],
+)
+def test_the_ir_version_is_what_the_opsets_need(opsets, ir_version, oldest):
+    """From 4 on, where weights need not be inputs; never above its own, which stays for unknown opsets."""
+    assert oldest_ir(versioned(opsets, ir_version)) == oldest
+
+
+def body_of_if(element):
+    """A node with bodies, one of which takes a value of this type."""
+    inner = helper.make_graph([], "then", [helper.make_tensor_value_info("v", element, [2])], [])
+    return {"nodes": [helper.make_node("If", ["c"], ["y"], then_branch=inner)]}
+
+
+SMALL = TensorProto(name="w", data_type=TensorProto.INT4, dims=[2], raw_data=b"1")
+MAYBE = helper.make_value_info("m", helper.make_optional_type_proto(helper.make_tensor_type_proto(1, [2])))
+
+
+@pytest.mark.parametrize(
+    ("extra", "oldest"),
+    [
+        ({"initializer": [SMALL]}, 10),
+        ({"nodes": [helper.make_node("Constant", [], ["k"], value=SMALL)]}, 10),
+        ({"inputs": [helper.make_tensor_value_info("x", TensorProto.FLOAT8E4M3FN, [2])]}, 9),
+        (body_of_if(TensorProto.FLOAT4E2M1), 11),
+        (body_of_if(TensorProto.FLOAT), 7),
+        ({"outputs": [MAYBE]}, 8),
+    ],
+)
+def test_the_ir_version_has_what_is_in_the_model(extra, oldest):
+    """Element types and fields that came with later versions, wherever they are."""
+    model = versioned([("", 13)], 14, **extra)
+    model.metadata_props.add(key="author", value="none")
+    assert oldest_ir(model) == oldest
+    model.graph.metadata_props.add(key="author", value="none")
+    assert oldest_ir(model) == max(oldest, 10)

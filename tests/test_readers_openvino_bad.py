@@ -147,6 +147,9 @@ def test_open_dimensions(tmp_path):
     path = written(tmp_path, net(layers, [edge(0, 0, 2, 0), edge(1, 0, 2, 1)]))
     refused(path, "layer 'add' .Add. do not fit together.*2×3, 5×3; check", dims={"x:0": 2, "z:0": 5})
     assert read_openvino(path, dims={"batch": 4}).graph.tensors.shape[2] == (4, 3)
+    end = layer(1, "Result", name="y", inputs=[(-1, 3)])
+    spaced = [layer(0, "Parameter", name="the ids", outputs=[(-1, 3)]), end]
+    refused(written(tmp_path, net(spaced, [LINK])), "give a number: --dim 'the ids:0=1'")
 
 
 def test_every_truncation(tmp_path):

@@ -201,6 +201,35 @@ def test_open_dimensions_are_refused(dims, words):
     assert all(word in str(error.value) for word in words)
 
 
+@pytest.mark.parametrize(
+    ("given", "taken", "refused", "words"),
+    [
+        ({"min": 1, "max": 64}, [1, 64], [65], "from 1 to 64"),
+        ({"min": 3}, [3, 1000], [2], "from 3"),
+        ({}, [1, 1000], [], ""),
+        (None, [1, 2, 1000], [], ""),
+    ],
+)
+def test_sizes_are_those_of_the_exported_range(tmp_path, given, taken, refused, words):
+    """In memory and in an archive; without a range, all are taken, as where torch finds out what is open."""
+    batch = torch.export.Dim.AUTO if given is None else torch.export.Dim("batch", **given)
+    program = exported(nn.ReLU(), (torch.zeros(4, 3),), dynamic_shapes={"input": {0: batch}})
+    path = tmp_path / "program.pt2"
+    torch.export.save(program, path)
+    for size in taken:
+        dims = {"input:0": size}
+        assert graph_of_program(program, dims=dims).tensors.shape[0] == (size, 3)
+        assert read_pt2(path, dims=dims).graph.tensors.shape[0] == (size, 3)
+    for size in refused:
+        message = (
+            f"dimension 'input:0' is {size}, and the program was exported for sizes {words}; give a size {words}, or"
+        )
+        with pytest.raises(ModelFileError, match=message):
+            graph_of_program(program, dims={"input:0": size})
+        with pytest.raises(ModelFileError, match=message):
+            read_pt2(path, dims={"input:0": size})
+
+
 class _Repeated(nn.Module):
     def forward(self, x, times):
         return x.expand(times, 3) * 2
@@ -225,12 +254,14 @@ class _Found(nn.Module):
 
 
 def test_sizes_from_data_are_asked_for():
-    """A size that only the data decide is refused with its name, and taken when it is given."""
+    """A size that only the data decide is refused with its name, and taken when it is given, as far as it can be."""
     program = exported(_Found(), (torch.ones(4),))
     with pytest.raises(ModelFileError, match=r"size 'u0' of tensor 'nonzero'.*depends on the data.*--dim u0=1"):
         graph_of_program(program)
-    graph = graph_of_program(program, dims={"u0": 7})
-    assert graph.tensors.shape[graph.tensors.name.index("mul")] == (7, 1)
+    graph = graph_of_program(program, dims={"u0": 3})
+    assert graph.tensors.shape[graph.tensors.name.index("mul")] == (3, 1)
+    with pytest.raises(ModelFileError, match=r"'u0' is 5, .* sizes from 1 to 4; give a size from 1 to 4$"):
+        graph_of_program(program, dims={"u0": 5})
 
 
 def test_numbers_from_data_keep_their_order():

@@ -54,6 +54,49 @@ def test_committed_archive():
     assert graph.source.options == {"dims": {"ids:0": 3}}
 
 
+def with_range(path, least, largest):
+    """A copy whose open dimension was exported for this range; null for no end."""
+
+    def change(program):
+        (symbol,) = program["range_constraints"]
+        program["range_constraints"][symbol] = {"min_val": least, "max_val": largest}
+
+    return with_program(path, change)
+
+
+@pytest.mark.parametrize(
+    ("least", "largest", "size", "words"),
+    [
+        (1, 64, 65, "from 1 to 64"),
+        (0, 64, 100, "from 1 to 64"),
+        (2, 64, 65, "from 2 to 64"),
+        (5, 64, 4, "from 5 to 64"),
+        (5, None, 4, "from 5"),
+        (5, 2**63 - 2, 1, "from 5"),
+        (None, 8, 9, "from 1 to 8"),
+    ],
+)
+@pytest.mark.parametrize("name", ["ids:0", "batch", "s23"])
+def test_sizes_out_of_the_exported_range_are_refused(tmp_path, least, largest, size, words, name):
+    """The dimension is named as the user did, with its size and the range, and what to do."""
+    said = (
+        f"dimension '{name}' is {size}, and the program was exported for sizes {words}; give a size {words}, or export"
+    )
+    with pytest.raises(InputError) as caught:
+        read_pt2(with_range(tmp_path, least, largest), dims={name: size})
+    assert str(caught.value).endswith(f"copy.pt2: {said} it with another range")
+
+
+@pytest.mark.parametrize(
+    ("least", "largest", "size"),
+    [(1, 64, 1), (1, 64, 64), (0, None, 100), (5, 64, 5), (5, None, 1000), (2, 64, 1), (2, None, 1), (None, None, 1)],
+)
+def test_sizes_at_the_ends_of_the_exported_range_are_taken(tmp_path, least, largest, size):
+    """Also 1 where the range begins with 2: torch.export writes that where nobody gave a minimum."""
+    graph = read_pt2(with_range(tmp_path, least, largest), dims={"ids:0": size}).graph
+    assert graph.tensors.shape[graph.tensors.name.index("ids")] == (size, 5)
+
+
 def test_pytorch_is_not_needed():
     """Reading an archive imports nothing of PyTorch."""
     code = (

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx.helper import make_node
-from onnx_branches import branching, modelled, written
+from onnx_branches import branching, modelled, of_newest_ir, written
 
 import placewise as pw
 from placewise.errors import InputError, RunError
@@ -35,6 +35,12 @@ def test_a_plan_runs_beside_the_best_single_device(plan):
     assert 0 < found.seconds < 10 and 0 < found.single < 10 and not found.failure
     assert "best single device" in found.summary() and repr(found).startswith("Measured(")
     assert sum(found.race.of("plan").realised.pieces) > 1
+
+
+def test_a_model_of_the_newest_ir_version_runs(tmp_path):
+    """In pieces and on a single device, though ONNX Runtime knows older versions only: its opset needs no more."""
+    found = run(pw.place(written(tmp_path, of_newest_ir()), "2xcore", placer="round_robin"))
+    assert 0 < found.seconds < 10 and 0 < found.single < 10 and not found.failure
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from placewise.errors import ClusterError, InputError
-from placewise.faults import fault_of
+from placewise.faults import first_fault
 from placewise.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
 
@@ -49,13 +49,13 @@ def validated(table: type[T], values: object, where: str) -> T:
     try:
         return table.model_validate(values)
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = _key(first["loc"])
+        fault = first_fault(error.errors(include_url=False), values)
+        key = _key(fault.place)
         place = f"{where}: {key}" if key else where
-        if first["type"] == "extra_forbidden":
-            raise ClusterError("this key is not known", where=place, remedy=_spelling(table, first["loc"])) from None
-        words = fault_of(first).removeprefix("is wrong: ")
-        raise ClusterError(words, where=place, remedy="" if first["type"] == "value_error" else _REMEDY) from None
+        if fault.kind == "extra_forbidden":
+            raise ClusterError("this key is not known", where=place, remedy=_spelling(table, fault.place)) from None
+        words = fault.words.removeprefix("is wrong: ")
+        raise ClusterError(words, where=place, remedy="" if fault.kind == "value_error" else _REMEDY) from None
 
 
 def _key(location: tuple[int | str, ...]) -> str:

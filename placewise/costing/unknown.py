@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from placewise.model.graph import Graph
+from placewise.words import dim_options
 
 BY_DATA = frozenset((
     "NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "ImageDecoder", "Loop", "If", "Scan",
@@ -61,7 +62,7 @@ def _sizes(graph: Graph, op: int) -> str:
         return ""
     tensors = graph.tensors
     open_dims = [(row, axis) for row in graph.outputs_of(op) for axis, dim in enumerate(tensors.shape[row]) if dim < 0]
-    said = " ".join(f"--dim {tensors.name[row]}:{axis}=100" for row, axis in open_dims)
+    said = dim_options((f"{tensors.name[row]}:{axis}" for row, axis in open_dims), 100)
     return f", or say how much: {said}" if said else ""
 
 

@@ -15,6 +15,7 @@ from placewise.model.problem import Problem
 
 KEY, SETTING = "layer_ann", "session.layer_assignment_settings"
 FILE = "annotated.onnx"
+_METADATA_IR = 10  # since then nodes have metadata
 
 
 class AnnotatedOnnxExporter:
@@ -53,6 +54,7 @@ class AnnotatedOnnxExporter:
             raise ExportError(error.problem, where=error.where, remedy=error.remedy) from None
         model = onnx.ModelProto()
         model.CopyFrom(found)
+        model.ir_version = max(model.ir_version, _METADATA_IR)
         home = {node: int(placement.device[op]) for op in range(graph.n_ops) for node in graph.ops.origin[op]}
         for index, node in enumerate(model.graph.node):
             if index in home:

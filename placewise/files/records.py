@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, Va
 from pydantic_core import from_json, to_json
 
 from placewise.errors import InputError, ModelFileError, OutputError
-from placewise.faults import fault_of
+from placewise.faults import first_fault
 from placewise.regular import read_regular
 
 LARGEST_JSON = 1 << 30
@@ -86,10 +86,10 @@ def validated(record: type[R], document: object, error: Refusal = ModelFileError
     try:
         return record.model_validate(document)
     except ValidationError as cause:
-        first, more = cause.errors(include_url=False)[0], cause.error_count() - 1
-        place = ".".join(str(part)[:80] for part in first["loc"])
-        others = f" (and {more} more)" if more else ""
-        raise error(f"{place!r} {fault_of(first)}{others}", remedy="see docs/formats.md") from None
+        fault = first_fault(cause.errors(include_url=False), document)
+        place = ".".join(str(part)[:80] for part in fault.place)
+        others = f" (and {fault.more} more)" if fault.more else ""
+        raise error(f"{place!r} {fault.words}{others}", remedy="see docs/formats.md") from None
 
 
 @contextmanager

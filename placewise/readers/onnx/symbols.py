@@ -8,6 +8,7 @@ import onnx
 
 from placewise.errors import ModelFileError
 from placewise.readers.onnx.types import dims_of, subgraphs
+from placewise.words import dim_options
 
 Sizes = Mapping[str, Mapping[int, int]]
 """Numbers for dimensions that depend on data, by value and axis."""
@@ -80,7 +81,7 @@ def _refuse_unknown(inputs: list[onnx.ValueInfoProto]) -> None:
         where = f"input {next(iter(missing.values()))!r}" if len(set(missing.values())) == 1 else "its inputs"
         raise ModelFileError(
             f"{names} {', '.join(map(repr, missing))} of {where} {verb} symbolic",
-            remedy="give a number: " + " ".join(f"--dim {symbol}=1" for symbol in missing),
+            remedy="give a number: " + dim_options(missing),
         )
 
 

@@ -16,6 +16,7 @@ import onnx.external_data_helper
 
 from placewise.errors import InputError, ModelFileError
 from placewise.readers.onnx.file import inlined, plain_domains
+from placewise.readers.onnx.ir import oldest_ir
 from placewise.readers.onnx.symbols import set_dims
 from placewise.readers.onnx.types import subgraphs
 
@@ -31,10 +32,10 @@ def load_whole(
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model in `path` with its weights inside, its functions inlined, and notes.
 
-    Nodes stand where `origin` counts them (`read_onnx`). `dims`, if given, are put in place of symbolic dimensions.
-    External data is loaded; what is missing is drawn from `seed` and the weight's name, in sizes that keep activations
-    finite, and a note says so. With `outside`, external data stays where it lies. Raises ModelFileError, naming the
-    file.
+    Nodes stand where `origin` counts them (`read_onnx`), and the IR version is the oldest that will do (`oldest_ir`).
+    `dims`, if given, are put in place of symbolic dimensions. External data is loaded; what is missing is drawn from
+    `seed` and the weight's name, in sizes that keep activations finite, and a note says so. With `outside`, external
+    data stays where it lies. Raises ModelFileError, naming the file.
     """
     try:
         model = _parsed(path)
@@ -44,6 +45,7 @@ def load_whole(
             model = inlined(model)
         if dims is not None:
             set_dims(model.graph, dims)
+        model.ir_version = oldest_ir(model)
     except InputError as error:
         raise error.at(str(path)) from None
     return model, notes

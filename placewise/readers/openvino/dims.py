@@ -9,6 +9,7 @@ from placewise.readers.openvino.kinds import INPUT
 from placewise.readers.openvino.net import Layer, Net
 from placewise.readers.openvino.shapes import BY_DATA, Dims, Misfit, inferred
 from placewise.readers.openvino.structure import Sources, refuse_size
+from placewise.words import dim_options
 
 BATCH = "batch"
 """What stands for the first dimension of every input that is open there."""
@@ -32,7 +33,7 @@ def set_dims(net: Net, sources: Sources, dims: Mapping[str, int]) -> None:
         verb, noun = ("is", "dimension") if len(missing) == 1 else ("are", "dimensions")
         raise ModelFileError(
             f"the {noun} {', '.join(map(repr, missing[:8]))} {verb} open",
-            remedy="give a number: " + " ".join(f"--dim {name}=1" for name in missing[:8]),
+            remedy="give a number: " + dim_options(missing[:8]),
         )
     before = [[port.dims for port in layer.outputs] for layer in net.layers]
     for name, (layer, axis) in places.items():

@@ -9,6 +9,7 @@ from placewise.readers.tensorflow.call import Type
 from placewise.readers.tensorflow.lists import HANDLE
 from placewise.readers.tensorflow.nodes import Node
 from placewise.readers.tensorflow.types import Shape, dtype_of, is_handle
+from placewise.words import dim_options
 
 BATCH = "batch"
 """What the first dimension of an input is called where the file leaves it open; others are ``input:axis``."""
@@ -38,7 +39,7 @@ class Dims:
             verb, noun = ("is", "dimension") if len(missing) == 1 else ("are", "dimensions")
             raise ModelFileError(
                 f"{noun} {', '.join(map(repr, missing))} of input {name!r} {verb} open",
-                remedy="give a number: " + " ".join(f"--dim {symbol}=1" for symbol in missing),
+                remedy="give a number: " + dim_options(missing),
             )
         return tuple(sizes)
 

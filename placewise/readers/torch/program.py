@@ -14,7 +14,8 @@ from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.kinds import written_by
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 from placewise.readers.torch.scopes import class_of, clean_scope
-from placewise.readers.torch.sizes import Size, Sizes
+from placewise.readers.torch.sizes import Range, Size, Sizes
+from placewise.readers.torch.symbols import MOST
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -68,7 +69,8 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
         for spec in signature.input_specs
         if spec.kind == InputKind.USER_INPUT
     }
-    sizes = Sizes(shapes, dims, others={str(symbol) for symbol in program.range_constraints})
+    ranges = {str(symbol): _range(ends.lower, ends.upper) for symbol, ends in program.range_constraints.items()}
+    sizes = Sizes(shapes, dims, ranges=ranges)
     written = (OutputKind.BUFFER_MUTATION, OutputKind.USER_INPUT_MUTATION, OutputKind.PARAMETER_MUTATION)
     body = _body(program.graph_module, sizes)
     data = {**program.constants, **program.state_dict}
@@ -88,6 +90,12 @@ def listing_of(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> L
         outputs=tuple(_names(signature.output_specs, OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)),
         written=tuple(_names(signature.output_specs, *written)),
     )
+
+
+def _range(least: Any, largest: Any) -> Range:
+    """A range of sympy's numbers; its ends may be infinite."""
+    is_open = not largest.is_Integer or largest >= MOST
+    return int(least) if least.is_Integer else 0, None if is_open else int(largest)
 
 
 def _sizes_of(value: Any) -> list[Size | None] | Size | None:

@@ -14,7 +14,8 @@ from placewise.readers.torch.dtypes import SERIALIZED
 from placewise.readers.torch.kinds import written_by
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 from placewise.readers.torch.scopes import class_of, clean_scope
-from placewise.readers.torch.sizes import Size, Sizes
+from placewise.readers.torch.sizes import Range, Size, Sizes
+from placewise.readers.torch.symbols import MOST
 
 KNOWN_VERSION = 8
 _ARITHMETIC = ("_operator", "math", "torch", "builtins")
@@ -43,9 +44,8 @@ def listing_of_json(program: Any, weights: Mapping[str, Any], dims: Mapping[str,
         elif kind == "user_input" and "as_tensor" in content["arg"]:
             inputs.append(content["arg"]["as_tensor"]["name"])
     shapes = {name: [_size(size) for size in graph["tensor_values"][name]["sizes"]] for name in inputs}
-    body = _body(
-        graph, Sizes({**_numbers_given(graph, signature), **shapes}, dims, others=program["range_constraints"])
-    )
+    ranges = {symbol: _range(ends) for symbol, ends in program["range_constraints"].items()}
+    body = _body(graph, Sizes({**_numbers_given(graph, signature), **shapes}, dims, ranges=ranges))
     outputs, written = list[str](), list[str]()
     for spec in signature["output_specs"]:
         ((kind, content),) = spec.items()
@@ -73,6 +73,13 @@ def _numbers_given(graph: Any, signature: Any) -> dict[str, Size | None]:
         name for spec in signature["input_specs"] if "user_input" in spec for name in _names(spec["user_input"]["arg"])
     ]
     return {name: _size(graph["sym_int_values"][name]) for name in named if name in graph["sym_int_values"]}
+
+
+def _range(ends: Any) -> Range:
+    """The range of a symbol; ends that are open are null, or the largest numbers there are."""
+    least, largest = ends.get("min_val"), ends.get("max_val")
+    is_open = largest is None or int(largest) >= MOST
+    return 0 if least is None else int(least), None if is_open else int(largest)
 
 
 def _storage(name: str, entry: Any) -> object:

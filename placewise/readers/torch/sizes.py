@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from placewise.errors import ModelFileError
 from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
+from placewise.words import dim_options
 
 _FROM_DATA = re.compile(r"z?uf?\d+")
 BATCH = "batch"
 """Stands for the first dimension of every input that has an open one."""
 Size = int | str
 """A number, or an expression of symbols as sympy writes it."""
+Range = tuple[int, int | None]
+"""The least and the largest size of a dimension, both included; None for no end."""
+_NO_RANGES: Mapping[str, Range] = MappingProxyType({})
+_ASSUMED = 2  # the least size of what torch takes to be open
 
 
 class Sizes:
     """Sizes by symbol, for programs whose inputs have the shapes, or are the numbers, `inputs`.
 
     `dims` may name a symbol (``s77``), an input and an axis (``input_ids:0``), an input that is a number (``n``), or
-    all first axes (``batch``); `others` are symbols that no input is. Raises ModelFileError for a name that the program
-    does not have, or a number below 1.
+    all first axes (``batch``); `ranges` has what the program was exported for, by symbol, also of symbols that no input
+    is. Raises ModelFileError for a name that the program does not have, and for a number below 1 or out of its range.
+    A range from 2 takes 1 as well: torch.export writes it where nobody gave a minimum, and whether or not 1 is a
+    special case for the program.
     """
 
     def __init__(
@@ -28,9 +36,9 @@ class Sizes:
         inputs: Mapping[str, Sequence[Size | None] | Size | None],
         dims: Mapping[str, int],
         *,
-        others: Container[str] = (),
+        ranges: Mapping[str, Range] = _NO_RANGES,
     ) -> None:
-        self._places, self._others = _places(inputs), others
+        self._places, self._ranges = _places(inputs), ranges
         self._numbers: dict[str, int] = {}
         self._memory: dict[str, int] = {}
         for name, number in dims.items():
@@ -41,6 +49,8 @@ class Sizes:
                 raise ModelFileError(f"the program has no dimension {name!r}", remedy=remedy)
             if isinstance(number, bool) or not isinstance(number, int) or number < 1:
                 raise ModelFileError(f"dimension {name!r} is {number!r}", remedy="give a whole number from 1")
+            for symbol in symbols:
+                _refuse_outside(name, number, ranges.get(symbol, (1, None)))
             if any(self._numbers.setdefault(symbol, number) != number for symbol in symbols):
                 raise ModelFileError(f"dimension {name!r} is given two numbers", remedy="give it once")
 
@@ -48,7 +58,7 @@ class Sizes:
         """The symbols that a name stands for."""
         if name in self._places:
             return [self._places[name]]
-        if name in self._places.values() or name in self._others or is_from_data(name):
+        if name in self._places.values() or name in self._ranges or is_from_data(name):
             return [name]
         return [symbol for place, symbol in self._places.items() if name == BATCH and place.endswith(":0")]
 
@@ -79,13 +89,25 @@ class Sizes:
         if is_from_data(symbol):
             return ModelFileError(
                 f"the size {symbol!r} of tensor {tensor!r}, made by op {op!r}, depends on the data",
-                remedy=f"say how large it is, for example --dim {symbol}=1",
+                remedy=f"say how large it is, for example {dim_options([symbol])}",
             )
         places = [place for place, name in self._places.items() if name == symbol]
         shown = f" ({', '.join(places)})" if places else ""
         return ModelFileError(
-            f"dimension {symbol!r}{shown} is symbolic", remedy=f"give a number: --dim {(places or [symbol])[0]}=1"
+            f"dimension {symbol!r}{shown} is symbolic", remedy=f"give a number: {dim_options(places[:1] or [symbol])}"
         )
+
+
+def _refuse_outside(name: str, number: int, exported: Range) -> None:
+    """Raise ModelFileError for a size that the program was not exported for."""
+    least, largest = exported
+    if (number >= least or least <= _ASSUMED) and (largest is None or number <= largest):
+        return
+    shown = f"from {max(least, 1)}" + ("" if largest is None else f" to {largest}")
+    raise ModelFileError(
+        f"dimension {name!r} is {number}, and the program was exported for sizes {shown}",
+        remedy=f"give a size {shown}" + ("" if is_from_data(name) else ", or export it with another range"),
+    )
 
 
 def is_from_data(name: str) -> bool:

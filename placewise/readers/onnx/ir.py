@@ -1,0 +1,64 @@
+"""The IR version of a model that is to be run: the oldest that has all that is in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import onnx.helper
+
+_OF_TYPE = {
+    "BFLOAT16": 4,
+    "FLOAT8E4M3FN": 9, "FLOAT8E4M3FNUZ": 9, "FLOAT8E5M2": 9, "FLOAT8E5M2FNUZ": 9,
+    "UINT4": 10, "INT4": 10, "FLOAT4E2M1": 11, "FLOAT8E8M0": 12, "UINT2": 13, "INT2": 13,
+    "FLOAT6E2M3": 14, "FLOAT6E3M2": 14,
+}  # fmt: skip
+"""IR versions that brought element types (onnx.proto, enum Version); all others are as old as version 3."""
+_OF_FIELD = {
+    "quantization_annotation": 5,
+    "sparse_initializer": 6, "sparse_tensor": 6, "sparse_tensors": 6,
+    "training_info": 7,
+    "functions": 8, "sparse_tensor_type": 8, "optional_type": 8,
+    "attribute_proto": 9,
+    "overload": 10, "metadata_props": 10,
+    "configuration": 11, "device_configurations": 11,
+    "opaque_type": 14,
+}  # fmt: skip
+"""IR versions that brought fields; the properties of a whole model are older than those of its parts."""
+_CODES = {
+    getattr(onnx.TensorProto, name): version for name, version in _OF_TYPE.items() if hasattr(onnx.TensorProto, name)
+}
+_FREE_WEIGHTS = 4  # since then a weight need not be listed among the inputs
+
+
+def oldest_ir(model: onnx.ModelProto) -> int:
+    """The oldest IR version, from 4, that has the model's opsets, fields and element types; never above its own.
+
+    ONNX Runtime refuses a model of an IR version that it does not know, whatever is in it. Where an opset of ONNX is
+    newer than the onnx package, the version stays; domains of others ask for none.
+    """
+    own = int(model.ir_version)
+    if own <= _FREE_WEIGHTS or any(map(_is_unknown, model.opset_import)):
+        return own
+    by_opset = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
+    fields = [item for item in model.ListFields() if item[0].name != "metadata_props"]
+    return min(own, max(_FREE_WEIGHTS, by_opset, *(_needed(*item) for item in fields)))
+
+
+def _is_unknown(opset: onnx.OperatorSetIdProto) -> bool:
+    """Whether this is an opset of ONNX's own domains, newer than all that the package knows."""
+    domain = opset.domain or "ai.onnx"
+    known = [version for name, version in onnx.helper.OP_SET_ID_VERSION_MAP if name == domain]
+    return opset.version > max(known, default=opset.version)
+
+
+def _needed(field: Any, value: Any) -> int:
+    """The IR version that a field of a message takes, with all that is in it."""
+    if field.name in ("data_type", "elem_type") and isinstance(value, int):
+        return _CODES.get(value, 0)
+    found = _OF_FIELD.get(field.name, 0)
+    if field.message_type is None:
+        return found
+    messages = (value,) if hasattr(value, "ListFields") else value
+    inside = (_needed(*item) for message in messages for item in message.ListFields())
+    return max(found, max(inside, default=0))
