@@ -187,7 +187,8 @@ def killed(kind: Kind, path: Path, rounds: int = ROUNDS) -> int:
 
 
 def written(kind: Kind, path: Path, turn: int, told: int) -> None:
-    """Write version after version until the end comes; never returns."""
+    """Write version after version until the end comes; never returns. What a writer still holds goes with the error."""
+    code = 1
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         for number in range(turn * 1_000, (turn + 1) * 1_000):
@@ -195,10 +196,10 @@ def written(kind: Kind, path: Path, turn: int, told: int) -> None:
             if number % 1_000 == 0:
                 os.write(told, b"1")
     except KeyboardInterrupt:
-        os._exit(0)
-    finally:
+        code = 0
+    except BaseException:
         traceback.print_exc()
-        os._exit(1)
+    os._exit(code)
 
 
 def main(folder: Path) -> None:

@@ -72,6 +72,15 @@ def test_heavy_edges_make_no_cycle_on_larger_graphs(seed: int) -> None:
         quotient = coarser
 
 
+@pytest.mark.parametrize("seconds", [0.0, 5e-324, 1e-200])
+def test_heavy_edges_join_what_takes_no_time(seconds: float) -> None:
+    """Ops of no seconds, and of so few that products of them are none, are joined as any others are."""
+    _, quotient = quotient_of(line(8))
+    pairs = heavy_edges(quotient, Limits())
+    same = heavy_edges(quotient._replace(seconds=np.full(8, seconds)), Limits())
+    np.testing.assert_array_equal(same, pairs)
+
+
 def test_a_line_becomes_one_group_by_its_children() -> None:
     """Sole children and sole parents shorten a line to one op, or to runs within the limits."""
     _, quotient = quotient_of(line(12))

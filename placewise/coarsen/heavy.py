@@ -11,10 +11,12 @@ from __future__ import annotations
 import numpy as np
 
 from placewise.coarsen.quotient import Limits, Quotient
-from placewise.model.columns import Ints
+from placewise.model.columns import Floats, Ints
 from placewise.simulate.kernels import helper, kernel
 
 NONE, SEVERAL = -1, -2
+LEAST = 1e-140
+"""Mean seconds below which nothing takes time: products of them would be 0."""
 
 
 def heavy_edges(quotient: Quotient, limits: Limits) -> Ints:
@@ -22,15 +24,20 @@ def heavy_edges(quotient: Quotient, limits: Limits) -> Ints:
     offsets, heads, flow = quotient.rows()
     mirror = np.lexsort((quotient.tail, quotient.head))
     back = np.searchsorted(quotient.head[mirror], np.arange(quotient.n + 1)).astype(np.int64)
-    n, mean = quotient.n, float(quotient.seconds.mean()) if quotient.n else 0.0
-    cluster = np.arange(n, dtype=np.int32)
+    cluster = np.arange(quotient.n, dtype=np.int32)
     _cluster(
         offsets, heads, flow + 1e-9 * (float(flow.mean()) if len(flow) else 0.0) + 1e-300,
         back, quotient.tail[mirror], mirror, quotient.key, np.argsort(quotient.seconds, kind="stable"),
-        np.maximum(quotient.seconds, 0.1 * mean) + 1e-300, quotient.seconds.copy(), quotient.bytes.copy(),
+        _sizes(quotient.seconds), quotient.seconds.copy(), quotient.bytes.copy(),
         *limits, cluster,
     )  # fmt: skip
     return cluster
+
+
+def _sizes(seconds: Floats) -> Floats:
+    """What groups count for [n], of which products are taken: their seconds, and no less than a tenth of the mean."""
+    mean = float(seconds.mean()) if len(seconds) else 0.0
+    return np.maximum(seconds, 0.1 * mean) + 1e-300 if mean > LEAST else np.ones(len(seconds))
 
 
 @helper
