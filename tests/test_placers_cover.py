@@ -41,7 +41,7 @@ def test_free_placements_are_optimal(problem: Problem) -> None:
         assert proposal.bound.value <= best
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(problems(kind="throughput", contiguous=False, max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""

@@ -80,7 +80,7 @@ def test_time_interruption_and_refusals():
         if progress.placer == "windows":
             raise KeyboardInterrupt
 
-    proposal = WindowsPlacer().propose(problem, Budget(seconds=60), hints=hint, on_progress=impatient)
+    proposal = WindowsPlacer().propose(problem, Budget(seconds=10), hints=hint, on_progress=impatient)
     assert proposal.placement is not None and proposal.reason in (Reason.INTERRUPTED, Reason.FINISHED)
     shaped = problem.with_(constraints=Constraints(contiguous=True))
     assert "contiguous" in str(WindowsPlacer().supports(shaped))
