@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.problem import Problem
 
@@ -57,3 +58,11 @@ def arrays_of(problem: Problem) -> Arrays:
         n_queues=int(cluster.queue.max()) + 1,
         n_wires=len(cluster.wires),
     )
+
+
+def native_problem(a: Arrays) -> _native.Problem:
+    """The same columns as C++ kernels read them: checked once, never copied."""
+    return _native.Problem(
+        a.op_seconds, a.transfer, a.producer, a.output, a.out_offsets, a.consumer_offsets, a.consumers, a.location,
+        a.link_class, a.queue, a.wire, a.streams, a.call_overhead, a.staged, a.n_queues, a.n_wires,
+    )  # fmt: skip

@@ -19,7 +19,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse, Judgement, PhaseUse, Timeline
 from placewise.simulate import schedule, sequential, subgraph, throughput
-from placewise.simulate.arrays import Arrays, arrays_of
+from placewise.simulate.arrays import Arrays, arrays_of, native_problem
 from placewise.simulate.check import check, check_calls, check_coverage
 from placewise.simulate.memory import device_memory, piece_numbers
 from placewise.simulate.phases import phase_arrays, summed_loads
@@ -70,7 +70,7 @@ def _cores() -> int:
 def _rows_of(problem: Problem, a: Arrays) -> Rows:
     objective = problem.objective
     if objective.kind == "throughput":
-        phases = phase_arrays(problem, a)
+        phases = [native_problem(phase) for phase in phase_arrays(problem, a)]
         return lambda rows, first, last, values: summed_loads(
             phases, rows, objective.communication, first, last, values
         )

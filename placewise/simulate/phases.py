@@ -13,6 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, frozen, offsets_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
@@ -50,7 +51,9 @@ def phase_problems(problem: Problem) -> tuple[Problem, ...]:
     return tuple(found)
 
 
-def summed_loads(phases: Sequence[Arrays], placements: Ints, mode: str, first: int, last: int, values: Floats) -> None:
+def summed_loads(
+    phases: Sequence[_native.Problem], placements: Ints, mode: str, first: int, last: int, values: Floats
+) -> None:
     """The max-loads of all phases together, of placements [K, n_ops], rows first to last, into `values` [K]."""
     max_loads(phases[0], placements, mode, first, last, values)
     for phase in phases[1:]:
@@ -73,6 +76,7 @@ def _phase(a: Arrays, mine: Bools, carried: Bools) -> Arrays:
         transfer=frozen(a.transfer[carried], np.float64),
         producer=frozen(a.producer[carried], np.int32),
         output=frozen(a.output[carried], np.bool_),
+        out_offsets=frozen(offsets_of(a.producer[carried], len(mine)), np.int64),
         consumer_offsets=frozen(offsets_of(tensor, int(carried.sum())), np.int64),
         consumers=frozen(a.consumers[used], np.int32),
         consumed=frozen(tensor, np.int32),

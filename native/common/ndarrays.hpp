@@ -1,0 +1,76 @@
+// Between numpy and views: only the bindings know of Python.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <utility>
+#include <vector>
+
+#include "common/errors.hpp"
+#include "common/views.hpp"
+
+namespace placewise {
+
+namespace nb = nanobind;
+
+// Arguments: contiguous arrays of exactly this type, never copied; In is only read, Out is written.
+template <class T, int Dimensions = 1>
+using In = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+template <class T, int Dimensions = 1>
+using Out = nb::ndarray<T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+
+template <class T>
+std::span<const T> view(const In<T, 1>& array) {
+    return {array.data(), array.shape(0)};
+}
+template <class T>
+std::span<T> view(const Out<T, 1>& array) {
+    return {array.data(), array.shape(0)};
+}
+template <class T>
+TableView<const T> view(const In<T, 2>& array) {
+    return {array.data(), static_cast<Index>(array.shape(0)), static_cast<Index>(array.shape(1))};
+}
+template <class T>
+TableView<T> view(const Out<T, 2>& array) {
+    return {array.data(), static_cast<Index>(array.shape(0)), static_cast<Index>(array.shape(1))};
+}
+
+// Results: a vector becomes a numpy array that owns it.
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<1>, nb::c_contig> to_numpy(std::vector<T>&& values) {
+    auto* owned = new std::vector<T>(std::move(values));
+    nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+    return {owned->data(), {owned->size()}, owner};
+}
+template <class T>
+nb::ndarray<nb::numpy, T, nb::ndim<2>, nb::c_contig> to_numpy(Table<T>&& table) {
+    auto* owned = new Table<T>(std::move(table));
+    nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<Table<T>*>(p); });
+    return {owned->cells().data(),
+            {static_cast<std::size_t>(owned->rows()), static_cast<std::size_t>(owned->columns())},
+            owner};
+}
+
+// Whether every value is from `low` to below `high`.
+template <class T>
+bool within(std::span<const T> values, std::int64_t low, std::int64_t high) {
+    for (const T value : values) {
+        if (value < low || value >= high) return false;
+    }
+    return true;
+}
+
+// Rows whose offsets cover their values; raises otherwise.
+template <class T>
+RaggedView<T> ragged(const In<std::int64_t>& offsets, const In<T>& values, Index rows) {
+    const auto at = view(offsets);
+    require(static_cast<Index>(at.size()) == rows + 1, "offsets have another length than their rows");
+    require(at.front() == 0 && at.back() == static_cast<Index>(values.shape(0)), "offsets do not cover their values");
+    for (std::size_t row = 1; row < at.size(); ++row) require(at[row - 1] <= at[row], "offsets do not ascend");
+    return {at, view(values)};
+}
+
+}  // namespace placewise
