@@ -187,6 +187,7 @@ auto propose(MoveProposer& proposer, const In<std::int32_t, 2>& devices) {
 }  // namespace
 
 void bind_latency_search(nb::module_& m) {
+    constexpr auto array_policy = nb::rv_policy::automatic;  // properties return arrays of their own
     nb::class_<BoundMoveSpace>(m, "MoveSpace", "Blocks as moves see them, checked once and read in place.")
         .def(nb::init<const In<bool, 2>&, const In<std::int32_t>&, const In<double>&, const In<std::int64_t>&,
                       const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&,
@@ -266,16 +267,16 @@ void bind_latency_search(nb::module_& m) {
         .def_prop_ro("n_simulated", &BoundChain::n_simulated, "Ops simulated so far.")
         .def_prop_ro("n_checkpoints", &BoundChain::n_checkpoints)
         .def_prop_ro("checkpoint", &BoundChain::checkpoint, "From which the last candidate was priced, −1: from time 0.")
-        .def_prop_ro("best", [](const BoundChain& chain) { return copied(chain.best()); }, "[n_blocks]")
+        .def_prop_ro("best", [](const BoundChain& chain) { return copied(chain.best()); }, array_policy, "[n_blocks]")
         .def_prop_ro("assignment", [](const BoundChain& chain) { return copied(chain.assignment().device()); },
-                     "[n_blocks], with the moves of a candidate that awaits a verdict.")
+                     array_policy, "[n_blocks], with the moves of a candidate that awaits a verdict.")
         .def_prop_ro("used_bytes", [](const BoundChain& chain) { return copied(chain.assignment().used_bytes()); },
-                     "Resident bytes [n_devices].")
+                     array_policy, "Resident bytes [n_devices].")
         .def_prop_ro("start", [](const BoundChain& chain) {
             return copied(std::span<const double>(chain.schedule().recorded().start));
-        }, "When ops start [n_ops] in the recorded schedule.")
+        }, array_policy, "When ops start [n_ops] in the recorded schedule.")
         .def_prop_ro("critical_path", [](const BoundChain& chain) { return copied(chain.schedule().critical_path()); },
-                     "Ops that each waited for the next, from the end of the recorded schedule on.")
+                     array_policy, "Ops that each waited for the next, from the end of the recorded schedule on.")
         .def("price", [](BoundChain& chain, Index checkpoint, double limit) {
             require(-1 <= checkpoint && checkpoint < chain.n_checkpoints(), "no such checkpoint");
             return chain.run_unlocked(INF, nullptr, [&](Interrupt& i) { return chain.price(checkpoint, limit, i); });

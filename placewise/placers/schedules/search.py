@@ -80,9 +80,7 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _run(
-    chain: _native.LatencyChain, moves: int, ops: int, keeps: Keeps | None, stop: _native.StopFlag
-) -> int:
+def _run(chain: _native.LatencyChain, moves: int, ops: int, keeps: Keeps | None, stop: _native.StopFlag) -> int:
     """Let a chain make its moves; what it cost, in placements priced."""
     tried, asked = chain.n_tried, 0
     waits = chain.run(moves, ops, stop=stop)
