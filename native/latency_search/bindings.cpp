@@ -93,6 +93,7 @@ SearchColumns search_columns(const BoundProblem& p, const MoveSpace& space, cons
     SearchColumns c{view(priority),     view(by_priority),  view(block), view(least_seconds), view(in_place_bytes),
                     view(tensor_bytes), view(is_host),      parts,       live,                shaped};
     const auto n = static_cast<std::size_t>(p.n_ops());
+    require(p.n_ops() + p.n_tensors() < (Index{1} << 31), "too many ops and tensors");
     p.require_permutation(c.priority, c.by_priority);
     require(c.block.size() == n && c.least_seconds.size() == n && c.in_place_bytes.size() == n,
             "columns of ops differ in length");

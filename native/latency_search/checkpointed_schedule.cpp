@@ -35,6 +35,7 @@ CheckpointedSchedule::CheckpointedSchedule(const LatencySearchProblem& search, c
     state_.ops.resize(n);
     state_.queues.resize(search.n_devices());
     for (DeviceQueue& queue : state_.queues) queue.ready = IndexSet(n);
+    state_.next_start.resize(search.n_devices());
     state_.link_free.resize(problem_.n_queues);
     state_.last_sent.resize(problem_.n_queues);
     const Index op_bytes = sizeof(OpProgress) * std::max<Index>(n, 1);
@@ -57,6 +58,7 @@ void CheckpointedSchedule::begin() {
         queue.last_ended = -1;
         queue.ready.clear();
     }
+    std::fill(s.next_start.begin(), s.next_start.end(), INF);
     std::fill(s.link_free.begin(), s.link_free.end(), 0.0);
     std::fill(s.last_sent.begin(), s.last_sent.end(), -1);
     s.events.clear();
@@ -96,12 +98,26 @@ void CheckpointedSchedule::find_targets(Index tensor, std::int32_t source) {
 }
 
 void CheckpointedSchedule::enqueue(Index op, double ready_at, double now) {
-    DeviceQueue& queue = state_.queues[assignment_.site(op).device];
+    const std::int32_t device = assignment_.site(op).device;
+    DeviceQueue& queue = state_.queues[device];
     if (ready_at <= now) {
         queue.ready.insert(search_.priority[op]);
         ++queue.n_ready;
     } else {
         queue.waiting.push({ready_at, search_.priority[op]});
+    }
+    if (queue.free_streams > 0) state_.next_start[device] = std::min(state_.next_start[device], ready_at);
+}
+
+void CheckpointedSchedule::update_next_start(Index device, double now) {
+    const DeviceQueue& queue = state_.queues[device];
+    double& next = state_.next_start[device];
+    if (queue.free_streams == 0) {
+        next = INF;
+    } else if (queue.n_ready > 0) {
+        next = now;
+    } else {
+        next = queue.waiting.empty() ? INF : queue.waiting.top().time;
     }
 }
 
@@ -133,7 +149,7 @@ void CheckpointedSchedule::release(Index tensor, std::int32_t source, bool finis
     } else if (p.staged && !targets_.empty() && source != p.host()) {
         arrived_[source] = now;
         home = send<RECORD>(tensor, source, p.host(), now);
-        state_.events.push({home, p.producer[tensor] + 1 + tensor});
+        state_.events.push({home, static_cast<std::int32_t>(op + 1 + tensor), op});
     } else {
         arrived_[source] = now;
         for (const std::int32_t target : targets_) arrived_[target] = send<RECORD>(tensor, source, target, now);
@@ -154,6 +170,10 @@ bool CheckpointedSchedule::start_ready_ops(Index device, double now, double limi
     State& s = state_;
     DeviceQueue& queue = s.queues[device];
     StartTimes& times = RECORD ? recorded_ : priced_;
+    while (!queue.waiting.empty() && queue.waiting.top().time <= now) {
+        queue.ready.insert(queue.waiting.pop().item);
+        ++queue.n_ready;
+    }
     while (queue.free_streams > 0 && queue.n_ready > 0) {
         const std::int32_t op = search_.by_priority[queue.ready.pop_min()];
         --queue.n_ready;
@@ -166,8 +186,8 @@ bool CheckpointedSchedule::start_ready_ops(Index device, double now, double limi
             position_[op] = static_cast<std::int32_t>(s.n_started);
             cause_[op] = progress.ready_at >= now ? Cause{progress.last_input, -1} : Cause{-1, queue.last_ended};
         } else {
-            const double rest = (assignment_.work(device) - queue.started_seconds) / problem_.streams[device];
-            if (finish + search_.least_after(op) > limit || now + rest > limit) return false;
+            const double rest = assignment_.work(device) - queue.started_seconds;
+            if (finish + search_.least_after(op) > limit || rest > (limit - now) * problem_.streams[device]) return false;
         }
         ++s.n_started;
         queue.started_seconds += seconds;
@@ -175,8 +195,9 @@ bool CheckpointedSchedule::start_ready_ops(Index device, double now, double limi
             s.makespan = finish;
             s.last_op = op;
         }
-        s.events.push({finish, search_.end_event(op)});
+        s.events.push({finish, end_event(op), op});
     }
+    update_next_start(device, now);
     return true;
 }
 
@@ -195,15 +216,15 @@ double CheckpointedSchedule::simulate(double limit, Interrupt& interrupt) {
             }
         }
         while (!s.events.empty() && s.events.top().time <= now) {
-            const std::int64_t key = s.events.pop().item;
-            const std::int32_t op = search_.op_of_event(key);
+            const Event event = s.events.pop();
+            const std::int32_t op = event.op;
             const BlockAssignment::OpSite& site = assignment_.site(op);
-            if (key != search_.end_event(op)) {
-                release<RECORD>(key - op - 1, site.place, false, op, now);
+            if (event.key != end_event(op)) {
+                release<RECORD>(event.key - op - 1, site.place, false, op, now);
                 continue;
             }
             DeviceQueue& queue = s.queues[site.device];
-            ++queue.free_streams;
+            if (queue.free_streams++ == 0) update_next_start(site.device, now);
             if constexpr (RECORD) {
                 ended_before_[op] = static_cast<std::int32_t>(s.n_ended);
                 queue.last_ended = op;
@@ -211,19 +232,11 @@ double CheckpointedSchedule::simulate(double limit, Interrupt& interrupt) {
             ++s.n_ended;
             for (const Index tensor : p.outputs_of(op)) release<RECORD>(tensor, site.place, true, op, now);
         }
-        double upcoming = INF;
         for (Index d = 0; d < p.n_devices(); ++d) {
-            DeviceQueue& queue = s.queues[d];
-            while (!queue.waiting.empty() && queue.waiting.top().time <= now) {
-                queue.ready.insert(queue.waiting.pop().item);
-                ++queue.n_ready;
-            }
-            if (!start_ready_ops<RECORD>(d, now, limit)) return INF;
-            if (queue.free_streams > 0 && !queue.waiting.empty()) {
-                upcoming = std::min(upcoming, queue.waiting.top().time);
-            }
+            if (s.next_start[d] <= now && !start_ready_ops<RECORD>(d, now, limit)) return INF;
         }
-        now = s.events.empty() ? upcoming : std::min(upcoming, s.events.top().time);
+        now = s.events.empty() ? INF : s.events.top().time;
+        for (const double next : s.next_start) now = std::min(now, next);
     }
     return s.n_ended == p.n_ops() ? s.makespan : INF;
 }

@@ -55,9 +55,18 @@ private:
         Index n_ready = 0;
         Index free_streams = 0;
         double started_seconds = 0.0;  // of all ops that have started
-        MinHeap<Timed> waiting;        // priorities of ops whose last input is on its way
+        MinHeap<Timed> waiting;        // priorities of ops whose last input is, or was, on its way
         std::int32_t last_ended = -1;  // the op that ended last
         IndexSet ready;                // priorities of ops that can start
+    };
+    // An op ends, or (key > end_event) one of its tensors is in host memory; ties go to the smaller key.
+    struct Event {
+        double time;
+        std::int32_t key;
+        std::int32_t op;
+        bool operator<(const Event& other) const {
+            return time < other.time || (time == other.time && key < other.key);
+        }
     };
     // A moment of a simulation; checkpoints are copies of it.
     struct State {
@@ -68,9 +77,10 @@ private:
         Index n_started = 0;
         std::vector<OpProgress> ops;
         std::vector<DeviceQueue> queues;      // one per device
+        std::vector<double> next_start;       // [n_devices] when each may start an op, inf while it has no stream
         std::vector<double> link_free;        // [n_queues] when the last transfer of each queue arrives
         std::vector<std::int32_t> last_sent;  // [n_queues] the last tensor of each queue, −1 for none
-        MinHeap<Timed> events;
+        MinHeap<Event> events;
     };
     // What an op waited for before it started: a tensor, the end of another op, or nothing.
     struct Cause {
@@ -91,6 +101,8 @@ private:
     void find_targets(Index tensor, std::int32_t source);
     void wake_readers(Index tensor, double now);
     void enqueue(Index op, double ready_at, double now);
+    void update_next_start(Index device, double now);
+    std::int32_t end_event(Index op) const { return static_cast<std::int32_t>(op + problem_.out_offsets[op]); }
 
     const LatencySearchProblem& search_;
     const Problem& problem_;

@@ -19,18 +19,12 @@ LatencySearchProblem::LatencySearchProblem(const Problem& problem, const MoveSpa
     : SearchColumns(columns),
       problem(problem),
       space(space),
-      op_of_event_(problem.n_ops() + problem.n_tensors(), -1),
       input_offsets_(problem.n_ops() + 1, 0),
       inputs_(problem.consumers.values.size()),
       member_offsets_(space.n_blocks() + 1, 0),
       members_(problem.n_ops()),
       least_after_(problem.n_ops(), 0.0) {
     const Problem& p = problem;
-    for (Index op = 0; op < p.n_ops(); ++op) {
-        for (Index key = op + p.out_offsets[op]; key <= op + p.out_offsets[op + 1]; ++key) {
-            op_of_event_[key] = static_cast<std::int32_t>(op);
-        }
-    }
     for (const std::int32_t reader : p.consumers.values) ++input_offsets_[reader + 1];
     accumulate_offsets(input_offsets_);
     std::vector<std::int64_t> next(input_offsets_);

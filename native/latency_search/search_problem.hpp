@@ -43,9 +43,6 @@ public:
     const Problem& problem;
     const MoveSpace& space;
 
-    // The op of every event: op v ends, v + out_offsets[v]; its tensor t is in host memory, v + 1 + t.
-    std::int32_t op_of_event(Index key) const { return op_of_event_[key]; }
-    Index end_event(Index op) const { return op + problem.out_offsets[op]; }
     Adjacency inputs() const { return {input_offsets_, inputs_}; }       // the distinct tensors that each op reads
     Adjacency members() const { return {member_offsets_, members_}; }    // the ops of each block
     double least_after(Index op) const { return least_after_[op]; }      // seconds that at least follow the end of op
@@ -56,7 +53,6 @@ public:
     Index n_devices() const { return problem.n_devices(); }
 
 private:
-    std::vector<std::int32_t> op_of_event_;
     std::vector<std::int64_t> input_offsets_;
     std::vector<std::int32_t> inputs_;
     std::vector<std::int64_t> member_offsets_;
