@@ -16,7 +16,7 @@ std::vector<std::int32_t> last_ready_first(const Adjacency& successors, std::spa
     };
     for (const std::int64_t source : sources) push(static_cast<std::int32_t>(source));
     std::int32_t placed = 0;
-    for (std::size_t at = 0; at < last.size();) {
+    for (std::size_t at = 0; at < last.size() && placed < static_cast<std::int32_t>(position.size());) {
         const std::int32_t node = last[at];
         if (node < 0) {
             ++at;

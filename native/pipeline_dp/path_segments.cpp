@@ -38,13 +38,13 @@ bool PathSegments::is_possible(double limit, Interrupt& interrupt) {
     const auto n_slopes = static_cast<Index>(b.slopes.size());
     std::ranges::fill(cells_.cells(), Cell{-std::numeric_limits<double>::infinity(), -1, 0});
     cells_(0, 0).done = 0.0;
-    const auto work = static_cast<std::uint32_t>(1 + b.n_devices / 8);
+    const auto work = static_cast<std::uint32_t>(1 + b.n_devices * static_cast<Index>(b.pace.size()) / 8);
     for (Index i = 0; i < length_; ++i) {
         const auto from = cells_.row(i);
         for (Index j = i + 1; j <= length_; ++j) {
+            if (interrupt.stop(work)) return false;
             const auto to = cells_.row(j);
             for (Index members = 1; members < static_cast<Index>(b.pace.size()); ++members) {
-                if (interrupt.stop(work)) return false;
                 const double within = static_cast<double>(members) * (limit - b.pace[members] * b.weight(i, j));
                 if (b.load(i, j) > within) continue;
                 double able = within;

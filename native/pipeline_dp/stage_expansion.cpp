@@ -49,7 +49,7 @@ StageExpansion::StageExpansion(const StageCosts& costs, const Ideals& ideals, Re
       usable_(costs.n_classes()) {
     path_.reserve(costs.n() + 1);
     live_.reserve(states_.used.rows());
-    start(NEVER);
+    cells_(0, 0).value = 0;
 }
 
 void StageExpansion::restrict_states(std::vector<std::uint8_t> unfinished, std::vector<std::uint8_t> spare) {
@@ -68,7 +68,8 @@ void StageExpansion::start(std::int64_t beat, std::int64_t forward_limit, std::i
     forward_limit_ = forward_limit;
     next_forward_limit_ = NEVER;
     both_limit_ = both_limit;
-    std::ranges::fill(cells_.cells(), Cell{NEVER, -1, -1});
+    if (base_ == 0 && path_.empty()) return;  // nothing was written yet
+    std::ranges::fill(cells_.cells(), Cell());
     cells_(0, 0).value = 0;
     for (; !path_.empty(); path_.pop_back()) {
         if (path_.size() > 1) stage_.remove(path_.back().component);

@@ -58,8 +58,11 @@ public:
     // Go on until the interrupt; whether all is done.
     bool expand(Interrupt& interrupt);
 
+    Index n_ideals() const { return cells_.rows(); }
+    Index n_states() const { return cells_.columns(); }
+    Index n_classes() const { return costs_.n_classes(); }
+    bool has_bounds() const { return !two_phases_ || (!forward_.left.empty() && !both_.left.empty()); }
     Index n_done() const { return base_; }
-    Index n_ideals() const { return full_; }
     bool found() const { return best_state_ >= 0; }
     // The max-load of the best chain; the value to beat if there is none yet.
     std::int64_t best() const { return best_; }
@@ -70,9 +73,9 @@ public:
 
 private:
     struct Cell {
-        std::int64_t value;         // NEVER where there is no way
-        std::int32_t parent;        // the ideal before the last stage
-        std::int32_t parent_state;
+        std::int64_t value = NEVER;  // NEVER where there is no way
+        std::int32_t parent = -1;    // the ideal before the last stage
+        std::int32_t parent_state = -1;
     };
     struct LiveState {
         Index state;

@@ -158,7 +158,7 @@ class _Run:
         costs = price(self.problem, graph.component, graph.n, capacity).costs
         graph = join(graph, merge_leaves(graph, costs))
         most = min(self.max_ideals, MOST_CELLS // n_states(costs))
-        ideals = all_ideals(graph, most, lambda: self.watch.left)
+        ideals = all_ideals(graph, most, self.watch.left / 2)
         if isinstance(ideals, Ideals):
             return graph, ideals
         self.notes.append(f"{ideals:,} ideals of {graph.n:,} components or more, too many for their program: {LINE}")

@@ -36,7 +36,7 @@ def by_nodes(
 ) -> tuple[list[Ints], float, Reason]:
     """More splits, seconds that no contiguous placement is below (0: nothing proved), and why the program stopped."""
     suited = problem.cluster.transfers == "direct" and problem.most_replicas == 1 and not problem.constraints.ordered
-    ideals = all_ideals(graph, max_ideals, lambda: watch.left) if suited and known and not watch.out else None
+    ideals = all_ideals(graph, max_ideals, watch.left / 2) if suited and known and not watch.out else None
     if not isinstance(ideals, Ideals):
         return [], 0.0, Reason.FINISHED
     price_of = Evaluator(problem)
