@@ -12,7 +12,7 @@ from plain_rules import optimum, placements
 from published import RECORDED, WORKLOADS, needs_workloads
 from strategies import problems
 
-from placewise._native import cut_left
+from placewise import _native
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -98,7 +98,7 @@ def test_what_an_ideal_leaves_to_pay(problem: Problem) -> None:
     costs, ideals = price(problem, graph.component, graph.n, problem.capacity).costs, all_ideals(graph, 1000)
     assert isinstance(ideals, Ideals)
     enter, leave = np.arange(1, len(costs.producer) + 1), np.arange(100, len(costs.producer) + 100)
-    found = cut_left(native_costs(costs), ideals, enter, leave)
+    found = _native.cut_left(native_costs(costs), ideals, enter, leave)
     for i in range(len(ideals)):
         inside, total = ideals.members(i), 0
         for t, producer in enumerate(costs.producer.tolist()):

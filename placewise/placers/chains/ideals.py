@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from placewise._native import Ideals, enumerate_ideals, prefix_ideals
+from placewise import _native
 from placewise.simulate.contract import Contraction
 
-__all__ = ["Ideals", "all_ideals", "prefixes"]
+Ideals = _native.Ideals
 
 MOST_BYTES = 1 << 29
 """The memory that the sets themselves may take."""
@@ -23,7 +23,7 @@ def all_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Idea
     """
     width = max(1, (graph.n + 63) // 64)
     most = min(most, MOST_BYTES // (16 * width))
-    ideals = enumerate_ideals(
+    ideals = _native.enumerate_ideals(
         graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, max(most, FEWEST),
         seconds,
     )  # fmt: skip
@@ -32,4 +32,4 @@ def all_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Idea
 
 def prefixes(n: int) -> Ideals:
     """The ideals of a path of n components."""
-    return prefix_ideals(n)
+    return _native.prefix_ideals(n)

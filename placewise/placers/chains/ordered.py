@@ -31,11 +31,16 @@ def split_in_row(problem: Problem, component: Ints, line: Ints, row: Ints, secon
     Devices may be left out. None if nothing fits, or if there is too much to try, in `seconds` among other limits.
     """
     n = len(line)
-    if float(n) ** 2 * float(len(row)) ** 2 > min(MOST_STEPS, STEPS_PER_SECOND * seconds) or not n:
+    if not n or too_much(n, len(row), seconds):
         return None
     position = line[component]
     place = _native.split_row(_row_costs(problem, position, n, row), seconds)
     return row[place[position]] if len(place) else None
+
+
+def too_much(n: int, n_devices: int, seconds: float = math.inf) -> bool:
+    """Whether n components on so many devices are too much to try, in `seconds` among other limits."""
+    return float(n) ** 2 * float(n_devices) ** 2 > min(MOST_STEPS, STEPS_PER_SECOND * seconds)
 
 
 def rows(problem: Problem) -> list[Ints]:

@@ -139,9 +139,7 @@ class _Search:
     def _near_enough(self) -> bool:
         return self.beat - self._floor() <= self.gap * self.beat
 
-    def _least_backward(
-        self, expansion: _native.StageExpansion, asked: list[int], limit: int
-    ) -> tuple[Found, int]:
+    def _least_backward(self, expansion: _native.StageExpansion, asked: list[int], limit: int) -> tuple[Found, int]:
         """The chain of least backward load within a forward limit; the next limit that could differ.
 
         It is below the first of the loads `asked` for that any chain is below.
