@@ -42,16 +42,16 @@ main()
 
 AT_ONCE = """
 import os, signal
-from placewise.placers.chains import program
+from placewise import _native
 from placewise.placers.registry import placer_class
-kind, grow = placer_class({name!r}), program.grow
-propose = kind.propose
+kind, program = placer_class({name!r}), _native.StageExpansion
+propose, expand = kind.propose, program.expand
 def once(*args):
-    program.grow = grow
+    program.expand = expand
     os.kill(os.getpid(), signal.SIGINT)
-    return grow(*args)
+    return expand(*args)
 def interrupted(*args, **kwargs):
-    program.grow = once
+    program.expand = once
     return propose(*args, **kwargs)
 kind.propose = interrupted
 from placewise.cli import main

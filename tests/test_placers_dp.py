@@ -12,6 +12,7 @@ from plain_rules import optimum, placements
 from published import RECORDED, WORKLOADS, needs_workloads
 from strategies import problems
 
+from placewise import _native
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -19,11 +20,10 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress, Stopwatch
-from placewise.placers.chains.growth import cut_left
 from placewise.placers.chains.ideals import Ideals, all_ideals, prefixes
 from placewise.placers.chains.leaves import merge_leaves
 from placewise.placers.chains.program import search
-from placewise.placers.chains.stages import price
+from placewise.placers.chains.stages import native_costs, price
 from placewise.placers.exact.direct import readings
 from placewise.placers.exact.dp import DpOptions, DpPlacer
 from placewise.placers.exact.improve import improve
@@ -98,9 +98,9 @@ def test_what_an_ideal_leaves_to_pay(problem: Problem) -> None:
     costs, ideals = price(problem, graph.component, graph.n, problem.capacity).costs, all_ideals(graph, 1000)
     assert isinstance(ideals, Ideals)
     enter, leave = np.arange(1, len(costs.producer) + 1), np.arange(100, len(costs.producer) + 100)
-    found = cut_left(costs, ideals, enter, leave)
+    found = _native.cut_left(native_costs(costs), ideals, enter, leave)
     for i in range(len(ideals)):
-        inside, total = ideals.members(i, graph.n), 0
+        inside, total = ideals.members(i), 0
         for t, producer in enumerate(costs.producer.tolist()):
             readers = inside[costs.consumers[costs.consumer_offsets[t] : costs.consumer_offsets[t + 1]]]
             if producer < 0 or inside[producer]:
@@ -158,13 +158,13 @@ def test_ideals_of_a_small_graph() -> None:
     problem = Problem(graph, cluster, CostTable.given(np.ones((4, 1)), np.zeros((4, 1))))
     ideals = all_ideals(contract(problem), 100)
     assert isinstance(ideals, Ideals)
-    sets = [frozenset(np.flatnonzero(ideals.members(i, 4)).tolist()) for i in range(len(ideals))]
+    sets = [frozenset(np.flatnonzero(ideals.members(i)).tolist()) for i in range(len(ideals))]
     assert set(sets) == {frozenset(s) for s in ((), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3))}
     assert [len(s) for s in sets] == sorted(len(s) for s in sets)
     assert all_ideals(contract(problem), 5) == 6 and all_ideals(contract(problem), 0) == 6
     assert all_ideals(contract(problem), 6) != 6
     path = prefixes(70)
-    assert [int(path.members(i, 70).sum()) for i in range(71)] == list(range(71))
+    assert [int(path.members(i).sum()) for i in range(71)] == list(range(71))
 
 
 def test_too_many_ideals_fall_back_to_one_line() -> None:

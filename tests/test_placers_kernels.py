@@ -28,13 +28,9 @@ def test_ideals_are_all_closed_sets(problem: Problem) -> None:
     }
     ideals = all_ideals(graph, 1 << graph.n)
     assert isinstance(ideals, Ideals)
-    sets = [frozenset(np.flatnonzero(ideals.members(i, graph.n)).tolist()) for i in range(len(ideals))]
+    sets = [frozenset(np.flatnonzero(ideals.members(i)).tolist()) for i in range(len(ideals))]
     assert len(sets) == len(closed) and set(sets) == closed
-    ways = {
-        (sets[i], sets[ideals.target[e]])
-        for i in range(len(ideals))
-        for e in range(ideals.offsets[i], ideals.offsets[i + 1])
-    }
+    ways = {(sets[i], sets[target]) for i in range(len(ideals)) for _, target in ideals.steps(i)}
     assert ways == {(small, large) for small in closed for large in closed if small < large and len(large - small) == 1}
 
 

@@ -26,7 +26,8 @@ inline SignalCheck& signal_check() {
     return check;
 }
 
-// Asked in the inner loop of a long kernel whether it shall end. It looks at the clock once in `stride` questions.
+// Asked in the inner loop of a long kernel whether it shall end. It looks at the clock once in `stride` questions; one
+// before a longer step counts as several, `work`.
 class Interrupt {
 public:
     static constexpr double LISTEN_SECONDS = 0.02;
@@ -34,8 +35,8 @@ public:
     explicit Interrupt(double seconds = INFINITY, const StopFlag* flag = nullptr, std::uint32_t stride = 256)
         : begun_(Clock::now()), listened_(begun_), seconds_(seconds), flag_(flag), stride_(stride) {}
 
-    bool stop() {
-        if (stopped_ || ++asked_ < stride_) return stopped_;
+    bool stop(std::uint32_t work = 1) {
+        if (stopped_ || (asked_ += work) < stride_) return stopped_;
         asked_ = 0;
         return look();
     }

@@ -80,6 +80,12 @@ class Stopwatch:
     def out(self) -> bool:
         return self.left <= 0
 
+    def short_of(self, seconds: float) -> Stopwatch:
+        """The same clock for a search that must leave so many seconds to what comes after it."""
+        watch = Stopwatch(replace(self.budget, seconds=max(0.0, self.budget.seconds - seconds)))
+        watch._start = self._start
+        return watch
+
     def rest(self) -> Budget:
         """The budget that remains, for a placer that calls another."""
         b = self.budget

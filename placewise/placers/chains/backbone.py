@@ -19,10 +19,10 @@ from collections.abc import Callable
 import numpy as np
 from ortools.graph.python import max_flow
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.simulate.contract import Contraction
-from placewise.simulate.kernels import kernel
 
 _TOTAL, _NEVER = 1 << 40, 1 << 48
 """All costs together, in units of the network, and a capacity that is never cut."""
@@ -92,39 +92,47 @@ class _Network:
         return float(self._flow.optimal_flow()) / self._scale * (1 - 1e-12)
 
 
-def backbone_bound(graph: Contraction, costs: StageCosts, go_on: Callable[[], bool], enough: float = np.inf) -> float:
+def backbone_bound(graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf) -> float:
     """A max-load, in units of the costs, that no contiguous placement is below; 0 if nothing is proved.
 
-    It ends when `go_on` says so, or with a bound of `enough`.
+    It ends when no seconds are `left`, or with a bound of `enough`.
     """
     least = _Least(costs)
     path = _heaviest_path(graph, costs, least)
-    if not np.isfinite(least.work).all() or not 1 < len(path) <= _LONGEST:
+    if not np.isfinite(least.work).all() or not 1 < len(path) <= _LONGEST or left() <= 0:
         return 0.0
     m, after, before = len(path), *_beside(graph, path)
     load, able = _sure(least.work, after, before, m)
-    sharing = _sharing(costs, _sure(costs.weight.astype(np.float64), after, before, m)[0])
+    weight, pace = _sharing(costs, _sure(costs.weight.astype(np.float64), after, before, m)[0])
     prices, shares = _PRICES[costs.mode], _SHARES[costs.mode]
     most = np.stack([worth * able for _, worth in prices])
     network, exact, proved = _Network(costs, least), np.zeros((m + 1, m + 1), np.bool_), 0.0
-    slopes, way = np.array([price for price, _ in prices]), np.zeros(m + 1, np.int32)
-    while go_on():
-        proved = max(
-            proved, _least_value(load, most, slopes, sharing, float(least.work.sum()), int(costs.n_devices.sum()), way)
-        )
-        open_ = [(i, j) for i, j in _segments(way, m) if not exact[i, j]]
-        if not open_ or proved >= enough:
+    slopes, begins = np.array([price for price, _ in prices]), np.zeros(m + 1, np.int32)
+    work, n_devices = float(least.work.sum()), int(costs.n_devices.sum())
+
+    def cut(i: int, j: int) -> bool:
+        """Bound segment (i, j) by minimum cuts; False if there was no time for all of them."""
+        inside, outside = (after >= i) & (before < j), (after >= j) | (before < i)
+        for share, part in shares:
+            if left() <= 0:
+                return False
+            load[i, j] = max(load[i, j], part * network.least(inside, outside, share))
+        for k, (price, worth) in enumerate(prices):
+            if left() <= 0:
+                return False
+            if price and load[i, j] < np.inf:
+                # The price is of transfers: work is worth `worth / price` of them.
+                scale = price / _FACTOR[costs.mode]
+                most[k, i, j] = min(most[k, i, j], scale * network.most(inside, outside, worth / scale))
+        return True
+
+    while left() > 0:
+        value = _native.least_path_load(load, most, slopes, weight, pace, work, n_devices, _STEPS, begins, left())
+        proved = max(proved, value)
+        open_ = [(i, j) for i, j in _segments(begins, m) if not exact[i, j]]
+        if not open_ or proved >= enough or not all(cut(i, j) for i, j in open_):
             break
-        for i, j in open_:
-            inside, outside = (after >= i) & (before < j), (after >= j) | (before < i)
-            for share, weight in shares:
-                load[i, j] = max(load[i, j], weight * network.least(inside, outside, share))
-            for k, (price, worth) in enumerate(prices):
-                if price and load[i, j] < np.inf:
-                    # The price is of transfers: work is worth `worth / price` of them.
-                    scale = price / _FACTOR[costs.mode]
-                    most[k, i, j] = min(most[k, i, j], scale * network.most(inside, outside, worth / scale))
-            exact[i, j] = True
+        exact[tuple(np.transpose(open_))] = True
     return proved * (1 - 1e-14 * (m + 1000))
 
 
@@ -196,64 +204,9 @@ def _sure(work: Floats, after: Ints, before: Ints, m: int) -> tuple[Floats, Floa
     return inside * (1 - 1e-12), may * (1 + 1e-12)
 
 
-def _least_value(
-    load: Floats, most: Floats, slopes: Floats, sharing: tuple[Floats, Floats], work: float, n_devices: int, way: Ints
-) -> float:
-    """The least T for which the path can be cut; `way` [m + 1] says where the segment that ends at j begins."""
-    low = work / n_devices * (1 - 1e-12)
-    if _enough(load, most, slopes, *sharing, work, n_devices, low, way):
-        return low
-    high = max(low, 1.0)
-    while high < NEVER and not _enough(load, most, slopes, *sharing, work, n_devices, high, way):
-        low, high = high, 2 * high
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if _enough(load, most, slopes, *sharing, work, n_devices, middle, way):
-            high = middle
-        else:
-            low = middle
-    _enough(load, most, slopes, *sharing, work, n_devices, high, way)
-    return low
-
-
-@kernel
-def _enough(load, most, slopes, weight, pace, work, n_devices, limit, way):
-    """Whether the path can be cut into segments of loads within `limit` on which all the work can be done."""
-    m = len(load) - 1
-    done = np.full((n_devices + 1, m + 1), -np.inf)
-    came, shared = np.full((n_devices + 1, m + 1), -1, np.int32), np.zeros((n_devices + 1, m + 1), np.int32)
-    done[0, 0] = 0.0
-    for i in range(m):
-        for j in range(i + 1, m + 1):
-            for members in range(1, len(pace)):
-                within = members * (limit - pace[members] * weight[i, j])
-                if load[i, j] > within:
-                    continue
-                able = within
-                for k in range(len(slopes)):
-                    able = min(able, most[k, i, j] + slopes[k] * within)
-                for used in range(n_devices - members + 1):
-                    total, after = done[used, i] + able, used + members
-                    if total > done[after, j]:
-                        done[after, j], came[after, j], shared[after, j] = total, i, members
-    best = -1
-    for used in range(1, n_devices + 1):
-        if done[used, m] + (n_devices - used) * limit >= work * (1 - 1e-9):
-            best = used
-            break
-    if best < 0:
-        return False
-    way[:] = -1
-    j = m
-    while j > 0:
-        way[j] = came[best, j]
-        best, j = best - shared[best, j], came[best, j]
-    return True
-
-
-def _segments(way: Ints, m: int) -> list[tuple[int, int]]:
+def _segments(begins: Ints, m: int) -> list[tuple[int, int]]:
     found, j = [], m
-    while j > 0 and way[j] >= 0:
-        found.append((int(way[j]), j))
-        j = int(way[j])
+    while j > 0 and begins[j] >= 0:
+        found.append((int(begins[j]), j))
+        j = int(begins[j])
     return found

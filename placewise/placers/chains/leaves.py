@@ -10,6 +10,8 @@ memory they need.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from placewise.model.columns import Ints, Longs
@@ -17,8 +19,11 @@ from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.simulate.contract import Contraction
 
 
-def merge_leaves(graph: Contraction, costs: StageCosts) -> Ints:
-    """A label [n] per component, dense and topological: the free leaves carry their neighbour's."""
+def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] = lambda: False) -> Ints:
+    """A label [n] per component, dense and topological: the free leaves carry their neighbour's.
+
+    Where time is `out`, the leaves that are left stay.
+    """
     label = list(range(graph.n))
     members = [[c] for c in range(graph.n)]
     around: list[set[int]] = [set() for _ in range(graph.n)]
@@ -31,7 +36,7 @@ def merge_leaves(graph: Contraction, costs: StageCosts) -> Ints:
     if costs.pace.any():
         free &= (costs.weight == 0) & (np.diff(costs.storage_offsets) == 0)
     leaves = [c for c in np.flatnonzero(free).tolist() if len(around[c]) == 1]
-    while leaves:
+    while leaves and not out():
         leaf = leaves.pop()
         if len(around[leaf]) != 1:
             continue
@@ -59,15 +64,14 @@ def _saves(costs: StageCosts, label: list[int], leaf: list[int], home: int) -> b
         if maker < 0:
             entering += costs.enter[tensor]
         elif label[maker] == home:
-            if _readers(costs, label, tensor) <= {own, home} and not costs.output[tensor]:
+            if not costs.output[tensor] and _read_within(costs, label, tensor, own, home):
                 leaving -= costs.leave[tensor]
         elif label[maker] != own:
             return False
     for tensor in (t for component in leaf for t in _row(costs.make_offsets, costs.makes, component)):
-        readers = _readers(costs, label, tensor)
-        if not readers <= {own, home}:
+        if not _read_within(costs, label, tensor, own, home):
             return False
-        if home in readers:
+        if any(label[c] == home for c in _row(costs.consumer_offsets, costs.consumers, tensor)):
             entering -= costs.enter[tensor]
         if costs.output[tensor]:
             leaving += costs.leave[tensor]
@@ -79,5 +83,6 @@ def _row(offsets: Longs, values: Ints, row: int) -> list[int]:
     return found
 
 
-def _readers(costs: StageCosts, label: list[int], tensor: int) -> set[int]:
-    return {label[c] for c in _row(costs.consumer_offsets, costs.consumers, tensor)}
+def _read_within(costs: StageCosts, label: list[int], tensor: int, own: int, home: int) -> bool:
+    """Whether all readers of a tensor carry one of two labels."""
+    return all(label[c] in (own, home) for c in _row(costs.consumer_offsets, costs.consumers, tensor))

@@ -5,7 +5,9 @@ A line of n components has n + 1 ideals, so this is quick on any graph (the DPL 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import time
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -28,13 +30,14 @@ MOST_WORK = 2.5e8
 class Split(NamedTuple):
     """The best split found: `device` [n_ops] (None if nothing fits), its max-load in seconds, and why it stopped.
 
-    `groups` says which devices share stages.
+    `groups` says which devices share stages, `prepared` how many seconds passed before the search could be stopped.
     """
 
     device: Ints | None
     value: float
     reason: Reason
     groups: Groups = ()
+    prepared: float = 0.0
 
 
 def best_split(
@@ -45,17 +48,19 @@ def best_split(
     go_on: GoOn,
     *,
     segments: int = MOST_SEGMENTS,
+    left: Callable[[], float] = lambda: math.inf,
 ) -> Split:
     """The best split of groups [n_ops] → 0…n − 1 along any of some lines: their positions [n] in it.
 
-    A line that is longer than so many `segments` is only split between those.
+    A line that is longer than so many `segments` is only split between those. `left` says how many seconds there are:
+    a line is not begun where preparing the one before took longer.
     """
     best = Split(None, np.inf, Reason.FINISHED)
     for line in lines:
-        if line is not lines[0] and not go_on(0, len(line), best.value):
+        if line is not lines[0] and (left() <= best.prepared or not go_on(0, len(line), best.value)):
             return best._replace(reason=Reason.TIME_LIMIT)
         split = _split(problem, line[group], len(line), capacity, go_on, segments)
-        best = split if split.value < best.value else best._replace(reason=split.reason)
+        best = split if split.value < best.value else best._replace(reason=split.reason, prepared=split.prepared)
         if split.reason is not Reason.FINISHED:
             break
     return best
@@ -63,7 +68,7 @@ def best_split(
 
 def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: GoOn, segments: int) -> Split:
     """The best split of ops that stand at `position` [n_ops] of a line of n."""
-    segment = position
+    segment, begun = position, time.monotonic()
     if n > segments:
         segment = _segments(problem, position, n, segments)[position]
         n = int(segment.max()) + 1
@@ -73,11 +78,12 @@ def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: Go
         segment = _segments(problem, segment, n, max(room, 1))[segment]
         n = int(segment.max()) + 1
         priced = price(problem, segment, n, capacity)
-    found = search(priced, prefixes(n), go_on)
+    ideals, prepared = prefixes(n), time.monotonic() - begun
+    found = search(priced, ideals, go_on)
     if found.chain is None:
-        return Split(None, np.inf, found.reason)
+        return Split(None, np.inf, found.reason, prepared=prepared)
     chain = found.chain
-    return Split(chain.device[segment], chain.value / priced.scale, found.reason, chain.groups)
+    return Split(chain.device[segment], chain.value / priced.scale, found.reason, chain.groups, prepared)
 
 
 def most_segments(costs: StageCosts) -> int:

@@ -16,12 +16,23 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
+from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.chains import stages
 from placewise.placers.chains.ideals import Ideals
-from placewise.placers.chains.program import MOST_CELLS, Found, GoOn, left_of, n_states, room_of, run, table_of, targets
+from placewise.placers.chains.program import (
+    MOST_CELLS,
+    Found,
+    GoOn,
+    expansion_of,
+    left_of,
+    n_states,
+    room_of,
+    run,
+    states_of,
+    targets,
+)
 from placewise.placers.chains.stages import NEVER, Priced, StageCosts
 from placewise.simulate.contract import Contraction
 
@@ -198,13 +209,13 @@ def search_roles(roles: Roles, ideals: Ideals, go_on: GoOn, beat: int, gap: floa
     base, costs = roles.base.costs, roles.priced.costs
     if n_states(costs) * len(ideals) > MOST_CELLS:
         return None
-    floor, left = 0, left_of(base, ideals)
+    room, unfinished = _limits(roles, states_of(costs)[0])
+    expansion = expansion_of(costs, ideals, left_of(base, ideals), room)
+    expansion.restrict_states(unfinished, np.array([c.role in (ALONE, BETWEEN) for c in roles.classes]))
+    floor = 0
     for target in targets(base, beat):
-        table = table_of(costs, len(ideals), left, target)
-        room, unfinished = _limits(roles, table.digits)
-        spare = np.array([c.role in (ALONE, BETWEEN) for c in roles.classes])
-        table = table._replace(work_room=room, unfinished=unfinished, spare=spare)
-        found = run(roles.priced, ideals, table, go_on)
+        expansion.start(target)
+        found = run(roles.priced, ideals, expansion, go_on)
         if found.reason is not Reason.FINISHED or found.chain is not None:
             proved = found.chain.value if found.chain is not None and found.reason is Reason.FINISHED else floor
             return replace(found, floor=proved)
@@ -214,26 +225,25 @@ def search_roles(roles: Roles, ideals: Ideals, go_on: GoOn, beat: int, gap: floa
     return Found(None, Reason.FINISHED, floor)
 
 
-def _limits(roles: Roles, digits: Ints) -> tuple[Floats, Bools]:
+def _limits(roles: Roles, counts: Ints) -> tuple[Floats, Bools]:
     """What the devices that a state [n_states] leaves can do (−1: no such state), and which states cannot end."""
     base = roles.base.costs
     role = np.array([c.role for c in roles.classes])
     placed = np.array([roles.node[roles.kinds[c.kind][0]] >= 0 for c in roles.classes])
-    first, last, between = (digits[:, placed & (role == r)].sum(axis=1) for r in (FIRST, LAST, BETWEEN))
-    alone = digits[:, placed & (role == ALONE)].sum(axis=1)
+    first, last, between = (counts[:, placed & (role == r)].sum(axis=1) for r in (FIRST, LAST, BETWEEN))
+    alone = counts[:, placed & (role == ALONE)].sum(axis=1)
     usable = [roles.node[d] for devices in roles.kinds for d in devices if roles.node[d] >= 0]
     size = np.bincount(usable, minlength=1)
     possible = (alone + first <= (size > 0).sum()) & (first <= (size > 1).sum()) & (last <= first)
     possible &= between <= max(int(size.max()) - 2, 0) * first
     for kind, devices in enumerate(roles.kinds):
         mine = np.array([c.kind == kind for c in roles.classes])
-        possible &= digits[:, mine].sum(axis=1) <= len(devices)
-    used = np.zeros((len(digits), len(base.n_devices)), np.int64)
+        possible &= counts[:, mine].sum(axis=1) <= len(devices)
+    used = np.zeros((len(counts), len(base.n_devices)), np.int64)
     for column, c in enumerate(roles.classes):
-        used[:, c.base] += digits[:, column]
+        used[:, c.base] += counts[:, column]
     possible &= (used <= base.n_devices).all(axis=1)
-    stride = np.concatenate((np.cumprod((base.n_devices + 1)[::-1])[::-1][1:], [1]))
-    state = np.where(possible, used @ stride, 0)
+    state = np.where(possible, used @ states_of(base)[1], 0)
     return np.where(possible, room_of(base)[state], -1.0), last < first
 
 
@@ -290,9 +300,9 @@ def in_order(graph: Contraction, stage: Ints) -> list[int]:
     """The stages, each after those that it needs."""
     tail, head = (stage[ends] for ends in graph.edges())
     before: dict[int, set[int]] = {s: set() for s in np.unique(stage).tolist()}
-    for a, b in zip(tail.tolist(), head.tolist(), strict=True):
-        if a != b:
-            before[b].add(a)
+    width = int(stage.max(initial=0)) + 1
+    for pair in distinct(tail[tail != head].astype(np.int64) * width + head[tail != head]).tolist():
+        before[pair % width].add(pair // width)
     order: list[int] = []
     while before:
         ready = min((s for s, needs in before.items() if needs <= set(order)), key=lambda s: int(np.argmax(stage == s)))

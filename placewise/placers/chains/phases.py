@@ -14,12 +14,23 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.chains import program, stages
 from placewise.placers.chains.ideals import Ideals
-from placewise.placers.chains.program import Chain, Found, GoOn, least_load, left_of, room_of, run, table_of, targets
+from placewise.placers.chains.program import (
+    Chain,
+    Found,
+    GoOn,
+    expansion_of,
+    least_load,
+    left_of,
+    room_of,
+    run,
+    targets,
+)
 from placewise.placers.chains.replicas import load_of_member, n_usable
 from placewise.placers.chains.stages import NEVER, Priced, StageCosts
 from placewise.simulate.phases import two_phases
@@ -92,13 +103,15 @@ class _Search:
         if summed.reason is not Reason.FINISHED or self.beat == NEVER:
             return Found(self.best, summed.reason, self.known)
         slow, least = (int(least_load(phase) * (1 - 1e-12)) for phase in phases[:2])
-        lefts = tuple(left_of(phase, self.ideals) for phase in phases)
+        lefts, rooms = [left_of(phase, self.ideals) for phase in phases], [room_of(phase) for phase in phases]
+        expansion = expansion_of(self.priced.costs, self.ideals, lefts[0], rooms[0])
+        expansion.bound_phases(lefts[1], rooms[1], lefts[2], rooms[2])
         self._keep(least, self.beat - slow - 1, slow)
         while self.open and not self._near_enough():
             _, low, high, slow = heapq.heappop(self.open)
             high = min(high, self.beat - slow - 1)
             asked = (low + high) // 2
-            found, ahead = self._least_backward(phases, lefts, asked, self.beat - low)
+            found, ahead = self._least_backward(expansion, targets(phases[0], self.beat - low), asked)
             forward, backward = self._learn(found.chain) if found.chain is not None else (0, 0)
             if found.reason is not Reason.FINISHED:
                 self._keep(low, high, slow)
@@ -126,20 +139,16 @@ class _Search:
     def _near_enough(self) -> bool:
         return self.beat - self._floor() <= self.gap * self.beat
 
-    def _least_backward(
-        self, phases: tuple[StageCosts, ...], lefts: tuple[Longs, ...], limit: int, beat: int
-    ) -> tuple[Found, int]:
-        """The chain of least backward load below `beat` within a forward limit; the next limit that could differ."""
+    def _least_backward(self, expansion: _native.StageExpansion, asked: list[int], limit: int) -> tuple[Found, int]:
+        """The chain of least backward load within a forward limit; the next limit that could differ.
+
+        It is below the first of the loads `asked` for that any chain is below.
+        """
         found, ahead = Found(None, Reason.FINISHED), NEVER
-        for target in targets(phases[0], beat):
-            table = table_of(phases[0], len(self.ideals), lefts[0], target)._replace(
-                limit=np.array([limit, NEVER, self.beat]),
-                fore_left=lefts[1],
-                fore_room=room_of(phases[1]),
-                both_left=lefts[2],
-                both_room=room_of(phases[2]),
-            )
-            found, ahead = run(self.priced, self.ideals, table, self.go_on), int(table.limit[1])
+        for target in asked:
+            expansion.start(target, limit, self.beat)
+            found = run(self.priced, self.ideals, expansion, self.go_on)
+            ahead = expansion.next_forward_limit
             if found.chain is not None or found.reason is not Reason.FINISHED:
                 break
         return found, ahead

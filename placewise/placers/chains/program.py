@@ -7,15 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
-from placewise.placers.chains.growth import Table, cut_left, grow, room, work_left
 from placewise.placers.chains.ideals import Ideals
 from placewise.placers.chains.replicas import Groups
-from placewise.placers.chains.stages import MODES, NEVER, Priced, StageCosts
+from placewise.placers.chains.stages import MODES, NEVER, Priced, StageCosts, native_costs
 
-FUEL = 1 << 20
-"""Stages tried between two looks at the clock."""
+SLICE = 0.03
+"""Seconds of growing stages between two looks at the clock."""
 MOST_CELLS = 30_000_000
 """States of all ideals together: about 500 MB."""
 STEPS = (0.1, 0.2, 0.4)
@@ -66,9 +66,12 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: 
     `gap`: it may stop once nothing can be better than `beat` by a larger share. Needs
     ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
     """
-    floor, left = 0, left_of(priced.costs, ideals)
+    if not len(priced.costs.n_devices):
+        return Found(None, Reason.FINISHED, beat)
+    floor, expansion = 0, expansion_of(priced.costs, ideals, left_of(priced.costs, ideals), room_of(priced.costs))
     for target in targets(priced.costs, beat):
-        found = run(priced, ideals, table_of(priced.costs, len(ideals), left, target), go_on)
+        expansion.start(target)
+        found = run(priced, ideals, expansion, go_on)
         if found.reason is not Reason.FINISHED:
             return replace(found, floor=floor)
         if found.chain is not None:
@@ -97,75 +100,51 @@ def targets(costs: StageCosts, beat: int) -> list[int]:
     return [target for target in lower if 0 < target < beat] + [beat]
 
 
-def run(priced: Priced, ideals: Ideals, table: Table, go_on: GoOn) -> Found:
-    """The best chain below what the table is to beat; `floor` is left to the caller."""
-    if not len(priced.costs.n_devices):
-        return Found(None, Reason.FINISHED)
-    at, full = 0, len(ideals) - 1
-    stage, reason = room(priced.costs, full + 1, len(table.digits)), Reason.FINISHED
+def expansion_of(costs: StageCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
+    """The dynamic program; `left` [n_ideals] and `room` [n_states] are what `left_of` and `room_of` say."""
+    return _native.StageExpansion(native_costs(costs), ideals, left, room)
+
+
+def run(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion, go_on: GoOn) -> Found:
+    """The best chain below what the program was started with; `floor` is left to the caller."""
+    full, reason = len(ideals) - 1, Reason.FINISHED
     try:
-        while at < full:
-            if not go_on(at, full, float(table.best[0]) / priced.scale if table.best[1] >= 0 else np.inf):
+        while expansion.n_done < full:
+            best = expansion.best / priced.scale if expansion.found else np.inf
+            if not go_on(expansion.n_done, full, best):
                 reason = Reason.TIME_LIMIT
                 break
-            at = grow(priced.costs, ideals, table, stage, at, FUEL)
+            expansion.expand(SLICE)
     except KeyboardInterrupt:
         reason = Reason.INTERRUPTED
-    return Found(_trace(priced, ideals, table) if table.best[1] >= 0 else None, reason)
+    return Found(_trace(priced, ideals, expansion) if expansion.found else None, reason)
 
 
-def table_of(costs: StageCosts, n_ideals: int, left: Longs, beat: int) -> Table:
-    """A table without any way yet; `left` is what `left_of` says of each ideal."""
-    digits, stride = _states(costs)
-    value = np.full((n_ideals, len(digits)), NEVER, np.int64)
-    value[0, 0] = 0
-    return Table(
-        digits=digits.astype(np.int32),
-        stride=stride,
-        work_left=left,
-        work_room=room_of(costs),
-        value=value,
-        parent=np.full(value.shape, -1, np.int32),
-        via=np.zeros(value.shape, np.uint16),
-        best=np.array([beat, -1]),
-        unfinished=np.zeros(len(digits), np.bool_),
-        spare=np.ones(len(stride), np.bool_),
-        limit=np.full(3, NEVER),
-        fore_left=np.zeros(0, np.int64),
-        fore_room=np.zeros(0),
-        both_left=np.zeros(0, np.int64),
-        both_room=np.zeros(0),
-    )
+def states_of(costs: StageCosts) -> tuple[Ints, Longs]:
+    """How many devices of each class every state counts [n_states, n_classes], and what one more adds to its number.
 
-
-def _states(costs: StageCosts) -> tuple[Longs, Longs]:
-    """How many devices of each class every state counts [n_states, n_classes], and what one more adds to its number."""
-    if costs.ordered:
-        n_classes = len(costs.n_devices)
-        passed = np.arange(n_classes + 1)[:, None] > np.arange(n_classes)
-        return passed.astype(np.int64), np.ones(n_classes, np.int64)
-    base = costs.n_devices + 1
-    stride = np.concatenate((np.cumprod(base[::-1])[::-1][1:], [1])).astype(np.int64)
-    return (np.arange(n_states(costs))[:, None] // stride) % base, stride
+    Where stages follow the order of the devices, it counts those that are used or left out.
+    """
+    return _native.device_states(costs.n_devices, costs.ordered)
 
 
 def room_of(costs: StageCosts) -> Floats:
     """At what price all devices that a state [n_states] leaves work for a second."""
-    digits, _ = _states(costs)
-    room: Floats = (costs.n_devices - digits) @ _work(costs)[0]
+    used, _ = states_of(costs)
+    room: Floats = (costs.n_devices - used) @ _work(costs)[0]
     return room
 
 
 def left_of(costs: StageCosts, ideals: Ideals) -> Longs:
     """What each ideal [n_ideals] leaves to other devices: work, and the transfers that add to it where none is free."""
     speed, work = _work(costs)
-    left: Longs = work_left(ideals, work)
+    left = _native.work_left(ideals, work)
     if costs.mode != MODES["blocking"] or not len(costs.rate) or costs.rate.min() < 0:
         return left
     priced = speed * (1 - 1e-12)
     enter, leave = ((costly[:, costs.rate] * priced).min(axis=1) for costly in (costs.enter, costs.leave))
-    left += cut_left(costs, ideals, enter.astype(np.int64), leave.astype(np.int64))
-    return left
+    cut = _native.cut_left(native_costs(costs), ideals, enter.astype(np.int64), leave.astype(np.int64))
+    return left + cut
 
 
 def _work(costs: StageCosts) -> tuple[Floats, Longs]:
@@ -184,17 +163,13 @@ def _work(costs: StageCosts) -> tuple[Floats, Longs]:
     return speed, np.where(np.isfinite(work), work * (1 - 1e-12), 0.0).astype(np.int64)
 
 
-def _trace(priced: Priced, ideals: Ideals, table: Table) -> Chain:
-    """Follow the best chain back from the full ideal; the devices of a class are taken in order."""
-    n, groups = len(priced.costs.size), []
-    device = np.full(n, -1, np.int32)
-    ideal, state = len(ideals) - 1, int(table.best[1])
-    while ideal > 0:
-        before, earlier = int(table.parent[ideal, state]), int(table.via[ideal, state])
-        stage = ideals.members(ideal, n) & ~ideals.members(before, n)
-        k = state - 1 if priced.costs.ordered else int(np.argmax(table.digits[state] - table.digits[earlier]))
-        members = priced.devices[k][table.digits[earlier, k] : table.digits[state, k]]
-        device[stage] = members[0]
+def _trace(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion) -> Chain:
+    """The best chain; the devices of a class are taken in order."""
+    device, groups = np.full(len(priced.costs.size), -1, np.int32), []
+    for stage in expansion.chain():
+        inside = ideals.members(stage.behind) & ~ideals.members(stage.before)
+        first = stage.first_member
+        members = priced.devices[stage.device_class][first : first + stage.n_members]
+        device[inside] = members[0]
         groups += [members] if len(members) > 1 else []
-        ideal, state = before, earlier
-    return Chain(device, int(table.best[0]), tuple(groups))
+    return Chain(device, expansion.best, tuple(groups))

@@ -9,7 +9,6 @@ import numpy as np
 from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.kernels import helper
 from placewise.simulate.replicas import passes, ring_bandwidth
 
 Groups = tuple[tuple[int, ...], ...]
@@ -23,10 +22,6 @@ def load_of_member(seconds: int, enter: int, leave: int, sync: int, members: int
     if mode == 1:
         return max(seconds // members, (enter + leave) // members + sync)
     return max(seconds // members, max(enter, leave) // members + sync)
-
-
-shared_load = helper(load_of_member)
-"""The same for kernels."""
 
 
 def most_members(problem: Problem, classes: Sequence[Sequence[int]]) -> Ints:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.chains.replicas import most_members, most_sync, n_usable, sync_paces
@@ -58,6 +59,11 @@ class StageCosts(NamedTuple):
     pace: Floats  # [n_classes, most members + 1]
     mode: int
     ordered: bool  # stages follow each other as the classes do, of which each is one device
+
+
+def native_costs(costs: StageCosts) -> _native.StageCosts:
+    """The same columns as C++ kernels read them: checked once, never copied."""
+    return _native.StageCosts(**costs._asdict())
 
 
 class Priced(NamedTuple):

@@ -8,6 +8,7 @@ side: the judge tells which of the placements is best.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -18,27 +19,25 @@ from placewise.model.problem import Problem, Rule
 from placewise.placers.chains.nodes import partitions
 
 
-def readings(problem: Problem) -> list[Problem]:
+def readings(problem: Problem) -> Iterator[Problem]:
     """The same problem at its slowest links; without its host devices where the others can do it all; in one node.
 
     The node is the largest of each level of link speed, with the host devices.
     """
     if problem.cluster.transfers != "direct" or len(problem.cluster) < 2:
-        return []
-    found = []
+        return
     costs = problem.costs
     if costs.transfer_seconds.shape[1] > 2:
         slowest = np.repeat(costs.transfer_seconds.max(axis=1, keepdims=True), costs.transfer_seconds.shape[1], axis=1)
         slowest[:, 0] = 0.0
         table = CostTable(costs.op_seconds, slowest, costs.op_source, costs.sources, costs.transfer_source)
-        found.append(problem.with_(costs=table))
+        yield problem.with_(costs=table)
     hosts = problem.cluster.is_host
     if hosts.any():
-        found += _without(problem, hosts)
+        yield from _without(problem, hosts)
     for node in partitions(problem):
         largest = np.bincount(node[node >= 0]).argmax()
-        found += _without(problem, (node != largest) & ~hosts)
-    return found
+        yield from _without(problem, (node != largest) & ~hosts)
 
 
 def _without(problem: Problem, out: Bools) -> list[Problem]:

@@ -52,6 +52,8 @@ from placewise.simulate.infeasible import why_infeasible
 MOST_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12
 """Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
+LEFT = 0.1
+"""At most such a share of the time stays to weigh what was found; it is as much as reading the problem took."""
 LINE = "instead the best split along many lines of the ops, under a bound from one path"
 
 
@@ -77,6 +79,7 @@ class _Run:
     reason: Reason = Reason.FINISHED
     notes: list[str] = field(default_factory=list)
     groups: Groups = ()
+    prepared: float = 0.0
     _splits: dict[bytes, Split] = field(default_factory=dict)
     interrupted: bool = False
     _ideals: tuple[Contraction, Ideals | None] | None = None
@@ -140,11 +143,16 @@ class _Run:
 
     def _split(self, capacity: Floats) -> Split:
         key = capacity.tobytes()
+        if key not in self._splits and self.watch.left <= self.prepared:
+            return Split(None, np.inf, Reason.TIME_LIMIT)
         if key not in self._splits:
             numbered = np.arange(self.graph.n, dtype=np.int32)
             orders = (numbered, depth_first(self.graph), last_ready_first(self.problem, self.graph))
             lines = tuple({line.tobytes(): line for line in orders}.values())
-            split = best_split(self.problem, self.graph.component, lines, capacity, self._go_on)
+            split = best_split(
+                self.problem, self.graph.component, lines, capacity, self._go_on, left=lambda: self.watch.left
+            )
+            self.prepared = split.prepared
             self.interrupted |= split.reason is Reason.INTERRUPTED
             self._splits[key] = split
         return self._splits[key]
@@ -156,9 +164,9 @@ class _Run:
             self.notes.append(f"{graph.n:,} components, more than the {MOST_COMPONENTS:,} that dp takes: {LINE}")
             return graph, None
         costs = price(self.problem, graph.component, graph.n, capacity).costs
-        graph = join(graph, merge_leaves(graph, costs))
+        graph = join(graph, merge_leaves(graph, costs, lambda: self.watch.out))
         most = min(self.max_ideals, MOST_CELLS // n_states(costs))
-        ideals = all_ideals(graph, most, lambda: self.watch.left)
+        ideals = all_ideals(graph, most, self.watch.left / 2)
         if isinstance(ideals, Ideals):
             return graph, ideals
         self.notes.append(f"{ideals:,} ideals of {graph.n:,} components or more, too many for their program: {LINE}")
@@ -213,14 +221,17 @@ class DpPlacer:
             missing = unmet(problem, graph.component, graph.n)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        watch = watch.short_of(min(watch.elapsed, LEFT * budget.seconds))
         run = _Run(problem, graph, self.options.max_ideals, watch, on_progress)
         found: list[Placement] = []
         shrunk = False
         try:
             device, shrunk = fit(problem, run.along_a_line)
             found += _placed(problem, device, run.groups)
-            for other in readings(problem):
-                reading = _Run(other, graph, self.options.max_ideals, run.watch, on_progress)
+            for other in () if watch.out else readings(problem):
+                if watch.left <= run.prepared:
+                    break
+                reading = _Run(other, graph, self.options.max_ideals, watch, on_progress, prepared=run.prepared)
                 reading.interrupted = run.interrupted
                 within = other.constraints is not problem.constraints
                 device, _ = fit(other, reading.over_ideals if within else reading.along_a_line)
@@ -253,12 +264,21 @@ class DpPlacer:
             return Proposal(None, bound, run.reason, tuple(run.notes))
         if shrunk:
             run.notes.append("stages were made smaller until their live activations fit")
-        price_of = evaluate or Evaluator(problem)
-        values = np.array([worth(problem, placed, price_of) for placed in found[::-1]])
-        best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
+        price_of, different = evaluate or Evaluator(problem), _different(found[::-1])
+        values = np.array([worth(problem, placed, price_of) for placed in different])
+        best = different[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(relabelled(problem, best), bound, run.reason, tuple(run.notes))
 
 
 def _placed(problem: Problem, device: Ints | None, groups: Groups) -> list[Placement]:
     """The placement of a method, if it found one."""
     return [] if device is None else [Placement(device, replicas=replicas_of(groups, problem.n_devices))]
+
+
+def _different(found: list[Placement]) -> list[Placement]:
+    """The placements, each once."""
+    first: dict[tuple[bytes, bytes | None], Placement] = {}
+    for placed in found:
+        replicas = None if placed.replicas is None else placed.replicas.tobytes()
+        first.setdefault((placed.device.tobytes(), replicas), placed)
+    return list(first.values())

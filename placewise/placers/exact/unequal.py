@@ -17,7 +17,7 @@ from placewise.placers.base import Stopwatch
 from placewise.placers.chains.ideals import Ideals, all_ideals
 from placewise.placers.chains.lines import last_ready_first
 from placewise.placers.chains.nodes import over_nodes
-from placewise.placers.chains.ordered import rows, split_in_row
+from placewise.placers.chains.ordered import rows, split_in_row, too_much
 from placewise.placers.chains.program import GoOn
 from placewise.placers.common.rules import broken
 from placewise.placers.exact.improve import improve
@@ -27,8 +27,11 @@ from placewise.simulate.contract import Contraction, depth_first
 
 def climbed(problem: Problem, graph: Contraction, found: list[Ints], watch: Stopwatch) -> list[Ints]:
     """The splits [n_ops] that climbing from those in `found`, and from splits in rows of devices, leads to."""
-    starts = {device.tobytes(): device for device in [*found, *_in_rows(problem, graph, watch)]}
-    return [improve(problem, graph, device, Evaluator(problem), watch) for device in starts.values()]
+    if watch.out:
+        return found
+    price, starts = Evaluator(problem), {device.tobytes(): device for device in found}
+    starts |= {device.tobytes(): device for device in _in_rows(problem, graph, watch)}
+    return [d if watch.out else improve(problem, graph, d, price, watch) for d in starts.values()]
 
 
 def by_nodes(
@@ -36,7 +39,7 @@ def by_nodes(
 ) -> tuple[list[Ints], float, Reason]:
     """More splits, seconds that no contiguous placement is below (0: nothing proved), and why the program stopped."""
     suited = problem.cluster.transfers == "direct" and problem.most_replicas == 1 and not problem.constraints.ordered
-    ideals = all_ideals(graph, max_ideals, lambda: watch.left) if suited and known and not watch.out else None
+    ideals = all_ideals(graph, max_ideals, watch.left / 2) if suited and known and not watch.out else None
     if not isinstance(ideals, Ideals):
         return [], 0.0, Reason.FINISHED
     price_of = Evaluator(problem)
@@ -48,7 +51,7 @@ def by_nodes(
 
 def _in_rows(problem: Problem, graph: Contraction, watch: Stopwatch) -> list[Ints]:
     """The best splits of a few lines of the components over devices node after node, of those that keep the rules."""
-    if problem.cluster.transfers != "direct":
+    if problem.cluster.transfers != "direct" or too_much(graph.n, problem.n_devices, watch.left):
         return []
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph), last_ready_first(problem, graph))
     found = []

@@ -143,4 +143,4 @@ def path_bound(problem: Problem, graph: Contraction, reached: float, watch: Stop
     seconds = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
     until = min(watch.elapsed + seconds, watch.budget.seconds)
     enough = reached * priced.scale * (1 - max(watch.budget.gap, 1e-9))
-    return backbone_bound(graph, priced.costs, lambda: watch.elapsed < until, enough) / priced.scale
+    return backbone_bound(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale

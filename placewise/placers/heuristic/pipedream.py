@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
@@ -24,7 +25,6 @@ from placewise.placers.chains.stages import price
 from placewise.placers.common.rules import broken
 from placewise.simulate.contract import contract, join
 from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.kernels import helper, kernel
 
 NEXT_TO_NOTHING = 1e-5
 """A tensor that moves in a smaller share of the seconds of the whole model says nothing about its layers."""
@@ -82,13 +82,13 @@ def coarsened(problem: Problem) -> Problem:
     near = np.concatenate((low, high))
     by_end = np.argsort(near, kind="stable")
     number = np.tile(np.arange(len(ends)), 2)[by_end]
-    component = _biconnected(
+    component = _native.biconnected_components(
         frozen(offsets_of(near[by_end], n), np.int64),
         frozen(np.concatenate((high, low))[by_end], np.int32),
         frozen(number, np.int32),
         len(ends),
     )
-    fused = _united(frozen(component[edge], np.int32), frozen(tail // 2, np.int32), problem.n_blocks)
+    fused = _native.unite_by_label(frozen(component[edge], np.int32), frozen(tail // 2, np.int32), problem.n_blocks)
     return problem.with_(graph=replace(problem.graph, ops=replace(problem.graph.ops, group=fused[problem.block])))
 
 
@@ -122,81 +122,3 @@ def _idle(problem: Problem, vertex: Longs, n: int) -> Bools:
     whole = least[np.isfinite(least)].sum()
     idle: Bools = (np.bincount(vertex, weights=busy, minlength=n) == 0) & (sent <= NEXT_TO_NOTHING * whole)
     return idle
-
-
-@kernel
-def _biconnected(offsets, heads, edges, n_edges):
-    """The biconnected component of each of `n_edges` undirected edges, given as rows (other end, edge) per vertex.
-
-    Hopcroft and Tarjan (1973), without recursion.
-    """
-    n = len(offsets) - 1
-    component = np.full(n_edges, -1, np.int32)
-    reached, lowest, following = np.full(n, -1, np.int32), np.zeros(n, np.int32), offsets[:-1].copy()
-    path, via, waiting = np.zeros(n, np.int32), np.full(n, -1, np.int32), np.zeros(n_edges, np.int32)
-    taken = np.zeros(n_edges, np.bool_)
-    clock, found, n_waiting = 0, 0, 0
-    for root in range(n):
-        if reached[root] >= 0:
-            continue
-        depth = 0
-        path[0] = root
-        reached[root] = lowest[root] = clock
-        clock += 1
-        while depth >= 0:
-            vertex = path[depth]
-            if following[vertex] < offsets[vertex + 1]:
-                row = following[vertex]
-                following[vertex] += 1
-                if taken[edges[row]]:
-                    continue
-                taken[edges[row]] = True
-                waiting[n_waiting] = edges[row]
-                n_waiting += 1
-                other = heads[row]
-                if reached[other] >= 0:
-                    lowest[vertex] = min(lowest[vertex], reached[other])
-                else:
-                    depth += 1
-                    path[depth], via[other] = other, edges[row]
-                    reached[other] = lowest[other] = clock
-                    clock += 1
-                continue
-            depth -= 1
-            if depth < 0:
-                continue
-            above = path[depth]
-            lowest[above] = min(lowest[above], lowest[vertex])
-            if lowest[vertex] >= reached[above]:
-                while component[via[vertex]] < 0:
-                    n_waiting -= 1
-                    component[waiting[n_waiting]] = found
-                found += 1
-    return component
-
-
-@kernel
-def _united(component, tail, n):
-    """A dense label per block [n]: one for the tails of all edges of a component; both are columns per edge."""
-    parent, first = np.arange(n), np.full(len(component), -1, np.int32)
-    for row in range(len(component)):
-        if first[component[row]] < 0:
-            first[component[row]] = tail[row]
-        parent[_root(parent, tail[row])] = _root(parent, first[component[row]])
-    label, count = np.full(n, -1, np.int32), 0
-    united = np.zeros(n, np.int32)
-    for block in range(n):
-        root = _root(parent, block)
-        if label[root] < 0:
-            label[root] = count
-            count += 1
-        united[block] = label[root]
-    return united
-
-
-@helper
-def _root(parent, node):
-    while parent[node] != node:
-        parent[node] = parent[parent[node]]
-        node = parent[node]
-    return node
