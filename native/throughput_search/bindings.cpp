@@ -210,16 +210,16 @@ nb::tuple quality_of(const BoundWalk& walk) {
 void bind_state(nb::module_& m) {
     nb::class_<PipelineState>(m, "PipelineState", "Loads and memory of an assignment of groups to devices.")
         .def("__init__", &init_state, "costs"_a, "assignment"_a.noconvert(), nb::keep_alive<1, 2>())
-        .def_prop_ro("assignment", &assignment_of, "The device of each group [n_groups].")
+        .def_prop_ro("assignment", &assignment_of, nb::rv_policy::move, "The device of each group [n_groups].")
         .def_prop_ro("max_load", &PipelineState::max_load, "Of all phases together, in the costs' units.")
         .def_prop_ro(
             "missing_bytes", [](const PipelineState& state) { return state.missing_bytes(state.sums()); },
             "Bytes that are missing on all devices together.")
-        .def_prop_ro("memory", &memory_of, "Resident bytes [n_devices].")
+        .def_prop_ro("memory", &memory_of, nb::rv_policy::move, "Resident bytes [n_devices].")
         .def("loads", &loads_of, "phase"_a = 0, "Of one phase, the load of every device and then of every wire.")
-        .def_prop_ro("sums", &sums_of,
+        .def_prop_ro("sums", &sums_of, nb::rv_policy::move,
                      "Phase by phase compute, sends and receives of each location, and the wires; then the memory.")
-        .def_prop_ro("counts", &counts_of,
+        .def_prop_ro("counts", &counts_of, nb::rv_policy::move,
                      "Groups [n_devices], readers [n_tensors, n_devices + 1] and holders [n_storages, n_devices].")
         .def("try_move", &try_move, "group"_a, "device"_a, "The sums after a move, which is not made.")
         .def("move", &make_move, "group"_a, "device"_a, "Move a group to another device.");
@@ -238,7 +238,7 @@ void bind_walk(nb::module_& m) {
              "max-load, fall from `hot` to `cold`.")
         .def("run_for", &BoundWalk::run_for, "seconds"_a, "hot"_a, "cold"_a, "stop"_a = nb::none(),
              "Propose moves for so many seconds; temperatures follow the clock.")
-        .def_prop_ro("incumbent", &incumbent_of, "The best assignment [n_groups] so far.")
+        .def_prop_ro("incumbent", &incumbent_of, nb::rv_policy::move, "The best assignment [n_groups] so far.")
         .def_prop_ro("quality", &quality_of, "Missing bytes and the max-load of the incumbent: smaller is better.")
         .def_prop_ro(
             "n_evaluated", [](const BoundWalk& walk) { return walk.at_rest().n_evaluated(); },
@@ -268,7 +268,7 @@ void bind_throughput_search(nb::module_& m) {
              "limits"_a.noconvert(),
              "Join groups (tail, head), those first in order first, while their `work` [n_groups] together is at most "
              "the limit of a level.")
-        .def_prop_ro("labels", &labels, "The cluster of each group at each level [n_levels, n_groups].")
+        .def_prop_ro("labels", &labels, nb::rv_policy::move, "The cluster of each group at each level [n_levels, n_groups].")
         .def("groups", [](const Clusters& clusters, Index cluster) {
             require(0 <= cluster && cluster < clusters.n_clusters(), "no such cluster");
             const auto groups = clusters.groups(cluster);
