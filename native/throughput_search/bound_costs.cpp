@@ -36,6 +36,7 @@ BoundThroughputCosts::BoundThroughputCosts(
     this->ordered = ordered;
     this->mode = static_cast<Communication>(mode);
     this->n_phases = n_phases;
+    this->n_kinds = this->seconds.columns() / n_phases;
     this->n_wires = n_wires;
     this->consumers = rows(consumers, n_tensors(), n_groups());
     this->inputs = rows(uses, n_groups(), n_tensors());
@@ -79,7 +80,7 @@ void BoundThroughputCosts::check_tensors() const {
 void BoundThroughputCosts::check_devices() const {
     const auto devices = static_cast<std::size_t>(n_devices());
     require(capacity.size() == devices && location.size() == devices, "columns of devices differ in length");
-    require(within(kind, 0, n_kinds()), "a device is of no kind");
+    require(within(kind, 0, n_kinds), "a device is of no kind");
     require(within(location, 0, n_locations()), "a location is no device and not the host");
     const auto check = [&](const TableView<const std::int32_t>& table, Index low, Index high, const char* message) {
         require(table.rows() == n_locations() && table.columns() == n_locations(), message);

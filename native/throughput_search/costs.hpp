@@ -40,10 +40,10 @@ struct ThroughputCosts {
     bool ordered = false;    // … and follow each other as the devices do
     Communication mode = Communication::blocking;
     Index n_phases = 1;
+    Index n_kinds = 1;
     Index n_wires = 0;
 
     Index n_groups() const { return seconds.rows(); }
-    Index n_kinds() const { return seconds.columns() / n_phases; }
     Index n_devices() const { return static_cast<Index>(kind.size()); }
     Index n_locations() const { return n_devices() + 1; }
     Index n_tensors() const { return transfer.rows(); }
@@ -52,7 +52,7 @@ struct ThroughputCosts {
 
     bool can_run(Index group, Index device) const { return seconds(group, kind[device]) < NEVER; }
     std::int64_t run_time(Index group, Index device, Index phase) const {
-        return seconds(group, phase * n_kinds() + kind[device]);
+        return seconds(group, phase * n_kinds + kind[device]);
     }
     std::int64_t hop_time(Index tensor, Index source, Index target) const {
         return transfer(tensor, link_class(source, target));

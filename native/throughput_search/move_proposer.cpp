@@ -179,9 +179,8 @@ void MoveProposer::swap(Move shift) {
 }
 
 void MoveProposer::follow(Move shift) {
-    const bool moved_ok = move_group(shift.group, shift.target);
+    if (!move_group(shift.group, shift.target)) return;
     const Index wanted = pick_size(128);
-    if (!moved_ok) return;
     const auto most = static_cast<std::size_t>(std::min(wanted, n_groups_));
     for (Index attempt = 0; attempt < 2 * wanted && moves_.size() < most; ++attempt) {
         const Index moved = moves_[pick(static_cast<Index>(moves_.size()))].group;
@@ -212,9 +211,8 @@ void MoveProposer::trade_clusters(Move shift) {
 }
 
 void MoveProposer::cross_border(Move shift) {
-    const bool moved_ok = move_group(shift.group, shift.target);
+    if (!move_group(shift.group, shift.target)) return;
     const Index wanted = pick_size(32);
-    if (!moved_ok) return;
     const auto most = static_cast<std::size_t>(std::min(wanted, n_groups_));
     Index group = shift.group;
     for (Index attempt = 0; attempt < 4 * wanted && moves_.size() < most; ++attempt) {
@@ -227,11 +225,9 @@ void MoveProposer::cross_border(Move shift) {
 }
 
 void MoveProposer::follow_path(Move shift) {
-    const bool moved_ok = move_group(shift.group, shift.target);
+    if (!move_group(shift.group, shift.target)) return;
     Index group = shift.group;
-    Index left = pick_size(64);
-    if (!moved_ok) return;
-    for (; left > 0; --left) {
+    for (Index left = pick_size(64); left > 0; --left) {
         const auto outputs = costs_.outputs[group];
         if (outputs.empty()) return;
         const auto consumers = costs_.consumers[outputs[pick(static_cast<Index>(outputs.size()))]];
@@ -243,9 +239,8 @@ void MoveProposer::follow_path(Move shift) {
 }
 
 void MoveProposer::move_stretch(Move shift) {
-    const bool moved_ok = move_group(shift.group, shift.target);
+    if (!move_group(shift.group, shift.target)) return;
     const Index end = std::min(shift.group + pick_size(256), n_groups_);
-    if (!moved_ok) return;
     for (Index group = shift.group + 1; group < end; ++group) {
         if (assignment_[group] != shift.origin || !can_run(group, shift.target)) continue;
         if (!move_group(group, shift.target)) return;

@@ -37,7 +37,7 @@ from placewise.placers.common.fit import fit
 from placewise.placers.common.rules import broken
 from placewise.placers.cover.refute import Sets, raise_floor
 from placewise.placers.search.clusters import clusters
-from placewise.placers.search.costs import Costs, costs_of, native_costs, whole_bytes
+from placewise.placers.search.costs import costs_of, native_costs, whole_bytes
 from placewise.placers.search.rounds import WALKS, Field, Round
 from placewise.simulate import Evaluator, lower_bound
 from placewise.simulate.contract import contract, depth_first

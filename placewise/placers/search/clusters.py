@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from placewise import _native
-
 from placewise.model.columns import Ints, frozen
 from placewise.placers.chains.stages import NEVER
 from placewise.placers.search.costs import Costs
