@@ -46,7 +46,13 @@ void init_clusters(Clusters* self, const In<std::int32_t>& tail, const In<std::i
     new (self) Clusters(view(tail), view(head), view(work), view(limits));
 }
 
-nb::object labels(const Clusters& clusters) { return nb::cast(to_numpy(Table<std::int32_t>(clusters.labels()))); }
+auto labels_of(const Clusters& clusters) { return to_numpy(Table<std::int32_t>(clusters.labels())); }
+
+auto groups_of(const Clusters& clusters, Index cluster) {
+    require(0 <= cluster && cluster < clusters.n_clusters(), "no such cluster");
+    const auto groups = clusters.groups(cluster);
+    return to_numpy(std::vector<std::int32_t>(groups.begin(), groups.end()));
+}
 
 void init_state(PipelineState* self, const Costs& costs, const In<std::int32_t>& assignment) {
     new (self) PipelineState(costs, costs.assignment(assignment));
@@ -231,8 +237,8 @@ void bind_walk(nb::module_& m) {
                       const In<std::int32_t, 2>&, const In<double, 2>&>(),
              "costs"_a, "clusters"_a, "assignment"_a.noconvert(), "seed"_a, "positions"_a.noconvert(),
              "tradable"_a.noconvert(), "priors"_a.noconvert(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-             "`positions` [n_devices] in a chain of stages; `tradable` [k, 2] are devices that may trade all they have; "
-             "`priors` [n_groups, n_devices] are probabilities of devices, [0, n_devices] for none.")
+             "`positions` [n_devices] in a chain of stages; `tradable` [k, 2] are devices that may trade all they have, "
+             "and `priors` [n_groups, n_devices] are probabilities of devices, [0, n_devices] for none.")
         .def("run", &BoundWalk::run, "steps"_a, "hot"_a, "cold"_a, "seconds"_a = INFINITY, "stop"_a = nb::none(),
              "Propose `steps` moves, or until `seconds` or `stop` end it, while temperatures, as shares of the "
              "max-load, fall from `hot` to `cold`.")
@@ -268,12 +274,9 @@ void bind_throughput_search(nb::module_& m) {
              "limits"_a.noconvert(),
              "Join groups (tail, head), those first in order first, while their `work` [n_groups] together is at most "
              "the limit of a level.")
-        .def_prop_ro("labels", &labels, nb::rv_policy::move, "The cluster of each group at each level [n_levels, n_groups].")
-        .def("groups", [](const Clusters& clusters, Index cluster) {
-            require(0 <= cluster && cluster < clusters.n_clusters(), "no such cluster");
-            const auto groups = clusters.groups(cluster);
-            return to_numpy(std::vector<std::int32_t>(groups.begin(), groups.end()));
-        }, "cluster"_a, "The groups of a cluster, ascending.");
+        .def_prop_ro("labels", &labels_of, nb::rv_policy::move,
+                     "The cluster of each group at each level [n_levels, n_groups].")
+        .def("groups", &groups_of, "cluster"_a, "The groups of a cluster, ascending.");
     bind_state(m);
     bind_walk(m);
 }
