@@ -23,7 +23,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 from judge import calm, processor
 
@@ -32,10 +31,9 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
 from placewise.placers.search.clusters import clusters
-from placewise.placers.search.costs import costs_of
+from placewise.placers.search.costs import costs_of, native_costs
 from placewise.placers.search.rounds import Field, Round
 from placewise.placers.search.stages import chain_order
-from placewise.placers.search.walk import quality
 from placewise.simulate import evaluate
 from placewise.simulate.contract import contract
 from placewise.wishes import Wishes
@@ -59,7 +57,7 @@ def problem_of(transfers: str, *, contiguous: bool) -> Problem:
 
 
 def case(name: str, transfers: str, walks: int, *, contiguous: bool = False) -> dict[str, Any]:
-    """Everything that one case needs, compiled and warm."""
+    """Everything that one case needs, warm."""
     problem = problem_of(transfers, contiguous=contiguous)
     start = create("balanced").propose(problem, Budget()).placement
     assert start is not None, "the even split fits"
@@ -69,7 +67,7 @@ def case(name: str, transfers: str, walks: int, *, contiguous: bool = False) -> 
     home = np.zeros(n, np.int32)
     home[group] = start.device
     found = {"case": name, "problem": problem, "group": group, "scale": scale, "walks": walks, "home": home}
-    found["field"] = Field(costs, clusters(costs), time.monotonic)
+    found["field"] = Field(native_costs(costs), clusters(costs), time.monotonic)
     found["order"] = chain_order(costs, home, np.random.default_rng(0))
     run(found, 1000, 0)
     return found | {"rows": []}
@@ -83,9 +81,9 @@ def run(this: dict[str, Any], steps: int, seed: int) -> dict[str, float]:
     walks = ground.run(starts, Round(HOT, COLD, steps), range(seed, seed + this["walks"]), lambda _: None)
     seconds, worked = time.perf_counter() - begun, time.process_time() - worked
     for walk in walks:
-        judged = evaluate(this["problem"], walk.best[this["group"]][None])[0]
-        assert abs(quality(walk)[1] / this["scale"] / judged - 1) < 1e-12, "the sums kept are not the judge's"
-    value = min(quality(walk)[1] for walk in walks) / this["scale"]
+        judged = evaluate(this["problem"], walk.incumbent[this["group"]][None])[0]
+        assert abs(walk.quality[1] / this["scale"] / judged - 1) < 1e-12, "the sums kept are not the judge's"
+    value = min(walk.quality[1] for walk in walks) / this["scale"]
     return {"seconds": seconds, "processor": worked, "moves": ground.moves - before, "value": value}
 
 
@@ -113,7 +111,6 @@ def main() -> int:
     document = {
         "command": "python benchmarks/moves.py",
         "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
-        "numba": numba.__version__,
         "steps": STEPS,
         "cases": [{"case": this["case"], "rows": this["rows"]} for this in cases],
     }

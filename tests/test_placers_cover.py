@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from plain_rules import optimum
 from strategies import problems
 
+from placewise import _native
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.chains.stages import NEVER, price
@@ -19,7 +20,7 @@ from placewise.placers.cover.labels import best_sets
 from placewise.placers.cover.machines import machines
 from placewise.placers.cover.refute import Sets, Verdict, refute
 from placewise.placers.exact.cover import CoverOptions, CoverPlacer
-from placewise.placers.search.state import loads_of, short_of, state_of, value_of
+from placewise.placers.search.costs import native_costs
 from placewise.simulate import evaluate, simulate
 
 STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wires": False}
@@ -60,11 +61,11 @@ def test_loads_of_machines_are_those_of_the_judge(problem: Problem) -> None:
     priced = price(problem, problem.block, problem.n_blocks, problem.capacity)
     kinds = [kind for kind, devices in enumerate(priced.devices) for _ in devices]
     device = np.array([d for devices in priced.devices for d in devices])
-    m, rng = machines(priced.costs, kinds), np.random.default_rng(problem.n_ops)
+    m, rng = native_costs(machines(priced.costs, kinds)), np.random.default_rng(problem.n_ops)
     assume(len(kinds) == problem.n_devices and (priced.costs.seconds < NEVER).all())
     home = rng.integers(0, len(kinds), problem.n_blocks).astype(np.int32)
     value = evaluate(problem, device[home][problem.block][None])[0]
-    assert value_of(m, state_of(m, home)) / priced.scale == pytest.approx(value, rel=1e-9)
+    assert _native.PipelineState(m, home).max_load / priced.scale == pytest.approx(value, rel=1e-9)
 
 
 @settings(max_examples=100, deadline=None)
@@ -77,12 +78,12 @@ def test_labels_find_the_best_set(problem: Problem) -> None:
     most = int(costs.seconds[costs.seconds < 1 << 60].max(initial=1) * 1.5)
     order = order_blocks(costs)
     for kind in range(len(costs.rate)):
-        m, best = machines(costs, [kind, -1]), 0
+        m, best = native_costs(machines(costs, [kind, -1])), 0
         for bits in range(1 << n):
             inside = np.array([bits >> b & 1 for b in range(n)], np.bool_)
             if (costs.seconds[inside, kind] < 1 << 60).all():
-                state = state_of(m, np.where(inside, 0, 1).astype(np.int32))
-                if loads_of(m, state)[0][0] <= most and not short_of(m, state):
+                state = _native.PipelineState(m, np.where(inside, 0, 1).astype(np.int32))
+                if state.loads()[0] <= most and not state.missing_bytes:
                     best = max(best, int(worth[inside].sum()))
         shared = len(costs.storages) > 0
         for most_nodes, width in ((1 << 20, 1 << 20), (1 << 20, 1), (2, 1 << 20)):

@@ -14,13 +14,14 @@ namespace placewise {
 
 enum class Communication { blocking, overlap, duplex };
 
-// The load of a device whose compute, sends and receives take these seconds.
-inline double combine_load(double compute, double send, double receive, Communication mode) {
+// The load of a device whose compute, sends and receives take so long.
+template <class Time>
+inline Time combine_load(Time compute, Time send, Time receive, Communication mode) {
     switch (mode) {
         case Communication::blocking: return compute + send + receive;
         case Communication::overlap: return compute > send + receive ? compute : send + receive;
         default: {
-            const double most = send > receive ? send : receive;
+            const Time most = send > receive ? send : receive;
             return compute > most ? compute : most;
         }
     }

@@ -15,6 +15,7 @@ from enum import Enum
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.chains.stages import NEVER, StageCosts
 from placewise.placers.cover.diagram import Diagram, diagram, order_blocks
@@ -22,7 +23,7 @@ from placewise.placers.cover.labels import best_sets
 from placewise.placers.cover.machines import machines
 from placewise.placers.cover.master import Box, CoverMaster
 from placewise.placers.cover.repeats import shifts
-from placewise.placers.search.state import loads_of, short_of, state_of
+from placewise.placers.search.costs import native_costs
 
 _UNIT = 2.0**50
 _ROUNDS = 2000
@@ -60,7 +61,8 @@ class Sets:
     """Sets that devices could hold, with their loads; they grow from one question to the next.
 
     `tight` says of each class whether some set that was tried did not fit its memory, so that bytes count;
-    `shifts` map blocks to those of repeated parts; `box` is where prices of blocks [n] are looked for.
+    `shifts` map blocks to those of repeated parts; `box` is where prices of blocks [n] are looked for; `machines` are
+    the costs of one device of each class beside the host.
     """
 
     costs: StageCosts
@@ -68,6 +70,7 @@ class Sets:
     shifts: tuple[Ints, ...]
     box: Box
     tight: list[bool]
+    machines: tuple[_native.ThroughputCosts, ...]
     kinds: list[int] = field(default_factory=list)
     blocks: list[Bools] = field(default_factory=list)
     loads: list[int] = field(default_factory=list)
@@ -77,15 +80,15 @@ class Sets:
         order, share = order_blocks(costs), _work_shares(costs)
         diagrams = tuple(diagram(costs, kind, order) for kind in range(len(costs.rate)))
         box = Box(share, _REACH * share + _LEAST_REACH / max(len(share), 1))
-        return cls(costs, diagrams, shifts(costs), box, [False] * len(diagrams))
+        pairs = tuple(native_costs(machines(costs, [kind, -1])) for kind in range(len(costs.rate)))
+        return cls(costs, diagrams, shifts(costs), box, [False] * len(diagrams), pairs)
 
     def load_of(self, kind: int, blocks: Bools) -> int | None:
         """The load of a set on a device of class `kind`; None if it may not run or does not fit there."""
         if (self.costs.seconds[blocks, kind] >= NEVER).any():
             return None
-        m = machines(self.costs, [kind, -1])
-        state = state_of(m, np.where(blocks, 0, 1).astype(np.int32))
-        return None if short_of(m, state) else int(loads_of(m, state)[0][0])
+        state = _native.PipelineState(self.machines[kind], np.where(blocks, 0, 1).astype(np.int32))
+        return None if state.missing_bytes else int(state.loads()[0])
 
     def add(self, kind: int, blocks: Bools, load: int) -> None:
         self.kinds.append(kind)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -36,10 +37,8 @@ from placewise.placers.common.fit import fit
 from placewise.placers.common.rules import broken
 from placewise.placers.cover.refute import Sets, raise_floor
 from placewise.placers.search.clusters import clusters
-from placewise.placers.search.costs import Costs, costs_of, whole_bytes
-from placewise.placers.search.rounds import Field, Round
-from placewise.placers.search.state import short_of, state_of, value_of
-from placewise.placers.search.walk import quality
+from placewise.placers.search.costs import costs_of, native_costs, whole_bytes
+from placewise.placers.search.rounds import WALKS, Field, Round
 from placewise.simulate import Evaluator, lower_bound
 from placewise.simulate.contract import contract, depth_first
 from placewise.simulate.infeasible import why_infeasible
@@ -97,14 +96,17 @@ class _Run:
         costs = costs._replace(capacity=whole_bytes(capacity))
         able = costs.seconds[:, costs.kind] < NEVER
         starts = [start for start in self.starts if able[np.arange(len(start)), start].all()]
+        if not starts and not able.any(axis=1).all():
+            return None
         starts = starts or [able.argmax(axis=1).astype(np.int32)]
-        rounds, best = self._rounds(costs, scale, starts), starts[0]
+        native = native_costs(costs)
+        rounds, best = self._rounds(native, clusters(costs), scale, starts), starts[0]
         try:
             while (after := next(rounds, None)) is not None:
                 best = after
         except KeyboardInterrupt:
             self.reason = Reason.INTERRUPTED
-        if short_of(costs, state_of(costs, best)):
+        if _native.PipelineState(native, best).missing_bytes:
             return None
         if not self._tries:
             self.homes.append(best)
@@ -112,7 +114,9 @@ class _Run:
         placed: Ints = best[problem.block]
         return placed
 
-    def _rounds(self, costs: Costs, scale: float, starts: list[Ints]) -> Iterator[Ints]:
+    def _rounds(
+        self, costs: _native.ThroughputCosts, joined: _native.Clusters, scale: float, starts: list[Ints]
+    ) -> Iterator[Ints]:
         """Annealing in pairs, from each start hot, then by turns hot from the start and warm from the best.
 
         Gives the best devices of blocks [n_blocks] so far after each round.
@@ -122,20 +126,21 @@ class _Run:
         if timed:
             steps = min(steps, max(int(until * _SURE_PACE), 1000))
         best, round_, seed = starts[0], 0, self.watch.budget.seed * 1000 + 97 * self._tries
-        state = state_of(costs, best)
-        least = short_of(costs, state), value_of(costs, state)
+        state = _native.PipelineState(costs, best)
+        least = state.missing_bytes, state.max_load
         rounds = self.watch.budget.iterations or self.options.rounds
-        ground = Field(costs, clusters(costs), lambda: self.watch.elapsed)
+        search = Field(costs, joined, lambda: self.watch.elapsed)
         while (self.watch.elapsed < until if timed else round_ < rounds) or not round_:
             begun = self.watch.elapsed
             warm = round_ > 1 and round_ % 2 == 1
-            froms = [(best if warm else starts[(round_ + i) % len(starts)], None) for i in (0, 1)]
+            froms = [(best if warm else starts[(round_ + i) % len(starts)], None) for i in range(WALKS)]
             plan = Round(_WARM if warm else _HOT, _COLD, steps)
-            for walk in ground.run(froms, plan, (seed + 2 * round_, seed + 2 * round_ + 1), lambda _: None):
+            seeds = range(seed + WALKS * round_, seed + WALKS * (round_ + 1))
+            for walk in search.run(froms, plan, seeds, lambda _: None):
                 if not self._tries:
-                    self.homes.append(walk.best)
-                if quality(walk) < least:
-                    least, best = quality(walk), walk.best
+                    self.homes.append(walk.incumbent)
+                if walk.quality < least:
+                    least, best = walk.quality, walk.incumbent
             value = least[1] / scale
             self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}", value))
             yield best
@@ -144,7 +149,7 @@ class _Run:
             round_ += 1
             if timed and round_ % 4 == 0 and self.watch.elapsed - begun < _LONGEST_ROUND:
                 steps *= 2
-            if len(costs.capacity) < 2:
+            if costs.n_devices < 2:
                 break
 
 

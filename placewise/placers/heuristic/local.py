@@ -1,7 +1,7 @@
 """local: local search from what is known, at the speed of compiled code, for as long as there is time.
 
 Throughput: blocks, or where stages form a chain the components, move between devices, with loads and memory kept up to
-date (placers/search); annealing in rounds, on two cores. Probabilities among the hints are drawn from: placements to
+date (placers/search); annealing in rounds, on all cores. Probabilities among the hints are drawn from: placements to
 start from, and some of the moves.
 """
 
@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from placewise import _native
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.placement import Placement
@@ -35,11 +36,9 @@ from placewise.placers.common.probabilities import agreeing, drawn, likely_of
 from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
 from placewise.placers.search.clusters import clusters
-from placewise.placers.search.costs import Costs, costs_of, whole_bytes
-from placewise.placers.search.rounds import WALKS, Field, Round, Stopped
+from placewise.placers.search.costs import Costs, costs_of, native_costs, whole_bytes
+from placewise.placers.search.rounds import WALKS, Field, Round, Stopped, usable_cores
 from placewise.placers.search.stages import chain_order
-from placewise.placers.search.state import short_of, state_of, value_of
-from placewise.placers.search.walk import Walk, quality
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract
 from placewise.simulate.infeasible import why_infeasible
@@ -70,13 +69,16 @@ PACE = 5e5
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """`rounds`: how many rounds of annealing where the budget names no seconds."""
+    """`rounds`: how many rounds of annealing where the budget names no seconds; `threads`: None is one per core."""
 
     rounds: int = 6
+    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise PlacerError(f"local cannot make {self.rounds} rounds", remedy="give one or more")
+        if self.threads is not None and self.threads < 1:
+            raise PlacerError(f"local cannot search in {self.threads} threads", remedy="give one or more")
 
 
 class LocalPlacer:
@@ -193,22 +195,28 @@ class _Pipelines:
         pool = self._pool(costs, group, likely)
         if not pool:
             return
-        short, value = _quality(costs, pool[0])
+        native = native_costs(costs)
+        short, value = _quality(native, pool[0])
         self.value = value / scale if self.known and not short else np.inf
-        field_ = Field(costs, clusters(costs), lambda: watch.elapsed, tradable(problem), likely)
+        threads = self.options.threads or usable_cores()
+        field_ = Field(native, clusters(costs), lambda: watch.elapsed, tradable(problem), likely, threads)
         room, round_ = problem.capacity, 0
         while (plan := self._plan(round_, n, field_.moves, end)) is not None:
-            homes = [pool[0] if plan.hot < HOT else pool[(round_ + i) % len(pool)] for i in range(WALKS)]
+            count = WALKS if plan.steps is not None else max(WALKS, threads)
+            homes = [pool[0] if plan.hot < HOT else pool[(round_ + i) % len(pool)] for i in range(count)]
             starts = [(home, chain_order(costs, home, rng)) for home in homes]
             message = f"round {round_}"
             walks = self._round(field_, starts, plan, rng, lambda value: self._tell(message, value / scale))  # noqa: B023
+            before = room
             for walk in walks:
-                short, value = quality(walk)
+                (short, value), home = walk.quality, walk.incumbent
                 if not short:
-                    room = self._measured(walk.best[group], value / scale, room)
-                pool.append(walk.best)
-            field_.costs = costs = costs._replace(capacity=whole_bytes(room))
-            pool = sorted(pool, key=lambda home: _quality(costs, home))[:POOL]
+                    room = self._measured(home[group], value / scale, room)
+                pool.append(home)
+            if room is not before:
+                costs = costs._replace(capacity=whole_bytes(room))
+                field_.costs = native_costs(costs)
+            pool = sorted(pool, key=lambda home: _quality(field_.costs, home))[:POOL]
             if self.reason is Reason.INTERRUPTED:
                 return
             round_ += 1
@@ -225,7 +233,7 @@ class _Pipelines:
         plan: Round,
         rng: np.random.Generator,
         tell: Callable[[int], None],
-    ) -> list[Walk]:
+    ) -> list[_native.ThroughputWalk]:
         seeds = rng.integers(0, 1 << 62, len(starts)).tolist()
         try:
             return field_.run(starts, plan, seeds, tell)
@@ -245,8 +253,10 @@ class _Pipelines:
             able = (costs.seconds[:, costs.kind] < NEVER).all(axis=0)
             homes = [np.full(len(first), d, np.int32) for d in np.flatnonzero(able).tolist()]
         elif not homes:
-            homes = [(costs.seconds[:, costs.kind] < NEVER).argmax(axis=1).astype(np.int32)]
-        return sorted(homes, key=lambda home: _quality(costs, home))[:POOL]
+            able = costs.seconds[:, costs.kind] < NEVER
+            homes = [able.argmax(axis=1).astype(np.int32)] if able.any(axis=1).all() else []
+        native = native_costs(costs)
+        return sorted(homes, key=lambda home: _quality(native, home))[:POOL]
 
     def _measured(self, device: Ints, value: float, room: Floats) -> Floats:
         """Remember a placement [n_ops] if live activations fit as well, else leave more room for them."""
@@ -308,6 +318,6 @@ def tradable(problem: Problem) -> Ints:
     return frozen(np.stack((one, other), axis=1), np.int32)
 
 
-def _quality(costs: Costs, home: Ints) -> tuple[int, int]:
-    state = state_of(costs, home)
-    return short_of(costs, state), value_of(costs, state)
+def _quality(costs: _native.ThroughputCosts, home: Ints) -> tuple[int, int]:
+    state = _native.PipelineState(costs, home)
+    return state.missing_bytes, state.max_load

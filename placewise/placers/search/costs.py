@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from placewise import _native
 from placewise.model.columns import Bools, Bytes8, Floats, Ints, Longs, frozen
 from placewise.model.problem import Problem
 from placewise.placers.chains.stages import MODES, NEVER, crossing_tensors, resident_sizes
@@ -99,6 +100,11 @@ def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = 
         n_wires=len(cluster.wires),
     )
     return costs, scale
+
+
+def native_costs(c: Costs) -> _native.ThroughputCosts:
+    """The same columns as C++ kernels read them: checked once, never copied."""
+    return _native.ThroughputCosts(**c._asdict())
 
 
 def whole_bytes(capacity: Floats) -> Longs:

@@ -1,27 +1,24 @@
-"""Rounds of annealing on two cores: walks side by side, cut in slices so that clocks and Ctrl-C are heard.
+"""Rounds of annealing: walks side by side in threads, which hear clocks and Ctrl-C.
 
-Work may be limited by moves, then the same moves are made every time, or by a clock.
+Work may be limited by moves, then the same moves are made every time, however many threads there are; or by a clock.
 """
 
 from __future__ import annotations
 
-import threading
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
-from placewise.placers.search.clusters import Clusters
-from placewise.placers.search.costs import Costs
-from placewise.placers.search.walk import NO_PAIRS, Walk, evaluated, go, quality, walk_from
+from placewise import _native
+from placewise.model.columns import Floats, Ints, frozen
+from placewise.placers.common.probabilities import nothing
 
 WALKS = 2
-"""Walks at once: one per core of a small machine. More would not give the same answer on fewer cores."""
-SLICE_STEPS = 1 << 14
-SLICE_SECONDS = 0.004
-_FIRST_SLICE = 64
+"""Walks at once where work is limited by moves, whatever machine it is: others would not give the same answer."""
+NO_PAIRS = frozen(np.zeros((0, 2)), np.int32)
 _LISTEN = 0.05
 
 Clock = Callable[[], float]
@@ -39,13 +36,17 @@ class Round:
 
 @dataclass(slots=True)
 class Field:
-    """What walks share: costs and clusters, the clock, devices that may trade all they have, and probabilities."""
+    """What walks share: costs and clusters, the clock, devices that may trade all they have, and probabilities.
 
-    costs: Costs
-    clusters: Clusters
+    Up to `threads` walks run at once (default: one per core that this process may use).
+    """
+
+    costs: _native.ThroughputCosts
+    clusters: _native.Clusters
     clock: Clock
     pairs: Ints = field(default_factory=lambda: NO_PAIRS)
     likely: Floats | None = None
+    threads: int | None = None
     moves: int = 0
 
     def run(
@@ -54,57 +55,54 @@ class Field:
         round_: Round,
         seeds: Sequence[int],
         tell: Callable[[int], None],
-    ) -> list[Walk]:
+    ) -> list[_native.ThroughputWalk]:
         """One walk from each start (homes [n] and the order of devices), side by side; `tell` hears the best value.
 
         Ctrl-C raises Stopped, a KeyboardInterrupt that has the walks.
         """
-        walks = [
-            walk_from(self.costs, home, seed, order=order, pairs=self.pairs, likely=self.likely)
-            for (home, order), seed in zip(starts, seeds, strict=True)
-        ]
-        stop = threading.Event()
-        with ThreadPoolExecutor(len(walks)) as pool:
-            jobs = [pool.submit(self._walk, walk, round_, stop) for walk in walks]
+        walks = [self._walk_from(home, order, seed) for (home, order), seed in zip(starts, seeds, strict=True)]
+        stop, threads = _native.StopFlag(), min(self.threads or usable_cores(), len(walks))
+        with ThreadPoolExecutor(threads) as pool:
+            turns = [1 + (len(walks) - 1 - i) // threads for i in range(len(walks))]
+            jobs = [pool.submit(self._run, walk, round_, left, stop) for walk, left in zip(walks, turns, strict=True)]
             try:
                 for job in jobs:
                     while not wait([job], _LISTEN).done:
-                        feasible = [value for short, value in map(quality, walks) if not short]
+                        feasible = [walk.feasible_max_load for walk in walks if walk.feasible_max_load is not None]
                         if feasible:
                             tell(min(feasible))
             except KeyboardInterrupt:
-                stop.set()
                 raise Stopped(walks) from None
             finally:
                 stop.set()
         for job in jobs:
             job.result()
-        self.moves += sum(map(evaluated, walks))
+        self.moves += sum(walk.n_evaluated for walk in walks)
         return walks
 
-    def _walk(self, walk: Walk, round_: Round, stop: threading.Event) -> None:
-        falls = round_.cold / round_.hot
-        if round_.steps is not None:
-            for done in range(0, round_.steps, SLICE_STEPS):
-                steps = min(SLICE_STEPS, round_.steps - done)
-                if stop.is_set() or self.clock() >= round_.until:
-                    return
-                heat = [round_.hot * falls ** (at / round_.steps) for at in (done, done + steps)]
-                go(self.costs, self.clusters, walk, steps, *heat)
-            return
-        begun, steps, now = self.clock(), _FIRST_SLICE, self.clock()
-        length = max(round_.until - begun, 1e-9)
-        while now < round_.until and not stop.is_set():
-            went = min((now - begun) / length, 1.0)
-            heat = [round_.hot * falls**went, round_.hot * falls ** min(went + SLICE_SECONDS / length, 1.0)]
-            go(self.costs, self.clusters, walk, steps, *heat)
-            before, now = now, self.clock()
-            steps = max(16, int(steps * min(2.0, SLICE_SECONDS / max(now - before, 1e-6))))
+    def _walk_from(self, home: Ints, order: Ints | None, seed: int) -> _native.ThroughputWalk:
+        n_devices = self.costs.n_devices
+        along = np.arange(n_devices, dtype=np.int32) if order is None else order
+        likely = nothing(n_devices) if self.likely is None else self.likely
+        return _native.ThroughputWalk(self.costs, self.clusters, home, seed, along, self.pairs, likely)
+
+    def _run(self, walk: _native.ThroughputWalk, round_: Round, turns: int, stop: _native.StopFlag) -> None:
+        """Run a walk until the round's end; by the clock it takes one of the `turns` that its thread still has."""
+        seconds = max(round_.until - self.clock(), 0.0)
+        if round_.steps is None:
+            walk.run_for(seconds / turns, round_.hot, round_.cold, stop=stop)
+        else:
+            walk.run(round_.steps, round_.hot, round_.cold, seconds=seconds, stop=stop)
 
 
 class Stopped(KeyboardInterrupt):
     """Ctrl-C during a round, with the walks as they were when they stopped."""
 
-    def __init__(self, walks: list[Walk]) -> None:
+    def __init__(self, walks: list[_native.ThroughputWalk]) -> None:
         super().__init__()
         self.walks = walks
+
+
+def usable_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
