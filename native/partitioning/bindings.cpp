@@ -15,36 +15,24 @@ namespace {
 using Offsets = In<std::int64_t>;
 using Targets = In<std::int32_t>;
 
-// The neighbours of each of n nodes that stand in topological order: all before it, or all after it.
-Adjacency edges(const Offsets& offsets, const Targets& targets, Index n, bool forward) {
-    const Adjacency rows = ragged(offsets, targets, n);
-    require(within(rows.values, 0, n), "an edge leads to no node");
-    for (Index node = 0; node < n; ++node) {
-        for (const std::int32_t other : rows[node]) {
-            require(forward ? other > node : other < node, "nodes do not stand in topological order");
-        }
-    }
-    return rows;
-}
-
 void late_ranks(const Offsets& offsets, const Targets& predecessors, const Out<std::int32_t>& rank) {
-    shift_late(edges(offsets, predecessors, static_cast<Index>(rank.shape(0)), false), view(rank));
+    shift_late(neighbours(offsets, predecessors, static_cast<Index>(rank.shape(0))), view(rank));
 }
 
 void early_ranks(const Offsets& offsets, const Targets& successors, const Out<std::int32_t>& rank) {
-    shift_early(edges(offsets, successors, static_cast<Index>(rank.shape(0)), true), view(rank));
+    shift_early(neighbours(offsets, successors, static_cast<Index>(rank.shape(0))), view(rank));
 }
 
 void missing_ranks(const Offsets& predecessor_offsets, const Targets& predecessors, const Offsets& successor_offsets,
                    const Targets& successors, const Out<std::int32_t>& rank) {
     const auto n = static_cast<Index>(rank.shape(0));
-    fill_ranks(edges(predecessor_offsets, predecessors, n, false), edges(successor_offsets, successors, n, true),
+    fill_ranks(neighbours(predecessor_offsets, predecessors, n), neighbours(successor_offsets, successors, n),
                view(rank));
 }
 
 auto random_positions(const Offsets& offsets, const Targets& successors, std::uint64_t seed) {
     require(offsets.shape(0) > 0, "offsets have another length than their rows");
-    const Adjacency rows = edges(offsets, successors, static_cast<Index>(offsets.shape(0)) - 1, true);
+    const Adjacency rows = neighbours(offsets, successors, static_cast<Index>(offsets.shape(0)) - 1);
     SplitMix64 rng(seed);
     return to_numpy(random_order(rows, rng));
 }
@@ -84,14 +72,13 @@ BlockColumns checked_blocks(const In<std::int64_t>& own, const Offsets& storage_
                             const In<std::int64_t>& stored, const In<bool, 2>& runs, const In<double, 2>& seconds,
                             const Offsets& neighbour_offsets, const Targets& neighbours, const In<double>& traffic) {
     const auto n = static_cast<Index>(own.shape(0));
-    const BlockColumns blocks{view(own),  ragged(storage_offsets, storages, n),     view(stored), view(runs),
-                              view(seconds), ragged(neighbour_offsets, neighbours, n), view(traffic)};
+    const BlockColumns blocks{view(own),     ragged(storage_offsets, storages, n),         view(stored), view(runs),
+                              view(seconds), placewise::neighbours(neighbour_offsets, neighbours, n), view(traffic)};
     require(blocks.runs.rows() == n && blocks.seconds.rows() == n &&
                 blocks.runs.columns() == blocks.seconds.columns() &&
                 blocks.traffic.size() == blocks.neighbours.values.size(),
             "columns of blocks differ in length");
     require(within(blocks.storages.values, 0, static_cast<std::int64_t>(blocks.stored.size())), "no such storage");
-    require(within(blocks.neighbours.values, 0, n), "no such neighbour");
     for (Index block = 0; block < n; ++block) {
         const auto row = blocks.runs.row(block);
         require(std::find(row.begin(), row.end(), true) != row.end(), "a block may run nowhere");

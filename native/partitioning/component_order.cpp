@@ -1,18 +1,24 @@
 #include "partitioning/component_order.hpp"
 
 #include <algorithm>
+#include <cstdint>
+#include <utility>
 
 namespace placewise {
 
 void shift_late(const Adjacency& predecessors, std::span<std::int32_t> rank) {
     for (Index node = 0; node < predecessors.size(); ++node) {
-        for (const std::int32_t before : predecessors[node]) rank[node] = std::max(rank[node], rank[before]);
+        std::int32_t latest = rank[node];
+        for (const std::int32_t before : predecessors[node]) latest = std::max(latest, rank[before]);
+        rank[node] = latest;
     }
 }
 
 void shift_early(const Adjacency& successors, std::span<std::int32_t> rank) {
     for (Index node = successors.size() - 1; node >= 0; --node) {
-        for (const std::int32_t after : successors[node]) rank[node] = std::min(rank[node], rank[after]);
+        std::int32_t earliest = rank[node];
+        for (const std::int32_t after : successors[node]) earliest = std::min(earliest, rank[after]);
+        rank[node] = earliest;
     }
 }
 
@@ -20,13 +26,17 @@ void fill_ranks(const Adjacency& predecessors, const Adjacency& successors, std:
     const Index n = predecessors.size();
     for (Index node = 0; node < n; ++node) {
         if (rank[node] >= 0) continue;
-        for (const std::int32_t before : predecessors[node]) rank[node] = std::max(rank[node], rank[before]);
+        std::int32_t highest = -1;
+        for (const std::int32_t before : predecessors[node]) highest = std::max(highest, rank[before]);
+        rank[node] = highest;
     }
     for (Index node = n - 1; node >= 0; --node) {
         if (rank[node] >= 0) continue;
+        std::int32_t lowest = INT32_MAX;
         for (const std::int32_t after : successors[node]) {
-            if (rank[after] >= 0 && (rank[node] < 0 || rank[after] < rank[node])) rank[node] = rank[after];
+            if (rank[after] >= 0) lowest = std::min(lowest, rank[after]);
         }
+        if (lowest < INT32_MAX) rank[node] = lowest;
     }
     for (std::int32_t& value : rank) value = std::max(value, 0);
 }
