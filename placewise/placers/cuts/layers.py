@@ -97,7 +97,5 @@ def filled(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
     component[block] = graph.component
     rank = np.full(graph.n, -1, np.int32)
     np.maximum.at(rank, component, own)
-    _native.fill_ranks(
-        graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, rank
-    )
+    _native.fill_ranks(graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, rank)
     return np.where(own >= 0, own, rank[component]).astype(np.int32)
