@@ -57,10 +57,9 @@ nb::ndarray<nb::numpy, T, nb::ndim<2>, nb::c_contig> to_numpy(Table<T>&& table) 
 // Whether every value is from `low` to below `high`.
 template <class T>
 bool within(std::span<const T> values, std::int64_t low, std::int64_t high) {
-    for (const T value : values) {
-        if (value < low || value >= high) return false;
-    }
-    return true;
+    bool inside = true;  // without a branch, so that compilers can take many values at once
+    for (const T value : values) inside &= (low <= value) & (value < high);
+    return inside;
 }
 
 // Rows whose offsets cover their values; raises otherwise.
@@ -69,8 +68,17 @@ RaggedView<T> ragged(const In<std::int64_t>& offsets, const In<T>& values, Index
     const auto at = view(offsets);
     require(static_cast<Index>(at.size()) == rows + 1, "offsets have another length than their rows");
     require(at.front() == 0 && at.back() == static_cast<Index>(values.shape(0)), "offsets do not cover their values");
-    for (std::size_t row = 1; row < at.size(); ++row) require(at[row - 1] <= at[row], "offsets do not ascend");
+    bool ascending = true;
+    for (std::size_t row = 1; row < at.size(); ++row) ascending &= at[row - 1] <= at[row];
+    require(ascending, "offsets do not ascend");
     return {at, view(values)};
+}
+
+// The neighbours of each node of a graph; raises where an edge leads to no node.
+inline Adjacency neighbours(const In<std::int64_t>& offsets, const In<std::int32_t>& targets, Index nodes) {
+    const Adjacency rows = ragged(offsets, targets, nodes);
+    require(within(rows.values, 0, nodes), "an edge leads to no node");
+    return rows;
 }
 
 }  // namespace placewise

@@ -179,9 +179,7 @@ Cells return_path(const BoundProblem& p, const In<bool>& backward, const In<std:
 nb::tuple components(const In<std::int64_t>& offsets, const In<std::int32_t>& heads) {
     require(offsets.shape(0) > 0, "offsets have another length than their rows");
     const Index n = static_cast<Index>(offsets.shape(0)) - 1;
-    const Adjacency successors = ragged(offsets, heads, n);
-    require(within(successors.values, 0, n), "an edge leads to no node");
-    auto [component, count] = strong_components(successors);
+    auto [component, count] = strong_components(neighbours(offsets, heads, n));
     return nb::make_tuple(to_numpy(std::move(component)), count);
 }
 

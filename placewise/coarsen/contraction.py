@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewise import _native
 from placewise.coarsen.merging import Crossing, merged_edges, merged_tensors, merged_weights, sums
 from placewise.errors import InputError
 from placewise.model.columns import Bools, Floats, Ints, Longs, Ragged, distinct, frozen
@@ -26,7 +27,6 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.model.tables import Interned, Ops
 from placewise.simulate.contract import strong_components
-from placewise.simulate.kernels import kernel
 
 KIND = "placewise::Group"
 """The kind of coarse ops."""
@@ -119,19 +119,10 @@ def _coarse_ops(problem: Problem, label: Ints) -> Ints:
     middle = sums(np.arange(n_ops, dtype=np.float64), part, len(parts)) / np.bincount(part, minlength=len(parts))
     rank = np.empty(len(parts), np.int64)
     rank[np.lexsort((middle, component))] = np.arange(len(parts))
-    round_ = np.zeros(n_ops, np.int64)
-    _count_rounds(graph.out_offsets, graph.consumer_offsets, graph.consumers, rank[part], round_)
+    reads = graph.consumer_offsets[graph.out_offsets]
+    round_ = _native.count_rounds(reads - reads[0], graph.consumers[reads[0] :], rank[part])
     op: Ints = np.unique(round_ * len(parts) + rank[part], return_inverse=True)[1].astype(np.int32)
     return op
-
-
-@kernel
-def _count_rounds(out_offsets, consumer_offsets, consumers, rank, round_):
-    """How often, at most, a path to each op [n_ops] went from a part of higher rank to one of lower rank."""
-    for op in range(len(rank)):
-        for row in range(consumer_offsets[out_offsets[op]], consumer_offsets[out_offsets[op + 1]]):
-            reader = consumers[row]
-            round_[reader] = max(round_[reader], round_[op] + (rank[reader] < rank[op]))
 
 
 def _ops(fine: Graph, label: Ints, op: Ints, first: Longs) -> Ops:

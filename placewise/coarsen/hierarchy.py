@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from placewise import _native
 from placewise.coarsen.chains import sole_children, sole_parents
 from placewise.coarsen.heavy import heavy_edges
 from placewise.coarsen.merging import sums
@@ -16,7 +17,6 @@ from placewise.coarsen.repeats import layers
 from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.simulate.contract import strong_components
-from placewise.simulate.kernels import kernel
 
 Integer = TypeVar("Integer", bound=np.integer[Any])
 Grouping = Callable[[Quotient, Limits], Ints]
@@ -129,17 +129,5 @@ def _sound(quotient: Quotient, label: Ints, limits: Limits) -> Ints:
 
 def intervals(quotient: Quotient, limits: Limits) -> Ints:
     """Labels [n]: neighbours in the order of the groups, as many together as the limits allow."""
-    label = np.empty(quotient.n, np.int32)
-    _cut(quotient.key, quotient.seconds, quotient.bytes, *limits, label)
+    label: Ints = _native.cut_intervals(quotient.native(), *limits)
     return label
-
-
-@kernel
-def _cut(key, seconds, size, most_seconds, most_bytes, label):
-    spent, held, found = 0.0, 0.0, -1
-    for node in range(len(label)):
-        spent += seconds[node]
-        held += size[node]
-        if node == 0 or key[node] != key[node - 1] or spent > most_seconds or held > most_bytes:
-            spent, held, found = seconds[node], size[node], found + 1
-        label[node] = found

@@ -11,7 +11,8 @@ from placewise.model.columns import Floats, Ints, Longs, Ragged, distinct, froze
 from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Tensors, Weights
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.kernels import kernel
+
+Hashes = npt.NDArray[np.uint64]
 
 
 class Crossing(NamedTuple):
@@ -117,42 +118,26 @@ def _merge(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Longs:
 
     Equal sets are brought together by a hash of theirs, and compared.
     """
-    mixed = np.zeros(len(sets), np.uint64)
-    _mix(sets.offsets, sets.values, mixed)
-    order = np.lexsort((mixed, *keys[::-1]))
+    total = np.concatenate((np.zeros(1, np.uint64), np.cumsum(mixed(sets.values.astype(np.uint64)), dtype=np.uint64)))
+    order = np.lexsort((total[sets.offsets[1:]] - total[sets.offsets[:-1]], *keys[::-1]))
+    sets = sets.take(order)
+    length = np.diff(sets.offsets)
+    row = np.repeat(np.arange(len(sets)), length)
     fresh = np.zeros(len(sets), np.bool_)
     fresh[:1] = True
     for key in keys:
         fresh[1:] |= key[order][1:] != key[order][:-1]
-    _differ(sets.offsets, sets.values, order, fresh)
+    fresh[1:] |= length[1:] != length[:-1]
+    # The values of the row before stand as far ahead as that row is long, where both are of one length.
+    fresh[row[sets.values != sets.values[np.maximum(np.arange(len(row)) - length[row], 0)]]] = True
     of = np.empty(len(sets), np.int64)
     of[order] = np.cumsum(fresh) - 1
     return of
 
 
-@kernel
-def _mix(offsets, values, mixed):
-    """A hash of each ascending row of numbers (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
-    for row in range(len(mixed)):
-        state = np.uint64(0)
-        for at in range(offsets[row], offsets[row + 1]):
-            state = (state ^ np.uint64(values[at])) + np.uint64(0x9E3779B97F4A7C15)
-            state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-            state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-            state ^= state >> np.uint64(31)
-        mixed[row] = state
-
-
-@kernel
-def _differ(offsets, values, order, fresh):
-    """Mark the rows of `order` whose set is not that of the row before."""
-    for at in range(1, len(order)):
-        one, other = order[at - 1], order[at]
-        length = offsets[one + 1] - offsets[one]
-        if length != offsets[other + 1] - offsets[other]:
-            fresh[at] = True
-            continue
-        for k in range(length):
-            if values[offsets[one] + k] != values[offsets[other] + k]:
-                fresh[at] = True
-                break
+def mixed(values: Hashes) -> Hashes:
+    """A hash of each number (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
+    state = values + np.uint64(0x9E3779B97F4A7C15)
+    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return state ^ (state >> np.uint64(31))

@@ -7,8 +7,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from placewise import _native
 from placewise.coarsen.merging import sums
-from placewise.model.columns import Floats, Ints, Longs, distinct, offsets_of
+from placewise.model.columns import Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_bytes
 from placewise.simulate.contract import contract, strong_components
@@ -39,9 +40,9 @@ class Quotient(NamedTuple):
     def n(self) -> int:
         return len(self.seconds)
 
-    def rows(self) -> tuple[Longs, Ints, Floats]:
-        """Edges as rows by tail: offsets [n + 1], heads, flow."""
-        return offsets_of(self.tail, self.n), self.head, self.flow
+    def native(self) -> _native.GroupGraph:
+        """The same graph as C++ kernels read it: checked once, never copied."""
+        return _native.GroupGraph(*self)
 
     def mirrored(self) -> Quotient:
         """The same groups with all edges turned round, numbered from the last to the first."""
@@ -49,7 +50,7 @@ class Quotient(NamedTuple):
         order = np.lexsort((last - self.tail, last - self.head))
         return Quotient(
             (last - self.head)[order], (last - self.tail)[order], self.flow[order],
-            self.seconds[::-1], self.bytes[::-1], self.key[::-1],
+            self.seconds[::-1].copy(), self.bytes[::-1].copy(), self.key[::-1].copy(),
         )  # fmt: skip
 
 

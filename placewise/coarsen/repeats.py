@@ -14,12 +14,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from placewise import _native
+from placewise.coarsen.merging import Hashes, mixed
 from placewise.coarsen.quotient import Quotient, dense, quotient_of
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
-from placewise.simulate.kernels import kernel
-
-Hashes = npt.NDArray[np.uint64]
 
 HOPS = (0, 1, 2, 4, 8)
 """How many steps far signatures look."""
@@ -84,17 +83,16 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
 
     `looks`: signatures that look as far as `HOPS` says, as many as were needed so far; more are added.
     """
-    offsets, heads, flow = quotient.rows()
     n_left = int(left.sum())
     if n_left < OFTEN * SMALLEST:
         return None
-    late = np.empty(quotient.n, np.int64)
-    _latest(offsets, heads, late)
+    graph = quotient.native()
+    late = _native.latest_levels(graph)
     opened = np.bincount(late[quotient.tail], minlength=quotient.n + 1)
     open_at = np.cumsum(opened - np.bincount(late[quotient.head], minlength=quotient.n + 1))
     wide = open_at[late].astype(np.float64)
     inside = left[quotient.tail] & left[quotient.head] & (outer[quotient.tail] == outer[quotient.head])
-    total = float(flow[inside].sum()) or 1.0
+    total = float(quotient.flow[inside].sum()) or 1.0
     best: _Cut | None = None
     for number in range(len(HOPS)):
         if best is not None and best.worth >= ENOUGH:
@@ -102,10 +100,8 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
         if number == len(looks):
             looks.append(_farther(quotient, looks[-1], HOPS[number] - HOPS[number - 1]))
         for anchors in _anchors(looks[number], left, late, wide):
-            group = np.empty(quotient.n, np.int64)
-            held, size = np.zeros(len(anchors) + 1, np.uint64), np.zeros(len(anchors) + 1, np.int64)
-            crossing = _divide(offsets, heads, flow, looks[0], outer, left, anchors, group, held, size)
-            regular, covered = _alike(held[:-1], size[:-1])
+            group, content, size, crossing = _native.divide_at_anchors(graph, looks[0], outer, left, anchors)
+            regular, covered = _alike(content[:-1], size[:-1])
             worth = covered / n_left * (1 - crossing / total)
             if worth > (best.worth if best else WORTH) * (1 + 1e-9):
                 alone = np.append(regular, False)
@@ -114,14 +110,14 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
     return best
 
 
-def _alike(held: Hashes, size: Longs) -> tuple[Bools, int]:
+def _alike(content: Hashes, size: Longs) -> tuple[Bools, int]:
     """Which groups are alike, of those of one content that hold most components, and how many these are."""
-    kind = np.unique(held, return_inverse=True)[1]
+    kind = np.unique(content, return_inverse=True)[1]
     members = np.bincount(kind)
     nodes = np.bincount(kind, weights=size).astype(np.int64)
     nodes[(members < FEWEST) | (nodes < SMALLEST * members)] = 0
     most = int(np.argmax(nodes))
-    return kind == most if nodes[most] else np.zeros(len(held), np.bool_), int(nodes[most])
+    return kind == most if nodes[most] else np.zeros(len(content), np.bool_), int(nodes[most])
 
 
 def _anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[Longs]:
@@ -155,17 +151,17 @@ def _signatures(problem: Problem, component: Ints, n: int, *, costs: bool) -> Ha
     """A hash [n] of what the ops of each component are: kinds, directions, sizes, and seconds if `costs`."""
     graph = problem.graph
     ops, tensors = graph.ops, graph.tensors
-    op = _mixed(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
-    op = _mixed(op + ops.phase.astype(np.uint64))
+    op = mixed(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
+    op = mixed(op + ops.phase.astype(np.uint64))
     if costs:
         for column in problem.costs.op_seconds.T:
-            op = _mixed(op + (column + 0.0).view(np.uint64))
+            op = mixed(op + (column + 0.0).view(np.uint64))
     made = tensors.producer >= 0
-    _add(op, tensors.producer[made], _mixed(tensors.bytes[made].astype(np.uint64)))
+    _add(op, tensors.producer[made], mixed(tensors.bytes[made].astype(np.uint64)))
     held = graph.weights.bytes[graph.weight_edges.value].astype(np.uint64)
-    _add(op, graph.weight_edges.consumer, _mixed(_mixed(held)))
+    _add(op, graph.weight_edges.consumer, mixed(mixed(held)))
     total = np.zeros(n, np.uint64)
-    _add(total, component, _mixed(op))
+    _add(total, component, mixed(op))
     return total
 
 
@@ -173,51 +169,12 @@ def _farther(quotient: Quotient, signature: Hashes, steps: int) -> Hashes:
     """Signatures [n] that look so many steps farther, both ways."""
     for _ in range(steps):
         before, after = np.zeros_like(signature), np.zeros_like(signature)
-        mixed = _mixed(signature)
-        _add(before, quotient.head, mixed[quotient.tail])
-        _add(after, quotient.tail, mixed[quotient.head])
-        signature = _mixed(signature + _mixed(before + _mixed(after)))
+        hashed = mixed(signature)
+        _add(before, quotient.head, hashed[quotient.tail])
+        _add(after, quotient.tail, hashed[quotient.head])
+        signature = mixed(signature + mixed(before + mixed(after)))
     return signature
 
 
 def _add(total: Hashes, row: npt.NDArray[Any], values: Hashes) -> None:
     np.add.at(total, row, values)
-
-
-def _mixed(values: Hashes) -> Hashes:
-    """A hash of each number (the finalizer of splitmix64, Steele, Lea and Flood, OOPSLA 2014)."""
-    state = values + np.uint64(0x9E3779B97F4A7C15)
-    state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    mixed: Hashes = state ^ (state >> np.uint64(31))
-    return mixed
-
-
-@kernel
-def _latest(offsets, heads, late):
-    """The level of each node, as late as its readers allow; the last is n."""
-    for node in range(len(late) - 1, -1, -1):
-        late[node] = len(late)
-        for row in range(offsets[node], offsets[node + 1]):
-            late[node] = min(late[node], late[heads[row]] - 1)
-
-
-@kernel
-def _divide(offsets, heads, flow, signature, outer, left, anchors, group, held, size):
-    """The first anchor in its outer group that needs each node, what each group holds, and the flow between groups."""
-    crossing = 0.0
-    group[:] = len(anchors)
-    for number in range(len(anchors)):
-        group[anchors[number]] = number
-    for node in range(len(group) - 1, -1, -1):
-        if not left[node]:
-            continue
-        for row in range(offsets[node], offsets[node + 1]):
-            if left[heads[row]] and outer[heads[row]] == outer[node]:
-                group[node] = min(group[node], group[heads[row]])
-        for row in range(offsets[node], offsets[node + 1]):
-            if left[heads[row]] and outer[heads[row]] == outer[node] and group[heads[row]] != group[node]:
-                crossing += flow[row]
-        held[group[node]] += signature[node]
-        size[group[node]] += 1
-    return crossing

@@ -100,8 +100,8 @@ class Sets:
         self.kinds, self.blocks, self.loads = self.kinds[-most:], self.blocks[-most:], self.loads[-most:]
 
 
-def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
-    """Whether no placement has max-load ≤ `most` (in units of the costs).
+def refute(sets: Sets, most: int, seconds_left: Callable[[], float]) -> Verdict:
+    """Whether no placement has max-load ≤ `most` (in units of the costs), as far as the seconds left allow.
 
     The prices of the program jump about; sets are looked for at prices between its own and the best so far
     (Wentges 1997), and at its own where that finds nothing new. They stay within a box, which moves where the
@@ -117,7 +117,7 @@ def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
     best, best_ratio = np.concatenate((_work_shares(costs), np.full(len(count), 1 / count.sum()))), 0.0
     weight = _SMOOTHING
     for _ in range(_ROUNDS):
-        if not go_on():
+        if seconds_left() <= 0:
             return Verdict.OPEN
         solved = master.solve()
         if solved is None:
@@ -139,12 +139,12 @@ def refute(sets: Sets, most: int, go_on: Callable[[], bool]) -> Verdict:
         target = devices * (whole / float(devices @ count)) * (1 - 1e-9)
         fresh, ratio = 0, 1.0
         for level in range(len(_LEVELS)):
-            ceilings, fresh = _price(sets, most, price, target, level, master)
+            ceilings, fresh = _price(sets, most, price, target, level, master, seconds_left)
             paid = sum(int(k) * c for k, c in zip(count, ceilings, strict=True))
             ratio = whole / max(paid, 1)
             if whole > paid and not _LEVELS[level][1]:
                 return Verdict.REFUTED
-            if fresh or not go_on():
+            if fresh or seconds_left() <= 0:
                 break
         if ratio > best_ratio:
             best, best_ratio = asked, ratio
@@ -162,7 +162,13 @@ def _work_shares(costs: StageCosts) -> Floats:
 
 
 def _price(
-    sets: Sets, most: int, price: Longs, targets: Floats, level: int, master: CoverMaster
+    sets: Sets,
+    most: int,
+    price: Longs,
+    targets: Floats,
+    level: int,
+    master: CoverMaster,
+    seconds_left: Callable[[], float],
 ) -> tuple[list[int], int]:
     """Ceilings of the price of a set per class, and how many new sets were found."""
     ceilings, fresh = [], 0
@@ -170,7 +176,8 @@ def _price(
     for kind, d in enumerate(sets.diagrams):
         limits = np.full(d.cost.shape[2] - (not sets.tight[kind]), most)
         limits[d.cost.shape[2] - 1 :] = sets.costs.capacity[kind]
-        found = best_sets(d, price, limits, max(int(targets[kind]), 0), width=width, beam=beam)
+        target, seconds = max(int(targets[kind]), 0), seconds_left()
+        found = best_sets(d, price, limits, target, width=width, beam=beam, seconds=seconds)
         ceilings.append(found.ceiling)
         fresh += _keep(sets, most, kind, found.sets, master)
     return ceilings, fresh
@@ -217,7 +224,7 @@ def raise_floor(
             return True
         most, left = min(int(value * (1 - asked)), value - 1), seconds_left()
         until = left - min(left * _SLICE, max(longest, left * _SHORT) * patience)
-        verdict = refute(sets, most, lambda until=until: seconds_left() > until)  # type: ignore[misc]
+        verdict = refute(sets, most, lambda until=until: seconds_left() - until)  # type: ignore[misc]
         if verdict is Verdict.REFUTED:
             closed, longest = asked, max(longest, left - seconds_left())
             tell(most)

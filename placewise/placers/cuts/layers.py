@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Ints
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.simulate.contract import Contraction
-from placewise.simulate.kernels import kernel
 
 STEPS = frozenset({"step", "steps", "time", "timestep"})
 """What numbers the unrolled steps of a recurrent layer, which are one layer."""
@@ -97,23 +97,5 @@ def filled(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
     component[block] = graph.component
     rank = np.full(graph.n, -1, np.int32)
     np.maximum.at(rank, component, own)
-    _fill(graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, rank)
+    _native.fill_ranks(graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, rank)
     return np.where(own >= 0, own, rank[component]).astype(np.int32)
-
-
-@kernel
-def _fill(into: Ints, predecessors: Ints, out: Ints, successors: Ints, rank: Ints) -> None:
-    """Components without a rank take the highest of their predecessors, else the lowest of their successors, else 0."""
-    n = len(rank)
-    for node in range(n):
-        if rank[node] < 0:
-            for row in range(into[node], into[node + 1]):
-                rank[node] = max(rank[node], rank[predecessors[row]])
-    for node in range(n - 1, -1, -1):
-        if rank[node] < 0:
-            for row in range(out[node], out[node + 1]):
-                after = rank[successors[row]]
-                if after >= 0 and (rank[node] < 0 or after < rank[node]):
-                    rank[node] = after
-    for node in range(n):
-        rank[node] = max(rank[node], 0)

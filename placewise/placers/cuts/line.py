@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints, Longs, offsets_of
+from placewise import _native
+from placewise.model.columns import Bools, Floats, Ints, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.common.holdings import holdings, may_run
 from placewise.simulate.contract import Contraction
-from placewise.simulate.kernels import kernel
 
 MOST_STATES = 1 << 17
 """Numbers of devices used of each class, all together; beyond it, classes merge, with the least room of each."""
@@ -26,21 +26,21 @@ class Rooms(NamedTuple):
 
 def shift_late(graph: Contraction, rank: Ints) -> Ints:
     """The least ranks [n_components], no smaller than these, of which no edge leads back to a smaller one."""
-    late: Ints = _latest(graph.predecessor_offsets, graph.predecessors, rank.astype(np.int32))
+    late: Ints = rank.astype(np.int32)
+    _native.shift_late(graph.predecessor_offsets, graph.predecessors, late)
     return late
 
 
 def shift_early(graph: Contraction, rank: Ints) -> Ints:
     """The greatest ranks [n_components], no greater than these, of which no edge leads back to a smaller one."""
-    early: Ints = _earliest(graph.successor_offsets, graph.successors, rank.astype(np.int32))
+    early: Ints = rank.astype(np.int32)
+    _native.shift_early(graph.successor_offsets, graph.successors, early)
     return early
 
 
 def random_order(graph: Contraction, seed: int) -> Ints:
     """The position [n_components] of each component in a topological order drawn at random."""
-    rng = np.random.default_rng(seed)
-    missing = np.diff(graph.predecessor_offsets)
-    position: Ints = _random_order(graph.successor_offsets, graph.successors, missing, rng)
+    position: Ints = _native.random_order(graph.successor_offsets, graph.successors, seed)
     return position
 
 
@@ -59,11 +59,11 @@ def fill_line(problem: Problem, graph: Contraction, position: Ints, capacity: Fl
     offsets = offsets_of(held.group, n)
     ends = np.stack(
         [
-            _ends(held.state, offsets, held.storage, held.stored, float(min(room, 1e18)), runs)
+            _native.stage_ends(held.state, offsets, held.storage, held.stored, float(min(room, 1e18)), runs)
             for room, runs in zip(rooms.room, rooms.runs, strict=True)
         ]
     )
-    cuts = _furthest(ends, np.array([len(members) for members in rooms.members], np.int64), n)
+    cuts = _native.split_line(ends, np.array([len(members) for members in rooms.members], np.int64))
     if len(cuts) == 0:
         return None
     device, fresh = np.empty(n, np.int32), [iter(members.tolist()) for members in rooms.members]
@@ -85,106 +85,3 @@ def _rooms(capacity: Floats, runs: Bools) -> Rooms:
         np.array([capacity[group].min() for group in groups]),
         np.stack([runs[:, group].all(axis=1) for group in groups]),
     )
-
-
-@kernel
-def _ends(state: Longs, offsets: Longs, storage: Ints, stored: Longs, room: float, runs: Bools) -> Longs:
-    """How far a stage may reach that begins at each position [n + 1]: the first position that it cannot hold."""
-    n = len(state)
-    ends, uses = np.empty(n + 1, np.int64), np.zeros(len(stored), np.int32)
-    held, end = 0.0, 0
-    for start in range(n + 1):
-        end = max(end, start)
-        while end < n and runs[end]:
-            more = float(state[end])
-            for row in range(offsets[end], offsets[end + 1]):
-                if uses[storage[row]] == 0:
-                    more += stored[storage[row]]
-            if held + more > room:
-                break
-            held += more
-            for row in range(offsets[end], offsets[end + 1]):
-                uses[storage[row]] += 1
-            end += 1
-        ends[start] = end
-        if start < end:
-            held -= state[start]
-            for row in range(offsets[start], offsets[start + 1]):
-                uses[storage[row]] -= 1
-                if uses[storage[row]] == 0:
-                    held -= stored[storage[row]]
-    return ends
-
-
-@kernel
-def _furthest(ends: Longs, count: Longs, n: int) -> Longs:
-    """Stages [n_stages, (class, start, end)] that reach the end of the line; none if nothing does."""
-    kinds = len(count)
-    states = 1
-    for kind in range(kinds):
-        states *= count[kind] + 1
-    reach, came = np.zeros(states, np.int64), np.full(states, -1, np.int64)
-    done = -1
-    for state in range(1, states):
-        rest, step = state, 1
-        for kind in range(kinds):
-            if rest % (count[kind] + 1) > 0:
-                end = ends[kind, reach[state - step]]
-                if end > reach[state]:
-                    reach[state], came[state] = end, kind
-            rest //= count[kind] + 1
-            step *= count[kind] + 1
-        if reach[state] == n and done < 0:
-            done = state
-    stages = np.empty((count.sum(), 3), np.int64)
-    used, state = 0, done
-    while state > 0 and came[state] >= 0:
-        step = 1
-        for kind in range(came[state]):
-            step *= count[kind] + 1
-        stages[used, 0], stages[used, 1], stages[used, 2] = came[state], reach[state - step], reach[state]
-        used += 1
-        state -= step
-    return stages[:used][::-1].copy()
-
-
-@kernel
-def _latest(offsets: Longs, predecessors: Ints, rank: Ints) -> Ints:
-    moved = rank.copy()
-    for node in range(len(moved)):
-        for row in range(offsets[node], offsets[node + 1]):
-            moved[node] = max(moved[node], moved[predecessors[row]])
-    return moved
-
-
-@kernel
-def _earliest(offsets: Longs, successors: Ints, rank: Ints) -> Ints:
-    moved = rank.copy()
-    for node in range(len(moved) - 1, -1, -1):
-        for row in range(offsets[node], offsets[node + 1]):
-            moved[node] = min(moved[node], moved[successors[row]])
-    return moved
-
-
-@kernel
-def _random_order(offsets: Longs, successors: Ints, missing: Longs, rng: np.random.Generator) -> Ints:
-    n = len(missing)
-    waits = missing.copy()
-    ready, position = np.empty(n, np.int32), np.empty(n, np.int32)
-    size = 0
-    for node in range(n):
-        if waits[node] == 0:
-            ready[size] = node
-            size += 1
-    for place in range(n):
-        pick = rng.integers(0, size)
-        node = ready[pick]
-        size -= 1
-        ready[pick] = ready[size]
-        position[node] = place
-        for row in range(offsets[node], offsets[node + 1]):
-            waits[successors[row]] -= 1
-            if waits[successors[row]] == 0:
-                ready[size] = successors[row]
-                size += 1
-    return position

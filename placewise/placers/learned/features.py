@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from placewise import _native
 from placewise.coarsen.merging import sums
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, offsets_of
@@ -24,7 +25,6 @@ from placewise.placers.common.holdings import holdings
 from placewise.placers.learned.orders import fastest, places
 from placewise.placers.learned.view import View
 from placewise.simulate.arrays import arrays_of
-from placewise.simulate.kernels import kernel
 from placewise.simulate.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
 
 Singles = npt.NDArray[np.float32]
@@ -175,45 +175,10 @@ def fractal_dimensions(n: int, tail: npt.NDArray[np.integer], head: npt.NDArray[
     By least squares over r = 1, 2, … as far as the walk comes (Duan et al. 2024, section 2.2); 0 where there are
     fewer than two distances. A walk ends after `REACH` nodes, so that time is linear in n.
     """
-    start, end = np.concatenate((tail, head)).astype(np.int64), np.concatenate((head, tail)).astype(np.int64)
+    start, end = np.concatenate((tail, head)), np.concatenate((head, tail)).astype(np.int32)
     order = np.lexsort((end, start))
-    slope = np.zeros(n)
-    _walk(offsets_of(start[order], n), end[order], REACH, slope)
+    slope: Floats = _native.fractal_dimensions(offsets_of(start[order], n), end[order], REACH)
     return slope
-
-
-@kernel
-def _walk(offsets, neighbours, reach, slope):
-    n = len(slope)
-    seen = np.full(n, -1, np.int64)
-    queue = np.empty(n, np.int64)
-    for node in range(n):
-        seen[node] = node
-        queue[0] = node
-        first, last, radius = 0, 1, 0
-        count = sx = sy = sxx = sxy = 0.0
-        while first < last and last < reach:
-            ring = last
-            for place in range(first, ring):
-                for row in range(offsets[queue[place]], offsets[queue[place] + 1]):
-                    other = neighbours[row]
-                    if seen[other] != node:
-                        seen[other] = node
-                        queue[last] = other
-                        last += 1
-            first = ring
-            if last == ring:
-                break
-            radius += 1
-            x, y = np.log(radius), np.log(last)
-            count += 1
-            sx += x
-            sy += y
-            sxx += x * x
-            sxy += x * y
-        spread = count * sxx - sx * sx
-        if count > 1 and spread > 0:
-            slope[node] = (count * sxy - sx * sy) / spread
 
 
 _SECTIONS: dict[str, Callable[[View], Floats]] = {

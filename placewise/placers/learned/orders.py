@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewise import _native
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Floats, Longs, offsets_of
 from placewise.placers.learned.view import View
 from placewise.simulate.arrays import arrays_of
-from placewise.simulate.kernels import kernel
 from placewise.simulate.ranks import downward_ranks, upward_ranks
 
 BUCKETS = 64
@@ -85,9 +85,7 @@ def _share_before(work: Floats, key: Floats) -> Floats:
 
 def _lanes(view: View, work: Floats) -> Floats:
     """The share of a bucket's work before the middle of each unit, in the order of a walk along whole branches."""
-    tail, head = view.tail.astype(np.int64), view.head.astype(np.int64)
-    walk = np.empty(view.n, np.int64)
-    _walk(offsets_of(tail, view.n), head, np.bincount(head, minlength=view.n), walk)
+    walk = _native.depth_first_numbers(offsets_of(view.tail, view.n), view.head.astype(np.int32))
     bucket = buckets(view)
     order = np.lexsort((walk, bucket))
     sorted_work = work[order]
@@ -96,34 +94,3 @@ def _lanes(view: View, work: Floats) -> Floats:
     place = np.empty(view.n)
     place[order] = (np.cumsum(sorted_work) - sorted_work / 2 - begun) / np.where(whole > 0, whole, 1.0)[bucket[order]]
     return np.clip(place, 0.0, 1.0)
-
-
-@kernel
-def _walk(offsets, heads, waits, place):
-    """Depth first, a unit after all that lead to it where there is no cycle: its number in that order."""
-    n = len(place)
-    stack = np.empty(n, np.int64)
-    waits = waits.copy()
-    done = np.zeros(n, np.bool_)
-    count = 0
-    for root in range(n):
-        if done[root] or waits[root] > 0:
-            continue
-        stack[0], top = root, 1
-        done[root] = True
-        while top:
-            top -= 1
-            node = stack[top]
-            place[node] = count
-            count += 1
-            for row in range(offsets[node + 1] - 1, offsets[node] - 1, -1):
-                other = heads[row]
-                waits[other] -= 1
-                if waits[other] == 0 and not done[other]:
-                    done[other] = True
-                    stack[top] = other
-                    top += 1
-    for node in range(n):
-        if not done[node]:
-            place[node] = count
-            count += 1
