@@ -1,7 +1,65 @@
-#include "common/ndarrays.hpp"
+#include "bounds/path_cutting.hpp"
+#include "judge/bindings.hpp"
 
 namespace placewise {
 
-void bind_bounds(nb::module_&) {}
+using namespace nb::literals;
+
+namespace {
+
+nb::tuple locate(const BoundProblem& p, const In<std::int32_t>& path) {
+    const auto ops = view(path);
+    require(within(ops, 0, p.n_ops()), "a path names no op of this problem");
+    PathPositions found = locate_beside_path(p, ops);
+    return nb::make_tuple(to_numpy(std::move(found.after)), to_numpy(std::move(found.before)));
+}
+
+// A cutter and the columns that it reads.
+class BoundPathCutter {
+public:
+    BoundPathCutter(const In<double>& host, const In<bool, 2>& fits, const In<bool>& tied)
+        : owners_(nb::make_tuple(host, fits, tied)), side_(check(host, fits, tied)),
+          cutter_(view(host), view(fits), view(tied)) {}
+
+    nb::tuple find_shortest(const In<double, 2>& seconds) {
+        const auto table = view(seconds);
+        require(table.rows() == side_ && table.columns() == side_, "seconds are no table of segments");
+        std::vector<std::pair<Index, Index>> segments;
+        const double value = cutter_.find_shortest(table, segments);
+        nb::list listed;
+        for (const auto& [first, last] : segments) listed.append(nb::make_tuple(first, last));
+        return nb::make_tuple(value, listed);
+    }
+
+private:
+    static Index check(const In<double>& host, const In<bool, 2>& fits, const In<bool>& tied) {
+        const std::size_t side = host.shape(0) + 1;
+        require(fits.shape(0) == side && fits.shape(1) == side && tied.shape(0) == side,
+                "columns of a path differ in length");
+        return static_cast<Index>(side);
+    }
+
+    nb::object owners_;
+    Index side_;
+    PathCutter cutter_;
+};
+
+}  // namespace
+
+void bind_bounds(nb::module_& m) {
+    m.def("locate_beside_path", &locate, "problem"_a, "path"_a.noconvert(),
+          "Two columns [n_ops]: the last position of the path [m] that leads to each op, −1 for none, and the first "
+          "that it leads to, m for none.");
+    nb::class_<BoundPathCutter>(m, "PathCutter",
+                                "Cuts a path of m ops into segments on accelerators and ops on the host.")
+        .def(nb::init<const In<double>&, const In<bool, 2>&, const In<bool>&>(), "host"_a.noconvert(),
+             "fits"_a.noconvert(), "tied"_a.noconvert(),
+             "`host` [m] seconds on the host, `fits` [m + 1, m + 1] whether path[i:j] fits on one accelerator, `tied` "
+             "[m + 1] whether what meets at a position shares a device.")
+        .def("find_shortest", &BoundPathCutter::find_shortest, "seconds"_a.noconvert(),
+             nb::sig("def find_shortest(self, seconds: numpy.typing.NDArray[numpy.float64]) -> tuple[float, "
+                     "list[tuple[int, int]]]"),
+             "The least seconds where path[i:j] takes seconds[i, j], and the segments (i, j), the last first.");
+}
 
 }  // namespace placewise

@@ -1,11 +1,20 @@
 #include "common/ndarrays.hpp"
 #include "judge/bindings.hpp"
+#include "judge/convexity.hpp"
+#include "judge/graph_order.hpp"
 #include "judge/max_load.hpp"
 #include "judge/operator_schedule.hpp"
+#include "judge/ranks.hpp"
+#include "judge/sequential_schedule.hpp"
+#include "judge/subgraph_schedule.hpp"
 
 namespace placewise {
 
 using namespace nb::literals;
+
+#define TIMELINE                                                                                              \
+    "tuple[float, numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.float64], "                  \
+    "numpy.typing.NDArray[numpy.float64]]"
 
 namespace {
 
@@ -17,6 +26,10 @@ nb::ndarray<nb::numpy, double, nb::ndim<2>, nb::c_contig> hop_table(const HopLog
         std::copy(std::begin(cells), std::end(cells), rows.row(i).begin());
     }
     return to_numpy(std::move(rows));
+}
+
+nb::tuple timeline(double makespan, std::vector<double>&& start, std::vector<double>&& finish, const HopLog& log) {
+    return nb::make_tuple(makespan, to_numpy(std::move(start)), to_numpy(std::move(finish)), hop_table(log));
 }
 
 void operator_makespans(const BoundProblem& p, const In<std::int32_t>& priority, const In<std::int32_t>& by_priority,
@@ -38,7 +51,9 @@ nb::tuple operator_timeline(const BoundProblem& p, const In<std::int32_t>& prior
     std::vector<double> start(p.n_ops());
     HopLog log;
     const double makespan = OperatorSchedule(p, rank, order).run(placement, start, &log);
-    return nb::make_tuple(makespan, to_numpy(std::move(start)), hop_table(log));
+    std::vector<double> finish(p.n_ops());
+    for (Index op = 0; op < p.n_ops(); ++op) finish[op] = start[op] + p.op_seconds(op, placement[op]);
+    return timeline(makespan, std::move(start), std::move(finish), log);
 }
 
 Communication communication(int mode) {
@@ -62,6 +77,114 @@ nb::tuple pipeline_loads(const BoundProblem& p, const In<std::int32_t>& device) 
                           to_numpy(std::move(loads.receive)), to_numpy(std::move(loads.wires)));
 }
 
+using Cells = nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>, nb::c_contig>;
+using Seconds = nb::ndarray<nb::numpy, double, nb::ndim<1>, nb::c_contig>;
+
+Cells subgraph_calls(const BoundProblem& p, const In<std::int32_t>& device) {
+    const auto placement = p.placement(device);
+    std::vector<std::int32_t> call(p.n_ops());
+    cut_calls(p, placement, call);
+    return to_numpy(std::move(call));
+}
+
+void subgraph_makespans(const BoundProblem& p, const In<std::int32_t, 2>& placements, Index first, Index last,
+                        const Out<double>& values) {
+    const auto rows = p.placements(placements, first, last, view(values));
+    nb::gil_scoped_release unlocked;
+    SubgraphSchedule schedule(p);
+    std::vector<std::int32_t> call(p.n_ops());
+    std::vector<double> start(p.n_ops()), finish(p.n_ops());
+    for (Index k = first; k < last; ++k) {
+        cut_calls(p, rows.row(k), call);
+        values.data()[k] = schedule.run(rows.row(k), call, start, finish);
+    }
+}
+
+nb::tuple subgraph_timeline(const BoundProblem& p, const In<std::int32_t>& device, const In<std::int32_t>& call) {
+    const auto placement = p.placement(device), numbers = view(call);
+    require(static_cast<Index>(numbers.size()) == p.n_ops() && within(numbers, -1, p.n_ops()),
+            "call numbers are not one per op, counted from 0 without gaps");
+    for (Index op = 0; op < p.n_ops(); ++op) {
+        require(numbers[op] >= 0 || p.is_host(placement[op]), "an op of an accelerator has no call");
+    }
+    std::vector<double> start(p.n_ops()), finish(p.n_ops());
+    HopLog log;
+    const double makespan = SubgraphSchedule(p).run(placement, numbers, start, finish, &log);
+    return timeline(makespan, std::move(start), std::move(finish), log);
+}
+
+Adjacency inputs_of(const BoundProblem& p, const In<std::int64_t>& offsets, const In<std::int32_t>& tensors) {
+    const Adjacency inputs = ragged(offsets, tensors, p.n_ops());
+    require(within(inputs.values, 0, p.n_tensors()), "an op reads no tensor of this problem");
+    return inputs;
+}
+
+Cells sequential_pieces(const BoundProblem& p, const In<std::int32_t>& device) {
+    const auto placement = p.placement(device);
+    std::vector<std::int32_t> piece(p.n_ops());
+    cut_pieces(p, placement, piece);
+    return to_numpy(std::move(piece));
+}
+
+void sequential_makespans(const BoundProblem& p, const In<std::int64_t>& in_offsets,
+                          const In<std::int32_t>& in_tensors, const In<std::int32_t, 2>& placements, Index first,
+                          Index last, const Out<double>& values) {
+    const auto rows = p.placements(placements, first, last, view(values));
+    const Adjacency inputs = inputs_of(p, in_offsets, in_tensors);
+    nb::gil_scoped_release unlocked;
+    SequentialSchedule schedule(p, inputs);
+    std::vector<double> start(p.n_ops()), finish(p.n_ops());
+    for (Index k = first; k < last; ++k) values.data()[k] = schedule.run(rows.row(k), start, finish);
+}
+
+nb::tuple sequential_timeline(const BoundProblem& p, const In<std::int64_t>& in_offsets,
+                              const In<std::int32_t>& in_tensors, const In<std::int32_t>& device) {
+    const auto placement = p.placement(device);
+    const Adjacency inputs = inputs_of(p, in_offsets, in_tensors);
+    std::vector<double> start(p.n_ops()), finish(p.n_ops());
+    HopLog log;
+    const double makespan = SequentialSchedule(p, inputs).run(placement, start, finish, &log);
+    return timeline(makespan, std::move(start), std::move(finish), log);
+}
+
+void require_seconds(const BoundProblem& p, const In<double>& op_seconds, const In<double>& tensor_seconds) {
+    require(static_cast<Index>(op_seconds.shape(0)) == p.n_ops() &&
+                static_cast<Index>(tensor_seconds.shape(0)) == p.n_tensors(),
+            "seconds are not one per op and one per tensor");
+}
+
+Seconds rank_upward(const BoundProblem& p, const In<double>& op_seconds, const In<double>& tensor_seconds) {
+    require_seconds(p, op_seconds, tensor_seconds);
+    return to_numpy(upward_ranks(p, view(op_seconds), view(tensor_seconds)));
+}
+
+Seconds rank_downward(const BoundProblem& p, const In<double>& op_seconds, const In<double>& tensor_seconds) {
+    require_seconds(p, op_seconds, tensor_seconds);
+    return to_numpy(downward_ranks(p, view(op_seconds), view(tensor_seconds)));
+}
+
+Cells find_longest_path(const BoundProblem& p, const In<double>& weight) {
+    require(static_cast<Index>(weight.shape(0)) == p.n_ops(), "weights are not one per op");
+    return to_numpy(longest_path(p, view(weight)));
+}
+
+Cells return_path(const BoundProblem& p, const In<bool>& backward, const In<std::int32_t>& phase,
+                  const In<std::int32_t>& device) {
+    const auto n = static_cast<std::size_t>(p.n_ops());
+    require(backward.shape(0) == n && phase.shape(0) == n && device.shape(0) == n, "columns of ops differ in length");
+    require(within(view(device), -1, p.n_devices()), "a placement names no device of this problem");
+    return to_numpy(find_return_path(p, view(backward), view(phase), view(device)));
+}
+
+nb::tuple components(const In<std::int64_t>& offsets, const In<std::int32_t>& heads) {
+    require(offsets.shape(0) > 0, "offsets have another length than their rows");
+    const Index n = static_cast<Index>(offsets.shape(0)) - 1;
+    const Adjacency successors = ragged(offsets, heads, n);
+    require(within(successors.values, 0, n), "an edge leads to no node");
+    auto [component, count] = strong_components(successors);
+    return nb::make_tuple(to_numpy(std::move(component)), count);
+}
+
 }  // namespace
 
 void bind_judge(nb::module_& m) {
@@ -83,13 +206,48 @@ void bind_judge(nb::module_& m) {
           "Makespans of rows `first` to `last` of placements [K, n_ops] in `operator` execution, into `values` [K].");
     m.def("operator_timeline", &operator_timeline, "problem"_a, "priority"_a.noconvert(),
           "by_priority"_a.noconvert(), "device"_a.noconvert(),
-          "The makespan of one placement [n_ops], the starts of its ops, and its hops [n_hops, 5].");
+          nb::sig("def operator_timeline(problem: Problem, priority: numpy.typing.NDArray[numpy.int32], by_priority: "
+                  "numpy.typing.NDArray[numpy.int32], device: numpy.typing.NDArray[numpy.int32]) -> " TIMELINE),
+          "The makespan of one placement [n_ops], starts and ends of its ops, and its hops [n_hops, 5].");
     m.def("max_loads", &max_loads, "problem"_a, "placements"_a.noconvert(), "mode"_a, "first"_a, "last"_a,
           "values"_a.noconvert(),
           "Max-loads of rows `first` to `last` of placements [K, n_ops], into `values` [K]; mode 0 is blocking, 1 "
           "overlap, 2 duplex.");
     m.def("pipeline_loads", &pipeline_loads, "problem"_a, "device"_a.noconvert(),
           "Seconds of compute, sends and receives per location [n_devices + 1], and of traffic per wire.");
+    m.def("subgraph_calls", &subgraph_calls, "problem"_a, "device"_a.noconvert(),
+          "The fewest calls of a placement [n_ops]: the number of each op's call on its accelerator, −1 on hosts.");
+    m.def("subgraph_makespans", &subgraph_makespans, "problem"_a, "placements"_a.noconvert(), "first"_a, "last"_a,
+          "values"_a.noconvert(),
+          "Makespans of rows `first` to `last` of placements [K, n_ops] in `subgraph` execution, into `values` [K].");
+    m.def("subgraph_timeline", &subgraph_timeline, "problem"_a, "device"_a.noconvert(), "call"_a.noconvert(),
+          nb::sig("def subgraph_timeline(problem: Problem, device: numpy.typing.NDArray[numpy.int32], call: "
+                  "numpy.typing.NDArray[numpy.int32]) -> " TIMELINE),
+          "The makespan of one placement with these calls, starts and ends of its ops, and its hops [n_hops, 5].");
+    m.def("sequential_pieces", &sequential_pieces, "problem"_a, "device"_a.noconvert(),
+          "The number of each op's piece [n_ops]; ops of one number and one device form a piece.");
+    m.def("sequential_makespans", &sequential_makespans, "problem"_a, "in_offsets"_a.noconvert(),
+          "in_tensors"_a.noconvert(), "placements"_a.noconvert(), "first"_a, "last"_a, "values"_a.noconvert(),
+          "Makespans of rows `first` to `last` of placements [K, n_ops] in `sequential` execution, into `values` [K].");
+    m.def("sequential_timeline", &sequential_timeline, "problem"_a, "in_offsets"_a.noconvert(),
+          "in_tensors"_a.noconvert(), "device"_a.noconvert(),
+          nb::sig("def sequential_timeline(problem: Problem, in_offsets: numpy.typing.NDArray[numpy.int64], "
+                  "in_tensors: numpy.typing.NDArray[numpy.int32], device: numpy.typing.NDArray[numpy.int32]) -> "
+                  TIMELINE),
+          "The makespan of one placement, starts and ends of its ops, and its hops [n_hops, 5].");
+    m.def("upward_ranks", &rank_upward, "problem"_a, "op_seconds"_a.noconvert(), "tensor_seconds"_a.noconvert(),
+          "The longest path that remains from each op [n_ops], itself included.");
+    m.def("downward_ranks", &rank_downward, "problem"_a, "op_seconds"_a.noconvert(), "tensor_seconds"_a.noconvert(),
+          "The longest path to each op [n_ops], itself not included.");
+    m.def("longest_path", &find_longest_path, "problem"_a, "weight"_a.noconvert(),
+          "The ops of a path with the largest sum of weights [n_ops], in order.");
+    m.def("return_path", &return_path, "problem"_a, "backward"_a.noconvert(), "phase"_a.noconvert(),
+          "device"_a.noconvert(),
+          "The ops of a path that leaves a device and comes back, empty where there is none.");
+    m.def("strong_components", &components, "offsets"_a.noconvert(), "heads"_a.noconvert(),
+          nb::sig("def strong_components(offsets: numpy.typing.NDArray[numpy.int64], heads: "
+                  "numpy.typing.NDArray[numpy.int32]) -> tuple[numpy.typing.NDArray[numpy.int32], int]"),
+          "The strong component of each node of a graph, numbered topologically, and how many there are.");
 }
 
 }  // namespace placewise

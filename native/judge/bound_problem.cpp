@@ -48,7 +48,17 @@ void BoundProblem::check() const {
         for (Index row = 0; row < places; ++row) require(within(std::span(cells.row(row)), low, high), message);
     };
     table(link_class, 0, transfer.columns(), "link_class is no table of classes");
-    table(queue, 0, n_queues, "queue is no table of queues");
+    table(queue, -1, n_queues, "queue is no table of queues");
+    const auto require_queue = [&](std::int32_t source, std::int32_t target) {
+        require(source == target || queue(source, target) >= 0, "a link has no queue");
+    };
+    for (const std::int32_t source : location) {
+        require_queue(source, host());
+        require_queue(host(), source);
+        for (const std::int32_t target : location) {
+            if (!staged) require_queue(source, target);
+        }
+    }
     table(wire, -1, n_wires, "wire is no table of wires");
     for (Index op = 0; op < n_ops(); ++op) {
         for (const Index tensor : outputs_of(op)) {

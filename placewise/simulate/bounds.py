@@ -20,12 +20,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
-from placewise.simulate.arrays import arrays_of
+from placewise.simulate.arrays import arrays_of, native_problem
 from placewise.simulate.blocks import DeviceClasses, block_bytes, block_seconds, device_classes, unshared_bytes
-from placewise.simulate.kernels import kernel
 from placewise.simulate.master import Master
 from placewise.simulate.paths import WORK, hop_bound, path_bound
 from placewise.simulate.phases import phase_problems
@@ -106,19 +106,9 @@ def _critical_path(problem: Problem, classes: DeviceClasses, times: Floats) -> f
     for c, d in enumerate(classes.example.tolist()):
         here = np.where(usable[problem.block, c], problem.costs.op_seconds[:, d], np.inf)
         seconds = np.minimum(seconds, here)
-    return float(_longest_path(arrays_of(problem), seconds, np.zeros(problem.n_ops)))
-
-
-@kernel
-def _longest_path(a, seconds, reach):
-    longest = 0.0
-    for op in range(len(seconds)):
-        reach[op] += seconds[op]
-        longest = max(longest, reach[op])
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                reach[a.consumers[row]] = max(reach[a.consumers[row]], reach[op])
-    return longest
+    native = native_problem(arrays_of(problem))
+    before = _native.downward_ranks(native, seconds, np.zeros(problem.graph.n_tensors))
+    return float((before + seconds).max())
 
 
 def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, machines: Longs) -> Bound:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.simulate.kernels import kernel
+from placewise.simulate.arrays import arrays_of, native_problem
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -68,10 +69,9 @@ def depth_first(contraction: Contraction) -> Ints:
 def strong_components(tail: Ints, head: Ints, n: int) -> tuple[Ints, int]:
     """The strong component of each of n nodes that edges join, numbered topologically, and how many there are.
 
-    Nodes that stand in topological order already keep their numbers.
+    Nodes that stand in topological order already keep their numbers (Tarjan 1972).
     """
-    component, count = _strong_components(*_rows(tail, head, n))
-    return component, int(count)
+    return _native.strong_components(*_rows(tail, head, n))
 
 
 def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | None:
@@ -115,19 +115,10 @@ def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
     contiguity of the integer program of Tarnawski et al. 2020). Ops without a device (−1) are on no device that could
     be left.
     """
-    graph = problem.graph
-    via = np.full(problem.n_ops, -1, np.int32)
-    for d in np.unique(device[device >= 0]).tolist():
-        back = _comes_back(
-            graph.out_offsets, graph.consumer_offsets, graph.consumers, graph.ops.backward, graph.ops.phase,
-            frozen(device, np.int32), d, via,
-        )  # fmt: skip
-        if back >= 0:
-            path = [back, int(via[back])]
-            while device[path[-1]] != d:
-                path.append(int(via[path[-1]]))
-            return tuple(path[::-1])
-    return None
+    ops = problem.graph.ops
+    native = native_problem(arrays_of(problem))
+    path = _native.return_path(native, ops.backward, frozen(ops.phase, np.int32), frozen(device, np.int32))
+    return tuple(path.tolist()) or None
 
 
 def forward_edges(problem: Problem) -> list[tuple[int, int]]:
@@ -140,25 +131,6 @@ def forward_edges(problem: Problem) -> list[tuple[int, int]]:
     forward &= graph.ops.phase[tail] == graph.ops.phase[head]
     pairs = distinct(tail[forward] * max(problem.n_ops, 1) + head[forward]).tolist()
     return [divmod(pair, problem.n_ops) for pair in pairs]
-
-
-@kernel
-def _comes_back(out_offsets, consumer_offsets, consumers, backward, phase, device, d, via):
-    """The first op on device `d` with a path to it that left `d`, or −1; `via` [n_ops] is the op before on the path."""
-    via[:] = -1
-    for op in range(len(device)):
-        if backward[op] or (device[op] != d and via[op] < 0):
-            continue
-        for row in range(consumer_offsets[out_offsets[op]], consumer_offsets[out_offsets[op + 1]]):
-            reader = consumers[row]
-            if backward[reader] or phase[reader] != phase[op]:
-                continue
-            if device[reader] != d:
-                via[reader] = op
-            elif device[op] != d:
-                via[reader] = op
-                return reader
-    return -1
 
 
 def _contraction(component: Ints, n: int, tail: Ints, head: Ints) -> Contraction:
@@ -185,59 +157,6 @@ def _rows(tail: Ints, head: Ints, n: int) -> tuple[Longs, Ints]:
     key = distinct(tail[tail != head].astype(np.int64) * n + head[tail != head])
     rows = key // max(n, 1)
     return frozen(offsets_of(rows, n), np.int64), frozen(key - rows * n, np.int32)
-
-
-@kernel
-def _strong_components(offsets: Longs, heads: Ints) -> tuple[Ints, int]:
-    """Strongly connected components [n], numbered topologically (Tarjan 1972, with an explicit stack).
-
-    Roots are tried from the last to the first, so nodes that already stand in topological order keep
-    their numbers.
-    """
-    n = len(offsets) - 1
-    component = np.full(n, -1, np.int32)
-    reached = np.full(n, -1, np.int32)
-    lowest = np.empty(n, np.int32)
-    following = offsets[:-1].copy()
-    path, waiting = np.empty(n, np.int32), np.empty(n, np.int32)
-    clock, n_waiting, found = 0, 0, 0
-    for root in range(n - 1, -1, -1):
-        depth = -1
-        if reached[root] < 0:
-            depth = 0
-            path[0] = root
-        while depth >= 0:
-            node = path[depth]
-            if reached[node] < 0:
-                reached[node] = lowest[node] = clock
-                clock += 1
-                waiting[n_waiting] = node
-                n_waiting += 1
-            descended = False
-            while following[node] < offsets[node + 1] and not descended:
-                target = heads[following[node]]
-                following[node] += 1
-                if reached[target] < 0:
-                    depth += 1
-                    path[depth] = target
-                    descended = True
-                elif component[target] < 0:
-                    lowest[node] = min(lowest[node], reached[target])
-            if descended:
-                continue
-            if lowest[node] == reached[node]:
-                member = -1
-                while member != node:
-                    n_waiting -= 1
-                    member = waiting[n_waiting]
-                    component[member] = found
-                found += 1
-            depth -= 1
-            if depth >= 0:
-                lowest[path[depth]] = min(lowest[path[depth]], lowest[node])
-    for node in range(n):
-        component[node] = found - 1 - component[node]
-    return component, found
 
 
 def _cycle(after: dict[int, set[int]]) -> tuple[int, ...] | None:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -76,11 +77,11 @@ def _rows_of(problem: Problem, a: Arrays) -> Rows:
         )
     if objective.execution == "operator":
         prepared = schedule.prepare(problem, a)
-        return lambda rows, first, last, values: schedule.makespans(prepared, rows, first, last, values)
+        return partial(schedule.makespans, prepared)
     if objective.execution == "subgraph":
-        return lambda rows, first, last, values: subgraph.makespans(a, rows, first, last, values)
-    edges = (problem.graph.in_offsets, problem.graph.edges.value)
-    return lambda rows, first, last, values: sequential.makespans(a, rows, edges, first, last, values)
+        return partial(subgraph.makespans, native_problem(a))
+    native, edges = native_problem(a), (problem.graph.in_offsets, problem.graph.edges.value)
+    return lambda rows, first, last, values: sequential.makespans(native, rows, edges, first, last, values)
 
 
 def evaluate(problem: Problem, placements: Ints) -> Floats:

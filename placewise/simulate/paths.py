@@ -24,12 +24,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
-from placewise.simulate.arrays import Arrays, arrays_of
+from placewise.simulate.arrays import Arrays, arrays_of, native_problem
 from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
-from placewise.simulate.kernels import kernel
 
 LONGEST = 1500
 WORK = 1e6
@@ -125,27 +125,7 @@ def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> lis
 
 def longest_path(a: Arrays, weight: Floats) -> Ints:
     """The ops of a path with the largest Σ weight [n_ops], in order."""
-    before = np.full(len(weight), -1, np.int32)
-    last = _longest(a, weight, weight.copy(), before)
-    path = [last]
-    while before[path[-1]] >= 0:
-        path.append(int(before[path[-1]]))
-    return np.array(path[::-1], np.int32)
-
-
-@kernel
-def _longest(a, weight, reach, before):
-    last = 0
-    for op in range(len(weight)):
-        if reach[op] > reach[last]:
-            last = op
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                reader = a.consumers[row]
-                if before[reader] < 0 or reach[op] + weight[reader] > reach[reader]:
-                    reach[reader] = reach[op] + weight[reader]
-                    before[reader] = op
-    return last
+    return _native.longest_path(native_problem(a), weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,10 +159,7 @@ class Beside:
 
 def beside_path(a: Arrays, path: Ints) -> Beside:
     """Where every op stands to a path."""
-    after, before = np.full(len(a.op_seconds), -1, np.int32), np.full(len(a.op_seconds), len(path), np.int32)
-    after[path] = before[path] = np.arange(len(path))
-    _stand(a, after, before)
-    return Beside(after, before, len(path))
+    return Beside(*_native.locate_beside_path(native_problem(a), path), len(path))
 
 
 def only_path(n_ops: int, path: Ints) -> Beside:
@@ -190,18 +167,6 @@ def only_path(n_ops: int, path: Ints) -> Beside:
     after, before = np.full(n_ops, -1, np.int32), np.full(n_ops, len(path), np.int32)
     after[path] = before[path] = np.arange(len(path))
     return Beside(after, before, len(path))
-
-
-@kernel
-def _stand(a, after, before):
-    for op in range(len(after)):
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                after[a.consumers[row]] = max(after[a.consumers[row]], after[op])
-    for op in range(len(after) - 1, -1, -1):
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                before[op] = min(before[op], before[a.consumers[row]])
 
 
 def cut_path(
@@ -279,62 +244,14 @@ def _fitting(problem: Problem, beside: Beside, costs: CallCosts) -> Bools:
     return fitting
 
 
-@kernel
-def _shortest(seconds, host, fits, tied, at, run, came, last):
-    """The least seconds from the path's beginning to its end, by filling in what leads where.
-
-    `at` [m + 1] are the seconds to each position behind a host op, or, where it is not tied, behind anything;
-    `run` [m + 1, m + 1] those to position j on the accelerator that was entered at position i. `came[i, j]` is
-    where the last segment of run[i, j] begins, `last[j]` the i of the run behind `at[j]`, −1 for a host op. A run that
-    began earlier than another, and is no quicker, has less room left and is of no use.
-    """
-    m = len(host)
-    at[:], run[:], last[:] = np.inf, np.inf, -1
-    at[0] = 0.0
-    for j in range(m):
-        if not tied[j]:
-            for i in range(j):
-                if run[i, j] < at[j]:
-                    at[j], last[j] = run[i, j], i
-        at[j + 1] = at[j] + host[j]
-        least = np.inf
-        for back in range(j + 1 if tied[j] else 1):
-            i = j - back
-            reached = run[i, j] if tied[j] else at[j]
-            if reached >= least or (tied[j] and back == 0):
-                continue
-            least = reached
-            for k in range(j + 1, m + 1):
-                if not fits[i, k]:
-                    break
-                if reached + seconds[j, k] < run[i, k]:
-                    run[i, k], came[i, k] = reached + seconds[j, k], j
-    for i in range(m):
-        if run[i, m] < at[m]:
-            at[m], last[m] = run[i, m], i
-    return at[m]
-
-
 class _Ways:
-    """The room for `_shortest`, and how to read the segments of its answer."""
+    """How the segments of one path can be joined."""
 
     def __init__(self, problem: Problem, path: Ints, host: Floats, fits: Bools) -> None:
-        m, block = len(path), problem.block[path]
+        block = problem.block[path]
         self.tied = np.concatenate(([False], block[1:] == block[:-1], [False]))
-        self._fixed = host[path], fits, self.tied
-        self._at, self._run = np.empty(m + 1), np.empty((m + 1, m + 1))
-        self._came, self._last = np.empty((m + 1, m + 1), np.int32), np.empty(m + 1, np.int32)
+        self._cutter = _native.PathCutter(host[path], fits, self.tied)
 
     def shortest(self, seconds: Floats) -> tuple[float, list[tuple[int, int]]]:
-        """The least seconds, and the segments (i, j) on accelerators that reach it."""
-        value = float(_shortest(seconds, *self._fixed, self._at, self._run, self._came, self._last))
-        steps, j, run = list[tuple[int, int]](), len(seconds) - 1, -1
-        while j > 0 and np.isfinite(value):
-            run = run if run >= 0 else int(self._last[j])
-            if run < 0:
-                j -= 1
-                continue
-            i = int(self._came[run, j])
-            steps.append((i, j))
-            j, run = i, run if self.tied[i] else -1
-        return value, steps
+        """The least seconds, and the segments (i, j) on accelerators that reach it, the last first."""
+        return self._cutter.find_shortest(seconds)

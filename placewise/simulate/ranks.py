@@ -4,20 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats
 from placewise.model.problem import Problem
-from placewise.simulate.arrays import Arrays
-from placewise.simulate.kernels import kernel
-
-
-@kernel
-def _upward_ranks(a, seconds, hop, rank):
-    for op in range(len(rank) - 1, -1, -1):
-        longest = 0.0
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                longest = max(longest, hop[tensor] + rank[a.consumers[row]])
-        rank[op] = seconds[op] + longest
+from placewise.simulate.arrays import Arrays, native_problem
 
 
 def upward_ranks(problem: Problem, a: Arrays) -> Floats:
@@ -25,26 +15,12 @@ def upward_ranks(problem: Problem, a: Arrays) -> Floats:
 
     Mean over the devices that may run the op, and over ordered pairs of different devices for a transfer.
     """
-    seconds = mean_op_seconds(problem)
-    rank = np.zeros(problem.n_ops)
-    _upward_ranks(a, seconds, mean_transfer_seconds(problem), rank)
-    return rank
-
-
-@kernel
-def _downward_ranks(a, seconds, hop, rank):
-    for op in range(len(rank)):
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                reader = a.consumers[row]
-                rank[reader] = max(rank[reader], rank[op] + seconds[op] + hop[tensor])
+    return _native.upward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
 
 
 def downward_ranks(problem: Problem, a: Arrays) -> Floats:
     """Longest path to each op [n_ops], itself not included, at the same mean costs."""
-    rank = np.zeros(problem.n_ops)
-    _downward_ranks(a, mean_op_seconds(problem), mean_transfer_seconds(problem), rank)
-    return rank
+    return _native.downward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
 
 
 def mean_op_seconds(problem: Problem) -> Floats:

@@ -27,7 +27,6 @@ class Prepared(NamedTuple):
     """What the schedules of one problem share: its columns, and each op's priority."""
 
     native: _native.Problem
-    op_seconds: Floats
     priority: Ints
     by_priority: Ints
 
@@ -38,7 +37,7 @@ def prepare(problem: Problem, a: Arrays, order: Ints | None = None) -> Prepared:
     by_priority = np.argsort(key, kind="stable")
     priority = np.empty(len(by_priority), np.int32)
     priority[by_priority] = np.arange(len(by_priority), dtype=np.int32)
-    return Prepared(native_problem(a), a.op_seconds, frozen(priority, np.int32), frozen(by_priority, np.int32))
+    return Prepared(native_problem(a), frozen(priority, np.int32), frozen(by_priority, np.int32))
 
 
 def makespans(prepared: Prepared, placements: Ints, first: int, last: int, values: Floats) -> None:
@@ -50,6 +49,7 @@ def makespans(prepared: Prepared, placements: Ints, first: int, last: int, value
 
 def timeline(prepared: Prepared, device: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement and everything that happened."""
-    value, start, hops = _native.operator_timeline(prepared.native, prepared.priority, prepared.by_priority, device)
-    seconds = prepared.op_seconds[np.arange(len(device)), device]
-    return value, logged_timeline(start, start + seconds, hops)
+    value, start, finish, hops = _native.operator_timeline(
+        prepared.native, prepared.priority, prepared.by_priority, device
+    )
+    return value, logged_timeline(start, finish, hops)

@@ -46,8 +46,6 @@ def combine(parts: Loads, mode: str) -> Floats:
     return np.maximum(parts.compute, np.maximum(parts.send, parts.receive) + parts.sync)
 
 
-def max_loads(
-    problem: _native.Problem, placements: Ints, mode: str, first: int, last: int, values: Floats
-) -> None:
+def max_loads(problem: _native.Problem, placements: Ints, mode: str, first: int, last: int, values: Floats) -> None:
     """Max-load of placements [K, n_ops], rows first to last, into `values` [K]."""
     _native.max_loads(problem, placements, MODES[mode], first, last, values)
