@@ -9,7 +9,6 @@ import math
 from dataclasses import replace
 from itertools import product
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +17,7 @@ from plain_rules import keeps_the_rules, placements
 from published import WORKLOADS, needs_workloads
 from strategies import problems
 
+from placewise import _native
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -28,7 +28,6 @@ from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.common.devices import best_order, fewer
 from placewise.placers.common.rules import broken
 from placewise.placers.cuts import finish
-from placewise.placers.heuristic import desk
 from placewise.placers.heuristic.favourites import favourite_children, marked, pairs_of, relaxed
 from placewise.placers.registry import create
 from placewise.readers.workload import read_workload
@@ -279,22 +278,21 @@ def test_lists_keep_the_rules(problem: Problem) -> None:
 
 def test_gaps_are_found_filled_and_forgotten() -> None:
     """A resource taken from 2 to 4 and from 7 to 9: 0, 4 and 9 are the first times for 2, 3 and 4 seconds."""
-    book, first_gap = numba.njit(desk.book.py_func), numba.njit(desk.first_gap.py_func)
-    idle = desk.gaps(1)
-    book(idle, 0, 2.0, 2.0)
-    book(idle, 0, 7.0, 2.0)
-    assert [first_gap(idle, 0, 0.0, seconds) for seconds in (2.0, 3.0, 4.0)] == [0.0, 4.0, 9.0]
-    assert [first_gap(idle, 0, ready, 1.0) for ready in (1.5, 4.0, 6.5, 8.0, 20.0)] == [4.0, 4.0, 9.0, 9.0, 20.0]
-    book(idle, 0, 4.5, 1.0)
-    assert first_gap(idle, 0, 3.0, 1.5) == 5.5
-    assert first_gap(idle, 0, 3.0, 0.5) == 4.0
-    book(idle, 0, 5.5, 1.5)
-    book(idle, 0, 0.0, 2.0)
-    assert idle.number[0] == 1 and first_gap(idle, 0, 0.0, 0.5) == 4.0
+    idle = _native.IdleIntervals(most_gaps=1024)
+    idle.book(2.0, 2.0)
+    idle.book(7.0, 2.0)
+    assert [idle.first_fit(0.0, seconds) for seconds in (2.0, 3.0, 4.0)] == [0.0, 4.0, 9.0]
+    assert [idle.first_fit(ready, 1.0) for ready in (1.5, 4.0, 6.5, 8.0, 20.0)] == [4.0, 4.0, 9.0, 9.0, 20.0]
+    idle.book(4.5, 1.0)
+    assert idle.first_fit(3.0, 1.5) == 5.5
+    assert idle.first_fit(3.0, 0.5) == 4.0
+    idle.book(5.5, 1.5)
+    idle.book(0.0, 2.0)
+    assert len(idle) == 1 and idle.first_fit(0.0, 0.5) == 4.0
     for k in range(2000):
-        book(idle, 0, 10.0 + 2 * k, 1.0)
-    assert idle.number[0] == idle.start.shape[1]
-    assert [first_gap(idle, 0, *wish) for wish in ((4000.0, 1.0), (4000.0, 1.5), (0.0, 0.5))] == [
+        idle.book(10.0 + 2 * k, 1.0)
+    assert len(idle) == 1024
+    assert [idle.first_fit(*wish) for wish in ((4000.0, 1.0), (4000.0, 1.5), (0.0, 0.5))] == [
         4001.0,
         4009.0,
         1961.0,

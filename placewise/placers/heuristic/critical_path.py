@@ -15,13 +15,13 @@ from typing import ClassVar
 
 import numpy as np
 
+from placewise.model.columns import Floats
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.heuristic.insertion import inserted
 from placewise.placers.heuristic.lists import ListOptions, Schedule, listed
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.kernels import kernel
+from placewise.simulate.arrays import Arrays, arrays_of
 from placewise.simulate.ranks import downward_ranks, mean_transfer_seconds, upward_ranks
 
 
@@ -66,19 +66,20 @@ def _prepare(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, .
     return partial(inserted, problem, up + downward_ranks(problem, a), wanted), ()
 
 
-@kernel
-def _longest_path(a, hop, up):
+def _longest_path(a: Arrays, hop: Floats, up: Floats) -> list[int]:
     """The ops of the longest path by upward ranks [n_ops], first to last."""
-    path = np.empty(len(up), np.int32)
-    n, op = 0, (np.argmax(up) if len(up) else -1)
+    if not len(up):
+        return []
+    rows = a.consumer_offsets[a.out_offsets]
+    first, lengths = rows[:-1], np.diff(rows)
+    length = hop[a.consumed] + up[a.consumers]
+    longest = np.repeat(np.maximum.reduceat(length, first[lengths > 0]), lengths[lengths > 0])
+    best = rows[0] + np.flatnonzero(length[rows[0] :] == longest)
+    following = np.full(len(up), -1, np.int32)
+    # Of several readers the first is kept: it is written last.
+    following[a.producer[a.consumed[best]][::-1]] = a.consumers[best][::-1]
+    path, readers, op = list[int](), following.tolist(), int(np.argmax(up))
     while op >= 0:
-        path[n] = op
-        n += 1
-        best, following = -1.0, -1
-        for tensor in range(a.out_offsets[op], a.out_offsets[op + 1]):
-            for row in range(a.consumer_offsets[tensor], a.consumer_offsets[tensor + 1]):
-                reader = a.consumers[row]
-                if hop[tensor] + up[reader] > best:
-                    best, following = hop[tensor] + up[reader], reader
-        op = following
-    return path[:n]
+        path.append(op)
+        op = readers[op]
+    return path

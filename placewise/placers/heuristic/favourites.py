@@ -23,11 +23,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from ortools.linear_solver import pywraplp
 
+from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
 from placewise.simulate.arrays import arrays_of
-from placewise.simulate.kernels import kernel
 from placewise.simulate.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
 
 MOST_PAIRS = 20_000
@@ -68,20 +68,21 @@ def pairs_of(problem: Problem) -> Pairs:
 def favourite_children(problem: Problem, watch: Stopwatch) -> tuple[Ints, str]:
     """The favourite child [n_ops] of every op, −1 for none; and what was done if it was not the linear program."""
     pairs, seconds = pairs_of(problem), mean_op_seconds(problem)
-    child, parent = np.full((2, problem.n_ops), -1, np.int32)
     count, limited = len(pairs.tail), bool(np.isfinite(watch.budget.seconds))
     limit = SHARE * watch.left
     if count <= (MOST_PAIRS if limited else QUICK_PAIRS) and BUILDING * count <= limit:
         sent = relaxed(problem.n_ops, pairs, seconds, limit)
         if sent is not None:
             chosen = marked(sent)
+            child = np.full(problem.n_ops, -1, np.int32)
             child[pairs.tail[chosen]] = pairs.head[chosen]
             return child, ""
     a = arrays_of(problem)
     down, up = downward_ranks(problem, a), upward_ranks(problem, a)
     length = down[pairs.tail] + seconds[pairs.tail] + pairs.seconds + up[pairs.head]
     rows = np.flatnonzero(pairs.seconds > 0)
-    _match(pairs.tail, pairs.head, rows[np.argsort(-length[rows], kind="stable")], child, parent)
+    order = rows[np.argsort(-length[rows], kind="stable")]
+    child = _native.match_favourites(pairs.tail, pairs.head, order, problem.n_ops)
     return child, f"{count:,} pairs are too many for the linear program and its time: favourites were matched greedily"
 
 
@@ -150,12 +151,3 @@ def _program(n: int, pairs: Pairs, seconds: Floats, hop: Floats) -> tuple[Any, l
     solver.Objective().SetCoefficient(end, 1.0)
     solver.Objective().SetMinimization()
     return solver, sent
-
-
-@kernel
-def _match(tail, head, order, child, parent):
-    """Mark favourites greedily: of the pairs in `order` each whose ends are both free; into `child`, `parent` [n]."""
-    for row in order:
-        if child[tail[row]] < 0 and parent[head[row]] < 0:
-            child[tail[row]] = head[row]
-            parent[head[row]] = tail[row]

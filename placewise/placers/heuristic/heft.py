@@ -53,4 +53,5 @@ class HeftPlacer:
 
 
 def _prepare(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
-    return partial(inserted, problem, upward_ranks(problem, arrays_of(problem)), np.full(problem.n_ops, -1)), ()
+    anywhere = np.full(problem.n_ops, -1, np.int32)
+    return partial(inserted, problem, upward_ranks(problem, arrays_of(problem)), anywhere), ()

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints, frozen
+from placewise import _native
+from placewise.model.columns import Floats, Ints, Longs, frozen, offsets_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
@@ -16,11 +18,13 @@ from placewise.placers.base import Budget, Evaluate, Stopwatch
 from placewise.placers.common.alike import relabel
 from placewise.placers.common.devices import checked, fewer
 from placewise.placers.common.fit import fit
+from placewise.placers.common.holdings import holdings, may_run
 from placewise.placers.common.repair import repair
 from placewise.placers.common.rules import broken
 from placewise.placers.heuristic.chained import chained
 from placewise.placers.registry import create
 from placewise.simulate import Evaluator
+from placewise.simulate.arrays import arrays_of, native_problem
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.memory import device_memory
 
@@ -62,6 +66,51 @@ def ranked(key: Floats) -> tuple[Ints, Ints]:
     priority = np.empty(len(key), np.int32)
     priority[by_priority] = np.arange(len(key), dtype=np.int32)
     return frozen(by_priority, np.int32), frozen(priority, np.int32)
+
+
+class ListArguments(NamedTuple):
+    """What both list schedules are made of."""
+
+    problem: _native.Problem
+    groups: _native.GroupNeeds
+    group: Ints  # [n_ops]
+    input_offsets: Longs  # [n_ops + 1]
+    input_tensors: Ints
+    rank: Ints  # [n_ops]
+    by_rank: Ints  # [n_ops]
+
+
+def list_arguments(problem: Problem, priority: Floats, capacity: Floats, plan: Ints | None) -> ListArguments:
+    """Groups within `capacity` [n_devices], those of a `plan` [n_blocks] with places; high `priority` [n_ops] first."""
+    groups = group_needs(problem, problem.block, problem.n_blocks, capacity, plan)
+    by_rank, rank = ranked(priority)
+    inputs = problem.graph.in_offsets, problem.graph.edges.value
+    return ListArguments(native_problem(arrays_of(problem)), groups, problem.block, *inputs, rank, by_rank)
+
+
+def group_needs(
+    problem: Problem, group: Ints, n: int, capacity: Floats, plan: Ints | None = None
+) -> _native.GroupNeeds:
+    """What groups of ops [n_ops] → 0…n − 1 need within `capacity` [n_devices].
+
+    `plan` [n] is a placement of the groups that fits: what is reserved for a group is free for others as soon as it has
+    gone elsewhere.
+    """
+    held = holdings(problem, group, n)
+    users = np.bincount(held.storage, minlength=len(held.stored))
+    alone = users[held.storage] == 1
+    own = held.state.copy()
+    np.add.at(own, held.group[alone], held.stored[held.storage[alone]])
+    return _native.GroupNeeds(
+        allowed=may_run(problem, group, n),
+        reserved=np.full(n, -1, np.int32) if plan is None else plan,
+        state=held.state,
+        own=own,
+        storage_offsets=offsets_of(held.group, n),
+        storages=held.storage,
+        storage_bytes=held.stored,
+        capacity=np.floor(np.minimum(capacity, 2.0**62)).astype(np.int64),
+    )
 
 
 def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, evaluate: Evaluate | None) -> Proposal:

@@ -19,6 +19,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -31,12 +32,10 @@ from placewise.placers.common.holdings import unmet
 from placewise.placers.common.repair import repair
 from placewise.placers.common.rules import broken
 from placewise.placers.cuts.line import fill_line
-from placewise.placers.heuristic.desk import Blocks, fits, groups_of, homes, settle
-from placewise.placers.heuristic.lists import ListOptions
+from placewise.placers.heuristic.lists import ListOptions, group_needs
 from placewise.simulate.blocks import storage_bytes
 from placewise.simulate.contract import Contraction, contract
 from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.kernels import lean_kernel
 
 GROWTH = 1.25
 """How much larger than the last the next share is that is tried."""
@@ -132,14 +131,14 @@ def _amounts(problem: Problem) -> Floats:
 
 def _within(problem: Problem, line: _Line, shares: list[float], capacity: Floats) -> Ints | None:
     """The fill [n_ops] up to the least share that gives everything a place; `shares` notes how many even ones it is."""
-    groups = groups_of(problem, line.group, line.n, capacity)
+    needs = group_needs(problem, line.group, line.n, capacity)
     first, hosts = _devices(problem)
     even = line.amount.sum() / max(len(first), 1) + line.amount.max(initial=0.0)
-    if line.stages or groups.allowed[:, first].all():
+    if line.stages or problem.allowed[:, first].all():
         for devices in (first, np.concatenate((first, hosts))) if len(hosts) else (first,):
             share = 1.0
             while share < GROWTH * max(len(first), 1):
-                device = _fill(groups, line._replace(stages=True), share * even, devices, len(first))
+                device = _fill(needs, line._replace(stages=True), share * even, devices, len(first))
                 if device is not None:
                     shares.append(share)
                     return device
@@ -147,7 +146,7 @@ def _within(problem: Problem, line: _Line, shares: list[float], capacity: Floats
     if line.stages:
         return None
     shares.append(1.0)
-    return _fill(groups, line, even, np.concatenate((first, hosts)), len(first))
+    return _fill(needs, line, even, np.concatenate((first, hosts)), len(first))
 
 
 def _devices(problem: Problem) -> tuple[Ints, Ints]:
@@ -157,48 +156,6 @@ def _devices(problem: Problem) -> tuple[Ints, Ints]:
     return (accelerators, hosts) if len(accelerators) else (hosts, accelerators)
 
 
-def _fill(groups: Blocks, line: _Line, share: float, devices: Ints, n_first: int) -> Ints | None:
-    x, closed = homes(groups), np.zeros(len(groups.room), np.bool_)
-    placed = _one_after_the_other(groups, x, line.amount, share, devices, n_first, line.stages, closed)
-    return None if placed < line.n else x.home[line.group]
-
-
-@lean_kernel
-def _one_after_the_other(b, x, amount, share, devices, n_first, stages, closed):
-    """Give groups their homes in `x`, in the order of their numbers; how many have one, fewer than all if none is left.
-
-    The first `n_first` of `devices` are filled up to `share` bytes each, one after the other, and then the others to
-    what they hold; `closed` [n_devices] are False. Without `stages`, a group that the device of the moment may not run
-    goes to the first that has room, and so does what is left after the last device.
-    """
-    at, used = -1, 0.0
-    for c in range(len(amount)):
-        d = devices[at] if at >= 0 else -1
-        if d < 0 or used + amount[c] > share or not fits(b, x, c, d):
-            aside = not stages and d >= 0 and not b.allowed[c, d]
-            following = -1
-            if not aside:
-                for k in range(len(devices) if stages else n_first):
-                    e = devices[k]
-                    if not closed[e] and k != at and fits(b, x, c, e):
-                        following = k
-                        break
-            if following >= 0:
-                at, used, d = following, 0.0, devices[following]
-                closed[d] = True
-            elif stages:
-                if d < 0 or at < n_first or not fits(b, x, c, d):
-                    return c
-            else:
-                d = -1
-                for k in range(len(devices)):
-                    if fits(b, x, c, devices[k]):
-                        d = devices[k]
-                        break
-                if d < 0:
-                    return c
-                settle(b, x, c, d)
-                continue
-        settle(b, x, c, d)
-        used += amount[c]
-    return len(amount)
+def _fill(needs: _native.GroupNeeds, line: _Line, share: float, devices: Ints, n_first: int) -> Ints | None:
+    home, placed = _native.fill_in_order(needs, line.amount, devices, n_first, share, line.stages)
+    return None if placed < line.n else home[line.group]
