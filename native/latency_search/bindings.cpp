@@ -267,7 +267,8 @@ void bind_latency_search(nb::module_& m) {
         .def_prop_ro("n_tried", &BoundChain::n_tried, "Moves so far.")
         .def_prop_ro("n_simulated", &BoundChain::n_simulated, "Ops simulated so far.")
         .def_prop_ro("n_checkpoints", &BoundChain::n_checkpoints)
-        .def_prop_ro("checkpoint", &BoundChain::checkpoint, "From which the last candidate was priced, −1: from time 0.")
+        .def_prop_ro("checkpoint", &BoundChain::checkpoint,
+                     "From which the last candidate was priced, −1: from time 0.")
         .def_prop_ro("best", [](const BoundChain& chain) { return copied(chain.best()); }, array_policy, "[n_blocks]")
         .def_prop_ro("assignment", [](const BoundChain& chain) { return copied(chain.assignment().device()); },
                      array_policy, "[n_blocks], with the moves of a candidate that awaits a verdict.")

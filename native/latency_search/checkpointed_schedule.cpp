@@ -187,7 +187,8 @@ bool CheckpointedSchedule::start_ready_ops(Index device, double now, double limi
             cause_[op] = progress.ready_at >= now ? Cause{progress.last_input, -1} : Cause{-1, queue.last_ended};
         } else {
             const double rest = assignment_.work(device) - queue.started_seconds;
-            if (finish + search_.least_after(op) > limit || rest > (limit - now) * problem_.streams[device]) return false;
+            const bool late = finish + search_.least_after(op) > limit;
+            if (late || rest > (limit - now) * problem_.streams[device]) return false;
         }
         ++s.n_started;
         queue.started_seconds += seconds;

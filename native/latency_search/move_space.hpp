@@ -1,4 +1,4 @@
-// The blocks of a problem as moves see them: where they may run, what they keep in memory, and who their neighbours are.
+// The blocks of a problem as moves see them: where they may run, what they keep in memory, who their neighbours are.
 #pragma once
 
 #include "common/assignment_priors.hpp"

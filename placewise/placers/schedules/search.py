@@ -1,4 +1,4 @@
-"""Chains of moves for `operator` execution at several temperatures, on two cores: what `temper` and `local` run.
+"""Chains of moves for `operator` execution at several temperatures, on two cores: what `temper` runs.
 
 Parallel tempering as in `tempering.py`, except that each chain prices its moves itself, from the first moment that
 they touch, and takes most of them from the critical path of its own schedule (`native/latency_search`).
@@ -37,40 +37,40 @@ def search(
     *,
     seed: int,
     most: int | None = None,
-    likely: Floats | None = None,
+    priors: Floats | None = None,
 ) -> Iterator[Found]:
     """One `Found` per round, for as long as it is asked. `starts` [S, n_blocks] are valid, with their finite values.
 
-    `keeps` judges the shape of stages; memory is counted here. `most` is how many placements may be priced; `likely`
+    `keeps` judges the shape of stages; memory is counted here. `most` is how many placements may be priced; `priors`
     are probabilities of blocks.
     """
-    shared, rng = search_problem_of(problem, likely), np.random.default_rng(seed)
+    shared, rng = search_problem_of(problem, priors), np.random.default_rng(seed)
     order = np.argsort(values, kind="stable")
     count = int(np.clip(ENOUGH_WORK // max(problem.n_ops, 1), 2, CHAINS))
-    temperatures = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]
+    shares = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]
     best, value, done = starts[order[0]].astype(np.int32), float(values[order[0]]), 0
     chains = [
         _native.LatencyChain(shared, starts[order[k % len(order)]].astype(np.int32), int(rng.integers(0, 1 << 62)))
         for k in range(count)
     ]
-    due, stop = CATCH_UP_WORK, _native.StopFlag()
+    next_catch_up, stop = CATCH_UP_WORK, _native.StopFlag()
     with ThreadPoolExecutor(_cores()) as pool:
         try:
             while (moves := ROUND_MOVES if most is None else min((most - done) // count, ROUND_MOVES)) > 0:
-                heat = np.maximum(temperatures * value, 1e-300)
-                for chain, share in zip(chains, heat.tolist(), strict=True):
-                    chain.temperature = share
+                temperatures = np.maximum(shares * value, 1e-300)
+                for chain, temperature in zip(chains, temperatures.tolist(), strict=True):
+                    chain.temperature = temperature
                 work = max(ROUND_WORK // count, 1)
                 jobs = [pool.submit(_run, chain, moves, work, keeps, stop) for chain in chains]
                 done += sum(job.result() for job in jobs)
                 leader = min(chains, key=lambda chain: float(chain.best_value))
                 if leader.best_value < value:
                     best, value = leader.best, leader.best_value
-                _trade(chains, heat, rng)
+                _exchange(chains, temperatures, rng)
                 simulated = sum(chain.n_simulated for chain in chains)
-                if simulated >= due:
-                    due = simulated + CATCH_UP_WORK
-                    _catch_up(chains, heat, best, value)
+                if simulated >= next_catch_up:
+                    next_catch_up = simulated + CATCH_UP_WORK
+                    _catch_up(chains, temperatures, best, value)
                 yield Found(best, value, done)
         finally:
             stop.set()
@@ -90,16 +90,17 @@ def _run(chain: _native.LatencyChain, moves: int, ops: int, keeps: Keeps | None,
     return chain.n_tried - tried + CHECK * asked
 
 
-def _trade(chains: list[_native.LatencyChain], heat: Floats, rng: np.random.Generator) -> None:
+def _exchange(chains: list[_native.LatencyChain], temperatures: Floats, rng: np.random.Generator) -> None:
     """Neighbouring temperatures exchange their chains, as if both moves were one."""
     for cold in range(int(rng.integers(2)), len(chains) - 1, 2):
-        gain = (chains[cold].value - chains[cold + 1].value) * (1 / heat[cold] - 1 / heat[cold + 1])
+        one, other = chains[cold], chains[cold + 1]
+        gain = (one.value - other.value) * (1 / temperatures[cold] - 1 / temperatures[cold + 1])
         if gain >= -rng.exponential():
-            chains[cold], chains[cold + 1] = chains[cold + 1], chains[cold]
+            chains[cold], chains[cold + 1] = other, one
 
 
-def _catch_up(chains: Sequence[_native.LatencyChain], heat: Floats, best: Ints, value: float) -> None:
+def _catch_up(chains: Sequence[_native.LatencyChain], temperatures: Floats, best: Ints, value: float) -> None:
     """Chains that have fallen too far behind go on from the best."""
-    for chain, share in zip(chains, heat.tolist(), strict=True):
-        if chain.value > value + max(BEHIND * share, FAR * value) and not chain.awaits_verdict:
+    for chain, temperature in zip(chains, temperatures.tolist(), strict=True):
+        if chain.value > value + max(BEHIND * temperature, FAR * value) and not chain.awaits_verdict:
             chain.begin(best)
