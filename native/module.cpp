@@ -43,6 +43,9 @@ void translate_invalid_input(const std::exception_ptr& thrown, void*) {
 NB_MODULE(_native, m) {
     using namespace placewise;
     m.doc() = "Kernels in C++: each is documented where it is bound, in native/*/bindings.cpp.";
+#ifdef NDEBUG
+    nb::set_leak_warnings(false);  // a program may end while it still holds a search
+#endif
     nb::register_exception_translator(translate_invalid_input);
     signal_check() = check_python_signals;
     nb::class_<StopFlag>(m, "StopFlag", "Set by one thread, seen by kernels that run in others.")

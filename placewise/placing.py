@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from placewise.errors import InternalError, PlacerError
-from placewise.interrupts import patient
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
@@ -52,7 +51,6 @@ PACKER, PACKING = "pack", 5.0
 Judged = tuple[Placement, Judgement]
 
 
-@patient()
 def place(
     problem: Problem,
     placer: str | Placer = "auto",

@@ -193,11 +193,11 @@ void bind_judge(nb::module_& m) {
                              "placewise.simulate.arrays.Arrays for their meaning.")
         .def(nb::init<const In<double, 2>&, const In<double, 2>&, const In<std::int32_t>&, const In<bool>&,
                       const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&,
-                      const In<std::int32_t>&, const In<std::int32_t, 2>&, const In<std::int32_t, 2>&,
+                      const In<std::int32_t>&, const In<std::int32_t>&, const In<std::int32_t, 2>&, const In<std::int32_t, 2>&,
                       const In<std::int32_t, 2>&, const In<std::int32_t>&, const In<double>&, bool, Index, Index>(),
              "op_seconds"_a.noconvert(), "transfer"_a.noconvert(), "producer"_a.noconvert(), "output"_a.noconvert(),
              "out_offsets"_a.noconvert(), "consumer_offsets"_a.noconvert(), "consumers"_a.noconvert(),
-             "location"_a.noconvert(), "link_class"_a.noconvert(), "queue"_a.noconvert(), "wire"_a.noconvert(),
+             "consumed"_a.noconvert(), "location"_a.noconvert(), "link_class"_a.noconvert(), "queue"_a.noconvert(), "wire"_a.noconvert(),
              "streams"_a.noconvert(), "call_overhead"_a.noconvert(), "staged"_a, "n_queues"_a, "n_wires"_a)
         .def_prop_ro("n_ops", &BoundProblem::n_ops)
         .def_prop_ro("n_devices", &BoundProblem::n_devices);

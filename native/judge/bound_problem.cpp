@@ -7,18 +7,19 @@ namespace placewise {
 BoundProblem::BoundProblem(const In<double, 2>& op_seconds, const In<double, 2>& transfer,
                            const In<std::int32_t>& producer, const In<bool>& output,
                            const In<std::int64_t>& out_offsets, const In<std::int64_t>& consumer_offsets,
-                           const In<std::int32_t>& consumers, const In<std::int32_t>& location,
-                           const In<std::int32_t, 2>& link_class, const In<std::int32_t, 2>& queue,
+                           const In<std::int32_t>& consumers, const In<std::int32_t>& consumed,
+                           const In<std::int32_t>& location, const In<std::int32_t, 2>& link_class, const In<std::int32_t, 2>& queue,
                            const In<std::int32_t, 2>& wire, const In<std::int32_t>& streams,
                            const In<double>& call_overhead, bool staged, Index n_queues, Index n_wires)
     : owners_(nb::make_tuple(op_seconds, transfer, producer, output, out_offsets, consumer_offsets, consumers,
-                             location, link_class, queue, wire, streams, call_overhead)) {
+                             consumed, location, link_class, queue, wire, streams, call_overhead)) {
     this->op_seconds = view(op_seconds);
     this->transfer = view(transfer);
     this->producer = view(producer);
     this->output = view(output);
     this->out_offsets = view(out_offsets);
     this->consumers = ragged(consumer_offsets, consumers, n_tensors());
+    this->consumed = view(consumed);
     this->location = view(location);
     this->link_class = view(link_class);
     this->queue = view(queue);
@@ -66,6 +67,12 @@ void BoundProblem::check() const {
             for (const std::int32_t reader : consumers[tensor]) {
                 require(reader > op, "ops do not stand in topological order");
             }
+        }
+    }
+    require(consumed.size() == consumers.values.size(), "consumed is not one tensor per consumer");
+    for (Index tensor = 0; tensor < n_tensors(); ++tensor) {
+        for (Index row = consumers.offsets[tensor]; row < consumers.offsets[tensor + 1]; ++row) {
+            require(consumed[row] == tensor, "consumed is not one tensor per consumer");
         }
     }
     for (const Index tensor : inputs()) require(producer[tensor] < 0, "tensors are not sorted by producer");

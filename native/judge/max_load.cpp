@@ -28,15 +28,19 @@ void PipelineLoads::add_compute(std::span<const std::int32_t> device) {
     }
 }
 
-// Which of the locations 64 · window … need each tensor, as bits.
+// Which of the locations 64 · window … need each tensor, as bits. One flat sweep without
+// branches: tensors have few readers, and a loop per tensor would cost a mispredicted branch each.
 void PipelineLoads::find_targets(Index window) {
-    for (Index tensor = 0; tensor < problem_.n_tensors(); ++tensor) {
-        std::uint64_t bits = 0;
-        for (const std::int32_t reader : problem_.consumers[tensor]) {
-            const std::int32_t place = place_[reader];
-            bits |= static_cast<std::uint64_t>((place >> 6) == window) << (place & 63);
-        }
+    std::fill(targets_.begin(), targets_.end(), 0);
+    const auto readers = problem_.consumers.values;
+    std::uint64_t bits = 0;
+    std::int32_t previous = -1;
+    for (std::size_t row = 0; row < readers.size(); ++row) {
+        const std::int32_t tensor = problem_.consumed[row], place = place_[readers[row]];
+        const std::uint64_t bit = static_cast<std::uint64_t>((place >> 6) == window) << (place & 63);
+        bits = bit | (bits & -static_cast<std::uint64_t>(tensor == previous));
         targets_[tensor] = bits;
+        previous = tensor;
     }
 }
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from contextlib import suppress
-
-from placewise.interrupts import patient
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
 
 BAD_INPUT, INTERRUPTED, NOBODY_READS = 2, 130, 141
 """Exit codes of the door; the last two are what shells call an end by SIGINT and by SIGPIPE."""
@@ -18,14 +19,43 @@ BAD_INPUT, INTERRUPTED, NOBODY_READS = 2, 130, 141
 
 def main() -> None:
     """The console script. Ctrl-C ends it at any moment, an import included, with one word and exit code 130."""
+    if sys.argv[1:] == ["--version"]:
+        from importlib.metadata import version
+
+        print(f"placewise {version('placewise')}")
+        raise SystemExit(0)
     try:
-        with patient() as stops:
+        with _interruptible() as stops:
             code = _run(stops)
     finally:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         _settle()
     raise SystemExit(code)
+
+
+@contextmanager
+def _interruptible() -> Iterator[list[int]]:
+    """Within, SIGINT and SIGTERM raise KeyboardInterrupt: a search answers with the best so far. Yields the signals.
+
+    Outside the main thread, and where somebody else handles SIGINT, nothing changes.
+    """
+    stops: list[int] = []
+    here = threading.current_thread() is threading.main_thread()
+    if not here or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield stops
+        return
+
+    def stop(number: int, _: FrameType | None) -> None:
+        stops.append(number)
+        raise KeyboardInterrupt
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield stops
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _run(stops: list[int]) -> int | str | None:

@@ -2,34 +2,57 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
-from placewise.cli.compare import compare
-from placewise.cli.devices import devices
-from placewise.cli.diff import diff
-from placewise.cli.execute import run
-from placewise.cli.explain import explain
-from placewise.cli.export import export
-from placewise.cli.inspect import inspect
-from placewise.cli.place import place
-from placewise.cli.price import check, simulate
-from placewise.cli.profile import profile
-from placewise.cli.report import report
-from placewise.cli.train import train
-from placewise.cli.zoo import app as zoo
+COMMANDS = {
+    "place": "place",
+    "inspect": "inspect",
+    "check": "price",
+    "simulate": "price",
+    "explain": "explain",
+    "diff": "diff",
+    "compare": "compare",
+    "devices": "devices",
+    "run": "execute",
+    "export": "export",
+    "profile": "profile",
+    "report": "report",
+    "train": "train",
+    "zoo": "zoo",
+}
+"""Every verb, and the module of this package that holds it: only that of the verb at hand is imported."""
 
+
+class _Verbs(TyperGroup):
+    """Loads a verb when it is named; all of them for --help."""
+
+    def list_commands(self, ctx: typer.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: typer.Context, cmd_name: str) -> typer.core.TyperCommand | TyperGroup | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"placewise.cli.{COMMANDS[cmd_name]}")
+        verb = typer.Typer(context_settings=CONTEXT)
+        if cmd_name == "zoo":
+            return typer.main.get_group(module.app)
+        verb.command(cmd_name)(getattr(module, cmd_name))
+        return typer.main.get_command(verb)
+
+
+CONTEXT = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
+    cls=_Verbs,
     name="placewise",
     help="Decide which device runs each operation of a neural network, and prove how good the answer is.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=CONTEXT,
 )
-for command in (place, inspect, check, simulate, explain, diff, compare, devices, run, export, profile, report, train):
-    app.command()(command)
-app.add_typer(zoo, name="zoo")
 
 
 def _version(wanted: bool) -> None:

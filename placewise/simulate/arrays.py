@@ -63,6 +63,6 @@ def arrays_of(problem: Problem) -> Arrays:
 def native_problem(a: Arrays) -> _native.Problem:
     """The same columns as C++ kernels read them: checked once, never copied."""
     return _native.Problem(
-        a.op_seconds, a.transfer, a.producer, a.output, a.out_offsets, a.consumer_offsets, a.consumers, a.location,
-        a.link_class, a.queue, a.wire, a.streams, a.call_overhead, a.staged, a.n_queues, a.n_wires,
+        a.op_seconds, a.transfer, a.producer, a.output, a.out_offsets, a.consumer_offsets, a.consumers, a.consumed,
+        a.location, a.link_class, a.queue, a.wire, a.streams, a.call_overhead, a.staged, a.n_queues, a.n_wires,
     )  # fmt: skip
