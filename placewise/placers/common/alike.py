@@ -18,19 +18,22 @@ def alike(problem: Problem) -> Ints:
     Their ops, memory and rules are the same, and exchanging two of them changes no link and no wire. Where stages
     follow the order of the devices, none are alike.
     """
-    cluster, seconds = problem.cluster, problem.costs.op_seconds
-    plain = [replace(device, name="device", notes=()) for device in cluster]
+    cluster, numbers = problem.cluster, dict[bytes, int]()
     kind = np.arange(len(cluster), dtype=np.int32)
     if problem.constraints.ordered:
         return kind
+    plain = [replace(device, name="device", notes=()) for device in cluster]
+    columns = [
+        tuple(numbers.setdefault(table[:, d].tobytes(), len(numbers)) for d in range(len(cluster)))
+        for table in (problem.allowed, problem.costs.op_seconds)
+    ]
     for device in range(len(cluster)):
         for other in range(device):
             if (
                 kind[other] == other
                 and plain[device] == plain[other]
                 and problem.capacity[device] == problem.capacity[other]
-                and np.array_equal(problem.allowed[:, device], problem.allowed[:, other])
-                and np.array_equal(seconds[:, device], seconds[:, other])
+                and all(numbered[device] == numbered[other] for numbered in columns)
                 and exchangeable(cluster.link_class, device, other)
                 and exchangeable(cluster.wire, device, other)
             ):
