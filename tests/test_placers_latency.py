@@ -12,6 +12,7 @@ from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
 from strategies import problems
 
+from placewise import _native
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -25,7 +26,7 @@ from placewise.placers.common.rules import broken
 from placewise.placers.exact.paths import PathsPlacer
 from placewise.placers.heuristic.temper import TemperOptions, TemperPlacer
 from placewise.placers.portfolio.auto import AutoPlacer
-from placewise.placers.schedules.moves import movable, propose_moves
+from placewise.placers.schedules.moves import movable
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 
@@ -99,11 +100,11 @@ def test_moves_keep_support_and_resident_bytes(problem: Problem) -> None:
         return
     first = np.unique(problem.block, return_index=True)[1]
     homes = np.repeat(start.device[first][None], 16, axis=0)
-    candidates, state = np.empty_like(homes), np.arange(16, dtype=np.uint64)
+    proposer = _native.MoveProposer(movable(problem), np.arange(16, dtype=np.uint64))
     for _ in range(4):
-        propose_moves(movable(problem), homes, state, candidates)
+        candidates = proposer.propose(homes)
         assert [broken(problem, home[problem.block]) for home in candidates] == [""] * 16
-        homes = candidates.copy()
+        homes = candidates
 
 
 def published(name: str) -> Problem:

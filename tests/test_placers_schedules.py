@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +11,8 @@ from simulate_problems import random_placement, random_problem, seeded
 from test_simulate_memory import kinds_drawn
 from twins.memory import peak_memory
 
+from placewise import _native
+from placewise.errors import InternalError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Ints
@@ -20,23 +23,8 @@ from placewise.placers.base import Budget, Hints
 from placewise.placers.common.rules import broken
 from placewise.placers.heuristic.temper import TemperOptions, TemperPlacer
 from placewise.placers.registry import create
-from placewise.placers.schedules.desk import (
-    BEST,
-    FROM,
-    HEAT,
-    OFFERED,
-    SLOTS,
-    TRIED,
-    VALUE,
-    Board,
-    Desk,
-    board_of,
-    desk_of,
-)
-from placewise.placers.schedules.events import run
+from placewise.placers.schedules.desk import search_problem_of
 from placewise.placers.schedules.levels import levels_of
-from placewise.placers.schedules.peaks import peaks_fit
-from placewise.placers.schedules.walk import AFRESH, DROP, walk
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.memory import device_memory, resident_bytes
 
@@ -63,36 +51,33 @@ def test_a_schedule_from_any_checkpoint_is_the_judges(seed):
     problem, home = drawn(seed)
     if home is None:
         return
-    board, device = board_of(problem), home[problem.block]
-    a, g, m, _ = board
-    x = desk_of(board, home, seed)
+    search, device = search_problem_of(problem), home[problem.block]
+    chain = _native.LatencyChain(search, home, seed)
+    assert not chain.run(0)
     judged = simulate(problem, Placement(device))
-    assert run(a, g, x, -1, np.inf, True) == judged.value
-    assert judged.timeline is not None and x.start.tolist() == judged.timeline.start.tolist()
-    assert x.used.tolist() == resident_bytes(problem, device).tolist()
+    assert chain.value == judged.value
+    assert judged.timeline is not None and chain.start.tolist() == judged.timeline.start.tolist()
+    assert chain.used_bytes.tolist() == resident_bytes(problem, device).tolist()
     peak = device_memory(problem, Placement(device))[1]
     fits = bool((peak <= problem.capacity).all())
-    for k in range(-1, int(x.tally[SLOTS])):
-        assert run(a, g, x, k, np.inf, False) == judged.value
-        assert run(a, g, x, k, judged.value, False) == judged.value
+    for checkpoint in range(-1, chain.n_checkpoints):
+        assert chain.price(checkpoint) == judged.value
+        assert chain.price(checkpoint, judged.value) == judged.value
         if problem.objective.memory == "live":
-            assert peaks_fit(a, g, x, x.trial_start, x.trial_sequence, m.capacity) == fits
-            assert peaks_of(board, x, device) == peak.tolist()
+            assert chain.fits(problem.capacity, priced=True) == fits
+            assert peaks_of(search, chain, device) == peak.tolist()
 
 
-def peaks_of(board: Board, x: Desk, device: Ints) -> list[float]:
+def peaks_of(search: _native.LatencySearchProblem, chain: _native.LatencyChain, device: Ints) -> list[float]:
     """The least whole bytes of each device [n_devices] with which the schedule that was recorded fits."""
-    a, g, _, _ = board
-    most = x.used + g.activations
+    used, places = chain.used_bytes, set(device.tolist())
+    most = used + search.activation_bytes
 
     def fits(d: int, nbytes: float) -> bool:
-        return peaks_fit(a, g, x, x.start, x.sequence, np.where(np.arange(len(most)) == d, nbytes, np.inf))
+        return chain.fits(np.where(np.arange(len(most)) == d, nbytes, np.inf))
 
-    used = set(device.tolist())
     return [
-        float(
-            next(size for size in range(int(x.used[d]), int(most[d]) + 1) if fits(d, size)) if d in used else x.used[d]
-        )
+        float(next(size for size in range(int(used[d]), int(most[d]) + 1) if fits(d, size)) if d in places else used[d])
         for d in range(len(most))
     ]
 
@@ -119,10 +104,10 @@ def test_peaks_in_place_are_those_of_the_twin(seed):
     transfers[:, 0] = 0.0
     problem = Problem(graph, cluster, CostTable.given(seconds, transfers), replace(OPERATOR, memory="live"))
     device = np.array([0 if choose(0, 3) else 1 for _ in range(n)], np.int32)
-    board = board_of(problem)
-    x = desk_of(board, device, seed)
-    run(board.arrays, board.ground, x, -1, np.inf, True)
-    assert peaks_of(board, x, device) == peak_memory(problem, Placement(device))
+    search = search_problem_of(problem)
+    chain = _native.LatencyChain(search, device, seed)
+    chain.run(0)
+    assert peaks_of(search, chain, device) == peak_memory(problem, Placement(device))
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -131,21 +116,46 @@ def test_a_long_walk_keeps_the_judges_value_and_the_rules(seed):
     problem, home = drawn(seed, max_ops=24)
     if home is None or broken(problem, home[problem.block]):
         return
-    board = board_of(problem)
-    x = desk_of(board, home, seed)
-    x.flat[BEST] = np.inf
-    walk(*board, x, 0, 0, AFRESH)
+    chain = _native.LatencyChain(search_problem_of(problem), home, seed)
+    chain.run(0)
     for tried in range(120):
-        before = x.home.copy()
-        x.flat[HEAT] = 0.5 if tried % 3 else 1e-9
-        x.tally[TRIED] = 0
-        assert not walk(*board, x, 1, 1 << 60, DROP)
-        device = x.home[problem.block]
-        assert x.flat[VALUE] == evaluate(problem, device[None])[0]
-        if not np.array_equal(before, x.home):
-            assert x.flat[OFFERED] == x.flat[VALUE]
+        before = chain.assignment
+        chain.temperature = 0.5 if tried % 3 else 1e-9
+        assert not chain.run(1)
+        device = chain.assignment[problem.block]
+        assert chain.value == evaluate(problem, device[None])[0]
+        if not np.array_equal(before, chain.assignment):
+            assert chain.candidate_value == chain.value
             assert broken(problem, device) == ""
-    assert x.flat[BEST] == evaluate(problem, x.best[problem.block][None])[0] <= x.flat[VALUE]
+    assert chain.best_value == evaluate(problem, chain.best[problem.block][None])[0] <= chain.value
+
+
+def test_the_shape_of_stages_awaits_a_verdict():
+    """What is refused is taken back; with the verdicts of the rules a chain of contiguous stages remains one."""
+    refused = 0
+    for seed in range(6):
+        problem = drawn(seed, max_ops=24)[0]
+        constraints = replace(problem.constraints, contiguous=True)
+        problem = problem.with_(objective=replace(OPERATOR, memory="sum"), constraints=constraints)
+        start = create("single").propose(problem, Budget()).placement
+        if start is None:
+            continue
+        home = np.empty(problem.n_blocks, np.int32)
+        home[problem.block] = start.device
+        chain = _native.LatencyChain(search_problem_of(problem), home, seed)
+        chain.temperature = 1e3
+        waits = chain.run(100)
+        while waits:
+            refused += 1
+            waits = chain.resolve(valid=False)
+        assert chain.n_tried == 100 and not chain.awaits_verdict
+        assert chain.assignment.tolist() == home.tolist()
+        waits = chain.run(300)
+        while waits:
+            waits = chain.resolve(broken(problem, chain.assignment[problem.block]) == "")
+            device = chain.best[problem.block]
+            assert broken(problem, device) == "" and chain.best_value == evaluate(problem, device[None])[0]
+    assert refused > 50
 
 
 def test_moves_go_on_from_checkpoints():
@@ -158,16 +168,13 @@ def test_moves_go_on_from_checkpoints():
         builder.add_tensor(op, nbytes=1)
     cluster = Cluster((Device("a", kind="cpu"), Device("b", kind="cpu")))
     table = CostTable.given(np.ones((64, 2)), np.zeros((64, len(cluster.class_bandwidth))))
-    board = board_of(Problem(builder.build(), cluster, table, OPERATOR))
-    x = desk_of(board, np.zeros(64, np.int32), 1)
-    x.flat[BEST] = np.inf
-    walk(*board, x, 0, 0, AFRESH)
-    x.tally[TRIED], x.flat[HEAT] = 0, 1e-9
+    search = search_problem_of(Problem(builder.build(), cluster, table, OPERATOR))
+    chain = _native.LatencyChain(search, np.zeros(64, np.int32), 1)
+    chain.temperature = 1e-9
     seen = set()
     for _ in range(60):
-        x.tally[TRIED] = 0
-        walk(*board, x, 1, 1 << 60, DROP)
-        seen.add(int(x.tally[FROM]))
+        chain.run(1)
+        seen.add(chain.checkpoint)
     assert len(seen) > 4
 
 
@@ -217,11 +224,59 @@ def test_without_a_bound_it_searches_at_once():
     assert simulate(problem, proposal.placement).value <= simulate(problem, hint).value
 
 
-def test_desks_are_apart():
-    """Two chains of one problem share no array that either writes."""
+def trace(search: _native.LatencySearchProblem, home: Ints, seed: int) -> list[tuple[float, bytes]]:
+    """Where a chain of shapeless moves is after each of some short runs."""
+    chain = _native.LatencyChain(search, home, seed)
+    chain.temperature, seen = 0.5, []
+    for _ in range(40):
+        chain.run(25)
+        seen.append((chain.value, chain.assignment.tobytes()))
+    return seen
+
+
+def test_chains_are_apart():
+    """Chains of one problem that run side by side on threads go where they go alone."""
+    problem, home = drawn(10, max_ops=40)
+    assert home is not None
+    search = search_problem_of(problem)
+    alone = [trace(search, home, seed) for seed in range(8)]
+    assert len({places[-1] for places in alone}) > 1
+    with ThreadPoolExecutor(4) as pool:
+        together = list(pool.map(lambda seed: trace(search, home, seed), range(8)))
+    assert together == alone
+
+
+def test_a_run_that_is_stopped_goes_on_later():
+    """A stop flag or a deadline ends a run at once, wherever it is; the chain stays what the judge says of it."""
+    problem, home = drawn(10, max_ops=40)
+    assert home is not None
+    chain, stop = _native.LatencyChain(search_problem_of(problem), home, 1), _native.StopFlag()
+    stop.set()
+    for _ in range(3):
+        chain.run(1 << 40, stop=stop)
+        chain.run(1 << 40, seconds=0.0)
+    stop.clear()
+    chain.temperature = 0.1
+    for _ in range(5):
+        chain.run(1 << 40, seconds=0.01, stop=stop)
+        chain.run(1, stop=stop)
+        assert chain.value == evaluate(problem, chain.assignment[problem.block][None])[0]
+        assert chain.best_value == evaluate(problem, chain.best[problem.block][None])[0]
+    assert chain.n_tried > 5
+
+
+def test_nonsense_is_refused():
+    """Assignments of another length or to no device, checkpoints that there are not, and other types raise."""
     problem, home = drawn(9)
     assert home is not None
-    board = board_of(problem)
-    one, other = desk_of(board, home, 1), desk_of(board, home, 2)
-    shared = [name for name in Desk._fields if np.shares_memory(getattr(one, name), getattr(other, name))]
-    assert shared == []
+    search = search_problem_of(problem)
+    chain = _native.LatencyChain(search, home, 1)
+    for wrong in (home[1:], home + problem.n_devices, home - problem.n_devices):
+        with pytest.raises(InternalError):
+            _native.LatencyChain(search, wrong, 1)
+        with pytest.raises(InternalError):
+            chain.begin(wrong)
+    with pytest.raises(InternalError, match="checkpoint"):
+        chain.price(99)
+    with pytest.raises(TypeError):
+        chain.begin(home.astype(np.int64))

@@ -225,7 +225,7 @@ class TemperPlacer:
         if problem.objective.execution == "operator" and isinstance(price, Evaluator):
             most = None if np.isinf(most_work) else int(most_work)
             keeps = _keeps(problem) if problem.constraints.shaped else None
-            return search(problem, starts, values, keeps, seed=seed, most=most, likely=likely)
+            return search(problem, starts, values, keeps, seed=seed, most=most, priors=likely)
         return temper(
             movable(problem, likely), starts, values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
             searches=self.options.searches, seed=seed,

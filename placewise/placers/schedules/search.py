@@ -1,7 +1,7 @@
-"""Chains of moves for `operator` execution at several temperatures, on two cores: what `temper` and `local` run.
+"""Chains of moves for `operator` execution at several temperatures, on two cores: what `temper` runs.
 
 Parallel tempering as in `tempering.py`, except that each chain prices its moves itself, from the first moment that
-they touch (`events.py`), and takes most of them from the critical path of its own schedule (`steps.py`).
+they touch, and takes most of them from the critical path of its own schedule (`native/latency_search`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
-from placewise.placers.schedules.desk import AWAITS, BEST, HEAT, TRIED, VALUE, WORK, Board, Desk, board_of, desk_of
+from placewise.placers.schedules.desk import search_problem_of
 from placewise.placers.schedules.tempering import CHECK, Found, Keeps
-from placewise.placers.schedules.walk import AFRESH, DROP, KEEP, walk
 
 COLDEST, HOTTEST = 1e-5, 1e-2
 """Temperatures as shares of the best value known; where there are fewer chains, only the colder ones."""
@@ -37,73 +37,70 @@ def search(
     *,
     seed: int,
     most: int | None = None,
-    likely: Floats | None = None,
+    priors: Floats | None = None,
 ) -> Iterator[Found]:
     """One `Found` per round, for as long as it is asked. `starts` [S, n_blocks] are valid, with their finite values.
 
-    `keeps` judges the shape of stages; memory is counted here. `most` is how many placements may be priced; `likely`
+    `keeps` judges the shape of stages; memory is counted here. `most` is how many placements may be priced; `priors`
     are probabilities of blocks.
     """
-    board, rng = board_of(problem, likely), np.random.default_rng(seed)
+    shared, rng = search_problem_of(problem, priors), np.random.default_rng(seed)
     order = np.argsort(values, kind="stable")
     count = int(np.clip(ENOUGH_WORK // max(problem.n_ops, 1), 2, CHAINS))
-    heats = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]
+    shares = np.geomspace(COLDEST, HOTTEST, CHAINS)[:count]
     best, value, done = starts[order[0]].astype(np.int32), float(values[order[0]]), 0
-    desks: list[Desk] = []
-    due = CATCH_UP_WORK
+    chains = [
+        _native.LatencyChain(shared, starts[order[k % len(order)]].astype(np.int32), int(rng.integers(0, 1 << 62)))
+        for k in range(count)
+    ]
+    next_catch_up, stop = CATCH_UP_WORK, _native.StopFlag()
     with ThreadPoolExecutor(_cores()) as pool:
-        for k in range(count):
-            home = starts[order[k % len(order)]].astype(np.int32)
-            desks.append(desk_of(board, home, int(rng.integers(0, 1 << 62))))
-            desks[-1].flat[BEST] = np.inf
-        list(pool.map(lambda desk: _begin(board, desk, desk.home), desks))
-        while (moves := ROUND_MOVES if most is None else min((most - done) // count, ROUND_MOVES)) > 0:
-            heat = np.maximum(heats * value, 1e-300)
-            for desk, share in zip(desks, heat.tolist(), strict=True):
-                desk.flat[HEAT], desk.tally[TRIED] = share, 0
-            work = max(ROUND_WORK // count, 1)
-            jobs = [pool.submit(_walk, board, desk, moves, work, keeps) for desk in desks]
-            done += sum(job.result() for job in jobs)
-            leader = min(desks, key=lambda desk: float(desk.flat[BEST]))
-            if leader.flat[BEST] < value:
-                best, value = leader.best.copy(), float(leader.flat[BEST])
-            _trade(desks, heat, rng)
-            simulated = sum(int(desk.tally[WORK]) for desk in desks)
-            if simulated >= due:
-                due = simulated + CATCH_UP_WORK
-                _catch_up(board, desks, heat, best, value)
-            yield Found(best, value, done)
+        try:
+            while (moves := ROUND_MOVES if most is None else min((most - done) // count, ROUND_MOVES)) > 0:
+                temperatures = np.maximum(shares * value, 1e-300)
+                for chain, temperature in zip(chains, temperatures.tolist(), strict=True):
+                    chain.temperature = temperature
+                work = max(ROUND_WORK // count, 1)
+                jobs = [pool.submit(_run, chain, moves, work, keeps, stop) for chain in chains]
+                done += sum(job.result() for job in jobs)
+                leader = min(chains, key=lambda chain: float(chain.best_value))
+                if leader.best_value < value:
+                    best, value = leader.best, leader.best_value
+                _exchange(chains, temperatures, rng)
+                simulated = sum(chain.n_simulated for chain in chains)
+                if simulated >= next_catch_up:
+                    next_catch_up = simulated + CATCH_UP_WORK
+                    _catch_up(chains, temperatures, best, value)
+                yield Found(best, value, done)
+        finally:
+            stop.set()
 
 
 def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _begin(board: Board, desk: Desk, home: Ints) -> None:
-    """A chain begins anew from `home` [n_blocks]."""
-    desk.fresh[:] = home
-    walk(*board, desk, 0, 0, AFRESH)
-
-
-def _walk(board: Board, desk: Desk, moves: int, work: int, keeps: Keeps | None) -> int:
+def _run(chain: _native.LatencyChain, moves: int, ops: int, keeps: Keeps | None, stop: _native.StopFlag) -> int:
     """Let a chain make its moves; what it cost, in placements priced."""
-    verdict, asked, until = DROP, 0, int(desk.tally[WORK]) + work
-    while walk(*board, desk, moves, until, verdict):
-        verdict = KEEP if keeps is None or keeps(desk.home) else DROP
+    tried, asked = chain.n_tried, 0
+    waits = chain.run(moves, ops, stop=stop)
+    while waits:
         asked += 1
-    return int(desk.tally[TRIED]) + CHECK * asked
+        waits = chain.resolve(keeps is None or keeps(chain.assignment), stop=stop)
+    return chain.n_tried - tried + CHECK * asked
 
 
-def _trade(desks: list[Desk], heat: Floats, rng: np.random.Generator) -> None:
+def _exchange(chains: list[_native.LatencyChain], temperatures: Floats, rng: np.random.Generator) -> None:
     """Neighbouring temperatures exchange their chains, as if both moves were one."""
-    for cold in range(int(rng.integers(2)), len(desks) - 1, 2):
-        gain = (desks[cold].flat[VALUE] - desks[cold + 1].flat[VALUE]) * (1 / heat[cold] - 1 / heat[cold + 1])
+    for cold in range(int(rng.integers(2)), len(chains) - 1, 2):
+        one, other = chains[cold], chains[cold + 1]
+        gain = (one.value - other.value) * (1 / temperatures[cold] - 1 / temperatures[cold + 1])
         if gain >= -rng.exponential():
-            desks[cold], desks[cold + 1] = desks[cold + 1], desks[cold]
+            chains[cold], chains[cold + 1] = other, one
 
 
-def _catch_up(board: Board, desks: Sequence[Desk], heat: Floats, best: Ints, value: float) -> None:
+def _catch_up(chains: Sequence[_native.LatencyChain], temperatures: Floats, best: Ints, value: float) -> None:
     """Chains that have fallen too far behind go on from the best."""
-    for desk, share in zip(desks, heat.tolist(), strict=True):
-        if desk.flat[VALUE] > value + max(BEHIND * share, FAR * value) and not desk.tally[AWAITS]:
-            _begin(board, desk, best)
+    for chain, temperature in zip(chains, temperatures.tolist(), strict=True):
+        if chain.value > value + max(BEHIND * temperature, FAR * value) and not chain.awaits_verdict:
+            chain.begin(best)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats, Ints
-from placewise.placers.schedules.moves import Movable, propose_moves
 
 COLDEST, HOTTEST = 3e-4, 1e-2
 """Temperatures as shares of the best value known."""
@@ -37,19 +37,25 @@ class Found:
 
 
 def temper(
-    m: Movable, starts: Ints, values: Floats, price: Price, keeps: Keeps | None, *, searches: int, seed: int
+    space: _native.MoveSpace,
+    starts: Ints,
+    values: Floats,
+    price: Price,
+    keeps: Keeps | None,
+    *,
+    searches: int,
+    seed: int,
 ) -> Iterator[Found]:
     """One `Found` per round, for as long as it is asked. `starts` [S, n_blocks] are valid and have finite values."""
     rng = np.random.default_rng(seed)
-    state = rng.integers(0, 1 << 63, searches).astype(np.uint64)
+    proposer = _native.MoveProposer(space, rng.integers(0, 1 << 63, searches).astype(np.uint64))
     order = np.argsort(values, kind="stable")
     pick = order[np.arange(searches) % len(order)]
     homes, current = starts[pick].astype(np.int32), values[pick].copy()
     best, value, done = homes[0].copy(), float(current[0]), 0
     warmth = np.geomspace(COLDEST, HOTTEST, searches)
-    candidates = np.empty_like(homes)
     while True:
-        propose_moves(m, homes, state, candidates)
+        candidates = proposer.propose(homes)
         offered = price(candidates)
         done += searches
         heat = np.maximum(warmth * value, 1e-300)
