@@ -221,6 +221,12 @@ def test_nonsense_is_refused() -> None:
         {"n_phases": 3},
         {"mode": 7},
         {"phase": columns.phase[1:]},
+        {"readers": columns.readers + np.int32(1)},
+        {"uses": columns.uses[::-1].copy()},
+        {"makes": columns.makes[::-1].copy()},
+        {"seconds": -columns.seconds},
+        {"transfer": columns.transfer + (1 << 60)},
+        {"size": columns.size + (1 << 61)},
         {"storages": np.full(1, 1 << 20, np.int32), "storage_offsets": np.repeat([0, 1], [len(home), 1])},
     ):
         with pytest.raises(InternalError):

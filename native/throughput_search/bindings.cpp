@@ -237,8 +237,8 @@ void bind_walk(nb::module_& m) {
                       const In<std::int32_t, 2>&, const In<double, 2>&>(),
              "costs"_a, "clusters"_a, "assignment"_a.noconvert(), "seed"_a, "positions"_a.noconvert(),
              "tradable"_a.noconvert(), "priors"_a.noconvert(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(),
-             "`positions` [n_devices] in a chain of stages; `tradable` [k, 2] are devices that may trade all they have, "
-             "and `priors` [n_groups, n_devices] are probabilities of devices, [0, n_devices] for none.")
+             "`positions` [n_devices] in a chain of stages; `tradable` [k, 2]: devices that may trade what they have; "
+             "`priors` [n_groups, n_devices] are probabilities of devices, [0, n_devices] for none.")
         .def("run", &BoundWalk::run, "steps"_a, "hot"_a, "cold"_a, "seconds"_a = INFINITY, "stop"_a = nb::none(),
              "Propose `steps` moves, or until `seconds` or `stop` end it, while temperatures, as shares of the "
              "max-load, fall from `hot` to `cold`.")

@@ -1,6 +1,8 @@
 #include "throughput_search/bound_costs.hpp"
 
 #include <algorithm>
+#include <functional>
+#include <vector>
 
 namespace placewise {
 
@@ -45,6 +47,7 @@ BoundThroughputCosts::BoundThroughputCosts(
     this->successors = rows(after, n_groups(), n_groups());
     this->predecessors = rows(before, n_groups(), n_groups());
     check_tensors();
+    check_sums();
     check_devices();
 }
 
@@ -62,19 +65,60 @@ Adjacency BoundThroughputCosts::rows(const RaggedArrays& arrays, Index n_rows, I
 
 void BoundThroughputCosts::check_tensors() const {
     const auto tensors = static_cast<std::size_t>(n_tensors());
-    require(static_cast<Index>(bytes.size()) == n_groups(), "columns of groups differ in length");
-    require(seconds.columns() % n_phases == 0, "seconds are not one row per phase");
     require(phase.size() == tensors && producer.size() == tensors && n_readers.size() == tensors &&
                 output.size() == tensors,
             "columns of tensors differ in length");
     require(within(phase, 0, n_phases), "a tensor has no phase of this pipeline");
     require(within(producer, -1, n_groups()), "a producer is no group");
-    for (Index group = 0; group < n_groups(); ++group) {
-        for (const std::int32_t tensor : outputs[group]) {
-            require(producer[tensor] == group, "a group makes a tensor of another one");
+    std::vector<std::int64_t> next_input(inputs.offsets.begin(), inputs.offsets.end());
+    std::vector<std::int64_t> next_output(outputs.offsets.begin(), outputs.offsets.end());
+    const auto take = [](std::vector<std::int64_t>& next, const Adjacency& rows, Index group, Index tensor) {
+        return next[group] < rows.offsets[group + 1] && rows.values[next[group]++] == tensor;
+    };
+    for (Index tensor = 0; tensor < n_tensors(); ++tensor) {
+        const auto readers = consumers[tensor];
+        require(n_readers[tensor] == static_cast<Index>(readers.size()) + output[tensor],
+                "the readers of a tensor are not its consumers and the host");
+        for (std::size_t i = 0; i < readers.size(); ++i) {
+            require(i == 0 || readers[i - 1] < readers[i], "the consumers of a tensor do not ascend");
+            require(readers[i] != producer[tensor], "a group reads what it makes");
+            require(take(next_input, inputs, readers[i], tensor), "uses are not those of the consumers");
         }
+        require(producer[tensor] < 0 || take(next_output, outputs, producer[tensor], tensor),
+                "a group does not make the tensors of which it is the producer");
     }
-    require(inputs.values.size() == consumers.values.size(), "uses are not those of the consumers");
+    for (Index group = 0; group < n_groups(); ++group) {
+        require(next_input[group] == inputs.offsets[group + 1], "uses are not those of the consumers");
+        require(next_output[group] == outputs.offsets[group + 1], "a group makes a tensor of another one");
+    }
+}
+
+// Groups hold a storage once, and all sums stay within 64 bits.
+void BoundThroughputCosts::check_sums() const {
+    require(static_cast<Index>(bytes.size()) == n_groups(), "columns of groups differ in length");
+    require(seconds.columns() % n_phases == 0, "seconds are not one row per phase");
+    double time = 0.0, memory = 0.0;
+    const auto largest = [](std::span<const std::int64_t> row, bool never) {
+        std::int64_t most = 0;
+        for (const std::int64_t value : row) {
+            require(0 <= value && value <= NEVER, "a cost is negative or too large");
+            if (value < NEVER || !never) most = std::max(most, value);
+        }
+        return static_cast<double>(most);
+    };
+    for (Index group = 0; group < n_groups(); ++group) {
+        time += static_cast<double>(n_phases) * largest(seconds.row(group), true);
+        memory += largest(bytes.subspan(group, 1), false);
+        const auto held = storages[group];
+        require(std::adjacent_find(held.begin(), held.end(), std::greater_equal<>()) == held.end(),
+                "the storages of a group do not ascend");
+    }
+    for (Index tensor = 0; tensor < n_tensors(); ++tensor) {
+        time += static_cast<double>(n_locations()) * largest(transfer.row(tensor), false);
+    }
+    for (Index i = 0; i < n_storages(); ++i) memory += largest(storage_bytes.subspan(i, 1), false);
+    largest(capacity, false);
+    require(time <= 2.0 * NEVER && memory <= 2.0 * NEVER, "costs together are too large");
 }
 
 void BoundThroughputCosts::check_devices() const {

@@ -30,6 +30,7 @@ public:
 private:
     Adjacency rows(const RaggedArrays& arrays, Index n_rows, Index n_items) const;
     void check_tensors() const;
+    void check_sums() const;
     void check_devices() const;
 
     nb::object owners_;  // the arrays behind the views
