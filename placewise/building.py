@@ -20,7 +20,7 @@ from placewise.errors import InputError, PlanError
 from placewise.files.cluster_file import cluster_of
 from placewise.files.costs_file import load_costs
 from placewise.files.format import format_name
-from placewise.files.plan_file import PlanFile, is_plan, load_plan, placement_of, same_model
+from placewise.files.plan_file import PlanFile, load_unless_split, placement_of, same_model
 from placewise.files.problem_file import constraints_of
 from placewise.files.profile_file import is_profile, load_profile
 from placewise.files.records import naming
@@ -60,7 +60,7 @@ def build_for_plan(
     devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
     PlanError if the plan belongs to another model.
     """
-    made, sizes = load_plan(plan) if is_plan(plan) else None, wishes.dims
+    made, sizes = load_unless_split(plan), wishes.dims
     if made is not None:
         wishes = _as_planned(made, wishes)
     elif wishes.objective is None and split_is_latency(plan):

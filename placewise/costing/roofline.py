@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -21,7 +22,7 @@ from placewise.costing.quantized import in_int8
 from placewise.costing.work import Work, work_of
 from placewise.errors import CostError
 from placewise.model.cluster import Cluster, Device
-from placewise.model.columns import Bools, Floats
+from placewise.model.columns import Bools, Bytes8, Floats, distinct
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
@@ -47,29 +48,42 @@ def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> C
     """
     as_written = work_of(graph) if work is None else work
     quantized = in_int8(graph, as_written)
-    seconds = np.empty((graph.n_ops, len(cluster)), np.float64)
-    source = np.zeros((graph.n_ops, len(cluster)), np.int8)
-    for column, device in enumerate(cluster):
-        work = quantized if "int8" in device.peak_flops else as_written
-        arithmetic = work.flops > 0
-        rate, assumed = _rates(device, np.unique(work.dtype[arithmetic]).tolist())
-        compute = work.flops / rate[work.dtype, work.op_class.codes]
-        bandwidth = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
-        seconds[:, column] = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
-        seconds[work.op_class.equals("free"), column] = 0.0
-        source[:, column] = ~work.known | (assumed[work.dtype] & arithmetic)
-    seconds += _reading(graph, cluster)
+    plain = [replace(device, name="any", notes=()) for device in cluster]
+    like = [plain.index(device) for device in plain]
+    columns = {}
+    for first in sorted(set(like)):
+        device = cluster.devices[first]
+        columns[first] = _column(device, quantized if "int8" in device.peak_flops else as_written)
+    seconds = np.stack([columns[first][0] for first in like], axis=1)
+    source = np.stack([columns[first][1] for first in like], axis=1)
+    _add_reading(seconds, graph, cluster)
     if graph.phases:
         seconds *= graph.op_repeats[:, None]
     return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
 
 
-def _reading(graph: Graph, cluster: Cluster) -> Floats:
-    """Seconds [n_ops, n_devices] to read the weights of every op, where a device holds none between runs."""
-    edges = np.unique(np.stack([graph.weight_edges.consumer, graph.weight_edges.value]), axis=1)
-    size = np.bincount(edges[0], weights=graph.weights.bytes[edges[1]].astype(np.float64), minlength=graph.n_ops)
-    seconds: Floats = size[:, None] / np.array([device.weight_bandwidth for device in cluster])
-    return seconds
+def _column(device: Device, work: Work) -> tuple[Floats, Bytes8]:
+    """Seconds of every op on one device, and the code of where they come from."""
+    arithmetic = work.flops > 0
+    rate, assumed = _rates(device, np.unique(work.dtype[arithmetic]).tolist())
+    compute = work.flops / rate[work.dtype, work.op_class.codes]
+    bandwidth = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
+    seconds = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
+    seconds[work.op_class.equals("free")] = 0.0
+    return seconds, (~work.known | (assumed[work.dtype] & arithmetic)).astype(np.int8)
+
+
+def _add_reading(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
+    """Add what it takes to read the weights of every op where a device holds none between runs."""
+    bandwidth = np.array([device.weight_bandwidth for device in cluster])
+    slow = np.flatnonzero(np.isfinite(bandwidth))
+    if not len(slow):
+        return
+    n_weights = max(len(graph.weights), 1)
+    uses = distinct(graph.weight_edges.consumer.astype(np.int64) * n_weights + graph.weight_edges.value)
+    nbytes = graph.weights.bytes[uses % n_weights].astype(np.float64)
+    size = np.bincount(uses // n_weights, weights=nbytes, minlength=graph.n_ops)
+    seconds[:, slow] += size[:, None] / bandwidth[slow]
 
 
 def _rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:

@@ -14,6 +14,7 @@ from placewise.model.tables import Edges, Tensors, Weights
 MAX_ARGUMENTS = 256
 """A row with more entries than this is taken to be like no other."""
 _MOST_KEYS = 1 << 62
+_MOST_SPREAD = 8
 
 
 def signatures(graph: Graph) -> Longs:
@@ -32,9 +33,21 @@ def paired(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Longs:
     """Dense codes of the pairs (first, second), row by row."""
     columns = first, second
     if _span(first) * _span(second) > _MOST_KEYS:
-        columns = np.unique(first, return_inverse=True)[1], np.unique(second, return_inverse=True)[1]
+        columns = dense(first), dense(second)
     a, b = (column.astype(np.int64) - column.min(initial=0) for column in columns)
-    return np.unique(a * _span(b) + b, return_inverse=True)[1]
+    return dense(a * _span(b) + b)
+
+
+def dense(column: npt.NDArray[Any]) -> Longs:
+    """The rank of every entry among the distinct ones; without sorting where these are close to each other."""
+    span, low = _span(column), column.min(initial=0)
+    if span > _MOST_SPREAD * len(column) + _MOST_SPREAD:
+        return np.unique(column, return_inverse=True)[1]
+    place = column - low
+    found = np.zeros(span, np.bool_)
+    found[place] = True
+    ranks: Longs = (np.cumsum(found) - 1)[place]
+    return ranks
 
 
 def _span(column: npt.NDArray[Any]) -> int:
@@ -59,7 +72,7 @@ def folded(code: Longs, offsets: Longs, entries: Longs) -> Longs:
         fresh = int(code.max()) + 1
     wide = longest_first[: alive[MAX_ARGUMENTS]]
     code[wide] = fresh + np.arange(len(wide))
-    return np.unique(code, return_inverse=True)[1]
+    return dense(code)
 
 
 def _value_codes(values: Tensors | Weights) -> Longs:

@@ -13,7 +13,7 @@ from placewise.costing.rules.gradients import PREFIX
 from placewise.costing.signatures import signatures
 from placewise.costing.unknown import cause_and_remedy
 from placewise.errors import InputError, ModelFileError
-from placewise.model.columns import Bools, Bytes8, Floats, frozen
+from placewise.model.columns import Bools, Bytes8, Floats, firsts_of, frozen
 from placewise.model.dtypes import DTYPES, dtype_code
 from placewise.model.graph import Graph
 from placewise.model.tables import Interned, Tensors, Weights
@@ -44,16 +44,16 @@ def work_of(graph: Graph) -> Work:
     Raises ModelFileError, naming file, op and tensor, where a shape is needed and unknown, for the first such op.
     """
     code = signatures(graph)
-    _, first, row = np.unique(code, return_index=True, return_inverse=True)
+    first = firsts_of(code)
     cost = {op: _cost(graph, op) for op in np.sort(first).tolist()}
     costs = [cost[op] for op in first.tolist()]
     dtypes = [_dtype(graph, op, cost) for op, cost in zip(first.tolist(), costs, strict=True)]
-    known = np.array([cost.known for cost in costs], np.bool_)[row]
+    known = np.array([cost.known for cost in costs], np.bool_)[code]
     return Work(
-        flops=np.array([cost.flops for cost in costs], np.float64)[row],
-        bytes=np.array([cost.nbytes for cost in costs], np.float64)[row],
-        op_class=Interned(CLASSES, np.array([CLASSES.index(cost.op_class) for cost in costs], np.int32)[row]),
-        dtype=np.array(dtypes, np.int8)[row],
+        flops=np.array([cost.flops for cost in costs], np.float64)[code],
+        bytes=np.array([cost.nbytes for cost in costs], np.float64)[code],
+        op_class=Interned(CLASSES, np.array([CLASSES.index(cost.op_class) for cost in costs], np.int32)[code]),
+        dtype=np.array(dtypes, np.int8)[code],
         known=known,
         warnings=_warnings(graph, known),
     )

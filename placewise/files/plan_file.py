@@ -212,11 +212,20 @@ def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
 
 def load_plan(path: str | os.PathLike[str]) -> PlanFile:
     """The plan of a plan file. Raises PlanError naming the file, the field and the remedy."""
+    plan = load_unless_split(path)
+    if plan is None:
+        remedy = "give the workload that it belongs to as well"
+        raise PlanError("is a published split, not a plan", where=str(path), remedy=remedy)
+    return plan
+
+
+def load_unless_split(path: str | os.PathLike[str]) -> PlanFile | None:
+    """The same, None for a published split."""
     data = read_bytes(path, PlanError)
     with naming(path):
         document = parse_json(data, PlanError)
         if is_split(document):
-            raise PlanError("is a published split, not a plan", remedy="give the workload that it belongs to as well")
+            return None
         plan = checked(PlanFile, document, PlanError)
         try:
             _check_parts(plan)
@@ -275,9 +284,10 @@ def model_behind(path: str | os.PathLike[str], given: str | None = None) -> str:
     """
     if given is not None:
         return given
-    if not is_plan(path):
+    plan = load_unless_split(path)
+    if plan is None:
         raise PlanError("a published split names no model", where=str(path), remedy="give its workload with --model")
-    source = load_plan(path).source
+    source = plan.source
     if source is None or not source.path or source.format == "torch-module":
         raise PlanError("does not say which model file it is for", where=str(path), remedy="give it with --model")
     if ":" not in source.path and not os.path.exists(source.path):
@@ -304,8 +314,8 @@ def same_model(plan: PlanFile, graph: Graph) -> None:
 
 def same_file(path: str | os.PathLike[str], graph: Graph) -> None:
     """Raise PlanError if the model's file is not, byte for byte, the one that the plan of a file was made from."""
-    source = load_plan(path).source if is_plan(path) else None
-    found = graph.source
+    plan, found = load_unless_split(path), graph.source
+    source = None if plan is None else plan.source
     if source is None or found is None or not source.sha256 or not found.sha256 or source.sha256 == found.sha256:
         return
     raise PlanError(

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,10 @@ class Graph:
         return most
 
     def with_source(self, source: Source) -> Graph:
-        return replace(self, source=source)
+        """The same graph from elsewhere: what was checked and derived is shared."""
+        moved = copy(self)
+        object.__setattr__(moved, "source", source)
+        return moved
 
     def digest(self) -> str:
         """sha256 over structure, kinds and shapes, whatever the ops are called and whatever they cost."""

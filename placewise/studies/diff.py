@@ -12,7 +12,7 @@ import numpy as np
 
 from placewise.building import build_for_plan
 from placewise.errors import PlacewiseError, PlanError
-from placewise.files.plan_file import PlanFile, is_plan, load_plan, model_behind, plan_of
+from placewise.files.plan_file import PlanFile, load_unless_split, model_behind, plan_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Judgement, Result
@@ -91,7 +91,7 @@ def _loaded(given: PlanLike) -> _Planned:
         if given.placement is None:
             raise PlanError(f"holds no placement: its status is {given.status}", where="a plan to compare")
         return _Planned("the plan", plan_of(given), given.problem, given.placement)
-    plan = load_plan(given) if is_plan(given) else None
+    plan = load_unless_split(given)
     if plan is not None and not plan.assignment:
         remedy = "place the model again"
         raise PlanError(f"holds no placement: its status is {plan.status}", where=str(given), remedy=remedy)

@@ -55,13 +55,13 @@ class Net:
     def input(self, name: str, *shape: int, dtype: str = "") -> Value:
         """An input of the model."""
         dtype = dtype or self.dtype
-        nbytes = _bytes(name, shape, dtype)
+        nbytes = bytes_of_value(name, shape, dtype)
         return Value(self.builder.add_tensor(-1, shape=shape, dtype=dtype, nbytes=nbytes, name=name), shape, dtype)
 
     def weight(self, name: str, *shape: int) -> Weight:
         """A parameter of the element type of the net."""
         full = f"{self._scope}.{name}" if self._scope else name
-        nbytes = _bytes(full, shape, self.dtype)
+        nbytes = bytes_of_value(full, shape, self.dtype)
         return Weight(self.builder.add_weight(full, shape=shape, dtype=self.dtype, nbytes=nbytes), shape)
 
     def constant(self, value: float) -> Weight:
@@ -120,7 +120,7 @@ class Net:
             use(argument.number, op, position)
         made = []
         for place, shape in enumerate(shapes):
-            nbytes = _bytes(name, shape, dtype)
+            nbytes = bytes_of_value(name, shape, dtype)
             title = name if len(shapes) == 1 else f"{name}:{place}"
             number = builder.add_tensor(op, shape=shape, dtype=dtype, nbytes=nbytes, name=title, output=output)
             made.append(Value(number, shape, dtype))
@@ -174,7 +174,7 @@ class Net:
             return self.each("LayerNormalization", value, scale, shift, axis=-1, epsilon=epsilon)
 
 
-def _bytes(name: str, shape: Sequence[int], dtype: str) -> int:
+def bytes_of_value(name: str, shape: Sequence[int], dtype: str) -> int:
     """Bytes of a dense value; raises InputError where a dimension is not positive or the whole is absurd."""
     count = math.prod(shape)
     if count <= 0 and min(shape, default=1) <= 0:

@@ -8,20 +8,55 @@ seed gives the same graph everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from placewise.errors import InputError
+from placewise.model.columns import Ints, Longs, Ragged
+from placewise.model.dtypes import BITS, dtype_code
 from placewise.model.graph import Graph
-from placewise.zoo.conv import convolve, normalize, pool
+from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
 from placewise.zoo.entry import MAX_SIZE, Entry, Sizes
-from placewise.zoo.net import MAX_OPS, Net, Value
+from placewise.zoo.net import MAX_BYTES, MAX_OPS, bytes_of_value
 
 CHANNELS = (16, 32, 64, 128, 256)
 READS = 4.0
 """Blocks that the last block of an Erdős–Rényi graph reads, on average, if every block is one op."""
+
+
+class _Kind(NamedTuple):
+    """What ops of a kind have in common; `weights` are the names of what has a number per channel."""
+
+    name: str
+    attributes: Mapping[str, Any]
+    kernel: int = 0  # width of its one weight, 0: none
+    weights: tuple[str, ...] = ()
+
+
+def _convolution(kernel: int) -> _Kind:
+    half = (kernel - 1) // 2
+    attributes = {"kernel_shape": (kernel, kernel), "strides": (1, 1), "pads": (half,) * 4, "group": 1}
+    return _Kind("Conv", attributes, kernel, ("kernel",))
+
+
+_POOLED = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
+_KINDS = (
+    _convolution(1),
+    _convolution(3),
+    _Kind("BatchNormalization", {"epsilon": 1e-5}, 0, ("scale", "shift", "running_mean", "running_var")),
+    _Kind("Relu", {}),
+    _Kind("Sigmoid", {}),
+    _Kind("MaxPool", _POOLED),
+    _Kind("AveragePool", _POOLED),
+    _Kind("Sum", {}),
+    _Kind("Concat", {"axis": 1}),
+)
+_CONV_1, _CONV_3, _NORMALIZE, _RELU, _SIGMOID, _MAX_POOL, _AVERAGE_POOL, _SUM, _CONCAT = range(len(_KINDS))
 
 
 def random_graph(
@@ -40,90 +75,208 @@ def random_graph(
             raise InputError(f"{name} is {value!r}", remedy=f"give a whole number from {least} to {MAX_SIZE:,}")
     if n_ops > MAX_OPS:
         raise InputError(f"{n_ops:,} ops are too many", remedy=f"choose at most {MAX_OPS:,}")
-    growth = _Growth(Net(dtype), n_ops, seed)
-    FAMILIES[family](growth, growth.net.input("images", batch, CHANNELS[0], size, size))
-    return growth.finished()
+    images = _Images(batch, size, dtype)
+    images.check("images", CHANNELS[0])
+    growth = _Growth(n_ops, seed)
+    FAMILIES[family](growth, 0)
+    return growth.finished(images)
+
+
+class _Images(NamedTuple):
+    """What all tensors have in common: [batch, channels, size, size] of one element type."""
+
+    batch: int
+    size: int
+    dtype: str
+
+    @property
+    def bits(self) -> int:
+        """Of one channel."""
+        return self.batch * self.size**2 * int(BITS[dtype_code(self.dtype)])
+
+    def shapes(self, channels: Longs) -> Ragged:
+        shape = np.full((len(channels), 4), (self.batch, 0, self.size, self.size), np.int64)
+        shape[:, 1] = channels
+        return Ragged(4 * np.arange(len(channels) + 1), shape.ravel())
+
+    def check(self, name: str, channels: int) -> None:
+        """Raise InputError where a tensor of so many channels is absurd."""
+        bytes_of_value(name, (self.batch, channels, self.size, self.size), self.dtype)
 
 
 class _Growth:
-    """A net that grows to `n_ops` ops, with its draws."""
+    """A graph that grows to `n_ops` ops, with its draws. Tensor 0 are the images, op v makes tensor v + 1."""
 
-    def __init__(self, net: Net, n_ops: int, seed: int) -> None:
-        self.net, self._n_ops = net, n_ops
-        self._generator = np.random.Generator(np.random.PCG64(seed))
-        self._drawn: list[float] = []
-        self._unread: dict[int, None] = {}
+    def __init__(self, n_ops: int, seed: int) -> None:
+        self._n_ops, self._scope = n_ops, ""
+        self._scopes, self._scope_code = list[str](), -1
+        self.chance = _uniform(seed).__next__
+        self._kind, self._op_scope, self._name = array("i"), array("i"), list[str]()
+        self._channels = [CHANNELS[0]]
+        self._reads, self._n_reads = array("i"), array("i")
+        self._times: dict[str, int] = {}
 
     @property
     def left(self) -> int:
         """Ops that are still to come."""
-        return self._n_ops - self.net.builder.n_ops
-
-    def chance(self) -> float:
-        if not self._drawn:
-            self._drawn = self._generator.random(4096).tolist()
-        return self._drawn.pop()
+        return self._n_ops - len(self._kind)
 
     def below(self, n: int) -> int:
         """A whole number in [0, n)."""
         return int(self.chance() * n)
 
-    def block(self, inputs: Sequence[Value]) -> Value:
+    @contextmanager
+    def within(self, name: str, number: int) -> Iterator[None]:
+        """Ops added inside are named ``…name.number`` (dotted)."""
+        before = self._scope, self._scope_code
+        self._scope, self._scope_code = f"{before[0]}.{name}.{number}" if before[0] else f"{name}.{number}", -1
+        yield
+        self._scope, self._scope_code = before
+
+    def block(self, inputs: Sequence[int]) -> int:
         """One op on one input, two on several; on the first of them where only one op is left."""
         inputs = inputs if self.left > 1 else inputs[:1]
         return self._single(inputs[0]) if len(inputs) == 1 else self._join(inputs)
 
-    def chain(self, x: Value, length: int) -> Value:
+    def chain(self, x: int, length: int) -> int:
         for _ in range(length):
             x = self._single(x)
         return x
 
-    def finished(self) -> Graph:
-        for number in self._unread:
-            self.net.builder.set_output(number)
-        return self.net.builder.build()
-
-    def _single(self, x: Value) -> Value:
-        net, draw = self.net, self.chance()
+    def _single(self, x: int) -> int:
+        draw = self.chance()
         if draw < 0.4:
-            kernel = 1 if self.chance() < 0.5 else 3
-            made = self._weighted(lambda: convolve(net, x, CHANNELS[self.below(len(CHANNELS))], kernel))
-        elif draw < 0.6:
-            made = self._weighted(lambda: normalize(net, x))
-        elif draw < 0.9:
-            made = net.each("Relu" if draw < 0.8 else "Sigmoid", x)
-        else:
-            made = pool(net, x, "MaxPool" if draw < 0.95 else "AveragePool", 3)
-        return self._noted((x,), made)
+            return self._convolve(_CONV_1 if self.chance() < 0.5 else _CONV_3, x)
+        if draw < 0.6:
+            return self._weighted(_NORMALIZE, self._channels[x], x)
+        if draw < 0.9:
+            return self._plain(_RELU if draw < 0.8 else _SIGMOID, self._channels[x], (x,))
+        return self._plain(_MAX_POOL if draw < 0.95 else _AVERAGE_POOL, self._channels[x], (x,))
 
-    def _join(self, inputs: Sequence[Value]) -> Value:
-        net = self.net
-        if len({x.shape for x in inputs}) == 1 and self.chance() < 0.5:
-            joined = net.op("Sum", *inputs, shape=inputs[0].shape)
-            made = net.each("Relu", joined)
-        else:
-            joined = net.concat(inputs, axis=1)
-            made = self._weighted(lambda: convolve(net, joined, CHANNELS[self.below(len(CHANNELS))], 1))
-        return self._noted(inputs, made)
+    def _join(self, inputs: Sequence[int]) -> int:
+        channels = [self._channels[x] for x in inputs]
+        if len(set(channels)) == 1 and self.chance() < 0.5:
+            return self._plain(_RELU, channels[0], (self._plain(_SUM, channels[0], inputs),))
+        return self._convolve(_CONV_1, self._plain(_CONCAT, sum(channels), inputs))
 
-    def _weighted(self, make: Callable[[], Value]) -> Value:
+    def _convolve(self, kind: int, x: int) -> int:
+        return self._weighted(kind, CHANNELS[self.below(len(CHANNELS))], x)
+
+    def _plain(self, kind: int, channels: int, inputs: Sequence[int]) -> int:
+        """An op without weights: of several of its kind in a scope, the second is named ``…_1``."""
+        name = f"{self._scope}/{_KINDS[kind].name}"
+        times = self._times[name] = self._times.get(name, -1) + 1
+        self._name.append(f"{name}_{times}" if times else name)
+        if self._scope_code < 0:
+            self._scope_code = len(self._scopes)
+            self._scopes.append(self._scope)
+        self._op_scope.append(self._scope_code)
+        self._reads.extend(inputs)
+        self._n_reads.append(len(inputs))
+        return self._add(kind, channels)
+
+    def _weighted(self, kind: int, channels: int, x: int) -> int:
         """An op with weights, which are named after its number."""
-        with self.net.within("op", self.net.builder.n_ops):
-            return make()
+        number = len(self._kind)
+        scope = f"{self._scope}.op.{number}" if self._scope else f"op.{number}"
+        self._name.append(f"{scope}/{_KINDS[kind].name}")
+        self._op_scope.append(len(self._scopes))
+        self._scopes.append(scope)
+        self._reads.append(x)
+        self._n_reads.append(1)
+        return self._add(kind, channels)
 
-    def _noted(self, inputs: Sequence[Value], made: Value) -> Value:
-        for x in inputs:
-            self._unread.pop(x.number, None)
-        self._unread[made.number] = None
-        return made
+    def _add(self, kind: int, channels: int) -> int:
+        self._kind.append(kind)
+        self._channels.append(channels)
+        return len(self._kind)
+
+    def finished(self, images: _Images) -> Graph:
+        kind, channels = np.array(self._kind, np.int32), np.array(self._channels, np.int64)
+        absurd = np.flatnonzero(channels > 8 * MAX_BYTES // max(images.bits, 1))
+        for tensor in absurd[:1].tolist():
+            images.check(self._name[tensor - 1], int(channels[tensor]))
+        read, lengths = np.array(self._reads, np.int32), np.array(self._n_reads)
+        reader = np.repeat(np.arange(len(kind), dtype=np.int32), lengths)
+        n_tensors, n_ops = len(channels), len(kind)
+        dtype = dtype_code(images.dtype)
+        output = np.bincount(read, minlength=n_tensors) == 0
+        output[0] = False
+        weights, weight_edges = self._weights(images.dtype, kind, channels, read[np.cumsum(lengths) - lengths])
+        return Graph(
+            ops=Ops(
+                name=tuple(self._name),
+                kind=_interned([each.name for each in _KINDS], self._kind),
+                scope=Interned(tuple(self._scopes), np.array(self._op_scope, np.int32)),
+                attributes=_interned([each.attributes for each in _KINDS], self._kind),
+                dtype=np.full(n_ops, dtype, np.int8),
+                backward=np.zeros(n_ops, np.bool_),
+                group=np.full(n_ops, -1, np.int32),
+                state_bytes=np.zeros(n_ops, np.int64),
+                origin=Ragged.empty(n_ops),
+                phase=np.zeros(n_ops, np.int8),
+            ),
+            tensors=Tensors(
+                name=("images", *self._name),
+                producer=np.arange(-1, n_ops, dtype=np.int32),
+                bytes=(channels * images.bits + 7) // 8,
+                dtype=np.full(n_tensors, dtype, np.int8),
+                shape=images.shapes(channels),
+                output=output,
+            ),
+            weights=weights,
+            edges=Edges(read, reader, np.arange(len(read)) - np.repeat(np.cumsum(lengths) - lengths, lengths)),
+            weight_edges=weight_edges,
+        )
+
+    def _weights(self, dtype: str, kind: Ints, channels: Longs, first_read: Ints) -> tuple[Weights, Edges]:
+        """Kernels [outputs, inputs, width, width], and what has a number per channel."""
+        number = np.array([len(each.weights) for each in _KINDS])[kind]
+        owner = np.repeat(np.arange(len(kind), dtype=np.int32), number)
+        position = 1 + np.arange(len(owner)) - np.repeat(np.cumsum(number) - number, number)
+        width = np.array([each.kernel for each in _KINDS])[kind[owner]]
+        full = np.stack([channels[owner + 1], channels[first_read[owner]], width, width], axis=1)
+        is_kernel = width > 0
+        shown = np.ones(full.shape, np.bool_)
+        shown[~is_kernel, 1:] = False
+        count = np.where(is_kernel, full.prod(axis=1), full[:, 0])
+        names = [each.weights for each in _KINDS]
+        scopes = map(self._scopes.__getitem__, self._op_scope)
+        weights = Weights(
+            name=tuple(f"{scope}.{name}" for scope, k in zip(scopes, self._kind, strict=True) for name in names[k]),
+            bytes=(count * int(BITS[dtype_code(dtype)]) + 7) // 8,
+            dtype=np.full(len(owner), dtype_code(dtype), np.int8),
+            shape=Ragged(np.concatenate(([0], np.cumsum(shown.sum(axis=1)))), full[shown]),
+            storage=np.arange(len(owner), dtype=np.int32),
+            trainable=np.ones(len(owner), np.bool_),
+        )
+        return weights, Edges(np.arange(len(owner), dtype=np.int32), owner, position)
 
 
-def _layered(growth: _Growth, x: Value) -> None:
+def _uniform(seed: int) -> Iterator[float]:
+    """Draws from [0, 1)."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    while True:
+        yield from reversed(generator.random(4096).tolist())
+
+
+def _interned(values: Sequence[Any], codes: Sequence[int]) -> Interned[Any]:
+    """The column of values by code, in the order in which they come first; equal values are one."""
+    distinct: list[Any] = []
+    place = np.zeros(len(values), np.int32)
+    for code in dict.fromkeys(codes):
+        if values[code] not in distinct:
+            distinct.append(values[code])
+        place[code] = distinct.index(values[code])
+    return Interned(tuple(distinct), place[np.array(codes, np.int32)])
+
+
+def _layered(growth: _Growth, x: int) -> None:
     row, place = [x], 0
     while growth.left:
         width = 1 + growth.below(15)
         made = []
-        with growth.net.within("row", place):
+        with growth.within("row", place):
             for block in range(width):
                 if not growth.left:
                     break
@@ -133,11 +286,11 @@ def _layered(growth: _Growth, x: Value) -> None:
         row, place = made, place + 1
 
 
-def _series_parallel(growth: _Growth, x: Value) -> None:
+def _series_parallel(growth: _Growth, x: int) -> None:
     _composed(growth, x, growth.left)
 
 
-def _composed(growth: _Growth, x: Value, size: int) -> Value:
+def _composed(growth: _Growth, x: int, size: int) -> int:
     """`size` ops between `x` and the result: one part behind the other, or branches side by side."""
     if size < 4:
         return growth.chain(x, size)
@@ -149,10 +302,10 @@ def _composed(growth: _Growth, x: Value, size: int) -> Value:
     return growth.block([_composed(growth, x, b - a) for a, b in pairwise(cuts)])
 
 
-def _branchy(growth: _Growth, x: Value) -> None:
+def _branchy(growth: _Growth, x: int) -> None:
     place = 0
     while growth.left:
-        with growth.net.within("module", place):
+        with growth.within("module", place):
             branches = min(2 + growth.below(5), growth.left - 2)
             if branches < 2:
                 x = growth.chain(x, growth.left)
@@ -161,13 +314,13 @@ def _branchy(growth: _Growth, x: Value) -> None:
             for branch in range(branches):
                 more = min(growth.below(4), spare)
                 spare -= more
-                with growth.net.within("branch", branch):
+                with growth.within("branch", branch):
                     ends.append(growth.chain(x, 1 + more))
             x = growth.block(ends)
         place += 1
 
 
-def _erdos_renyi(growth: _Growth, x: Value) -> None:
+def _erdos_renyi(growth: _Growth, x: int) -> None:
     blocks = [x]
     share = min(READS / growth.left, 1.0)
     while growth.left:
@@ -182,7 +335,7 @@ def _gap(draw: float, share: float) -> int:
     return 1 if share >= 1 else 1 + int(np.log1p(-draw) / np.log1p(-share))
 
 
-FAMILIES: dict[str, Callable[[_Growth, Value], None]] = {
+FAMILIES: dict[str, Callable[[_Growth, int], None]] = {
     "layered": _layered,
     "series-parallel": _series_parallel,
     "branchy": _branchy,
