@@ -178,7 +178,7 @@ bool MemoryRepair::run(std::span<std::int32_t> assignment, std::uint64_t seed, s
     std::int64_t needed = 0, room = 0;
     for (const std::int64_t bytes : blocks_.own) needed = std::min(needed + bytes, UNLIMITED);
     for (const std::int64_t bytes : limit_) room = std::min(room + bytes, UNLIMITED);
-    return needed <= room && search(seed, work, interrupt);
+    return blocks_.size() > 0 && needed <= room && search(seed, work, interrupt);
 }
 
 // One of the devices that are too full, each as likely.
