@@ -24,7 +24,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
@@ -220,7 +219,6 @@ def main() -> int:
         "rounds": ROUNDS,
         "machine": {"processor": processor(), "cores": os.cpu_count(), "python": platform.python_version()},
         "numpy": np.__version__,
-        "numba": numba.__version__,
         "operator": operator_cases(),
         "batch": batch_cases(),
         "max-load": max_load_cases(),
