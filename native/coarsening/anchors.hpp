@@ -1,5 +1,5 @@
-// A graph cut at anchors: a group goes with the first anchor that needs it, so that the parts are differences of a chain
-// of ideals and no cycle can come of them.
+// A graph cut at anchors: a group goes with the first anchor that needs it, so that the parts are differences of a
+// chain of ideals and no cycle can come of them.
 #pragma once
 
 #include <span>

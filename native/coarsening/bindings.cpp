@@ -95,7 +95,8 @@ void bind_coarsening(nb::module_& m) {
           "Labels [n]: neighbours in the order of the groups, as many together as keys and limits allow.");
     m.def("cluster_heavy_edges", &heavy_edge_labels, "graph"_a, "size"_a.noconvert(), "most_seconds"_a,
           "most_bytes"_a,
-          "Labels [n] of clusters along edges of much flow for the sizes [n] of both ends, light groups choosing first.");
+          "Labels [n] of clusters along edges of much flow for the sizes [n] of both ends, light groups choosing "
+          "first.");
     m.def("latest_levels", &levels_of, "graph"_a,
           "The level [n] of each group, as late as its readers allow; the last is n.");
     m.def("divide_at_anchors", &anchor_parts, "graph"_a, "signature"_a.noconvert(), "outer"_a.noconvert(),

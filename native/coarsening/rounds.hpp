@@ -9,8 +9,8 @@
 
 namespace placewise {
 
-// How often, at most, a path to each op [n_ops] went from a part of higher `rank` [n_ops] to one of lower rank; ops stand
-// in topological order.
+// How often, at most, a path to each op [n_ops] went from a part of higher `rank` [n_ops] to one of lower rank; ops
+// stand in topological order.
 inline std::vector<std::int64_t> count_rounds(const Adjacency& readers, std::span<const std::int64_t> rank) {
     std::vector<std::int64_t> rounds(rank.size());
     for (Index op = 0; op < readers.size(); ++op) {

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "common/ndarrays.hpp"
 #include "partitioning/component_order.hpp"
@@ -49,7 +50,8 @@ auto ends_of_stages(const In<std::int64_t>& state, const Offsets& offsets, const
 auto stages_of(const In<std::int64_t, 2>& ends, const In<std::int64_t>& count) {
     const auto table = view(ends);
     const auto devices = view(count);
-    require(table.columns() > 0 && table.rows() == static_cast<Index>(devices.size()), "ends are not one row per class");
+    require(table.rows() == static_cast<Index>(devices.size()), "ends are not one row per class");
+    require(table.columns() > 0, "a line has an end for each position");
     require(within(devices, 0, MOST_STATES), "a class has too many devices");
     std::int64_t states = 1;
     for (const std::int64_t number : devices) {
@@ -114,8 +116,9 @@ public:
     auto filled(const In<std::int64_t>& order, bool even) {
         const auto blocks = view(order);
         std::vector<char> seen(n_blocks_);
-        require(static_cast<Index>(blocks.size()) == n_blocks_ && within(blocks, 0, n_blocks_), "no order of the blocks");
-        for (const std::int64_t block : blocks) require(!std::exchange(seen[block], 1), "no order of the blocks");
+        const char* message = "an order does not name every block once";
+        require(static_cast<Index>(blocks.size()) == n_blocks_ && within(blocks, 0, n_blocks_), message);
+        for (const std::int64_t block : blocks) require(!std::exchange(seen[block], 1), message);
         std::vector<std::int32_t> assignment(n_blocks_);
         fill(assignment, blocks, even);
         return to_numpy(std::move(assignment));
@@ -158,7 +161,8 @@ void bind_partitioning(nb::module_& m) {
              "seconds"_a = INFINITY, "stop"_a.none() = nb::none(),
              "Move blocks of an assignment [n_blocks], in place, until all devices keep their limits; whether they do.")
         .def("fill", &BoundMemoryRepair::filled, "order"_a.noconvert(), "even"_a,
-             "Assign the blocks in an order [n_blocks] to the device with most room, or the least enough if not `even`.");
+             "Assign the blocks in an order [n_blocks] to the device with most room, or the least enough if not "
+             "`even`.");
 }
 
 }  // namespace placewise

@@ -30,12 +30,12 @@ public:
     // `limit` [n_devices]: the bytes that each may hold. Every block may run somewhere.
     MemoryRepair(const BlockColumns& blocks, std::span<const std::int64_t> limit);
 
-    // Move blocks of an assignment [n_blocks], in place, until all devices keep their limits; whether they do. The local
-    // search looks at about `work` blocks; cut short, it leaves the assignment with the least excess.
+    // Move blocks of an assignment [n_blocks], in place, until all devices keep their limits; whether they do. The
+    // local search looks at about `work` blocks; cut short, it leaves the assignment with the least excess.
     bool run(std::span<std::int32_t> assignment, std::uint64_t seed, std::int64_t work, Interrupt& interrupt);
 
-    // Assign all blocks anew, in the given `order`: where most room is left if `even`, else the least enough; where none
-    // has room, the one that has most.
+    // Assign all blocks anew, in the given `order`: where most room is left if `even`, else the least enough; where
+    // none has room, the one that has most.
     void fill(std::span<std::int32_t> assignment, std::span<const std::int64_t> order, bool even);
 
 private:

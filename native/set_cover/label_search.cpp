@@ -36,7 +36,7 @@ public:
 
     Labels candidates;
 
-    // The candidates that no other one makes superfluous; false if there are more than `most`, or if it was interrupted.
+    // The candidates that no other one makes superfluous; false if these are more than `most`, or if interrupted.
     bool select(const IndexRange& nodes, Index first_node, const LabelOptions& options, Index most, Labels& kept,
                 Interrupt& interrupt) {
         sort_by_node(nodes, first_node);
@@ -143,7 +143,9 @@ double LabelSearch::bound(std::span<const double> multipliers) {
                 if (child < 0) continue;
                 double worth = ahead_[child] + side * gain;
                 const std::int64_t* cost = d.costs(node, side);
-                for (std::size_t r = 0; r < limits_.size(); ++r) worth -= multipliers_[r] * static_cast<double>(cost[r]);
+                for (std::size_t r = 0; r < limits_.size(); ++r) {
+                    worth -= multipliers_[r] * static_cast<double>(cost[r]);
+                }
                 best = std::max(best, worth);
             }
             ahead_[node] = best;

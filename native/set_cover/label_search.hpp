@@ -1,9 +1,9 @@
 // The sets of highest price that fit a device: labels through a decision diagram, pruned by what may still come.
 //
 // A label is a partial set at a node: what it has used of each resource, and its price so far. Of two labels at a node,
-// one that used less and is worth more makes the other superfluous. With multipliers λ ≥ 0, a label can end at most with
-// its price plus λ · (what is left) plus the best price minus λ · cost from its node on, which one sweep backwards gives
-// for all nodes (Lagrangian bounds in resource-constrained paths: Handler and Zang, Networks 10, 1980).
+// one that used less and is worth more makes the other superfluous. With multipliers λ ≥ 0, a label can end at most
+// with its price plus λ · (what is left) plus the best price minus λ · cost from its node on, which one sweep backwards
+// gives for all nodes (Lagrangian bounds in resource-constrained paths: Handler and Zang, Networks 10, 1980).
 #pragma once
 
 #include <span>
