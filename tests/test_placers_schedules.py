@@ -253,12 +253,12 @@ def test_a_run_that_is_stopped_goes_on_later():
     chain, stop = _native.LatencyChain(search_problem_of(problem), home, 1), _native.StopFlag()
     stop.set()
     for _ in range(3):
-        chain.run(1 << 40, stop=stop)
-        chain.run(1 << 40, seconds=0.0)
+        chain.run(1 << 31, stop=stop)
+        chain.run(1 << 31, seconds=0.0)
     stop.clear()
     chain.temperature = 0.1
     for _ in range(5):
-        chain.run(1 << 40, seconds=0.01, stop=stop)
+        chain.run(1 << 31, seconds=0.01, stop=stop)
         chain.run(1, stop=stop)
         assert chain.value == evaluate(problem, chain.assignment[problem.block][None])[0]
         assert chain.best_value == evaluate(problem, chain.best[problem.block][None])[0]

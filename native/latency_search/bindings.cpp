@@ -16,10 +16,35 @@ using namespace nb::literals;
 namespace {
 
 constexpr double INF = std::numeric_limits<double>::infinity();
+constexpr Index MOST_MOVES = Index{1} << 31, MOST_OPS = Index{1} << 60;  // of one run
 
-void require_rows(const Adjacency& rows, Index low, Index high, const char* message) {
-    require(within(rows.values, low, high), message);
+// Bytes that are not negative, and whose sum is a whole number too.
+void require_bytes(std::span<const std::int64_t> bytes) {
+    double total = 0.0;
+    for (const std::int64_t nbytes : bytes) {
+        require(nbytes >= 0, "bytes are below zero");
+        total += static_cast<double>(nbytes);
+    }
+    require(total < 0x1p61, "too many bytes");
 }
+
+// Only one thread at a time may use an object whose work goes on without the interpreter lock.
+class Exclusive {
+public:
+    class Turn {
+    public:
+        explicit Turn(Exclusive& object) : object_(object) {
+            require(!object.taken_.exchange(true), "two threads use one search at a time");
+        }
+        ~Turn() { object_.taken_ = false; }
+
+    private:
+        Exclusive& object_;
+    };
+
+private:
+    std::atomic<bool> taken_{false};
+};
 
 // A move space whose arrays were checked once and are kept alive as long as it is.
 class BoundMoveSpace : public MoveSpace {
@@ -47,9 +72,11 @@ public:
         this->storages = ragged(storage_offsets, storages, n_blocks());
         this->users = ragged(user_offsets, users, static_cast<Index>(n_storages));
         this->neighbours = ragged(neighbour_offsets, neighbours, n_blocks());
-        require_rows(this->storages, 0, static_cast<Index>(n_storages), "a block uses no such storage");
-        require_rows(this->users, 0, n_blocks(), "a storage has no such user");
-        require_rows(this->neighbours, 0, n_blocks(), "a neighbour is no block");
+        require(within(this->storages.values, 0, static_cast<Index>(n_storages)), "a block uses no such storage");
+        require(within(this->users.values, 0, n_blocks()), "a storage has no such user");
+        require(within(this->neighbours.values, 0, n_blocks()), "a neighbour is no block");
+        require_bytes(this->state_bytes);
+        require_bytes(this->storage_bytes);
         const TableView<const double> probability = view(priors);
         require(probability.columns() == n_devices() && (probability.rows() == 0 || probability.rows() == n_blocks()),
                 "priors are not [n_blocks, n_devices]");
@@ -120,21 +147,20 @@ private:
     nb::object owners_;
 };
 
-// A chain that refuses to run in two threads at once.
-class BoundChain : public LatencyChain {
+class BoundChain : public LatencyChain, private Exclusive {
 public:
     BoundChain(const BoundSearchProblem& search, const In<std::int32_t>& device, std::uint64_t seed)
         : LatencyChain(search, search.blocks.assignment(device), seed), search_(search) {}
 
     void begin_at(const In<std::int32_t>& device) {
         const auto assigned = search_.blocks.assignment(device);
-        const Turn turn(running_);
+        const Turn turn(*this);
         begin(assigned);
     }
 
     template <class Work>
     auto run_unlocked(double seconds, const StopFlag* stop, Work work) {
-        const Turn turn(running_);
+        const Turn turn(*this);
         nb::gil_scoped_release unlocked;
         Interrupt interrupt(seconds, stop);
         return work(interrupt);
@@ -148,41 +174,39 @@ public:
     }
 
 private:
-    class Turn {
-    public:
-        explicit Turn(std::atomic<bool>& running) : running_(running) {
-            require(!running.exchange(true), "a chain runs in one thread at a time");
-        }
-        ~Turn() { running_ = false; }
-
-    private:
-        std::atomic<bool>& running_;
-    };
-
     const BoundSearchProblem& search_;
-    std::atomic<bool> running_{false};
+};
+
+class BoundProposer : public MoveProposer, private Exclusive {
+public:
+    BoundProposer(const BoundMoveSpace& space, const In<std::uint64_t>& seeds)
+        : MoveProposer(space, view(seeds)), space_(space) {}
+
+    auto propose_all(const In<std::int32_t, 2>& devices) {
+        const auto rows = view(devices);
+        require(rows.rows() == n_assignments() && rows.columns() == space_.n_blocks(),
+                "assignments are not one per generator, with one device per block");
+        for (Index k = 0; k < rows.rows(); ++k) {
+            require(within(std::span(rows.row(k)), 0, space_.n_devices()),
+                    "an assignment names no device of this problem");
+        }
+        Table<std::int32_t> candidates(rows.rows(), rows.columns());
+        const Turn turn(*this);
+        {
+            nb::gil_scoped_release unlocked;
+            Interrupt interrupt(INF, nullptr, 1);
+            for (Index k = 0; k < rows.rows(); ++k) propose(k, rows.row(k), candidates.row(k), interrupt);
+        }
+        return to_numpy(std::move(candidates));
+    }
+
+private:
+    const BoundMoveSpace& space_;
 };
 
 template <class T>
 auto copied(std::span<const T> values) {
     return to_numpy(std::vector<T>(values.begin(), values.end()));
-}
-
-auto propose(MoveProposer& proposer, const In<std::int32_t, 2>& devices) {
-    const auto rows = view(devices);
-    const MoveSpace& space = proposer.space();
-    require(rows.rows() == proposer.n_assignments() && rows.columns() == space.n_blocks(),
-            "assignments are not one per generator, with one device per block");
-    for (Index k = 0; k < rows.rows(); ++k) {
-        require(within(std::span(rows.row(k)), 0, space.n_devices()), "an assignment names no device of this problem");
-    }
-    Table<std::int32_t> candidates(rows.rows(), rows.columns());
-    {
-        nb::gil_scoped_release unlocked;
-        Interrupt interrupt(INF, nullptr, 1);
-        for (Index k = 0; k < rows.rows(); ++k) proposer.propose(k, rows.row(k), candidates.row(k), interrupt);
-    }
-    return to_numpy(std::move(candidates));
 }
 
 }  // namespace
@@ -213,11 +237,10 @@ void bind_latency_search(nb::module_& m) {
             return space.priors.sample_other_device(block, own, quantile);
         }, "block"_a, "own"_a, "quantile"_a, "The same among the devices other than its own.");
 
-    nb::class_<MoveProposer>(m, "MoveProposer", "Random neighbours of assignments, for who prices them himself.")
-        .def("__init__", [](MoveProposer* self, const BoundMoveSpace& space, const In<std::uint64_t>& seeds) {
-            new (self) MoveProposer(space, view(seeds));
-        }, nb::keep_alive<1, 2>(), "space"_a, "seeds"_a.noconvert())
-        .def("propose", &propose, "devices"_a.noconvert(),
+    nb::class_<BoundProposer>(m, "MoveProposer", "Random neighbours of assignments that somebody else prices.")
+        .def(nb::init<const BoundMoveSpace&, const In<std::uint64_t>&>(), nb::keep_alive<1, 2>(), "space"_a,
+             "seeds"_a.noconvert(), "One random generator per assignment.")
+        .def("propose", &BoundProposer::propose_all, "devices"_a.noconvert(),
              "A neighbour of each of the assignments [K, n_blocks], one per seed; the same where none that fits was "
              "found.");
 
@@ -252,8 +275,9 @@ void bind_latency_search(nb::module_& m) {
              "A chain at an assignment [n_blocks]; it has no value before it has run.")
         .def("begin", &BoundChain::begin_at, "assignment"_a.noconvert(), "Go on from another assignment [n_blocks].")
         .def("run", [](BoundChain& chain, Index moves, Index ops, double seconds, const StopFlag* stop) {
+            require(0 <= moves && moves <= MOST_MOVES && 0 <= ops && ops <= MOST_OPS, "no such number of moves or ops");
             return chain.run_unlocked(seconds, stop, [&](Interrupt& i) { return chain.run(moves, ops, i); });
-        }, "moves"_a, "ops"_a = Index{1} << 60, "seconds"_a = INF, "stop"_a.none() = nb::none(),
+        }, "moves"_a, "ops"_a = MOST_OPS, "seconds"_a = INF, "stop"_a.none() = nb::none(),
              "Make so many moves, or until so many ops are simulated; True if a candidate awaits a verdict.")
         .def("resolve", [](BoundChain& chain, bool valid, double seconds, const StopFlag* stop) {
             return chain.run_unlocked(seconds, stop, [&](Interrupt& i) { return chain.resolve(valid, i); });

@@ -250,7 +250,9 @@ double CheckpointedSchedule::record(Index checkpoint, Interrupt& interrupt) {
     }
     n_checkpoints_ = checkpoint + 1;
     n_simulated_ -= state_.n_started;
+    recorded_.n_started = 0;
     const double makespan = simulate<true>(INF, interrupt);
+    recorded_.n_started = state_.n_started;
     n_simulated_ += state_.n_started;
     if (!interrupt.stopped()) find_critical_path();
     return makespan;
@@ -267,7 +269,9 @@ double CheckpointedSchedule::price(Index checkpoint, double limit, Interrupt& in
         std::copy_n(recorded_.sequence.begin(), state_.n_started, priced_.sequence.begin());
     }
     n_simulated_ -= state_.n_started;
+    priced_.n_started = 0;
     const double makespan = simulate<false>(limit * (1 + ROUNDING), interrupt);
+    priced_.n_started = state_.n_started;
     n_simulated_ += state_.n_started;
     return makespan;
 }

@@ -31,7 +31,7 @@ public:
     bool awaits_verdict() const { return awaits_verdict_; }
     Index n_tried() const { return n_tried_; }
     Index n_simulated() const { return schedule_.n_simulated(); }
-    Index n_checkpoints() const { return schedule_.n_checkpoints(); }
+    Index n_checkpoints() const { return recorded_ ? schedule_.n_checkpoints() : 0; }
     Index checkpoint() const { return checkpoint_; }
     const BlockAssignment& assignment() const { return assignment_; }
     std::span<const std::int32_t> best() const { return best_; }

@@ -100,6 +100,7 @@ void LiveMemory::add_tensor(Index tensor, const StartTimes& times) {
 }
 
 bool LiveMemory::fits(const StartTimes& times, std::span<const double> capacity) {
+    if (times.n_started != search_.n_ops()) return false;
     const auto used = assignment_.used_bytes();
     bool roomy = true;
     for (Index d = 0; d < search_.n_devices(); ++d) {

@@ -14,7 +14,8 @@ class LiveMemory {
 public:
     LiveMemory(const LatencySearchProblem& search, const BlockAssignment& assignment);
 
-    // Whether resident bytes and the peak of live activations together stay within `capacity` [n_devices].
+    // Whether resident bytes and the peak of live activations together stay within `capacity` [n_devices]; never
+    // where some op does not start.
     bool fits(const StartTimes& times, std::span<const double> capacity);
 
 private:

@@ -1,6 +1,6 @@
 // Moves of a chain, most of them from the critical path of its schedule; which kinds and sizes pay is learned.
 //
-// The weights follow the rewards, as in adaptive large neighbourhood search: Ropke and Pisinger, Transp. Sci. 40 (2006).
+// Weights follow rewards, as in adaptive large neighbourhood search: Ropke and Pisinger, Transp. Sci. 40 (2006).
 #pragma once
 
 #include <vector>

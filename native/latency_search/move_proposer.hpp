@@ -23,7 +23,6 @@ public:
     void propose(Index k, std::span<const std::int32_t> device, std::span<std::int32_t> candidate,
                  Interrupt& interrupt);
     Index n_assignments() const { return static_cast<Index>(rngs_.size()); }
-    const MoveSpace& space() const { return space_; }
 
 private:
     Index draw_size(SplitMix64& rng) const;

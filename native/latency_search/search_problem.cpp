@@ -42,7 +42,7 @@ LatencySearchProblem::LatencySearchProblem(const Problem& problem, const MoveSpa
             least_after_[op] = std::max(least_after_[op], least_seconds[reader] + least_after_[reader]);
         }
     }
-    activation_bytes_ = static_cast<double>(std::accumulate(tensor_bytes.begin(), tensor_bytes.end(), std::int64_t{0}));
+    for (const std::int64_t nbytes : tensor_bytes) activation_bytes_ += static_cast<double>(nbytes);
 }
 
 }  // namespace placewise
