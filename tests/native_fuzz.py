@@ -11,7 +11,6 @@ that a caller can understand: never with a crash, which ends this process, or wi
 from __future__ import annotations
 
 import argparse
-import inspect
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -62,28 +61,32 @@ class Recorder:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Within, calls are remembered."""
-        functions = {name: value for name, value in vars(_native).items() if inspect.isbuiltin(value) or _bound(value)}
-        kinds = [value for value in vars(_native).values() if isinstance(value, type)]
+        functions = {name: value for name, value in vars(_native).items() if _bound(value)}
+        kinds = {name: value for name, value in vars(_native).items() if isinstance(value, type)}
         methods = {
             (kind, name): value
-            for kind in kinds
+            for kind in kinds.values()
             for name, value in vars(kind).items()
-            if _bound(value) and (name == "__init__" or not name.startswith("_"))
+            if _bound(value) and not name.startswith("_")
         }
-        for name, value in functions.items():
-            setattr(_native, name, self.wrap(name, value))
         for (kind, name), value in methods.items():
             setattr(kind, name, _method(self.wrap(f"{kind.__name__}.{name}", value)))
+        for name, value in functions.items():
+            setattr(_native, name, self.wrap(name, value))
+        for name, value in kinds.items():
+            setattr(_native, name, _Constructor(value, self.wrap(name, value)))
         try:
             yield
         finally:
-            for name, value in functions.items():
+            for name, value in (functions | kinds).items():
                 setattr(_native, name, value)
             for (kind, name), value in methods.items():
                 setattr(kind, name, value)
 
     def replay(self) -> None:
-        """One remembered call of a random kernel again, damaged."""
+        """One remembered call of a random kernel again, damaged; none where nothing was called yet."""
+        if not self.calls:
+            return
         function, args, kwargs = self.rng.choice(self.calls[self.rng.choice(sorted(self.calls))])
         args = [_copied(value) for value in args]
         places = [k for k, value in enumerate(args) if not _is_native(value)] + [*kwargs]
@@ -92,8 +95,6 @@ class Recorder:
                 args[key] = self.damaged(args[key])
             else:
                 kwargs = {**kwargs, key: self.damaged(kwargs[key])}
-        if args and _is_native(args[0]) and function.__name__ == "__init__":
-            args[0] = type(args[0]).__new__(type(args[0]))
         with suppress(*ACCEPTED):
             function(*args, **kwargs)
 
@@ -118,7 +119,8 @@ class Recorder:
         if way == 1:
             return np.concatenate((array, array)) if array.ndim else array
         if way == 2:
-            return array.astype(rng.choice((np.float32, np.int64, np.int32, np.float64, np.bool_)))
+            with np.errstate(invalid="ignore"):
+                return array.astype(rng.choice((np.float32, np.int64, np.int32, np.float64, np.bool_)))
         if way == 3:
             return array.reshape(1, *array.shape)
         if len(flat) and array.dtype != np.bool_:
@@ -130,6 +132,22 @@ class Recorder:
         elif len(flat):
             flat[rng.randrange(len(flat))] ^= True
         return array
+
+
+class _Constructor:
+    """Stands where a class of the extension stands, and remembers what it is made from."""
+
+    def __init__(self, kind: type, make: Callable[..., Any]) -> None:
+        self._kind, self._make = kind, make
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._make(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kind, name)
+
+    def __instancecheck__(self, value: object) -> bool:
+        return isinstance(value, self._kind)
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -58,8 +58,8 @@ def test_the_recorder_sees_functions_constructors_and_methods() -> None:
     with recorder.recording():
         for number in range(12):
             native_fuzz.search(random_problem(seeded(number), max_ops=8), number)
-    assert {"Problem.__init__", "upward_ranks"} <= set(recorder.calls)
-    assert any("." in name and "__init__" not in name for name in recorder.calls)
+    assert {"Problem", "upward_ranks"} <= set(recorder.calls)
+    assert any("." in name for name in recorder.calls)
 
 
 def test_a_wheel_works_outside_the_repository(tmp_path: Path) -> None:
@@ -80,5 +80,7 @@ def test_a_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     # The interpreter behind the virtual environment, whose own installation of Placewise must not be found.
     python, libraries = getattr(sys, "_base_executable", sys.executable), sysconfig.get_path("platlib")
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join((str(tmp_path / "site"), libraries))}
-    done = subprocess.run([python, "-c", script], cwd=tmp_path, env=variables, check=True, capture_output=True, text=True)
+    done = subprocess.run(
+        [python, "-c", script], cwd=tmp_path, env=variables, check=True, capture_output=True, text=True
+    )
     assert float(done.stdout) > 0

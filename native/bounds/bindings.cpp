@@ -1,3 +1,6 @@
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/vector.h>
+
 #include "bounds/path_cutting.hpp"
 #include "judge/bindings.hpp"
 
@@ -7,7 +10,7 @@ using namespace nb::literals;
 
 namespace {
 
-nb::tuple locate(const BoundProblem& p, const In<std::int32_t>& path) {
+TupleOf<Made<std::int32_t>, Made<std::int32_t>> locate(const BoundProblem& p, const In<std::int32_t>& path) {
     const auto ops = view(path);
     require(within(ops, 0, p.n_ops()), "a path names no op of this problem");
     PathPositions found = locate_beside_path(p, ops);
@@ -21,14 +24,12 @@ public:
         : owners_(nb::make_tuple(host, fits, tied)), side_(check(host, fits, tied)),
           cutter_(view(host), view(fits), view(tied)) {}
 
-    nb::tuple find_shortest(const In<double, 2>& seconds) {
+    TupleOf<double, std::vector<std::pair<Index, Index>>> find_shortest(const In<double, 2>& seconds) {
         const auto table = view(seconds);
         require(table.rows() == side_ && table.columns() == side_, "seconds are no table of segments");
         std::vector<std::pair<Index, Index>> segments;
         const double value = cutter_.find_shortest(table, segments);
-        nb::list listed;
-        for (const auto& [first, last] : segments) listed.append(nb::make_tuple(first, last));
-        return nb::make_tuple(value, listed);
+        return nb::make_tuple(value, segments);
     }
 
 private:
@@ -57,8 +58,6 @@ void bind_bounds(nb::module_& m) {
              "`host` [m] seconds on the host, `fits` [m + 1, m + 1] whether path[i:j] fits on one accelerator, `tied` "
              "[m + 1] whether what meets at a position shares a device.")
         .def("find_shortest", &BoundPathCutter::find_shortest, "seconds"_a.noconvert(),
-             nb::sig("def find_shortest(self, seconds: numpy.typing.NDArray[numpy.float64]) -> tuple[float, "
-                     "list[tuple[int, int]]]"),
              "The least seconds where path[i:j] takes seconds[i, j], and the segments (i, j), the last first.");
 }
 

@@ -64,7 +64,7 @@ auto heavy_edge_labels(const BoundGroupGraph& graph, const In<double>& size, dou
 
 auto levels_of(const BoundGroupGraph& graph) { return to_numpy(latest_levels(graph)); }
 
-nb::tuple anchor_parts(const BoundGroupGraph& graph, const In<std::uint64_t>& signature,
+TupleOf<Made<std::int64_t>, Made<std::uint64_t>, Made<std::int64_t>, double> anchor_parts(const BoundGroupGraph& graph, const In<std::uint64_t>& signature,
                        const In<std::int32_t>& outer, const In<bool>& left, const In<std::int64_t>& anchors) {
     graph.require_column(signature.shape(0));
     graph.require_column(outer.shape(0));
@@ -101,10 +101,6 @@ void bind_coarsening(nb::module_& m) {
           "The level [n] of each group, as late as its readers allow; the last is n.");
     m.def("divide_at_anchors", &anchor_parts, "graph"_a, "signature"_a.noconvert(), "outer"_a.noconvert(),
           "left"_a.noconvert(), "anchors"_a.noconvert(),
-          nb::sig("def divide_at_anchors(graph: GroupGraph, signature: numpy.typing.NDArray[numpy.uint64], outer: "
-                  "numpy.typing.NDArray[numpy.int32], left: numpy.typing.NDArray[numpy.bool_], anchors: "
-                  "numpy.typing.NDArray[numpy.int64]) -> tuple[numpy.typing.NDArray[numpy.int64], "
-                  "numpy.typing.NDArray[numpy.uint64], numpy.typing.NDArray[numpy.int64], float]"),
           "The first anchor that needs each group [n], the sum of signatures and the number of groups of each part "
           "[n_anchors + 1], and the flow between parts.");
     m.def("count_rounds", &rounds_of, "offsets"_a.noconvert(), "readers"_a.noconvert(), "rank"_a.noconvert(),

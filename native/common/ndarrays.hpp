@@ -20,6 +20,11 @@ template <class T, int Dimensions = 1>
 using In = nb::ndarray<const T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
 template <class T, int Dimensions = 1>
 using Out = nb::ndarray<T, nb::numpy, nb::ndim<Dimensions>, nb::c_contig, nb::device::cpu>;
+// Results: arrays that own their cells, alone or several of them.
+template <class T, int Dimensions = 1>
+using Made = nb::ndarray<nb::numpy, T, nb::ndim<Dimensions>, nb::c_contig>;
+template <class... Parts>
+using TupleOf = nb::typed<nb::tuple, Parts...>;
 
 template <class T>
 std::span<const T> view(const In<T, 1>& array) {
@@ -40,13 +45,13 @@ TableView<T> view(const Out<T, 2>& array) {
 
 // Results: a vector becomes a numpy array that owns it.
 template <class T>
-nb::ndarray<nb::numpy, T, nb::ndim<1>, nb::c_contig> to_numpy(std::vector<T>&& values) {
+Made<T> to_numpy(std::vector<T>&& values) {
     auto* owned = new std::vector<T>(std::move(values));
     nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
     return {owned->data(), {owned->size()}, owner};
 }
 template <class T>
-nb::ndarray<nb::numpy, T, nb::ndim<2>, nb::c_contig> to_numpy(Table<T>&& table) {
+Made<T, 2> to_numpy(Table<T>&& table) {
     auto* owned = new Table<T>(std::move(table));
     nb::capsule owner(owned, [](void* p) noexcept { delete static_cast<Table<T>*>(p); });
     return {owned->cells().data(),

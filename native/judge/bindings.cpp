@@ -12,13 +12,9 @@ namespace placewise {
 
 using namespace nb::literals;
 
-#define TIMELINE                                                                                              \
-    "tuple[float, numpy.typing.NDArray[numpy.float64], numpy.typing.NDArray[numpy.float64], "                  \
-    "numpy.typing.NDArray[numpy.float64]]"
-
 namespace {
 
-nb::ndarray<nb::numpy, double, nb::ndim<2>, nb::c_contig> hop_table(const HopLog& log) {
+Made<double, 2> hop_table(const HopLog& log) {
     Table<double> rows(static_cast<Index>(log.size()), 5);
     for (Index i = 0; i < rows.rows(); ++i) {
         const Hop& hop = log[i];
@@ -28,7 +24,10 @@ nb::ndarray<nb::numpy, double, nb::ndim<2>, nb::c_contig> hop_table(const HopLog
     return to_numpy(std::move(rows));
 }
 
-nb::tuple timeline(double makespan, std::vector<double>&& start, std::vector<double>&& finish, const HopLog& log) {
+// The makespan, starts and ends of ops [n_ops], and hops [n_hops, 5].
+using BoundTimeline = TupleOf<double, Made<double>, Made<double>, Made<double, 2>>;
+
+BoundTimeline timeline(double makespan, std::vector<double>&& start, std::vector<double>&& finish, const HopLog& log) {
     return nb::make_tuple(makespan, to_numpy(std::move(start)), to_numpy(std::move(finish)), hop_table(log));
 }
 
@@ -43,7 +42,7 @@ void operator_makespans(const BoundProblem& p, const In<std::int32_t>& priority,
     for (Index k = first; k < last; ++k) values.data()[k] = schedule.run(rows.row(k), start);
 }
 
-nb::tuple operator_timeline(const BoundProblem& p, const In<std::int32_t>& priority,
+BoundTimeline operator_timeline(const BoundProblem& p, const In<std::int32_t>& priority,
                             const In<std::int32_t>& by_priority, const In<std::int32_t>& device) {
     const auto rank = view(priority), order = view(by_priority);
     p.require_permutation(rank, order);
@@ -70,17 +69,14 @@ void max_loads(const BoundProblem& p, const In<std::int32_t, 2>& placements, int
     for (Index k = first; k < last; ++k) values.data()[k] = loads.max_load(rows.row(k), how);
 }
 
-nb::tuple pipeline_loads(const BoundProblem& p, const In<std::int32_t>& device) {
+TupleOf<Made<double>, Made<double>, Made<double>, Made<double>> pipeline_loads(const BoundProblem& p, const In<std::int32_t>& device) {
     PipelineLoads loads(p);
     loads.add(p.placement(device));
     return nb::make_tuple(to_numpy(std::move(loads.compute)), to_numpy(std::move(loads.send)),
                           to_numpy(std::move(loads.receive)), to_numpy(std::move(loads.wires)));
 }
 
-using Cells = nb::ndarray<nb::numpy, std::int32_t, nb::ndim<1>, nb::c_contig>;
-using Seconds = nb::ndarray<nb::numpy, double, nb::ndim<1>, nb::c_contig>;
-
-Cells subgraph_calls(const BoundProblem& p, const In<std::int32_t>& device) {
+Made<std::int32_t> subgraph_calls(const BoundProblem& p, const In<std::int32_t>& device) {
     const auto placement = p.placement(device);
     std::vector<std::int32_t> call(p.n_ops());
     cut_calls(p, placement, call);
@@ -100,7 +96,7 @@ void subgraph_makespans(const BoundProblem& p, const In<std::int32_t, 2>& placem
     }
 }
 
-nb::tuple subgraph_timeline(const BoundProblem& p, const In<std::int32_t>& device, const In<std::int32_t>& call) {
+BoundTimeline subgraph_timeline(const BoundProblem& p, const In<std::int32_t>& device, const In<std::int32_t>& call) {
     const auto placement = p.placement(device), numbers = view(call);
     require(static_cast<Index>(numbers.size()) == p.n_ops() && within(numbers, -1, p.n_ops()),
             "call numbers are not one per op, counted from 0 without gaps");
@@ -119,7 +115,7 @@ Adjacency inputs_of(const BoundProblem& p, const In<std::int64_t>& offsets, cons
     return inputs;
 }
 
-Cells sequential_pieces(const BoundProblem& p, const In<std::int32_t>& device) {
+Made<std::int32_t> sequential_pieces(const BoundProblem& p, const In<std::int32_t>& device) {
     const auto placement = p.placement(device);
     std::vector<std::int32_t> piece(p.n_ops());
     cut_pieces(p, placement, piece);
@@ -137,7 +133,7 @@ void sequential_makespans(const BoundProblem& p, const In<std::int64_t>& in_offs
     for (Index k = first; k < last; ++k) values.data()[k] = schedule.run(rows.row(k), start, finish);
 }
 
-nb::tuple sequential_timeline(const BoundProblem& p, const In<std::int64_t>& in_offsets,
+BoundTimeline sequential_timeline(const BoundProblem& p, const In<std::int64_t>& in_offsets,
                               const In<std::int32_t>& in_tensors, const In<std::int32_t>& device) {
     const auto placement = p.placement(device);
     const Adjacency inputs = inputs_of(p, in_offsets, in_tensors);
@@ -153,22 +149,22 @@ void require_seconds(const BoundProblem& p, const In<double>& op_seconds, const 
             "seconds are not one per op and one per tensor");
 }
 
-Seconds rank_upward(const BoundProblem& p, const In<double>& op_seconds, const In<double>& tensor_seconds) {
+Made<double> rank_upward(const BoundProblem& p, const In<double>& op_seconds, const In<double>& tensor_seconds) {
     require_seconds(p, op_seconds, tensor_seconds);
     return to_numpy(upward_ranks(p, view(op_seconds), view(tensor_seconds)));
 }
 
-Seconds rank_downward(const BoundProblem& p, const In<double>& op_seconds, const In<double>& tensor_seconds) {
+Made<double> rank_downward(const BoundProblem& p, const In<double>& op_seconds, const In<double>& tensor_seconds) {
     require_seconds(p, op_seconds, tensor_seconds);
     return to_numpy(downward_ranks(p, view(op_seconds), view(tensor_seconds)));
 }
 
-Cells find_longest_path(const BoundProblem& p, const In<double>& weight) {
+Made<std::int32_t> find_longest_path(const BoundProblem& p, const In<double>& weight) {
     require(static_cast<Index>(weight.shape(0)) == p.n_ops(), "weights are not one per op");
     return to_numpy(longest_path(p, view(weight)));
 }
 
-Cells return_path(const BoundProblem& p, const In<bool>& backward, const In<std::int32_t>& phase,
+Made<std::int32_t> return_path(const BoundProblem& p, const In<bool>& backward, const In<std::int32_t>& phase,
                   const In<std::int32_t>& device) {
     const auto n = static_cast<std::size_t>(p.n_ops());
     require(backward.shape(0) == n && phase.shape(0) == n && device.shape(0) == n, "columns of ops differ in length");
@@ -176,7 +172,7 @@ Cells return_path(const BoundProblem& p, const In<bool>& backward, const In<std:
     return to_numpy(find_return_path(p, view(backward), view(phase), view(device)));
 }
 
-nb::tuple components(const In<std::int64_t>& offsets, const In<std::int32_t>& heads) {
+TupleOf<Made<std::int32_t>, std::int32_t> components(const In<std::int64_t>& offsets, const In<std::int32_t>& heads) {
     require(offsets.shape(0) > 0, "offsets have another length than their rows");
     const Index n = static_cast<Index>(offsets.shape(0)) - 1;
     auto [component, count] = strong_components(neighbours(offsets, heads, n));
@@ -204,8 +200,6 @@ void bind_judge(nb::module_& m) {
           "Makespans of rows `first` to `last` of placements [K, n_ops] in `operator` execution, into `values` [K].");
     m.def("operator_timeline", &operator_timeline, "problem"_a, "priority"_a.noconvert(),
           "by_priority"_a.noconvert(), "device"_a.noconvert(),
-          nb::sig("def operator_timeline(problem: Problem, priority: numpy.typing.NDArray[numpy.int32], by_priority: "
-                  "numpy.typing.NDArray[numpy.int32], device: numpy.typing.NDArray[numpy.int32]) -> " TIMELINE),
           "The makespan of one placement [n_ops], starts and ends of its ops, and its hops [n_hops, 5].");
     m.def("max_loads", &max_loads, "problem"_a, "placements"_a.noconvert(), "mode"_a, "first"_a, "last"_a,
           "values"_a.noconvert(),
@@ -219,8 +213,6 @@ void bind_judge(nb::module_& m) {
           "values"_a.noconvert(),
           "Makespans of rows `first` to `last` of placements [K, n_ops] in `subgraph` execution, into `values` [K].");
     m.def("subgraph_timeline", &subgraph_timeline, "problem"_a, "device"_a.noconvert(), "call"_a.noconvert(),
-          nb::sig("def subgraph_timeline(problem: Problem, device: numpy.typing.NDArray[numpy.int32], call: "
-                  "numpy.typing.NDArray[numpy.int32]) -> " TIMELINE),
           "The makespan of one placement with these calls, starts and ends of its ops, and its hops [n_hops, 5].");
     m.def("sequential_pieces", &sequential_pieces, "problem"_a, "device"_a.noconvert(),
           "The number of each op's piece [n_ops]; ops of one number and one device form a piece.");
@@ -229,9 +221,6 @@ void bind_judge(nb::module_& m) {
           "Makespans of rows `first` to `last` of placements [K, n_ops] in `sequential` execution, into `values` [K].");
     m.def("sequential_timeline", &sequential_timeline, "problem"_a, "in_offsets"_a.noconvert(),
           "in_tensors"_a.noconvert(), "device"_a.noconvert(),
-          nb::sig("def sequential_timeline(problem: Problem, in_offsets: numpy.typing.NDArray[numpy.int64], "
-                  "in_tensors: numpy.typing.NDArray[numpy.int32], device: numpy.typing.NDArray[numpy.int32]) -> "
-                  TIMELINE),
           "The makespan of one placement, starts and ends of its ops, and its hops [n_hops, 5].");
     m.def("upward_ranks", &rank_upward, "problem"_a, "op_seconds"_a.noconvert(), "tensor_seconds"_a.noconvert(),
           "The longest path that remains from each op [n_ops], itself included.");
@@ -243,8 +232,6 @@ void bind_judge(nb::module_& m) {
           "device"_a.noconvert(),
           "The ops of a path that leaves a device and comes back, empty where there is none.");
     m.def("strong_components", &components, "offsets"_a.noconvert(), "heads"_a.noconvert(),
-          nb::sig("def strong_components(offsets: numpy.typing.NDArray[numpy.int64], heads: "
-                  "numpy.typing.NDArray[numpy.int32]) -> tuple[numpy.typing.NDArray[numpy.int32], int]"),
           "The strong component of each node of a graph, numbered topologically, and how many there are.");
 }
 

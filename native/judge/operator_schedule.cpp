@@ -14,17 +14,12 @@ OperatorSchedule::OperatorSchedule(const Problem& problem, std::span<const std::
     : problem_(problem),
       priority_(priority),
       by_priority_(by_priority),
-      owner_(problem.n_tensors() + problem.n_ops(), -1),
       ops_(problem.n_ops()),
       queues_(problem.n_devices()),
+      next_start_(problem.n_devices()),
       link_free_(problem.n_queues),
-      needed_(problem.n_devices() + 1, false),
+      needed_(problem.n_devices() + 1, 0),
       arrived_(problem.n_devices() + 1) {
-    for (Index op = 0; op < problem.n_ops(); ++op) {
-        for (Index key = op + problem.out_offsets[op]; key <= op + problem.out_offsets[op + 1]; ++key) {
-            owner_[key] = static_cast<std::int32_t>(op);
-        }
-    }
     for (Queue& queue : queues_) queue.ready = IndexSet(problem.n_ops());
 }
 
@@ -42,6 +37,7 @@ void OperatorSchedule::reset(std::span<const std::int32_t> device, std::span<dou
         queue.n_ready = 0;
         queue.waiting.clear();
         queue.free_streams = p.streams[d];
+        next_start_[d] = INF;
     }
     events_.clear();
     std::fill(link_free_.begin(), link_free_.end(), 0.0);
@@ -61,14 +57,20 @@ std::span<const std::int32_t> OperatorSchedule::find_targets(Index tensor, std::
     targets_.clear();
     auto need = [&](std::int32_t place) {
         if (place == source || needed_[place]) return;
-        needed_[place] = true;
+        needed_[place] = 1;
         targets_.push_back(place);
     };
     for (const std::int32_t reader : problem_.consumers[tensor]) need(ops_[reader].place);
     if (problem_.output[tensor]) need(problem_.host());
-    for (const std::int32_t place : targets_) needed_[place] = false;
+    for (const std::int32_t place : targets_) needed_[place] = 0;
     if (targets_.size() > 1) std::sort(targets_.begin(), targets_.end());
     return targets_;
+}
+
+double OperatorSchedule::Queue::next_start(double now) const {
+    if (free_streams == 0) return INF;
+    if (n_ready > 0) return now;
+    return waiting.empty() ? INF : waiting.top().time;
 }
 
 void OperatorSchedule::enqueue(const OpState& op, double now) {
@@ -79,6 +81,7 @@ void OperatorSchedule::enqueue(const OpState& op, double now) {
     } else {
         queue.waiting.push({op.ready_at, op.priority});
     }
+    next_start_[op.device] = queue.next_start(now);
 }
 
 // Tell the readers of `tensor` where it has arrived; queue those that miss nothing any more.
@@ -105,7 +108,7 @@ double OperatorSchedule::release(Index tensor, std::int32_t source, bool finishe
     } else if (p.staged && !targets.empty() && source != p.host()) {
         arrived_[source] = now;
         home = send(tensor, source, p.host(), now, log);
-        events_.push({home, p.producer[tensor] + 1 + tensor});
+        events_.push({home, p.producer[tensor], static_cast<std::int32_t>(tensor)});
     } else {
         arrived_[source] = now;
         for (const std::int32_t target : targets) arrived_[target] = send(tensor, source, target, now, log);
@@ -115,8 +118,24 @@ double OperatorSchedule::release(Index tensor, std::int32_t source, bool finishe
     return p.output[tensor] ? home : 0.0;
 }
 
+// Start the ops of one device that are ready, as many as it has free streams.
+void OperatorSchedule::start_ops(std::int32_t device, double now, std::span<double> start) {
+    Queue& queue = queues_[device];
+    while (!queue.waiting.empty() && queue.waiting.top().time <= now) {
+        queue.ready.insert(queue.waiting.pop().item);
+        ++queue.n_ready;
+    }
+    for (; queue.free_streams > 0 && queue.n_ready > 0; --queue.free_streams, --queue.n_ready) {
+        const std::int32_t op = by_priority_[queue.ready.pop_min()];
+        start[op] = now;
+        events_.push({now + ops_[op].seconds, op, -1});
+    }
+    next_start_[device] = queue.next_start(now);
+}
+
 double OperatorSchedule::run(std::span<const std::int32_t> device, std::span<double> start, HopLog* log) {
     const Problem& p = problem_;
+    const auto n_devices = static_cast<std::int32_t>(p.n_devices());
     reset(device, start);
     for (OpState& op : ops_) {
         if (op.missing == 0) enqueue(op, 0.0);
@@ -126,39 +145,29 @@ double OperatorSchedule::run(std::span<const std::int32_t> device, std::span<dou
     Index done = 0;
     while (now < INF) {
         while (!events_.empty() && events_.top().time <= now) {
-            const std::int64_t key = events_.pop().item;
-            const std::int32_t op = owner_[key];
-            const std::int32_t source = ops_[op].place;
-            if (key == op + p.out_offsets[op]) {
-                ++queues_[ops_[op].device].free_streams;
-                ++done;
-                for (const Index tensor : p.outputs_of(op)) {
-                    makespan = std::max(makespan, release(tensor, source, true, now, log));
-                }
-            } else {
-                release(key - op - 1, source, false, now, log);
+            const Event event = events_.pop();
+            const OpState& op = ops_[event.op];
+            if (event.tensor >= 0) {
+                release(event.tensor, op.place, false, now, log);
+                continue;
+            }
+            ++queues_[op.device].free_streams;
+            next_start_[op.device] = queues_[op.device].next_start(now);
+            ++done;
+            makespan = std::max(makespan, now);
+            for (const Index tensor : p.outputs_of(event.op)) {
+                makespan = std::max(makespan, release(tensor, op.place, true, now, log));
             }
         }
-        double upcoming = INF;
-        for (Queue& queue : queues_) {
-            while (!queue.waiting.empty() && queue.waiting.top().time <= now) {
-                queue.ready.insert(queue.waiting.pop().item);
-                ++queue.n_ready;
+        double upcoming = events_.empty() ? INF : events_.top().time;
+        for (std::int32_t d = 0; d < n_devices; ++d) {
+            if (next_start_[d] <= now) {
+                start_ops(d, now, start);
+                if (!events_.empty()) upcoming = std::min(upcoming, events_.top().time);
             }
-            while (queue.free_streams > 0 && queue.n_ready > 0) {
-                const std::int32_t op = by_priority_[queue.ready.pop_min()];
-                --queue.n_ready;
-                --queue.free_streams;
-                start[op] = now;
-                const double finish = now + ops_[op].seconds;
-                makespan = std::max(makespan, finish);
-                events_.push({finish, op + p.out_offsets[op]});
-            }
-            if (queue.free_streams > 0 && !queue.waiting.empty()) {
-                upcoming = std::min(upcoming, queue.waiting.top().time);
-            }
+            upcoming = std::min(upcoming, next_start_[d]);
         }
-        now = events_.empty() ? upcoming : std::min(upcoming, events_.top().time);
+        now = upcoming;
     }
     return done == p.n_ops() ? makespan : INF;
 }

@@ -37,10 +37,23 @@ private:
         std::int32_t place;
     };
     struct Queue {
-        IndexSet ready;             // priorities of ops that can start
+        IndexSet ready;          // priorities of ops that can start
         Index n_ready = 0;
-        MinHeap<Timed> waiting;     // ops whose last input is on its way
+        MinHeap<Timed> waiting;  // ops whose last input is on its way
         Index free_streams = 0;
+
+        // When the next op may start, inf if that waits for an event.
+        double next_start(double now) const;
+    };
+    // An op finished (`tensor` < 0), or its staged tensor is in host memory. Ties go by op, its end first, then by tensor.
+    struct Event {
+        double time;
+        std::int32_t op;
+        std::int32_t tensor;
+        bool operator<(const Event& other) const {
+            if (time != other.time) return time < other.time;
+            return op < other.op || (op == other.op && tensor < other.tensor);
+        }
     };
 
     void reset(std::span<const std::int32_t> device, std::span<double> start);
@@ -49,20 +62,19 @@ private:
     void wake_readers(Index tensor, double now);
     void enqueue(const OpState& op, double now);
     double release(Index tensor, std::int32_t source, bool finished, double now, HopLog* log);
-    void note_arrivals(double now);
+    void start_ops(std::int32_t device, double now, std::span<double> start);
 
     const Problem& problem_;
     std::span<const std::int32_t> priority_;
     std::span<const std::int32_t> by_priority_;
-    std::vector<std::int32_t> owner_;  // the op of every event: op v finished, v + out_offsets[v]; its tensor t is in
-                                       // host memory, v + 1 + t
     std::vector<OpState> ops_;
-    std::vector<Queue> queues_;        // one per device
-    MinHeap<Timed> events_;
-    std::vector<double> link_free_;    // [n_queues] when the last transfer of each queue arrives
-    std::vector<bool> needed_;         // [n_devices + 1]
+    std::vector<Queue> queues_;       // one per device
+    std::vector<double> next_start_;  // [n_devices] of its queue
+    MinHeap<Event> events_;
+    std::vector<double> link_free_;   // [n_queues] when the last transfer of each queue arrives
+    std::vector<char> needed_;        // [n_devices + 1]
     std::vector<std::int32_t> targets_;
-    std::vector<double> arrived_;      // [n_devices + 1] when the tensor at hand reached each location, −1 if not yet
+    std::vector<double> arrived_;     // [n_devices + 1] when the tensor at hand reached each location, −1 if not yet
 };
 
 }  // namespace placewise

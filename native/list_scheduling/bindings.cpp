@@ -62,7 +62,7 @@ ListProblem list_problem(const BoundProblem& problem, const BoundGroupNeeds& gro
     return {problem, groups, view(group), inputs, view(rank), view(by_rank)};
 }
 
-nb::tuple schedule_earliest(const BoundProblem& problem, const BoundGroupNeeds& groups, const In<std::int32_t>& group,
+TupleOf<Made<std::int32_t>, Index> schedule_earliest(const BoundProblem& problem, const BoundGroupNeeds& groups, const In<std::int32_t>& group,
                             const In<std::int64_t>& input_offsets, const In<std::int32_t>& input_tensors,
                             const In<std::int32_t>& rank, const In<std::int32_t>& by_rank,
                             std::optional<In<std::int32_t>> favourite_child, double weight, double seconds,
@@ -86,7 +86,7 @@ nb::tuple schedule_earliest(const BoundProblem& problem, const BoundGroupNeeds& 
     return nb::make_tuple(to_numpy(std::move(device)), placed);
 }
 
-nb::tuple schedule_by_insertion(const BoundProblem& problem, const BoundGroupNeeds& groups,
+TupleOf<Made<std::int32_t>, Index> schedule_by_insertion(const BoundProblem& problem, const BoundGroupNeeds& groups,
                                 const In<std::int32_t>& group, const In<std::int64_t>& input_offsets,
                                 const In<std::int32_t>& input_tensors, const In<std::int32_t>& rank,
                                 const In<std::int32_t>& by_rank, const In<std::int32_t>& wanted, double seconds,
@@ -106,7 +106,7 @@ nb::tuple schedule_by_insertion(const BoundProblem& problem, const BoundGroupNee
     return nb::make_tuple(to_numpy(std::move(device)), placed);
 }
 
-nb::tuple fill_in_order(const BoundGroupNeeds& groups, const In<double>& amount, const In<std::int32_t>& devices,
+TupleOf<Made<std::int32_t>, Index> fill_in_order(const BoundGroupNeeds& groups, const In<double>& amount, const In<std::int32_t>& devices,
                         Index n_first, double share, bool stages) {
     require(static_cast<Index>(amount.shape(0)) == groups.n_groups(), "amounts are not one per group");
     require(within(view(devices), 0, groups.n_devices()), "no such device");

@@ -53,7 +53,7 @@ void require_ideal(const Ideals& ideals, Index ideal) {
     require(0 <= ideal && ideal < ideals.size(), "no such ideal");
 }
 
-nb::object members(const Ideals& ideals, Index ideal) {
+nb::typed<nb::object, Made<bool>> members(const Ideals& ideals, Index ideal) {
     require_ideal(ideals, ideal);
     std::vector<std::uint8_t> mask(ideals.n_components());
     for (Index c = 0; c < ideals.n_components(); ++c) mask[c] = ideals.holds(ideal, c);
@@ -86,7 +86,7 @@ auto bound_cut_left(const BoundStageCosts& costs, const Ideals& ideals, const Lo
     return to_numpy(std::move(cut));
 }
 
-nb::tuple device_states(const Ints& n_devices, bool ordered) {
+TupleOf<Made<std::int32_t, 2>, Made<std::int64_t>> device_states(const Ints& n_devices, bool ordered) {
     require(within(view(n_devices), 0, 1 << 30), "a class has no such number of devices");
     double n_states = 1.0;
     for (const std::int32_t count : view(n_devices)) n_states *= ordered ? 1.0 : count + 1.0;

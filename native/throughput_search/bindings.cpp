@@ -208,7 +208,7 @@ private:
 
 auto incumbent_of(const BoundWalk& walk) { return to_numpy(walk.at_rest().incumbent()); }
 
-nb::tuple quality_of(const BoundWalk& walk) {
+TupleOf<std::int64_t, std::int64_t> quality_of(const BoundWalk& walk) {
     const PipelineQuality quality = walk.at_rest().quality();
     return nb::make_tuple(quality.missing_bytes, quality.max_load);
 }

@@ -159,7 +159,8 @@ class Beside:
 
 def beside_path(a: Arrays, path: Ints) -> Beside:
     """Where every op stands to a path."""
-    return Beside(*_native.locate_beside_path(native_problem(a), path), len(path))
+    after, before = _native.locate_beside_path(native_problem(a), path)
+    return Beside(after, before, len(path))
 
 
 def only_path(n_ops: int, path: Ints) -> Beside:
