@@ -34,18 +34,20 @@ Adjacency edges_of(const Longs& offsets, const Ints& heads) {
     return ragged(offsets, heads, n);
 }
 
-Ideals enumerate_ideals(const Longs& predecessor_offsets, const Ints& predecessors, const Longs& successor_offsets,
-                        const Ints& successors, Index most, double seconds, const StopFlag* stop) {
-    const Adjacency before = edges_of(predecessor_offsets, predecessors), after = edges_of(successor_offsets, successors);
-    require(before.size() == after.size(), "predecessors and successors are those of different graphs");
+Ideals enumerate_ideals(const Longs& offsets, const Ints& successors, Index most, double seconds,
+                        const StopFlag* stop) {
+    const Adjacency after = edges_of(offsets, successors);
+    for (Index node = 0; node < after.size(); ++node) {
+        require(within(after[node], node + 1, after.size()), "nodes do not stand in topological order");
+    }
     require(most < (Index{1} << 31), "so many ideals cannot be numbered");
     nb::gil_scoped_release unlocked;
     Interrupt interrupt(seconds, stop);
-    return Ideals::enumerate(before, after, most, interrupt);
+    return Ideals::enumerate(after, most, interrupt);
 }
 
 Ideals prefix_ideals(Index n) {
-    require(0 <= n && n < (Index{1} << 30), "no such path");
+    require(0 <= n && n < (Index{1} << 17), "a path is too long to list its ideals");
     return Ideals::prefixes(n);
 }
 
@@ -68,14 +70,17 @@ std::vector<std::pair<std::int32_t, std::int32_t>> steps(const Ideals& ideals, I
 }
 
 auto bound_work_left(const Ideals& ideals, const Longs& work) {
-    require(static_cast<Index>(work.shape(0)) == ideals.n_components(), "work is one figure per component");
+    require(static_cast<Index>(work.shape(0)) == ideals.n_components() && is_bounded(view(work)),
+            "work is one amount per component");
     return to_numpy(work_left(ideals, view(work)));
 }
 
 auto bound_cut_left(const BoundStageCosts& costs, const Ideals& ideals, const Longs& enter, const Longs& leave,
                     double seconds, const StopFlag* stop) {
     const auto tensors = static_cast<std::size_t>(costs.n_tensors());
-    require(enter.shape(0) == tensors && leave.shape(0) == tensors, "transfers are one figure per tensor");
+    require(enter.shape(0) == tensors && leave.shape(0) == tensors && is_bounded(view(enter)) &&
+                is_bounded(view(leave)),
+            "transfers are one amount per tensor");
     require(costs.n() == ideals.n_components(), "the ideals are those of another graph");
     std::vector<std::int64_t> cut;
     {
@@ -90,7 +95,7 @@ TupleOf<Made<std::int32_t, 2>, Made<std::int64_t>> device_states(const Ints& n_d
     require(within(view(n_devices), 0, 1 << 30), "a class has no such number of devices");
     double n_states = 1.0;
     for (const std::int32_t count : view(n_devices)) n_states *= ordered ? 1.0 : count + 1.0;
-    require(n_states < 1e9, "too many states");
+    require(n_states < 1e8, "too many states");
     DeviceStates states(view(n_devices), ordered);
     return nb::make_tuple(to_numpy(std::move(states.used)), to_numpy(std::move(states.stride)));
 }
@@ -106,7 +111,7 @@ void create_expansion(StageExpansion* self, const BoundStageCosts& costs, const 
                       const In<double>& work_room) {
     require(costs.n() == ideals.n_components() && ideals.complete(), "the ideals are not all those of this graph");
     require(costs.n_classes() > 0, "there are no devices");
-    require(static_cast<double>(costs.n_states()) * static_cast<double>(ideals.size()) < 1e10, "too many states");
+    require(static_cast<double>(costs.n_states()) * static_cast<double>(ideals.size()) < 2e8, "too many states");
     new (self) StageExpansion(costs, ideals, remainder(work_left, work_room, ideals.size(), costs.n_states()));
 }
 
@@ -123,6 +128,12 @@ void bound_phases(StageExpansion& expansion, const Longs& forward_left, const In
     const Index n_ideals = expansion.n_ideals(), n_states = expansion.n_states();
     expansion.bound_phases(remainder(forward_left, forward_room, n_ideals, n_states),
                            remainder(both_left, both_room, n_ideals, n_states));
+}
+
+void start(StageExpansion& expansion, std::int64_t beat, std::int64_t forward_limit, std::int64_t both_limit) {
+    const std::int64_t limits[] = {beat, forward_limit, both_limit};
+    require(within(std::span<const std::int64_t>(limits), 0, NEVER + 1), "a limit is negative or more than never");
+    expansion.start(beat, forward_limit, both_limit);
 }
 
 bool expand(StageExpansion& expansion, double seconds, const StopFlag* stop) {
@@ -152,9 +163,11 @@ double least_path_load(const In<double, 2>& load, const In<double, 3>& most, con
             "segments are those of different paths");
     require(most.shape(0) == slopes.shape(0) && most.shape(1) == load.shape(0) && most.shape(2) == load.shape(0),
             "there is one bound on the work per slope and segment");
-    require(0 < n_devices && n_devices < (1 << 24), "there are no devices");
-    const SegmentBounds bounds = {view(load), {most.data(), slices * rows, rows}, view(slopes), view(weight), view(pace),
-                                  work, n_devices};
+    require(0 < n_devices && n_devices < (1 << 16), "there are no devices, or too many");
+    require(0 <= steps && steps <= 4096, "so many steps find nothing new");
+    const SegmentBounds bounds = {view(load),   {most.data(), slices * rows, rows}, view(slopes), view(weight),
+                                  view(pace),   work,
+                                  n_devices};
     nb::gil_scoped_release unlocked;
     Interrupt interrupt(seconds, stop);
     PathSegments segments(bounds);
@@ -173,7 +186,8 @@ auto bound_last_ready_first(const Longs& offsets, const Ints& successors, const 
 
 auto bound_biconnected_components(const Longs& offsets, const Ints& others, const Ints& edges, Index n_edges) {
     const HalfEdges graph = {edges_of(offsets, others), view(edges)};
-    require(edges.shape(0) == others.shape(0) && within(graph.edges, 0, n_edges), "half an edge has no number");
+    require(0 <= n_edges && edges.shape(0) == others.shape(0) && within(graph.edges, 0, n_edges),
+            "half an edge has no number");
     return to_numpy(biconnected_components(graph, n_edges));
 }
 
@@ -200,11 +214,10 @@ void bind_ideals(nb::module_& m) {
         .def("members", &members, "ideal"_a, "A mask [n_components] of the components of one ideal.")
         .def("steps", &steps, "ideal"_a,
              "Pairs of a component that can be added to an ideal and the ideal that this leads to.");
-    m.def("enumerate_ideals", &enumerate_ideals, "predecessor_offsets"_a.noconvert(), "predecessors"_a.noconvert(),
-          "successor_offsets"_a.noconvert(), "successors"_a.noconvert(), "most"_a, "seconds"_a = FOREVER,
-          "stop"_a = nb::none(),
-          "The ideals of an acyclic graph, given as rows of its n nodes; incomplete if there are more than `most` or "
-          "if they take longer than so many seconds.");
+    m.def("enumerate_ideals", &enumerate_ideals, "offsets"_a.noconvert(), "successors"_a.noconvert(), "most"_a,
+          "seconds"_a = FOREVER, "stop"_a = nb::none(),
+          "The ideals of a graph whose nodes stand in topological order, given as rows of successors; incomplete if "
+          "there are more than `most` or if they take longer than so many seconds.");
     m.def("prefix_ideals", &prefix_ideals, "n"_a, "The ideals of a path of n components.");
     m.def("work_left", &bound_work_left, "ideals"_a, "work"_a.noconvert(),
           "The work [n_ideals] outside each ideal; `work` [n_components].");
@@ -237,7 +250,7 @@ void bind_expansion(nb::module_& m) {
              "both_left"_a.noconvert(), "both_room"_a.noconvert(),
              "Where costs have two phases: `work_left` and `work_room` of forward loads within a limit, and of all "
              "loads within a total.")
-        .def("start", &StageExpansion::start, "beat"_a, "forward_limit"_a = NEVER, "both_limit"_a = NEVER,
+        .def("start", &start, "beat"_a, "forward_limit"_a = NEVER, "both_limit"_a = NEVER,
              "Look for a chain of max-load below `beat`, in units of the costs; forward loads are at most "
              "`forward_limit`, and the sum of both phases' loads is below `both_limit`.")
         .def("expand", &expand, "seconds"_a = FOREVER, "stop"_a = nb::none(),

@@ -10,6 +10,10 @@ namespace placewise {
 using Longs = In<std::int64_t>;
 using Ints = In<std::int32_t>;
 
+// Sums of everything must stay far below what 64 bits hold; of a table, those of the largest cell in every row.
+bool is_bounded(TableView<const std::int64_t> table);
+bool is_bounded(std::span<const std::int64_t> column);
+
 class BoundStageCosts : public StageCosts {
 public:
     BoundStageCosts(const In<std::int64_t, 2>& seconds, const Longs& size, const Longs& weight, const Ints& producer,

@@ -4,6 +4,23 @@
 
 namespace placewise {
 
+bool is_bounded(TableView<const std::int64_t> table) {
+    double total = 0.0;
+    for (Index row = 0; row < table.rows(); ++row) {
+        std::int64_t most = 0;
+        for (const std::int64_t cell : table.row(row)) {
+            if (cell < 0) return false;
+            most = std::max(most, cell);
+        }
+        total += static_cast<double>(most);
+    }
+    return total <= static_cast<double>(NEVER);
+}
+
+bool is_bounded(std::span<const std::int64_t> column) {
+    return is_bounded(TableView(column.data(), static_cast<Index>(column.size()), 1));
+}
+
 namespace {
 
 Communication communication(int mode) {
@@ -20,14 +37,6 @@ Adjacency rows_of(const Longs& offsets, const Ints& values, Index rows, Index hi
             "offsets do not cover their values");
     require(within(cells, 0, high), "rows name what is not there");
     return {at, cells};
-}
-
-// Sums of all of it must stay far below what 64 bits hold.
-bool is_amount(std::span<const std::int64_t> cells) { return within(cells, 0, NEVER + 1); }
-
-template <class T>
-std::span<const T> cells_of(const In<T, 2>& table) {
-    return {table.data(), table.size()};
 }
 
 }  // namespace
@@ -63,13 +72,24 @@ BoundStageCosts::BoundStageCosts(
     this->pace = view(pace);
     this->mode = communication(mode);
     this->ordered = ordered;
-    require(is_amount(cells_of(seconds)) && is_amount(cells_of(enter)) && is_amount(cells_of(leave)) &&
-                is_amount(this->size) && is_amount(this->weight) && is_amount(this->storage_bytes),
-            "an amount is negative or too large");
     check();
 }
 
 void BoundStageCosts::check() {
+    for (Index component = 0; component < n(); ++component) {
+        require(within(seconds.row(component), 0, NEVER + 1), "a time is negative or more than never");
+    }
+    require(is_bounded(enter) && is_bounded(leave) && is_bounded(size) && is_bounded(weight) &&
+                is_bounded(storage_bytes),
+            "amounts are negative or too large");
+    double bytes = 0.0;
+    for (const std::int64_t own : weight) bytes += static_cast<double>(own);
+    for (const std::int64_t own : storage_bytes) bytes += static_cast<double>(own);
+    for (Index k = 0; k < pace.rows(); ++k) {
+        for (const double cell : pace.row(k)) {
+            require(cell >= 0 && cell * bytes <= static_cast<double>(NEVER), "a pace is negative or too slow");
+        }
+    }
     const auto components = static_cast<std::size_t>(n()), tensors = static_cast<std::size_t>(n_tensors());
     const auto classes = static_cast<std::size_t>(n_classes());
     require(size.size() == components && weight.size() == components, "columns of components differ in length");
@@ -111,7 +131,7 @@ BoundRowCosts::BoundRowCosts(const In<double, 2>& seconds, const Longs& size, co
     this->uses = rows_of(use_offsets, uses, n(), static_cast<Index>(producer.shape(0)));
     this->makes = rows_of(make_offsets, makes, n(), static_cast<Index>(producer.shape(0)));
     this->mode = communication(mode);
-    require(is_amount(this->size), "an amount is negative or too large");
+    require(is_bounded(this->size), "amounts are negative or too large");
     check();
 }
 

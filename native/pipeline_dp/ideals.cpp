@@ -17,9 +17,9 @@ constexpr Index MOST_STEPS_PER_IDEAL = 12;
 // Finds every ideal once, by a hash table of their Zobrist keys.
 class IdealEnumeration {
 public:
-    IdealEnumeration(const Adjacency& predecessors, const Adjacency& successors, Index most)
-        : predecessors_(predecessors),
-          successors_(successors),
+    IdealEnumeration(const Adjacency& successors, Index most)
+        : successors_(successors),
+          predecessors_(successors.size()),
           most_(most),
           found_(successors.size()),
           component_keys_(successors.size()),
@@ -30,7 +30,10 @@ public:
         ready_.assign(found_.width_, 0);
         keys_.assign(1, 0);
         for (Index component = 0; component < found_.n_; ++component) {
-            if (predecessors_.length(component) == 0) ready_[component >> 6] |= bit(component);
+            for (const std::int32_t after : successors_[component]) {
+                predecessors_[after].push_back(static_cast<std::int32_t>(component));
+            }
+            if (predecessors_[component].empty()) ready_[component >> 6] |= bit(component);
         }
         slots_[0] = 0;
     }
@@ -97,7 +100,7 @@ private:
         found_.words_[row + word] |= bit(component);
         ready_[row + word] ^= bit(component);
         for (const std::int32_t after : successors_[component]) {
-            const auto before = predecessors_[after];
+            const auto& before = predecessors_[after];
             const bool free = std::all_of(before.begin(), before.end(), [&](std::int32_t c) {
                 return (found_.words_[row + (c >> 6)] & bit(c)) != 0;
             });
@@ -115,8 +118,8 @@ private:
         }
     }
 
-    const Adjacency& predecessors_;
     const Adjacency& successors_;
+    std::vector<std::vector<std::int32_t>> predecessors_;  // of each component
     Index most_;
     Ideals found_;
     std::vector<std::uint64_t> component_keys_;
@@ -125,9 +128,8 @@ private:
     std::vector<std::int32_t> slots_;   // ideals by their keys; −1: free
 };
 
-Ideals Ideals::enumerate(const Adjacency& predecessors, const Adjacency& successors, Index most,
-                         Interrupt& interrupt) {
-    return IdealEnumeration(predecessors, successors, most).run(interrupt);
+Ideals Ideals::enumerate(const Adjacency& successors, Index most, Interrupt& interrupt) {
+    return IdealEnumeration(successors, most).run(interrupt);
 }
 
 Ideals Ideals::prefixes(Index n) {

@@ -20,10 +20,9 @@ public:
         std::int32_t target;
     };
 
-    // Breadth first from the empty set. It is incomplete if there are more than `most`, if the steps between them
-    // take too much memory, or if it was interrupted.
-    static Ideals enumerate(const Adjacency& predecessors, const Adjacency& successors, Index most,
-                            Interrupt& interrupt);
+    // Breadth first from the empty set; successors are larger than their node. It is incomplete if there are more than
+    // `most`, if the steps between them take too much memory, or if it was interrupted.
+    static Ideals enumerate(const Adjacency& successors, Index most, Interrupt& interrupt);
     // The ideals of a path of n components.
     static Ideals prefixes(Index n);
 

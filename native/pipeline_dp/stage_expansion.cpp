@@ -80,21 +80,17 @@ void StageExpansion::start(std::int64_t beat, std::int64_t forward_limit, std::i
 
 bool StageExpansion::expand(Interrupt& interrupt) {
     while (base_ < full_) {
-        if (path_.empty()) {
-            if (interrupt.stop(1 + states_.used.rows() / 64)) return false;
-            if (!begin_base()) {
-                ++base_;
-                continue;
-            }
-        }
-        const auto work = static_cast<std::uint32_t>(1 + most_usable_ * static_cast<Index>(live_.size()) / 16);
-        while (!path_.empty()) {
-            if (interrupt.stop(work)) return false;
+        std::uint32_t work = step_work_;
+        if (!path_.empty()) {
             advance();
+            if (path_.empty()) ++base_;
+        } else {
+            work = static_cast<std::uint32_t>(1 + states_.used.rows() / 64);
+            if (!begin_base()) ++base_;
         }
-        ++base_;
+        if (interrupt.stop(work)) break;
     }
-    return true;
+    return base_ == full_;
 }
 
 // List the states of the base that are worth growing from; whether there are any.
@@ -122,7 +118,7 @@ bool StageExpansion::begin_base() {
         }
     }
     if (live_.empty()) return false;
-    most_usable_ = std::ranges::max(usable_);
+    step_work_ = static_cast<std::uint32_t>(1 + std::ranges::max(usable_) * static_cast<Index>(live_.size()) / 16);
     stage_.begin(ideals_, base_);
     push(base_, -1);
     return true;
@@ -272,7 +268,8 @@ bool StageExpansion::fits_phases(Index ideal, Index state) {
 Index StageExpansion::most_in_room(Index target, Index k) const {
     const double price = work_.room[0] - work_.room[states_.stride[k]];
     if (price <= 0) return usable_[k];
-    const double needed = static_cast<double>(work_.left[target]) / (static_cast<double>(std::max<std::int64_t>(best_, 1)) * SLACK);
+    const auto best = static_cast<double>(std::max<std::int64_t>(best_, 1));
+    const double needed = static_cast<double>(work_.left[target]) / (best * SLACK);
     return static_cast<Index>(std::clamp((most_room_ - needed) / price + 1e-6, 0.0, static_cast<double>(usable_[k])));
 }
 
@@ -282,10 +279,7 @@ std::vector<ChainStage> StageExpansion::chain() const {
     while (ideal > 0 && state >= 0) {
         const Cell& cell = cells_(ideal, state);
         const auto now = states_.used.row(state), before = states_.used.row(cell.parent_state);
-        Index k = state - 1;
-        if (!costs_.ordered) {
-            k = std::ranges::mismatch(now, before).in1 - now.begin();
-        }
+        const Index k = costs_.ordered ? state - 1 : std::ranges::mismatch(now, before).in1 - now.begin();
         stages.push_back({cell.parent, ideal, k, before[k], now[k] - before[k]});
         ideal = cell.parent;
         state = cell.parent_state;

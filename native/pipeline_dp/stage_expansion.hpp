@@ -55,7 +55,7 @@ public:
     // Look for a chain with a max-load below `beat`. Where costs have two phases, its forward loads are `forward_limit`
     // at most, and the sum of both loads is below `both_limit`.
     void start(std::int64_t beat, std::int64_t forward_limit = NEVER, std::int64_t both_limit = NEVER);
-    // Go on until the interrupt; whether all is done.
+    // Go on until the interrupt, by one step at least; whether all is done.
     bool expand(Interrupt& interrupt);
 
     Index n_ideals() const { return cells_.rows(); }
@@ -123,7 +123,7 @@ private:
     std::vector<std::int32_t> reached_from_;  // [n_ideals] the last base from which each was reached
     std::vector<LiveState> live_;             // states of the base that are worth growing from
     std::vector<Index> usable_;               // [n_classes] the most devices of a class that any of them leaves
-    Index most_usable_ = 0;
+    std::uint32_t step_work_ = 1;             // about how long a step from the base takes, for the interrupt
     double most_room_ = 0.0;
 };
 

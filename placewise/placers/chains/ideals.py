@@ -23,10 +23,7 @@ def all_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Idea
     """
     width = max(1, (graph.n + 63) // 64)
     most = min(most, MOST_BYTES // (16 * width))
-    ideals = _native.enumerate_ideals(
-        graph.predecessor_offsets, graph.predecessors, graph.successor_offsets, graph.successors, max(most, FEWEST),
-        seconds,
-    )  # fmt: skip
+    ideals = _native.enumerate_ideals(graph.successor_offsets, graph.successors, max(most, FEWEST), seconds)
     return ideals if ideals.complete and len(ideals) <= most else len(ideals)
 
 
