@@ -114,7 +114,8 @@ if TYPE_CHECKING:
     from placewise.model.problem import Constraints, Objective, Problem
     from placewise.model.result import Result
     from placewise.placers.base import Budget
-    from placewise.simulate import judge, lower_bound
+    from placewise.simulate import lower_bound
+    from placewise.simulate.judge import simulate as judge
     from placewise.studies.device_map import device_map
     from placewise.wishes import Wishes
 

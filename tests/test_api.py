@@ -49,7 +49,8 @@ def test_public_names_are_sorted_and_all_there() -> None:
 
 def test_importing_costs_nothing() -> None:
     """`import placewise` loads no library; the command's help loads no numpy and no onnx."""
-    code = "import sys, {}; print([m for m in ('numpy', 'placewise._native', 'onnx', 'torch', 'ortools') if m in sys.modules])"
+    libraries = "'numpy', 'placewise._native', 'onnx', 'torch', 'ortools'"
+    code = f"import sys, {{}}; print([m for m in ({libraries}) if m in sys.modules])"
     for module in ("placewise", "placewise.cli"):
         done = subprocess.run([sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True)
         assert done.stdout.strip() == "[]"
