@@ -37,22 +37,13 @@ build: $(VENV)/.tested
 stub: build
 	$(BIN)/python scripts/write_native_stub.py
 
-# The kernels under the address and undefined-behaviour sanitizers, and for one short run under valgrind. What they are
-# run on lies in a folder of its own: PYTHONPATH goes before every installation, and the libraries come from $(VENV).
-SANITIZED := build/sanitized
-SITE = $(SANITIZED)/site:tests:$(shell $(BIN)/python -c "import sysconfig; print(sysconfig.get_path('platlib'))")
+# The kernels under sanitizers, then for one short run under valgrind. Each build lies in a folder of its own, with the
+# package beside it; the interpreter behind $(VENV) runs it, and finds only what PYTHONPATH names.
 PROBLEMS ?= 10000
+CHECKED = $(BIN)/python scripts/check_native.py
 native-check: $(VENV)/.tested
-	rm -rf $(SANITIZED)/site && mkdir -p $(SANITIZED)/site && cp -r placewise $(SANITIZED)/site/
-	rm -f $(SANITIZED)/site/placewise/_native*.so
-	$(BIN)/cmake -S . -B $(SANITIZED) -G Ninja -DCMAKE_MAKE_PROGRAM=$(abspath $(BIN))/ninja -DCMAKE_BUILD_TYPE=Debug \
-		-DPython_EXECUTABLE=$(abspath $(BIN))/python -DPLACEWISE_SANITIZE=ON -DPLACEWISE_WERROR=ON \
-		-DPLACEWISE_OUTPUT=$(abspath $(SANITIZED))/site/placewise
-	$(BIN)/cmake --build $(SANITIZED)
-	PYTHONPATH=$(SITE) LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libubsan.so)" \
-		ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-		$$($(BIN)/python -c "import sys; print(sys._base_executable)") -m native_fuzz --problems $(PROBLEMS) --seed $(SEED)
-	PYTHONPATH=build/valgrind/site:$(SITE)  PYTHONMALLOC=malloc true
+	$(CHECKED) sanitized -- -m native_fuzz --problems $(PROBLEMS) --seed $(SEED)
+	$(CHECKED) valgrind -- -m native_fuzz --problems 6 --seed $(SEED)
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

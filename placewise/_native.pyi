@@ -267,7 +267,7 @@ def schedule_earliest(
     by_rank: NDArray[numpy.int32],
     favourite_child: NDArray[numpy.int32] | None,
     weight: float,
-    seconds: float = ...,
+    seconds: float = float("inf"),
     stop: StopFlag | None = None,
 ) -> tuple[NDArray[numpy.int32], int]:
     """
@@ -283,7 +283,7 @@ def schedule_by_insertion(
     rank: NDArray[numpy.int32],
     by_rank: NDArray[numpy.int32],
     wanted: NDArray[numpy.int32],
-    seconds: float = ...,
+    seconds: float = float("inf"),
     stop: StopFlag | None = None,
 ) -> tuple[NDArray[numpy.int32], int]:
     """
@@ -398,13 +398,13 @@ class LatencyChain:
         """Go on from another assignment [n_blocks]."""
 
     def run(
-        self, moves: int, ops: int = ..., seconds: float = ..., stop: StopFlag | None = None
+        self, moves: int, ops: int = 1152921504606846976, seconds: float = float("inf"), stop: StopFlag | None = None
     ) -> bool:
         """
         Make so many moves, or until so many ops are simulated; True if a candidate awaits a verdict.
         """
 
-    def resolve(self, valid: bool, seconds: float = ..., stop: StopFlag | None = None) -> bool:
+    def resolve(self, valid: bool, seconds: float = float("inf"), stop: StopFlag | None = None) -> bool:
         """
         Take or drop the candidate that awaits a verdict on the shape of its stages, and go on as `run` does.
         """
@@ -463,7 +463,7 @@ class LatencyChain:
         Ops that each waited for the next, from the end of the recorded schedule on.
         """
 
-    def price(self, checkpoint: int = -1, limit: float = ...) -> float:
+    def price(self, checkpoint: int = -1, limit: float = float("inf")) -> float:
         """
         The makespan of the assignment, simulated from a checkpoint on; inf if it is above the limit.
         """
@@ -597,7 +597,7 @@ class ThroughputWalk:
         """
 
     def run(
-        self, steps: int, hot: float, cold: float, seconds: float = ..., stop: StopFlag | None = None
+        self, steps: int, hot: float, cold: float, seconds: float = float("inf"), stop: StopFlag | None = None
     ) -> None:
         """
         Propose `steps` moves, or until `seconds` or `stop` end it, while temperatures, as shares of the max-load, fall from `hot` to `cold`.
@@ -682,7 +682,7 @@ def enumerate_ideals(
     offsets: NDArray[numpy.int64],
     successors: NDArray[numpy.int32],
     most: int,
-    seconds: float = ...,
+    seconds: float = float("inf"),
     stop: StopFlag | None = None,
 ) -> Ideals:
     """
@@ -700,7 +700,7 @@ def cut_left(
     ideals: Ideals,
     enter: NDArray[numpy.int64],
     leave: NDArray[numpy.int64],
-    seconds: float = ...,
+    seconds: float = float("inf"),
     stop: StopFlag | None = None,
 ) -> NDArray[numpy.int64]:
     """
@@ -747,12 +747,12 @@ class StageExpansion:
         Where costs have two phases: `work_left` and `work_room` of forward loads within a limit, and of all loads within a total.
         """
 
-    def start(self, beat: int, forward_limit: int = ..., both_limit: int = ...) -> None:
+    def start(self, beat: int, forward_limit: int = 2305843009213693952, both_limit: int = 2305843009213693952) -> None:
         """
         Look for a chain of max-load below `beat`, in units of the costs; forward loads are at most `forward_limit`, and the sum of both phases' loads is below `both_limit`.
         """
 
-    def expand(self, seconds: float = ..., stop: StopFlag | None = None) -> bool:
+    def expand(self, seconds: float = float("inf"), stop: StopFlag | None = None) -> bool:
         """Go on for so many seconds; whether all ideals are done."""
 
     @property
@@ -803,7 +803,7 @@ class RowCosts:
         mode: int,
     ) -> None: ...
 
-def split_row(row: RowCosts, seconds: float = ..., stop: StopFlag | None = None) -> NDArray[numpy.int32]:
+def split_row(row: RowCosts, seconds: float = float("inf"), stop: StopFlag | None = None) -> NDArray[numpy.int32]:
     """
     The place in the row [n] of each component in the best split of the line, [0] if there is none.
     """
@@ -818,7 +818,7 @@ def least_path_load(
     n_devices: int,
     steps: int,
     begins: NDArray[numpy.int32],
-    seconds: float = ...,
+    seconds: float = float("inf"),
     stop: StopFlag | None = None,
 ) -> float:
     """
@@ -872,7 +872,7 @@ class LabelSearch:
         width: int,
         beam: bool,
         most_labels: int,
-        seconds: float = ...,
+        seconds: float = float("inf"),
         stop: StopFlag | None = None,
     ) -> bool:
         """
@@ -956,7 +956,7 @@ class MemoryRepair:
         assignment: NDArray[numpy.int32],
         seed: int,
         work: int,
-        seconds: float = ...,
+        seconds: float = float("inf"),
         stop: StopFlag | None = None,
     ) -> bool:
         """
