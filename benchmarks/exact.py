@@ -2,7 +2,7 @@
 
     PLACEWISE_WORKLOADS=... python benchmarks/exact.py [--only NAME] [--afresh]
 
-Three tables (Tarnawski et al. 2020): contiguous pipelines by `dp`, with compiled kernels; free pipelines by `cover`,
+Three tables (Tarnawski et al. 2020): contiguous pipelines by `dp`; free pipelines by `cover`,
 120 s each at most; latency (`subgraph`) by `auto`, 60 s each at most. A search ends early once nothing better can
 exist. Beside them stand the published programs' figures and the best values known from elsewhere
 (benchmarks/published.json; see its note). A row is saved as soon as it is done and not run again with the same
@@ -69,7 +69,6 @@ def main() -> int:
     for table in TABLES:
         part = "latency" if table.name == "latency" else "throughput"
         saved = rows.setdefault(table.name, {})
-        _warm(folder / part, table)
         for name in published[part]:
             if options.only not in f"{table.name}/{name}":
                 continue
@@ -80,11 +79,6 @@ def main() -> int:
     faults = list(_faults(rows, published))
     print("\n".join([_text(rows, published), *faults]))
     return 1 if faults else 0
-
-
-def _warm(folder: Path, table: Table) -> None:
-    """Compile or load the kernels before the clock runs."""
-    place(_problem(folder / "LayerGraphs" / "bert24_inference.json", table), table.placer, Budget(5.0))
 
 
 def _problem(path: Path, table: Table) -> Problem:

@@ -48,7 +48,6 @@ def main() -> int:
         return 2
     known = json.loads(RESULTS.read_text())["rows"] if RESULTS.exists() else []
     before = {_key(row): row for row in known}
-    _warm(profiles[0])
     print(_HEAD)
     rows, faults = [], []
     for path, count, gigabits, mode, replicas in product(profiles, COUNTS, GIGABITS, MODES, REPLICAS):
@@ -77,12 +76,6 @@ def problem_of(path: Path, count: int, gigabits: float, mode: str, replicas: int
     cluster = Cluster(devices, tuple(Link(*pair, gigabits * 1e9 / 8) for pair in ends), "staged")
     wishes = Wishes("throughput", communication=mode, memory="sum", graph="training", replicas=replicas)
     return build(path, cluster, wishes)
-
-
-def _warm(path: Path) -> None:
-    """Compile or load every kernel before the clock runs."""
-    for placer in ("dp", *BESIDE):
-        place(problem_of(path, 2, 100, "blocking"), placer, Budget(60.0))
 
 
 def _row(path: Path, count: int, gigabits: int, mode: str, replicas: int, limit: float) -> dict[str, Any]:

@@ -19,11 +19,11 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from instances import experts_split, problem, rows, workloads
+from instances import experts_split, problem, rows
 
 from placewise.errors import PlacewiseError
 from placewise.placers import registry
@@ -50,7 +50,6 @@ def main() -> int:
     parser.add_argument("--find", type=float, help="only look for better values, so many seconds for each placer")
     options = parser.parse_args()
     placers = options.placers.split(",")
-    _warm(placers)
     if options.find:
         for name in rows(options.only):
             for placer in ["auto"] if len(placers) > len(LITERATURE) else placers:
@@ -68,16 +67,6 @@ def main() -> int:
     faults = [*_faults(done), *_weaker(before, done)]
     print("\n".join([_text(done), *faults]))
     return 1 if faults else 0
-
-
-def _warm(placers: Sequence[str]) -> None:
-    """Compile or load the kernels before a clock runs."""
-    for name in ("zoo-latency/transformer-xl-2", "zoo-contiguous/transformer-xl-2", "zoo-free/transformer-xl-2"):
-        for placer in placers:
-            _placed(name, placer, 3.0)
-    if workloads() is not None:
-        for name in ("free", "contiguous", "latency"):
-            _placed(f"{name}/LayerGraphs/bert24_inference", "auto", 3.0)
 
 
 def _placed(name: str, placer: str, limit: float) -> Any:

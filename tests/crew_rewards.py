@@ -8,8 +8,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.simulate import Evaluator
@@ -45,7 +43,6 @@ class Measure:
     def __init__(self, reward: Reward) -> None:
         self._reward, self._judge = reward, Evaluator(reward.problem, threads=1)
         self._trace, self._count = Path(reward.folder) / str(os.getpid()), 0
-        self._judge(np.zeros((1, reward.problem.n_ops), np.int32))  # compiled before any limit of a measurement runs
         self._trace.touch()
 
     def __call__(self, placements: Ints) -> Floats:

@@ -259,7 +259,7 @@ def test_workers_that_hang_or_die_are_replaced(tmp_path: Path) -> None:
     problem = free_problem()
     rows = np.zeros((5, problem.n_ops), np.int32)
     rows[1, 0], rows[3, 0] = 1, 2
-    wanted = evaluate(problem, rows)  # before: workers that compile kernels would be late
+    wanted = evaluate(problem, rows)
     measuring = Measuring(ProcessHouse(), Reward(problem, str(tmp_path), hangs=1, dies=2), 1, 5.0, "worker")
     try:
         found = measuring(rows)

@@ -56,7 +56,7 @@ class Controller:
         problem = policy.view.problem
         self._dice = torch.Generator().manual_seed(seed)
         self._learner = Learner(policy, brief.options, 1.0)
-        made = make or partial(judge_of, problem)
+        made = make or partial(Evaluator, problem, threads=1)
         self._team: Alone | Measuring = (
             Measuring(crew.house(), made, crew.workers, crew.limit, f"worker {number}.")
             if crew.workers
@@ -110,13 +110,6 @@ class Controller:
         counts: dict[str, Any] = {"deaths": team.deaths, "row": team.row, "results": team.results}
         team.deaths = team.results = 0
         return replace(report, reference=team.reference, **counts, **more)
-
-
-def judge_of(problem: Problem) -> Evaluator:
-    """The judge for one process, its kernels compiled: a limit of seconds is for measuring alone."""
-    made = Evaluator(problem, threads=1)
-    made(np.zeros((1, problem.n_ops), np.int32))
-    return made
 
 
 def told(rollout: Rollout) -> Rollout | None:
