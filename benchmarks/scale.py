@@ -4,11 +4,11 @@
 
 Graphs are zoo:random-layered (seed 0) on 16 V100s; every size runs in a fresh process. `sizes` times each step and each
 quick placer (20 s are the most, none of them needs as long), the moves of local search per second, and those that
-search for 10 s. `command` is the whole `placewise place … -o plan.json`, from the start of the process to its end, with its largest resident memory. `gnmt`
-places zoo:gnmt-8 --graph training on 8 P100s: the first valid placement after reading, and the value after 30 s
-beside metis, expert and sct in the same seconds. Writes results/scale.json, scale.md and scale.svg. The exit code is
-1 if a million ops take more than 120 s or 4 GiB, if GNMT-8 has no valid placement a second after reading, or if one
-of the three beats auto there.
+search for 10 s. `command` is the whole `placewise place … -o plan.json`, from the start of the process to its end, with
+its largest resident memory. `gnmt` places zoo:gnmt-8 --graph training on 8 P100s: the first valid placement after
+reading, and the value after 30 s beside metis, expert and sct in the same seconds. Writes results/scale.json, scale.md
+and scale.svg. The exit code is 1 if a million ops take more than 120 s or 4 GiB, if GNMT-8 has no valid placement a
+second after reading, or if one of the three beats auto there.
 """
 
 from __future__ import annotations
