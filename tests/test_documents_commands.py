@@ -60,8 +60,9 @@ def parsed(command: str) -> None:
     found: Any = typer.main.get_command(app)
     words = shlex.split(command, comments=True)[1:]
     while hasattr(found, "commands") and words:
-        assert words[0] in found.commands, command
-        found, words = found.commands[words[0]], words[1:]
+        verb = found.get_command(None, words[0])
+        assert verb is not None, command
+        found, words = verb, words[1:]
     found.make_context(found.name, words)
 
 

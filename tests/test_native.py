@@ -75,7 +75,7 @@ def test_a_wheel_works_outside_the_repository(tmp_path: Path) -> None:
     subprocess.run([*pip, "install", "--no-deps", "--target", str(tmp_path / "site"), str(wheel)], check=True)
     script = (
         "import placewise as pw; import pathlib; assert pathlib.Path(pw.__file__).is_relative_to(pathlib.Path.cwd());"
-        "print(pw.place('zoo:random-branchy', devices='2xL4,cpu', objective='throughput', time_limit=2).value)"
+        "print(pw.place('zoo:random-branchy', devices='2xL4,cpu', objective='throughput', budget=2).value)"
     )
     # The interpreter behind the virtual environment, whose own installation of Placewise must not be found.
     python, libraries = getattr(sys, "_base_executable", sys.executable), sysconfig.get_path("platlib")
