@@ -67,7 +67,7 @@ def main() -> int:
     options = parser.parse_args()
     with environment(options.venv) as python:
         done: dict[str, Any] = {
-            "command": "python benchmarks/cold.py",
+            "command": "python benchmarks/cold.py" + (" --venv FOLDER" if options.venv else ""),
             "machine": {"cores": os.cpu_count(), "load": os.getloadavg()[0], "python": platform.python_version()},
             "commands": {
                 name: searched(python, *row) for name, row in COMMANDS.items() if (options.only or "") in name
