@@ -170,9 +170,9 @@ def place(
         "exclude": exclude, "offload": offload, "unsupported": unsupported,
         "ordered": ordered,
     }  # fmt: skip
+    given = _budget(budget, threads)
     problem = build(model, devices, Wishes(**wished), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-    given = _budget(budget, threads)
     return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=on_progress))
 
 
@@ -242,10 +242,10 @@ def compare(
     `model`, `devices`, `inputs` and the wishes (`objective`, `dims`, …) are those of `place`. `expert` is a human's
     placement, a plan or a published split: the placer `expert` takes it, and no other. Raises PlacewiseError.
     """
-    names = parse_placers(placers if isinstance(placers, str) else ",".join(placers))
+    names, given = parse_placers(placers if isinstance(placers, str) else ",".join(placers)), _budget(budget, threads)
     problem = build(model, devices, Wishes(**wishes), inputs=inputs)
     human = None if expert is None else start_of(expert, problem)
-    return Leaderboard(run_all(problem, names, _budget(budget, threads), expert=human, on_progress=on_progress))
+    return Leaderboard(run_all(problem, names, given, expert=human, on_progress=on_progress))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
