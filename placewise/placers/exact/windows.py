@@ -127,7 +127,7 @@ class WindowsPlacer:
         try:
             if not search.found:
                 search.begin(self.options.search)
-            if search.found:
+            if search.found and search.reason is not Reason.INTERRUPTED:
                 search.run()
         except KeyboardInterrupt:
             search.reason = Reason.INTERRUPTED
