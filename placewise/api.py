@@ -147,6 +147,7 @@ def place(
     inputs: Any = None,
     start: str | os.PathLike[str] | Placement | None = None,
     budget: Budget | float | str | None = None,
+    threads: int | None = None,
     options: Mapping[str, Any] | None = None,
     on_progress: OnProgress = ignore,
 ) -> Plan:
@@ -156,8 +157,8 @@ def place(
     PipeDream profile, a graph or problem file), "zoo:NAME", "hf:NAME", a Graph, a Problem, or a PyTorch module with
     example `inputs` (a tuple, or a mapping of arguments by name); `devices` a line such as ``"2xA100-80GB,cpu"``,
     ``"this"``, a TOML path, a mapping of device to memory, or a Cluster. `start` is where to start
-    from: a plan, a published split or a Placement. `budget` may be seconds, also as "60s". The other wishes are those
-    of `placewise.wishes.Wishes`.
+    from: a plan, a published split or a Placement. `budget` may be seconds, also as "60s"; up to `threads` search at a
+    time (default: one per core). The other wishes are those of `placewise.wishes.Wishes`.
     Raises PlacewiseError; an infeasible problem is a plan whose status says so.
     """
     wished: dict[str, Any] = {
@@ -169,9 +170,10 @@ def place(
         "exclude": exclude, "offload": offload, "unsupported": unsupported,
         "ordered": ordered,
     }  # fmt: skip
+    given = _budget(budget, threads)
     problem = build(model, devices, Wishes(**wished), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
-    return Plan(place_problem(problem, placer, _budget(budget), options=options, hints=hints, on_progress=on_progress))
+    return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=on_progress))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -231,18 +233,19 @@ def compare(
     expert: str | os.PathLike[str] | Placement | None = None,
     inputs: Any = None,
     budget: Budget | float | str | None = None,
+    threads: int | None = None,
     on_progress: OnProgress = ignore,
     **wishes: Any,
 ) -> Leaderboard:
-    """Run several placers (names, or "all") on one problem, each with the whole `budget` for itself.
+    """Run several placers (names, or "all") on one problem, each with the whole `budget` and all `threads` for itself.
 
     `model`, `devices`, `inputs` and the wishes (`objective`, `dims`, …) are those of `place`. `expert` is a human's
     placement, a plan or a published split: the placer `expert` takes it, and no other. Raises PlacewiseError.
     """
-    names = parse_placers(placers if isinstance(placers, str) else ",".join(placers))
+    names, given = parse_placers(placers if isinstance(placers, str) else ",".join(placers)), _budget(budget, threads)
     problem = build(model, devices, Wishes(**wishes), inputs=inputs)
     human = None if expert is None else start_of(expert, problem)
-    return Leaderboard(run_all(problem, names, _budget(budget), expert=human, on_progress=on_progress))
+    return Leaderboard(run_all(problem, names, given, expert=human, on_progress=on_progress))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -621,8 +624,10 @@ def _behind(
     return plan.problem, plan.placement
 
 
-def _budget(budget: Budget | float | str | None) -> Budget | None:
-    """A budget, also from seconds. Raises InputError."""
+def _budget(budget: Budget | float | str | None, threads: int | None = None) -> Budget | None:
+    """A budget, also from seconds, with so many threads if they are given. Raises InputError."""
+    if threads is not None:
+        return replace(_budget(budget) or Budget(), threads=threads)
     if budget is None or isinstance(budget, Budget):
         return budget
     if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):

@@ -78,7 +78,7 @@ def place(
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
-    baselines = _baselines(problem)
+    baselines = _baselines(problem, Budget(threads=budget.threads))
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines)
     proposal = _propose(chosen, problem, watch, known, evaluate, on_progress)
     if proposal.infeasible and placer != PACKER:
@@ -170,13 +170,13 @@ def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     return found
 
 
-def _baselines(problem: Problem) -> dict[str, Judged]:
+def _baselines(problem: Problem, budget: Budget) -> dict[str, Judged]:
     """What each naive method answers, judged; a method that finds nothing is left out."""
     found: dict[str, Judged] = {}
     for name, placer in BASELINES.items():
         naive = registry.create(placer)
         if naive.supports(problem) is None:
-            placement = naive.propose(problem, Budget()).placement
+            placement = naive.propose(problem, budget).placement
             if placement is not None:
                 found[name] = (placement, simulate(problem, placement))
     return found

@@ -12,12 +12,12 @@ from onnx.helper import make_node
 from onnx_branches import branching, modelled, written
 
 from placewise.building import build
+from placewise.cores import pinnable_cores
 from placewise.errors import InputError, RunError
 from placewise.model.problem import Rule
 from placewise.placers.base import Budget
 from placewise.placers.learned.pricing import Pricing
 from placewise.placing import place
-from placewise.processes.worker import allowed_cores
 from placewise.runtimes.base import Realised, RuntimeInfo
 from placewise.runtimes.measure import Protocol
 from placewise.studies.measured_reward import BRIEF, REWARDS, Care, MeasuredReward, reward_of
@@ -25,7 +25,7 @@ from placewise.studies.race import Setting
 from placewise.wishes import Wishes
 
 pytest.importorskip("onnxruntime")
-CORE = allowed_cores()[0]
+CORE = pinnable_cores()[0]
 HERE = {"core:0": f"cores:{CORE}", "core:1": f"cores:{CORE}"}
 SETTING = Setting(binding=HERE, options={"spin": "0"}, protocol=Protocol(rounds=1, samples=1, warm_up=1))
 QUICK = Care(steady=1e9, most=1)

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from placewise.cores import pinnable_cores
 from placewise.errors import RunError
 from placewise.processes.arena import Arena
-from placewise.processes.worker import Worker, allowed_cores
+from placewise.processes.worker import Worker
 
 SERVER = "runtime_servers:Server"
 
@@ -54,7 +55,7 @@ def test_a_worker_keeps_its_object_and_answers_in_order():
 
 def test_a_worker_is_pinned_before_it_imports_anything():
     """It may use the cores that it was given, and as many threads."""
-    core = allowed_cores()[-1]
+    core = pinnable_cores()[-1]
     with worker(cores=[core]) as it:
         assert it.ask("cores") == [core]
         assert it.ask("threads") == "1"

@@ -10,16 +10,17 @@ from typer.testing import CliRunner
 
 from placewise.catalog import read_cluster
 from placewise.cli.app import app
+from placewise.cores import pinnable_cores
 from placewise.errors import InputError, RunError
 from placewise.processes.arena import Arena
-from placewise.processes.worker import Worker, allowed_cores
+from placewise.processes.worker import Worker
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.profiling.memory import BOARD, MemoryServer
 from placewise.studies import hops
 from placewise.studies import links as module
 from placewise.studies.links import measure_links, measured_cluster
 
-TWO = pytest.mark.skipif(len(allowed_cores()) < 2, reason="needs two cores")
+TWO = pytest.mark.skipif(len(pinnable_cores()) < 2, reason="needs two cores")
 
 
 @TWO
@@ -84,7 +85,7 @@ def test_no_cores_no_measurement():
 @TWO
 def test_a_tensor_is_handed_over():
     """A writer and a reader on two cores: as many hand-overs as asked, each seen after it was handed over."""
-    first, last = allowed_cores()[0], allowed_cores()[-1]
+    first, last = pinnable_cores()[0], pinnable_cores()[-1]
     arena = Arena(BOARD + 4096)
     served = f"{MemoryServer.__module__}:{MemoryServer.__name__}"
     workers = [

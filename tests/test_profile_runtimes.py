@@ -14,10 +14,10 @@ from typer.testing import CliRunner
 import placewise as pw
 from placewise.building import build
 from placewise.cli.app import app
+from placewise.cores import pinnable_cores
 from placewise.errors import InputError, RunError
 from placewise.files.profile_file import load_profile, save_profile
 from placewise.model.cluster import Cluster, Device, Link
-from placewise.processes.worker import allowed_cores
 from placewise.studies import profile as module
 from placewise.studies.profile import Profiling, profile
 from placewise.studies.remembered import Shelf, contexts
@@ -48,7 +48,7 @@ def measured(tmp_path_factory):
     folder = tmp_path_factory.mktemp("profile")
     problem = build(convolutions(folder / "m.onnx"), "2xcore")
     shelf = Shelf(folder / "cache")
-    allowed = allowed_cores()
+    allowed = pinnable_cores()
     places = {"core:0": f"cores:{allowed[0]}", "core:1": f"cores:{allowed[-1]}"}
     first = profile(problem, Profiling("onnxruntime", places, 5, loaded=True, shelf=shelf))
     return problem, first, shelf, places
@@ -83,7 +83,7 @@ def test_what_was_measured_is_not_measured_again(measured, monkeypatch):
     monkeypatch.setattr(module, "profiler", refuse)
     again = profile(problem, Profiling("onnxruntime", places, 5, loaded=True, shelf=shelf))
     assert all(device.cached and not device.measured for device in again.devices)
-    if len(allowed_cores()) > 1:  # on one core, both devices are the same, and the second one's times count
+    if len(pinnable_cores()) > 1:  # on one core, both devices are the same, and the second one's times count
         assert [d.idle for d in again.devices] == [d.idle for d in found.devices]
         assert [d.loaded for d in again.devices] == [d.loaded for d in found.devices]
     assert [d.fused for d in again.devices] == [d.fused for d in found.devices]

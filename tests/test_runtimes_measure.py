@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from placewise.building import build
+from placewise.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
-from placewise.processes.worker import allowed_cores
 from placewise.runtimes.base import Realised
 from placewise.runtimes.binding import bind, physical
 from placewise.runtimes.equal import require_equal
@@ -19,7 +19,7 @@ from placewise.runtimes.inputs import fresh_inputs, load_inputs
 from placewise.runtimes.measure import Measurement, Protocol, check, measure
 from placewise.wishes import Wishes
 
-CORES = allowed_cores()
+CORES = pinnable_cores()
 
 
 def cluster(*names: str) -> Cluster:
@@ -41,7 +41,7 @@ def test_host_devices_share_the_free_cores_in_order():
 
 def test_threads_of_one_core_stay_together(monkeypatch):
     """Where the system numbers the second threads of all cores last, a device still gets both threads of its core."""
-    monkeypatch.setattr("placewise.runtimes.binding.allowed_cores", lambda: (0, 1, 2, 3))
+    monkeypatch.setattr("placewise.runtimes.binding.pinnable_cores", lambda: (0, 1, 2, 3))
     monkeypatch.setattr("placewise.runtimes.binding.physical", lambda core: (0, core % 2))
     assert [place.cores for place in bind(cluster("c0", "c1"))] == [(0, 2), (1, 3)]
     assert bind(cluster("cpu"))[0].cores == (0, 1, 2, 3)

@@ -17,13 +17,13 @@ from onnx.helper import make_node
 from onnx_branches import branching, modelled, written
 
 from placewise.building import build
+from placewise.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.processes.scratch import scratch
-from placewise.processes.worker import allowed_cores
 from placewise.readers.onnx import read_onnx
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
@@ -35,7 +35,7 @@ from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
 from placewise.wishes import Wishes
 
 pytest.importorskip("onnxruntime")
-CORES = allowed_cores()
+CORES = pinnable_cores()
 
 
 def cluster(count: int = 2) -> Cluster:

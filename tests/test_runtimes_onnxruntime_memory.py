@@ -16,9 +16,9 @@ from simulate_problems import Choose, seeded
 
 import placewise as pw
 from placewise.building import build
+from placewise.cores import pinnable_cores
 from placewise.cutting import cut
 from placewise.model.placement import Placement
-from placewise.processes.worker import allowed_cores
 from placewise.readers.onnx import read_onnx
 from placewise.report.measured import document_of
 from placewise.runtimes.inputs import fresh_inputs
@@ -249,7 +249,7 @@ def test_a_device_that_is_too_small_for_it_is_named(tmp_path):
     for before, after in pairwise(shape[1] for shape in shapes):
         last = net("Abs", net("MatMul", last, net.weight(before, after)))
     path = net.save(tmp_path / "net.onnx", (4096, 9), last)
-    core = allowed_cores()[0]
+    core = pinnable_cores()[0]
     found = pw.run(pw.place(path, "core", max_memory={"core:0": 3 << 20}), bind={"core:0": f"cores:{core}"}, rounds=1)
     assert "note: ONNX Runtime will need 3.95 MiB on core:0, by its own rules, and 3 MiB may be used" in found.summary()
     wide, narrow = (

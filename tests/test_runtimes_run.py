@@ -11,11 +11,11 @@ from onnx.helper import make_node
 from onnx_branches import branching, modelled, of_newest_ir, written
 
 import placewise as pw
+from placewise.cores import pinnable_cores
 from placewise.errors import InputError, RunError
-from placewise.processes.worker import allowed_cores
 
 pytest.importorskip("onnxruntime")
-CORE = allowed_cores()[0]
+CORE = pinnable_cores()[0]
 HERE = {"core:0": f"cores:{CORE}", "core:1": f"cores:{CORE}"}
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from placewise.catalog.entries import catalog
+from placewise.cores import allowed_cores
 from placewise.model.cluster import Device
 from placewise.units import format_seconds
 
@@ -51,7 +52,7 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
 
     `root` is where ``proc`` and ``sys`` are; `cpus` the processors that may be used (default: affinity).
     """
-    allowed = _affinity() if cpus is None else cpus
+    allowed = frozenset(allowed_cores()) if cpus is None else cpus
     processor = _processor(root, allowed)
     cores = core_count(root=root, cpus=allowed)
     width = next((width for flag, width in _WIDTHS if flag in processor.flags), 8)
@@ -82,7 +83,7 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
 def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
     """One core of this machine: an equal part of its speed and of the bandwidth of its memory, and all its memory."""
     machine, cores = this_machine(root=root, cpus=cpus), core_count(root=root, cpus=cpus)
-    whole = _processor(root, _affinity() if cpus is None else cpus).cores
+    whole = _processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
     return replace(
         machine,
         name="core",
@@ -105,15 +106,9 @@ def processor_title() -> str:
 
 def core_count(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> float:
     """The physical cores that this process may use, fewer where a quota says so: at most 2.5, for example."""
-    cores = _processor(root, _affinity() if cpus is None else cpus).cores
+    cores = _processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
     quota = _limit(root, "cpu", _cpu_quota)
     return cores if quota is None else min(cores, quota)
-
-
-def _affinity() -> frozenset[int]:
-    if hasattr(os, "sched_getaffinity"):
-        return frozenset(os.sched_getaffinity(0))
-    return frozenset(range(os.cpu_count() or 1))
 
 
 def _text(path: Path) -> str:

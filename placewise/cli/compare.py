@@ -47,6 +47,7 @@ def compare(
     time_limit: opt.TimeLimit = None,
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
+    threads: opt.Threads = None,
     *,
     wishes: Wishes,
     as_json: opt.Json = False,
@@ -67,7 +68,7 @@ def compare(
 
     listen(quiet)
     form = format_for(output, _wanted(form, as_json))
-    names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed)
+    names, budget = parse_placers(placers), opt.budget_of(time_limit, gap, seed, threads)
     for path in (output, save_plan):
         if path is not None:
             ensure_writable(path)

@@ -34,6 +34,7 @@ def explain(
     ] = "10s",
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
+    threads: opt.Threads = None,
     devices: opt.Devices = None,
     *,
     wishes: Wishes,
@@ -55,7 +56,7 @@ def explain(
         if not why_not:
             raise InputError("-o keeps the plan of a forced move", remedy="add --why-not DEVICE")
         ensure_writable(output)
-    budget = opt.budget_of(time_limit, gap, seed)
+    budget = opt.budget_of(time_limit, gap, seed, threads)
     with progress(quiet, budget.seconds * len(why_not or ())) as on_progress:
         problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)
         found = study(problem, placement, op, tuple(why_not or ()), budget, placer=placer, on_progress=on_progress)

@@ -136,6 +136,9 @@ Costs = Annotated[
 TimeLimit = Annotated[str | None, typer.Option(help="Stop after this long, as 60s.", rich_help_panel="Search")]
 Gap = Annotated[str, typer.Option(help="Stop at this gap, as 1%.", rich_help_panel="Search")]
 Seed = Annotated[int, typer.Option(help="Same seed, same answer.", rich_help_panel="Search")]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads for searches; all cores by default.", rich_help_panel="Search")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on standard output.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print no progress and no warnings.")]
 
@@ -208,13 +211,13 @@ def _parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     }
 
 
-def budget_of(time_limit: str | None, gap: str, seed: int) -> Budget:
+def budget_of(time_limit: str | None, gap: str, seed: int, threads: int | None) -> Budget:
     """The shared search options as a `Budget`. Raises InputError."""
     from placewise.placers.base import Budget
     from placewise.units import parse_fraction, parse_seconds
 
     seconds = parse_seconds(time_limit) if time_limit is not None else float("inf")
-    return Budget(seconds, gap=parse_fraction(gap), seed=seed)
+    return Budget(seconds, gap=parse_fraction(gap), seed=seed, threads=threads)
 
 
 def parse_dims(texts: list[str] | None) -> dict[str, int]:

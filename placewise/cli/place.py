@@ -31,6 +31,7 @@ def place(
     time_limit: opt.TimeLimit = None,
     gap: opt.Gap = "0%",
     seed: opt.Seed = 0,
+    threads: opt.Threads = None,
     *,
     wishes: Wishes,
     as_json: opt.Json = False,
@@ -48,7 +49,7 @@ def place(
     from placewise.placing import place as place_problem
 
     listen(quiet)
-    budget = opt.budget_of(time_limit, gap, seed)
+    budget = opt.budget_of(time_limit, gap, seed, threads)
     if output is not None:
         ensure_writable(output)
     with progress(quiet, budget.seconds) as on_progress:

@@ -113,6 +113,7 @@ def train(
     inputs: Inputs = None,
     time_limit: opt.TimeLimit = None,
     seed: opt.Seed = 0,
+    threads: opt.Threads = None,
     *,
     wishes: Wishes,
     as_json: opt.Json = False,
@@ -140,7 +141,7 @@ def train(
     from placewise.wishes import Wishes
 
     listen(quiet)
-    budget = replace(opt.budget_of(time_limit, "0%", seed), iterations=updates, evaluations=evaluations)
+    budget = replace(opt.budget_of(time_limit, "0%", seed, threads), iterations=updates, evaluations=evaluations)
     options = opt.typed(option) | ({} if patience is None else {"patience": patience})
     crew = crew_of(controllers, workers, ray, reward)
     if corpus is not None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
+from placewise import _native
+from placewise.cores import usable_cores
 from placewise.errors import InputError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -35,13 +37,15 @@ class PlacerInfo:
 
 MOST_COUNT = 1 << 31
 """Seeds, iterations and evaluations stay below it: what every library here can count."""
+MOST_THREADS = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
     """When to stop: whichever comes first of seconds, iterations, evaluations, or a gap reached; and the seed.
 
-    Raises InputError.
+    `threads` may work at a time (None: one per core that this process may use); the answer depends on them only where
+    seconds end the search. `stop` is how another thread ends it. Raises InputError.
     """
 
     seconds: float = math.inf
@@ -49,6 +53,8 @@ class Budget:
     evaluations: int | None = None
     gap: float = 0.0
     seed: int = 0
+    threads: int | None = None
+    stop: _native.StopFlag | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         for name, value in (("seconds", self.seconds), ("gap", self.gap)):
@@ -58,8 +64,20 @@ class Budget:
         for name, count in counts.items():
             if count is None and name != "seed":
                 continue
-            if isinstance(count, bool) or not isinstance(count, Integral) or not 0 <= count < MOST_COUNT:
+            if not _whole(count) or not 0 <= count < MOST_COUNT:
                 raise InputError(f"the budget's {name} is {count!r}", remedy="give a whole number from 0 to 2^31 − 1")
+        if self.threads is not None and not (_whole(self.threads) and 1 <= self.threads <= MOST_THREADS):
+            remedy = f"give a whole number from 1 to {MOST_THREADS}"
+            raise InputError(f"the budget's number of threads is {self.threads!r}", remedy=remedy)
+
+    @property
+    def most_threads(self) -> int:
+        """How many threads may work at a time."""
+        return self.threads or usable_cores()
+
+
+def _whole(number: object) -> TypeGuard[int]:
+    return isinstance(number, Integral) and not isinstance(number, bool)
 
 
 class Stopwatch:
@@ -74,7 +92,12 @@ class Stopwatch:
 
     @property
     def left(self) -> float:
-        return max(0.0, self.budget.seconds - self.elapsed)
+        return 0.0 if self.stopped else max(0.0, self.budget.seconds - self.elapsed)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether another thread has ended the search."""
+        return self.budget.stop is not None and self.budget.stop.is_set()
 
     @property
     def out(self) -> bool:
@@ -88,8 +111,7 @@ class Stopwatch:
 
     def rest(self) -> Budget:
         """The budget that remains, for a placer that calls another."""
-        b = self.budget
-        return Budget(self.left, b.iterations, b.evaluations, b.gap, b.seed)
+        return replace(self.budget, seconds=self.left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +163,7 @@ def sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
 
 @runtime_checkable
 class Placer(Protocol):
-    """Stateless; same problem, options, work budget and seed give the same placement.
+    """Stateless; same problem, options, work budget and seed give the same placement, with any number of threads.
 
     Anytime: at the end of its budget, or on KeyboardInterrupt, it returns the best that it has.
     It never scores itself: `place()` checks and judges what it proposes.

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any, Self
 
-from placewise.errors import InputError, PlacewiseError, RunError
+from placewise.errors import PlacewiseError, RunError
 from placewise.processes.scratch import sweep
 
 START, ANSWER, GRACE = 120.0, 300.0, 2.0
@@ -209,10 +209,3 @@ def _last_line(errors: IO[bytes]) -> str:
     errors.seek(max(size - LAST_WORDS, 0))
     lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
     return lines[-1][:200] if lines else ""
-
-
-def allowed_cores() -> tuple[int, ...]:
-    """The processors that this process may use. Raises InputError where the system cannot pin."""
-    if not hasattr(os, "sched_getaffinity"):
-        raise InputError("this system cannot pin processes to cores", remedy="measure on Linux")
-    return tuple(sorted(os.sched_getaffinity(0)))

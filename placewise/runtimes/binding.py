@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
+from placewise.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
-from placewise.processes.worker import allowed_cores
 
 _CUDA = re.compile(r"(?:cuda|gpu)[:.]?(\d+)?", re.IGNORECASE)
 _PROCESSOR = ("cpu", "core")
@@ -57,7 +57,7 @@ def bind(cluster: Cluster, said: Mapping[str, str] | None = None) -> tuple[Place
         raise ClusterError(
             f"no runtime reads weights from {disks[0]!r} at every run", remedy="name devices without a disk"
         )
-    allowed = allowed_cores()
+    allowed = pinnable_cores()
     given = {name: parse_place(name, text, allowed) for name, text in said.items()}
     taken = {core for place in given.values() for core in place.cores}
     free = sorted((core for core in allowed if core not in taken), key=lambda core: (*physical(core), core))

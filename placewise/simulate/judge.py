@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placewise.cores import usable_cores
 from placewise.errors import PlanError
 from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.placement import Placement
@@ -30,6 +30,8 @@ from placewise.simulate.waits import longest_waits
 Rows = Callable[[Ints, int, int, Floats], None]
 LITTLE = 16_000
 """Ops of placements that are priced before another thread has begun."""
+SLICE = 250_000
+"""Ops of placements that are priced between two looks at Ctrl-C."""
 
 
 class Evaluator:
@@ -40,7 +42,7 @@ class Evaluator:
     """
 
     def __init__(self, problem: Problem, *, threads: int | None = None) -> None:
-        self.problem, self._threads = problem, threads or _cores()
+        self.problem, self._threads = problem, threads or usable_cores()
         self._rows = _rows_of(problem, arrays_of(problem))
 
     def __call__(self, placements: Ints) -> Floats:
@@ -52,20 +54,21 @@ class Evaluator:
         values = np.empty(len(rows))
         frozen_rows = frozen(rows, np.int32)
         threads = max(1, min(self._threads, len(rows), rows.size // LITTLE))
-        edges = np.linspace(0, len(rows), threads + 1).astype(int).tolist()
-        if len(edges) == 2:
-            self._rows(frozen_rows, 0, len(rows), values)
+        parts = max(threads, -(-rows.size // SLICE))
+        slices = list(pairwise(np.linspace(0, len(rows), min(parts, len(rows)) + 1).astype(int).tolist()))
+        if threads == 1:
+            for first, last in slices:
+                self._rows(frozen_rows, first, last, values)
             return values
-        with ThreadPoolExecutor(len(edges) - 1) as pool:
-            jobs = [pool.submit(self._rows, frozen_rows, *pair, values) for pair in pairwise(edges)]
-            for job in jobs:
-                job.result()
+        with ThreadPoolExecutor(threads) as pool:
+            jobs = [pool.submit(self._rows, frozen_rows, *pair, values) for pair in slices]
+            try:
+                for job in jobs:
+                    job.result()
+            except KeyboardInterrupt:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
         return values
-
-
-def _cores() -> int:
-    """The cores that this process may use, where the system can tell them from those of the machine."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _rows_of(problem: Problem, a: Arrays) -> Rows:

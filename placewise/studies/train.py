@@ -180,7 +180,7 @@ class Rated:
     """
 
     def __init__(self, problem: Problem, measure: MeasuredReward) -> None:
-        self._measure, self._judge = measure, Evaluator(problem)
+        self._measure, self._judge = measure, Evaluator(problem, threads=1)
         self.best: Judged | None = None
         self.reference = measure.single
 

@@ -15,7 +15,7 @@ def circles(problem: Problem, device: Ints) -> bool:
     """Whether the calls of a placement [n_ops] wait for each other in a circle, in `subgraph` execution."""
     if problem.objective.kind != "latency" or problem.objective.execution != "subgraph":
         return False
-    return not np.isfinite(Evaluator(problem)(device[None])[0])
+    return not np.isfinite(Evaluator(problem, threads=1)(device[None])[0])
 
 
 def runnable(problem: Problem, placement: Placement) -> Placement:

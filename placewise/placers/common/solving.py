@@ -7,6 +7,7 @@ the solver is then asked to stop, and what it has is kept.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from ortools.sat.python import cp_model
 
+from placewise import _native
 from placewise.placers.base import Stopwatch
 
 _TICK = 0.1
@@ -53,26 +55,45 @@ def parameters(watch: Stopwatch, *, workers: int = 1, most_work: float = np.inf)
 
 
 def solve(
-    model: cp_model.CpModel, chosen: dict[str, Any], tell: Callable[[cp_model.CpSolver], None] = lambda _: None
+    model: cp_model.CpModel,
+    chosen: dict[str, Any],
+    tell: Callable[[cp_model.CpSolver], None] = lambda _: None,
+    *,
+    stop: _native.StopFlag | None = None,
 ) -> Solved:
-    """Solve `model`; `tell` is called now and then meanwhile. KeyboardInterrupt ends it with what there is."""
-    return solve_together([model], chosen, tell)[0]
+    """Solve `model`; `tell` is called now and then meanwhile. KeyboardInterrupt or `stop` end it with what there is."""
+    return solve_together([model], chosen, tell, stop=stop)[0]
 
 
 def solve_together(
     models: Sequence[cp_model.CpModel],
     chosen: dict[str, Any],
     tell: Callable[[cp_model.CpSolver], None] = lambda _: None,
+    *,
+    threads: int | None = None,
+    stop: _native.StopFlag | None = None,
 ) -> list[Solved]:
-    """Solve several models at once, each in a thread of its own; see `solve`."""
-    jobs = [_Job(model, chosen) for model in models]
+    """Solve several models, up to `threads` at once (None: all of them), each in a thread of its own; see `solve`.
+
+    Seconds are those of all of them together.
+    """
+    slots, until = threading.Semaphore(threads or len(models)), time.monotonic() + chosen["max_time_in_seconds"]
+    jobs: list[_Job] = []
     interrupted = False
+    try:
+        for model in models:
+            jobs.append(_Job(model, chosen, slots, until))
+    except KeyboardInterrupt:
+        for job in jobs:
+            job.stop()
+        raise
     while not all(job.over.is_set() for job in jobs):
         try:
             next(job for job in jobs if not job.over.is_set()).over.wait(_TICK)
+            interrupted |= stop is not None and stop.is_set()
             if interrupted:
                 for job in jobs:
-                    job.solver.stop_search()
+                    job.stop()
             else:
                 tell(jobs[0].solver)
         except StopIteration:
@@ -83,10 +104,15 @@ def solve_together(
 
 
 class _Job:
-    """One model being solved. An event says when it is over: a thread that is waited for must not be interrupted."""
+    """One model, solved as soon as there is a slot. An event says when it is over: a thread that is waited for must not
+    be interrupted.
+    """
 
-    def __init__(self, model: cp_model.CpModel, chosen: dict[str, Any]) -> None:
+    def __init__(
+        self, model: cp_model.CpModel, chosen: dict[str, Any], slots: threading.Semaphore, until: float
+    ) -> None:
         self.model, self.over, self.solver = model, threading.Event(), cp_model.CpSolver()
+        self._slots, self._until, self._stopped = slots, until, False
         self._status: Any = None
         self._failure: BaseException | None = None
         for name, value in chosen.items():
@@ -94,9 +120,17 @@ class _Job:
         self.solver.parameters.catch_sigint_signal = False
         threading.Thread(target=self._work, daemon=True).start()
 
+    def stop(self) -> None:
+        """End it soon. It may be asked for again: a solver that has not begun does not hear it."""
+        self._stopped = True
+        self.solver.stop_search()
+
     def _work(self) -> None:
         try:
-            self._status = self.solver.solve(self.model)
+            with self._slots:
+                seconds = 0.0 if self._stopped else max(self._until - time.monotonic(), 0.0)
+                self.solver.parameters.max_time_in_seconds = seconds
+                self._status = self.solver.solve(self.model)
         except BaseException as error:  # handed on to the caller's thread
             self._failure = error
         finally:

@@ -44,7 +44,7 @@ def propose_cuts(
     if not problem.n_ops:
         return Proposal(Placement(np.zeros(0, np.int32)))
     watch = Stopwatch(budget)
-    finish = Finish(problem, evaluate or Evaluator(problem), watch)
+    finish = Finish(problem, evaluate or Evaluator(problem, threads=budget.threads), watch)
     reason = Reason.FINISHED
     try:
         net = net_of(problem, finish.cargo, takers(problem))

@@ -129,7 +129,7 @@ class _Run:
         state = _native.PipelineState(costs, best)
         least = state.missing_bytes, state.max_load
         rounds = self.watch.budget.iterations or self.options.rounds
-        search = Field(costs, joined, lambda: self.watch.elapsed)
+        search = Field(costs, joined, lambda: self.watch.elapsed, threads=self.watch.budget.most_threads)
         while (self.watch.elapsed < until if timed else round_ < rounds) or not round_:
             begun = self.watch.elapsed
             warm = round_ > 1 and round_ % 2 == 1
@@ -215,7 +215,7 @@ class CoverPlacer:
         if not found:
             run.notes.append("no placement was found that fits in memory")
             return Proposal(None, run.bound, run.reason, tuple(run.notes))
-        values = (evaluate or Evaluator(problem))(np.stack(found[::-1]))
+        values = (evaluate or Evaluator(problem, threads=budget.threads))(np.stack(found[::-1]))
         best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(Placement(relabel(problem, best)), run.bound, run.reason, tuple(run.notes))
 

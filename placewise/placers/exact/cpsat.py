@@ -44,7 +44,8 @@ ROUNDED = 1 - 1e-12
 
 @dataclass(frozen=True, slots=True)
 class CpsatOptions:
-    """`units`: how many make up the value to start from; `workers`: threads, of which one is deterministic.
+    """`units`: how many make up the value to start from; `workers`: threads of the solver, no more than the budget has,
+    of which one is deterministic.
 
     `calls`, for latency in subgraph execution: the most calls of an accelerator; None for as many as the bound
     needs in small models, and two in others. `search`, for latency: the share of the time for a local search to
@@ -91,8 +92,8 @@ class _Run:
         graph = self.graph if rules.contiguous else None
         group, n = (problem.block, problem.n_blocks) if graph is None else (graph.component, graph.n)
         priced = price(problem, group, n, capacity)
-        reached = min((float(v) for v in Evaluator(problem)(np.stack(self.hints))), default=np.inf) if self.hints else 0
-        unit = unit_of(priced, float(reached), self.options.units)
+        reached = min((_value(problem, hint) for hint in self.hints), default=0.0)
+        unit = unit_of(priced, reached, self.options.units)
         program = Program(priced.costs, unit)
         if graph is not None:
             program.chain(graph)
@@ -115,10 +116,10 @@ class _Run:
         return placed
 
     def _call(self, program: Program) -> Solved:
-        chosen = parameters(self.watch, workers=self.options.workers, most_work=WORK)
+        chosen = parameters(self.watch, workers=_workers(self.options, self.watch.budget), most_work=WORK)
         if "max_deterministic_time" in chosen:
             chosen["max_deterministic_time"] = max(chosen["max_deterministic_time"] - self._work, 0.0)
-        solved = solve(program.model, chosen)
+        solved = solve(program.model, chosen, stop=self.watch.budget.stop)
         self._work += solved.solver.response_proto.deterministic_time
         return solved
 
@@ -149,6 +150,11 @@ class _Run:
                     f"the solver had no proof yet after {WORK:.0f} units of its own work: a time limit allows more"
                 )
         return tuple(found)
+
+
+def _workers(options: CpsatOptions, budget: Budget) -> int:
+    """How many threads the solver has; one is deterministic, others only where they are asked for."""
+    return options.workers if budget.threads is None else min(options.workers, budget.threads)
 
 
 def _up(number: float) -> str:
@@ -214,7 +220,8 @@ class CpsatPlacer:
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
         if problem.objective.kind == "latency":
-            limits = TimedLimits(self.options.units, self.options.workers, self.options.calls, self.options.search)
+            workers = _workers(self.options, budget)
+            limits = TimedLimits(self.options.units, workers, self.options.calls, self.options.search)
             return place_in_time(problem, limits, Stopwatch(budget), hints, evaluate, on_progress)
         watch, graph = Stopwatch(budget), contract(problem)
         known = [h.device for h in hints.placements if not broken(problem, h.device)]
@@ -235,7 +242,7 @@ class CpsatPlacer:
         if not known:
             notes = (*run.notes(np.inf), "no placement was found that fits in memory")
             return Proposal(None, bound, run.reason, notes)
-        values = (evaluate or Evaluator(problem))(np.stack(known))
+        values = (evaluate or Evaluator(problem, threads=budget.threads))(np.stack(known))
         values = np.where(np.isnan(values), np.inf, values)
         best = known[int(np.argmin(values))]
         return Proposal(Placement(relabel(problem, best)), bound, run.reason, run.notes(float(values.min())))

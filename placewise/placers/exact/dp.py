@@ -129,7 +129,7 @@ class _Run:
             return []
         found, self.reason = wander(self.problem, self.graph, known, self.watch, self._go_on)
         if found and self.reason is Reason.FINISHED and self.graph.n <= MOST_COMPONENTS:
-            reached = min(worth(self.problem, placed, Evaluator(self.problem)) for placed in found)
+            reached = min(worth(self.problem, placed, Evaluator(self.problem, threads=1)) for placed in found)
             floor = path_bound(self.problem, self.graph, reached, self.watch) * ROUNDED
             if floor > 0:
                 self.bound, self.method = floor, "path of minimum cuts through the stages"
@@ -264,7 +264,7 @@ class DpPlacer:
             return Proposal(None, bound, run.reason, tuple(run.notes))
         if shrunk:
             run.notes.append("stages were made smaller until their live activations fit")
-        price_of, different = evaluate or Evaluator(problem), _different(found[::-1])
+        price_of, different = evaluate or Evaluator(problem, threads=1), _different(found[::-1])
         values = np.array([worth(problem, placed, price_of) for placed in different])
         best = different[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(relabelled(problem, best), bound, run.reason, tuple(run.notes))

@@ -59,7 +59,7 @@ class ExhaustivePlacer:
         missing = why_infeasible(problem)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), Evaluator(problem)
+        watch, price = Stopwatch(budget), Evaluator(problem, threads=budget.threads)
         devices = np.concatenate(list(_batches(problem)))
         values = np.concatenate([price(devices[at : at + BATCH]) for at in range(0, len(devices), BATCH)])
         best, whole, why = _first_that_keeps_the_rules(problem, devices, values, watch)

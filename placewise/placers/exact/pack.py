@@ -173,7 +173,7 @@ def _pack(
         return None
     program = program_of(cargo, kinds, capacity, alike(problem))
     limits = {"relative_gap_limit": 0.0, "max_time_in_seconds": min(watch.left, LONGEST)}
-    solved = solve(program.model, parameters(watch) | limits)
+    solved = solve(program.model, parameters(watch) | limits, stop=watch.budget.stop)
     solver, outcome.missing = solved.solver, max(solved.bound, 0)
     outcome.tried.append("packing by CP-SAT" + (", small blocks as sand" if kinds.sand < len(kinds.count) else ""))
     if not solved.finished:

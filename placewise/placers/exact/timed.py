@@ -169,7 +169,7 @@ class _Run:
                 self.on_progress(Progress("cpsat", told[0], "solving", value, self.known.bound.value))
 
         chosen = parameters(self.watch, workers=self.workers, most_work=WORK)
-        return solve(program.program.model, chosen, tell)
+        return solve(program.program.model, chosen, tell, stop=self.watch.budget.stop)
 
     def _learn(self, program: Any, solved: Solved) -> None:
         if solved.status == cp_model.INFEASIBLE:

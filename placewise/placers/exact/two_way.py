@@ -79,7 +79,7 @@ class TwoWayPlacer:
         missing = why_infeasible(problem)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
+        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
         overhead = max(device.call_overhead for device in problem.cluster)
         found: list[Ints] = []
         bound, reason = 0.0, Reason.FINISHED

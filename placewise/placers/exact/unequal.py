@@ -29,7 +29,7 @@ def climbed(problem: Problem, graph: Contraction, found: list[Ints], watch: Stop
     """The splits [n_ops] that climbing from those in `found`, and from splits in rows of devices, leads to."""
     if watch.out:
         return found
-    price, starts = Evaluator(problem), {device.tobytes(): device for device in found}
+    price, starts = Evaluator(problem, threads=watch.budget.threads), {device.tobytes(): device for device in found}
     starts |= {device.tobytes(): device for device in _in_rows(problem, graph, watch)}
     return [d if watch.out else improve(problem, graph, d, price, watch) for d in starts.values()]
 
@@ -42,7 +42,7 @@ def by_nodes(
     ideals = all_ideals(graph, max_ideals, watch.left / 2) if suited and known and not watch.out else None
     if not isinstance(ideals, Ideals):
         return [], 0.0, Reason.FINISHED
-    price_of = Evaluator(problem)
+    price_of = Evaluator(problem, threads=watch.budget.threads)
     reached = float(price_of(np.stack(known)).min())
     found, floor, reason = over_nodes(problem, graph, ideals, reached, go_on, watch.budget.gap)
     fitting = [device for device in found if not broken(problem, device)]

@@ -3,7 +3,7 @@
 It starts from the hints or from a quick search, and from then on takes every answer that the judge likes at least
 as well. Windows are cut as `placers/timed/windows.py` says for latency, and solved by CP-SAT; for throughput as
 `placers/parts` says, and solved by placers of the registry. They grow while the solver finishes them early and shrink
-where it does not. Several are solved at once, one per core. Shaw, CP 1998 (large-neighbourhood search).
+where it does not. Several are solved at once, in threads. Shaw, CP 1998 (large-neighbourhood search).
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class WindowsPlacer:
         try:
             if not search.found:
                 search.begin(self.options.search)
-            if search.found:
+            if search.found and search.reason is not Reason.INTERRUPTED:
                 search.run()
         except KeyboardInterrupt:
             search.reason = Reason.INTERRUPTED
@@ -173,9 +173,10 @@ class _Search:
     def _round(self) -> bool:
         """Solve some windows, keep the best answer; whether it was interrupted."""
         kinds = [windows.KINDS[int(self._rng.integers(len(windows.KINDS)))] for _ in range(self.options.together)]
-        programs = [self._program(kind) for kind in kinds]
+        programs, budget = [self._program(kind) for kind in kinds], self.watch.budget
         chosen = parameters(self.watch) | {"max_deterministic_time": WORK, "relative_gap_limit": 0.0}
-        solved = solve_together([program.program.model for program in programs], chosen)
+        models = [program.program.model for program in programs]
+        solved = solve_together(models, chosen, threads=budget.most_threads, stop=budget.stop)
         for kind, program, answer in zip(kinds, programs, solved, strict=True):
             grow = 1.1 if answer.finished else 0.85
             self._size[kind] = min(max(self._size[kind] * grow, SMALLEST), LARGEST, max(self._groups.n, 1))

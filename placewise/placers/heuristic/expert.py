@@ -72,7 +72,7 @@ class ExpertPlacer:
             return _given(problem, hints.placements[0])
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
-        finish = Finish(problem, evaluate or Evaluator(problem), Stopwatch(budget))
+        finish = Finish(problem, evaluate or Evaluator(problem, threads=budget.threads), Stopwatch(budget))
         reason = Reason.FINISHED
         try:
             _by_layers(problem, finish)

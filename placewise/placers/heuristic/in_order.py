@@ -77,7 +77,7 @@ class InOrderPlacer:
         missing = why_infeasible(problem)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
+        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
         best, value, reason = None, np.inf, Reason.FINISHED
         try:
             for line in lines(problem):

@@ -128,7 +128,7 @@ def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, eva
     try:
         schedule, notes = prepare(smaller, watch)
         if problem.constraints.shaped and problem.n_ops:
-            device, said = chained(smaller, schedule, evaluate or Evaluator(problem), watch)
+            device, said = chained(smaller, schedule, evaluate or Evaluator(problem, threads=budget.threads), watch)
             placement = None if device is None else Placement(relabel(problem, device))
             return Proposal(placement, notes=(*notes, said) if said else notes)
         tried = _Tried([*notes])
@@ -178,7 +178,8 @@ def _mended(
     around = {said: _around(problem, schedule, found) for said, found in fitting.items() if watch.left > pace}
     again = {f"{said}, and it was scheduled again around that": found for said, found in around.items()}
     choice = {said: found for said, found in (again | fitting).items() if found is not None}
-    best = int(np.argmin((evaluate or Evaluator(problem))(np.stack(list(choice.values())))))
+    price = evaluate or Evaluator(problem, threads=watch.budget.threads)
+    best = int(np.argmin(price(np.stack(list(choice.values())))))
     tried.notes.append(list(choice)[best])
     return list(choice.values())[best], ""
 

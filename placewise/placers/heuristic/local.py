@@ -8,7 +8,7 @@ start from, and some of the moves.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -37,7 +37,7 @@ from placewise.placers.common.rules import broken
 from placewise.placers.registry import create
 from placewise.placers.search.clusters import clusters
 from placewise.placers.search.costs import Costs, costs_of, native_costs, whole_bytes
-from placewise.placers.search.rounds import WALKS, Field, Round, Stopped, usable_cores
+from placewise.placers.search.rounds import WALKS, Field, Round, Stopped
 from placewise.placers.search.stages import chain_order
 from placewise.simulate import Evaluator
 from placewise.simulate.contract import Contraction, contract
@@ -69,16 +69,13 @@ PACE = 5e5
 
 @dataclass(frozen=True, slots=True)
 class LocalOptions:
-    """`rounds`: how many rounds of annealing where the budget names no seconds; `threads`: None is one per core."""
+    """`rounds`: how many rounds of annealing where the budget names no seconds."""
 
     rounds: int = 6
-    threads: int | None = None
 
     def __post_init__(self) -> None:
         if self.rounds < 1:
             raise PlacerError(f"local cannot make {self.rounds} rounds", remedy="give one or more")
-        if self.threads is not None and self.threads < 1:
-            raise PlacerError(f"local cannot search in {self.threads} threads", remedy="give one or more")
 
 
 class LocalPlacer:
@@ -113,7 +110,7 @@ class LocalPlacer:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
+        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
         floor = 0.0 if hints.bound is None else hints.bound.value
         run = _Pipelines(problem, self.options, watch, price, hints, on_progress, floor)
         try:
@@ -162,7 +159,8 @@ class _Pipelines:
             placer = create(name)
             if name not in self.hints.by and placer.supports(self.problem) is None:
                 most = share if name == LAST_RESORT or np.isinf(share) else max(share - self.watch.elapsed, 0.0)
-                found = placer.propose(self.problem, Budget(most, seed=self.watch.budget.seed), hints=self.hints)
+                budget = replace(self.watch.rest(), seconds=most, iterations=None, evaluations=None, gap=0.0)
+                found = placer.propose(self.problem, budget, hints=self.hints)
                 if found.placement is not None:
                     self._consider(found.placement.device)
 
@@ -198,7 +196,7 @@ class _Pipelines:
         native = native_costs(costs)
         short, value = _quality(native, pool[0])
         self.value = value / scale if self.known and not short else np.inf
-        threads = self.options.threads or usable_cores()
+        threads = watch.budget.most_threads
         field_ = Field(native, clusters(costs), lambda: watch.elapsed, tradable(problem), likely, threads)
         room, round_ = problem.capacity, 0
         while (plan := self._plan(round_, n, field_.moves, end)) is not None:

@@ -71,7 +71,7 @@ class MaxLoadDpPlacer:
             return Proposal(None, None, Reason.PROVED if infeasible else found.reason, notes, infeasible)
         device = found.placement.device
         why_not = broken(problem, device)
-        if not why_not and not np.isfinite(Evaluator(problem)(device[None])[0]):
+        if not why_not and not np.isfinite(Evaluator(problem, threads=1)(device[None])[0]):
             why_not = "its calls wait for each other in a circle"
         if why_not:
             return Proposal(None, None, found.reason, (*found.notes, f"the split will not do for latency: {why_not}"))

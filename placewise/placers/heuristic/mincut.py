@@ -2,12 +2,11 @@
 
 A tensor is one hyperedge over the blocks that make and read it, so that a tensor with many readers counts once per
 device that it reaches, as the judge counts it. Parts are cut by Mt-KaHyPar (Gottesbüren et al., ALENEX 2021 and
-ACM TALG 2024), in its deterministic mode, on all cores; compute seconds are balanced by the speed of the devices.
+ACM TALG 2024), in its deterministic mode, on several threads; compute seconds are balanced by the speed of the devices.
 """
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal
@@ -67,22 +66,21 @@ class MincutPlacer:
         """The best of a few cuts, or words that say why none will do."""
         staged = problem.cluster.transfers == "staged"
         measure = ("soed" if staged else "km1") if self.options.objective == "auto" else self.options.objective
-        cut = partial(_cut, measure)
+        cut = partial(_cut, measure, budget.most_threads)
         return propose_cuts(problem, budget, self.info.name, cut, self.options.imbalance, evaluate, on_progress)
 
 
 @cache
-def _library() -> tuple[Any, Any]:
-    """Mt-KaHyPar and its one set-up per process."""
+def _library(threads: int) -> tuple[Any, Any]:
+    """Mt-KaHyPar set up with so many threads: those of the first call of a process are used ever after."""
     import mtkahypar
 
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return mtkahypar, mtkahypar.initialize(cores, False)
+    return mtkahypar, mtkahypar.initialize(threads, False)
 
 
-def _cut(measure: str, net: Net, imbalance: float, seed: int) -> Ints:
+def _cut(measure: str, threads: int, net: Net, imbalance: float, seed: int) -> Ints:
     """The part of every node."""
-    library, start = _library()
+    library, start = _library(threads)
     kind = library.PresetType.DETERMINISTIC_QUALITY if len(net.node) <= QUALITY else library.PresetType.DETERMINISTIC
     context = start.context_from_preset(kind)
     context.logging = False

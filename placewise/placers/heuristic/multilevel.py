@@ -131,7 +131,7 @@ class MultilevelPlacer:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         if not problem.n_ops:
             return Proposal(Placement(np.zeros(0, np.int32)))
-        price = evaluate or Evaluator(problem)
+        price = evaluate or Evaluator(problem, threads=budget.threads)
         run = _Run(problem, Stopwatch(budget), price, on_progress, hints.probabilities, bound=hints.bound)
         least, each = GROUPS[problem.objective.kind]
         wanted = self.options.groups or max(least, each * problem.n_devices)
@@ -315,7 +315,7 @@ def _first(run: _Run, level: Level, seconds: float) -> list[Ints]:
             found.append(device)
     if not found:
         return []
-    found = _best_first(level.problem, found)
+    found = _best_first(level.problem, found, run.watch.budget.threads)
     for device in found if run.problem.objective.kind == "latency" else found[:1]:
         run.offer(level.up(device))
     return found
@@ -334,7 +334,7 @@ def _go_on(run: _Run, level: Level, seconds: float, starts: list[Ints]) -> Ints 
         mine = max(end - run.watch.elapsed, 0.0) / (len(calls) - number)
         device = run.ask(name, options, level, mine, found)
         if device is not None:
-            found = _best_first(level.problem, [device, *found])
+            found = _best_first(level.problem, [device, *found], run.watch.budget.threads)
     return level.up(found[0]) if found else None
 
 
@@ -342,8 +342,8 @@ def _takes(name: str, problem: Problem) -> bool:
     return name in names() and create(name).supports(problem) is None
 
 
-def _best_first(problem: Problem, found: list[Ints]) -> list[Ints]:
+def _best_first(problem: Problem, found: list[Ints], threads: int | None) -> list[Ints]:
     """Placements of a level's groups, by their values there; those that keep the rules before those that do not."""
-    values = Evaluator(problem)(np.stack(found))
+    values = Evaluator(problem, threads=threads)(np.stack(found))
     bad = np.array([bool(broken(problem, device)) for device in found])
     return [found[place] for place in np.lexsort((values, bad)).tolist()]

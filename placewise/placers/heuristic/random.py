@@ -81,7 +81,7 @@ class RandomPlacer:
                 if self.options.samples == 1:
                     best = device
                     break
-                price = price or Evaluator(problem)
+                price = price or Evaluator(problem, threads=1)
                 seconds = float(price(device[None])[0])
                 if best is None or seconds < value:
                     best, value = device, seconds

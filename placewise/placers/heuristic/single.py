@@ -49,7 +49,7 @@ class SinglePlacer:
         if not valid:
             why = reasons[0] if reasons else "some group of ops may run nowhere"
             return Proposal(None, notes=(f"no single device will do: {why}",))
-        values = (evaluate or Evaluator(problem))(np.stack(valid))
+        values = (evaluate or Evaluator(problem, threads=budget.threads))(np.stack(valid))
         best = valid[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(Placement(best), notes=() if whole else (_moved(problem, best),))
 

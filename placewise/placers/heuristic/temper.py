@@ -113,7 +113,7 @@ class TemperPlacer:
         missing = why_infeasible(problem)
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem)
+        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
         best: Ints | None = None
         bound: Bound | None = None
         reason = Reason.FINISHED
@@ -189,7 +189,7 @@ class TemperPlacer:
         first = block_firsts(problem)
         most_rounds, most_work = _limits(problem, watch.budget)
         homes = agreeing(problem, likely, starts[:, first])
-        rounds = self._rounds(problem, homes, values, likely, price, watch.budget.seed, most_work)
+        rounds = self._rounds(problem, homes, values, likely, price, watch.budget, most_work)
         found = Found(starts[int(values.argmin())][first], float(values.min()), 0)
         told, count, slowest = 0.0, 0, SETUP * (problem.n_ops + problem.graph.n_edges)
         try:
@@ -218,17 +218,19 @@ class TemperPlacer:
         values: Floats,
         likely: Floats,
         price: Evaluate,
-        seed: int,
+        budget: Budget,
         most_work: float,
     ) -> Iterator[Found]:
         """The search from homes of blocks [S, n_blocks], of at most so many placements priced."""
         if problem.objective.execution == "operator" and isinstance(price, Evaluator):
             most = None if np.isinf(most_work) else int(most_work)
             keeps = _keeps(problem) if problem.constraints.shaped else None
-            return search(problem, starts, values, keeps, seed=seed, most=most, priors=likely)
+            return search(
+                problem, starts, values, keeps, seed=budget.seed, most=most, priors=likely, threads=budget.most_threads
+            )
         return temper(
             movable(problem, likely), starts, values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
-            searches=self.options.searches, seed=seed,
+            searches=self.options.searches, seed=budget.seed,
         )  # fmt: skip
 
 

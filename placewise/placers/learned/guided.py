@@ -110,7 +110,7 @@ class GuidedPlacer:
         on_progress(Progress("guided", 0.0, f"asking {name}"))
         trainer: Trainer | None = None
         try:
-            trainer = self._asked.trainer(problem, evaluate, budget.seed)
+            trainer = self._asked.trainer(problem, evaluate, budget.seed, budget.threads)
             told = self._advice(problem, trainer, watch, hints)
         except KeyboardInterrupt:
             if trainer is None:
@@ -140,7 +140,7 @@ class GuidedPlacer:
             with price.within(most, watch.left):
                 trainer.begin(self._asked.starts(problem))
             if updates:
-                learning = Budget(LEARNING_SHARE * watch.left, updates, most)
+                learning = replace(Budget(LEARNING_SHARE * watch.left, updates, most), threads=watch.budget.threads)
                 if trainer.run(learning) is Reason.INTERRUPTED:
                     raise KeyboardInterrupt
             with price.within(most, watch.left), _one_thread(policy):

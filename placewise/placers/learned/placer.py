@@ -78,12 +78,12 @@ class LearnedPlacer:
             self.trained.fill(made, self.info.name)
         return made
 
-    def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int) -> Trainer:
+    def trainer(self, problem: Problem, evaluate: Evaluate | None, seed: int, threads: int | None = None) -> Trainer:
         """A trainer that has not begun. Close it in the end."""
         if self._crew is not None:
             return self._crewed(self._crew, problem, seed)
         training = import_module("placewise.placers.learned.trainer")
-        pricing = import_module("placewise.placers.learned.pricing").Pricing(problem, evaluate)
+        pricing = import_module("placewise.placers.learned.pricing").Pricing(problem, evaluate, threads)
         made: Trainer = training.Trainer(
             self.policy(problem, seed), self.options, pricing, seed, measured=evaluate is not None
         )
@@ -116,7 +116,7 @@ class LearnedPlacer:
         trainer: Trainer | None = None
         reason = Reason.INTERRUPTED
         try:
-            trainer = self.trainer(problem, evaluate, budget.seed)
+            trainer = self.trainer(problem, evaluate, budget.seed, budget.threads)
             if not self.observer.begin(trainer):
                 trainer.begin(self.starts(problem, hints))
             reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))

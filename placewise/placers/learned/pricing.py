@@ -40,14 +40,14 @@ class Pricing:
     `failure` says in words why the last one failed. Where `evaluate` answers `LOST`, so does this.
     """
 
-    def __init__(self, problem: Problem, evaluate: Evaluate | None = None) -> None:
+    def __init__(self, problem: Problem, evaluate: Evaluate | None = None, threads: int | None = None) -> None:
         self.problem = problem
         self.asked = self.evaluations = 0
         self.best: Ints | None = None
         self.base: Ints | None = None
         self.value = self.base_value = np.inf
         self.failure = ""
-        self._price = evaluate or Evaluator(problem)
+        self._price = evaluate or Evaluator(problem, threads=threads)
         self._seen: dict[bytes, float] = {}
         self._roomy, self._first = always_fits(problem), block_firsts(problem)
         self._most, self._end = math.inf, math.inf

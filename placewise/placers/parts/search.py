@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewise import _native
 from placewise.model.columns import Floats
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -98,7 +99,7 @@ class Search:
         self._problem, self._watch, self._bound, self._evaluate = problem, watch, bound, evaluate
         self._tell, self._together, self._likely = on_progress, together, hints.probabilities
         self._chained = problem.constraints.contiguous
-        self._rng = np.random.default_rng(watch.budget.seed)
+        self._rng, self._stop = np.random.default_rng(watch.budget.seed), _native.StopFlag()
         self._size = dict.fromkeys(KINDS, float(size))
         self.reason, self._proof = Reason.FINISHED, ""
         self._asked: list[str] = []
@@ -160,7 +161,7 @@ class Search:
         most = ROUNDS if budget.iterations is None and not np.isfinite(budget.seconds) else budget.iterations or np.inf
         if budget.iterations == 0 or self._problem.n_devices < 2:
             return
-        with ThreadPoolExecutor(self._together) as pool:
+        with ThreadPoolExecutor(min(self._together, budget.most_threads)) as pool:
             while not self.closed and rounds < most and stale < STALE:
                 began = self._watch.elapsed
                 if self._watch.left <= quickest / 2:
@@ -192,8 +193,8 @@ class Search:
                 jobs.append(pool.submit(self._solve, kind, window, self._now.placement, seed + number))
             return [_result(job) for job in jobs]
         except KeyboardInterrupt:
-            for job in jobs:
-                job.cancel()
+            self._stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
             return None
 
     def _solve(self, kind: str, window: Window, now: Placement, seed: int) -> _Answer:
@@ -210,9 +211,11 @@ class Search:
         return _Answer(part, kind, found, grow, whole)
 
     def _budget(self, seed: int) -> Budget:
+        """What one window may take; windows are side by side, and each of them has one thread."""
+        budget = Budget(gap=OPTIMAL_GAP, seed=seed, threads=1, stop=self._stop)
         if np.isfinite(self._watch.budget.seconds):
-            return Budget(min(SLICE, self._watch.left), gap=OPTIMAL_GAP, seed=seed)
-        return Budget(iterations=WORK, gap=OPTIMAL_GAP, seed=seed)
+            return replace(budget, seconds=min(SLICE, self._watch.left))
+        return replace(budget, iterations=WORK)
 
     def _take(self, answers: list[_Answer]) -> bool:
         """Go on from answers that are no worse; whether one was better. Sizes of windows follow their solvers."""

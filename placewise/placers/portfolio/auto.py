@@ -91,7 +91,8 @@ class AutoPlacer:
         on_progress: OnProgress = ignore,
     ) -> Proposal:
         """The best valid proposal or hint with its notes, under the tightest bound that any placer proved."""
-        return _Run(problem, budget, hints, evaluate or Evaluator(problem), on_progress).answer()
+        price = evaluate or Evaluator(problem, threads=budget.threads)
+        return _Run(problem, budget, hints, price, on_progress).answer()
 
 
 class _Run:

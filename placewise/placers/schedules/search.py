@@ -1,4 +1,4 @@
-"""Chains of moves for `operator` execution at several temperatures, on two cores: what `temper` runs.
+"""Chains of moves for `operator` execution at several temperatures, in threads: what `temper` runs.
 
 Parallel tempering as in `tempering.py`, except that each chain prices its moves itself, from the first moment that
 they touch, and takes most of them from the critical path of its own schedule (`native/latency_search`).
@@ -6,7 +6,6 @@ they touch, and takes most of them from the critical path of its own schedule (`
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -38,11 +37,12 @@ def search(
     seed: int,
     most: int | None = None,
     priors: Floats | None = None,
+    threads: int = 1,
 ) -> Iterator[Found]:
     """One `Found` per round, for as long as it is asked. `starts` [S, n_blocks] are valid, with their finite values.
 
     `keeps` judges the shape of stages; memory is counted here. `most` is how many placements may be priced; `priors`
-    are probabilities of blocks.
+    are probabilities of blocks. Up to `threads` chains move at once; the answer does not depend on them.
     """
     shared, rng = search_problem_of(problem, priors), np.random.default_rng(seed)
     order = np.argsort(values, kind="stable")
@@ -54,7 +54,7 @@ def search(
         for k in range(count)
     ]
     next_catch_up, stop = CATCH_UP_WORK, _native.StopFlag()
-    with ThreadPoolExecutor(_cores()) as pool:
+    with ThreadPoolExecutor(min(threads, count)) as pool:
         try:
             while (moves := ROUND_MOVES if most is None else min((most - done) // count, ROUND_MOVES)) > 0:
                 temperatures = np.maximum(shares * value, 1e-300)
@@ -74,10 +74,6 @@ def search(
                 yield Found(best, value, done)
         finally:
             stop.set()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run(chain: _native.LatencyChain, moves: int, ops: int, keeps: Keeps | None, stop: _native.StopFlag) -> int:

@@ -5,7 +5,6 @@ Work may be limited by moves, then the same moves are made every time, however m
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
@@ -38,7 +37,7 @@ class Round:
 class Field:
     """What walks share: costs and clusters, the clock, devices that may trade all they have, and probabilities.
 
-    Up to `threads` walks run at once (default: one per core that this process may use).
+    Up to `threads` walks run at once.
     """
 
     costs: _native.ThroughputCosts
@@ -46,7 +45,7 @@ class Field:
     clock: Clock
     pairs: Ints = field(default_factory=lambda: NO_PAIRS)
     likely: Floats | None = None
-    threads: int | None = None
+    threads: int = 1
     moves: int = 0
 
     def run(
@@ -61,7 +60,7 @@ class Field:
         Ctrl-C raises Stopped, a KeyboardInterrupt that has the walks.
         """
         walks = [self._walk_from(home, order, seed) for (home, order), seed in zip(starts, seeds, strict=True)]
-        stop, threads = _native.StopFlag(), min(self.threads or usable_cores(), len(walks))
+        stop, threads = _native.StopFlag(), min(self.threads, len(walks))
         with ThreadPoolExecutor(threads) as pool:
             turns = [1 + (len(walks) - 1 - i) // threads for i in range(len(walks))]
             jobs = [pool.submit(self._run, walk, round_, left, stop) for walk, left in zip(walks, turns, strict=True)]
@@ -101,8 +100,3 @@ class Stopped(KeyboardInterrupt):
     def __init__(self, walks: list[_native.ThroughputWalk]) -> None:
         super().__init__()
         self.walks = walks
-
-
-def usable_cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
