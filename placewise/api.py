@@ -396,7 +396,7 @@ def train(
     problem = build(model, devices, Wishes(**{"dims": {}, **wishes}), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
     given = _budget(budget) or Budget(seed=seed)
-    limits = {"iterations": updates, "evaluations": evaluations, "seed": seed or None}
+    limits: dict[str, Any] = {"iterations": updates, "evaluations": evaluations, "seed": seed or None}
     given = replace(given, **{name: value for name, value in limits.items() if value is not None})
     live = None if isinstance(model, (str, os.PathLike)) else model
     measuring = Setting(binding=dict(bind or {}), inputs=feeds, model=live, example=inputs, seed=given.seed)
@@ -445,7 +445,7 @@ def pretrain(
     from placewise.studies.train import crew_of
 
     given = _budget(budget) or Budget(seed=seed)
-    limits = {"iterations": updates, "seed": seed or None}
+    limits: dict[str, Any] = {"iterations": updates, "seed": seed or None}
     given = replace(given, **{name: value for name, value in limits.items() if value is not None})
     crew = crew_of(controllers, None, ray, None)
     setting = PretrainSetting(corpus, policy, dict(options or {}), given, checkpoint, every, resume, weights, log, crew)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import Result as Outcome
 from typer.testing import CliRunner
 
 import placewise as pw
@@ -114,7 +113,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Budget]:
     return spy.budgets
 
 
-def command(*words: str) -> Outcome:
+def command(*words: str) -> Any:
     return CliRunner().invoke(app, [*words, "zoo:random-branchy", "--dim", "n_ops=12", "-d", "2xV100-16GB", "-q"])
 
 
