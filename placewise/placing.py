@@ -45,6 +45,9 @@ BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
 BOUND_SHARE = 0.1
 """Of the time, for the first bound, where that can take long."""
 
+FIRST_SHARE, SPLIT_COST = 0.5, 4.0
+"""Of the time, for bounds and naive answers; an even split takes so many times as long as the best single device."""
+
 PACKER, PACKING = "pack", 5.0
 """Who says how many bytes are missing, and for how many seconds it may try."""
 
@@ -78,9 +81,9 @@ def place(
         raise PlacerError(f"the placer {placer!r} cannot take this problem: {refusal}", remedy="try --placer auto")
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
-    baselines = _baselines(problem, Budget(threads=budget.threads))
+    baselines, judging = _baselines(problem, Budget(threads=budget.threads), watch)
     known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines)
-    proposal = _propose(chosen, problem, watch, known, evaluate, on_progress)
+    proposal = _propose(chosen, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
     if proposal.infeasible and placer != PACKER:
         proposal = _in_bytes(problem, proposal, watch)
     judgement = None if proposal.placement is None else simulate(problem, proposal.placement)
@@ -144,11 +147,17 @@ def _only_placement(problem: Problem, judgement: Judgement, bound: Bound) -> Bou
 
 
 def _propose(
-    placer: Placer, problem: Problem, watch: Stopwatch, hints: Hints, evaluate: Evaluate | None, on_progress: OnProgress
+    placer: Placer,
+    problem: Problem,
+    watch: Stopwatch,
+    budget: Budget,
+    hints: Hints,
+    evaluate: Evaluate | None,
+    on_progress: OnProgress,
 ) -> Proposal:
     begun = watch.elapsed
     try:
-        proposal = placer.propose(problem, watch.rest(), hints=hints, evaluate=evaluate, on_progress=on_progress)
+        proposal = placer.propose(problem, budget, hints=hints, evaluate=evaluate, on_progress=on_progress)
         history = tuple(replace(step, seconds=begun + step.seconds) for step in proposal.history)
         return sound(placer.info, problem, replace(proposal, history=history))
     except KeyboardInterrupt:
@@ -170,16 +179,26 @@ def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     return found
 
 
-def _baselines(problem: Problem, budget: Budget) -> dict[str, Judged]:
-    """What each naive method answers, judged; a method that finds nothing is left out."""
+def _baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> tuple[dict[str, Judged], float]:
+    """What each naive method answers, judged, and how long the judge took for one of them.
+
+    A method that finds nothing is left out, and the even split where there is no time for it.
+    """
     found: dict[str, Judged] = {}
+    judging, spent = 0.0, 0.0
     for name, placer in BASELINES.items():
         naive = registry.create(placer)
-        if naive.supports(problem) is None:
-            placement = naive.propose(problem, budget).placement
-            if placement is not None:
-                found[name] = (placement, simulate(problem, placement))
-    return found
+        late = watch.elapsed + SPLIT_COST * spent > FIRST_SHARE * watch.budget.seconds
+        if naive.supports(problem) is not None or (found and late):
+            continue
+        begun = watch.elapsed
+        placement = naive.propose(problem, budget).placement
+        if placement is not None:
+            proposed = watch.elapsed
+            found[name] = (placement, simulate(problem, placement))
+            judging = max(judging, watch.elapsed - proposed)
+        spent = watch.elapsed - begun
+    return found, judging
 
 
 def _cross_check(problem: Problem, bound: Bound, known: Mapping[str, Judged]) -> None:

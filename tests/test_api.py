@@ -167,7 +167,7 @@ def test_an_interrupted_auto_keeps_the_naive_answer(monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object, **__: object) -> Proposal:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placewise.placing._baselines", lambda _: baselines)
+    monkeypatch.setattr("placewise.placing._baselines", lambda *_: (baselines, 0.0))
     monkeypatch.setattr("placewise.placers.portfolio.auto.AutoPlacer.propose", interrupt)
     result = place(problem)
     assert result.placement is not None and result.status.reason in (Reason.INTERRUPTED, Reason.PROVED)

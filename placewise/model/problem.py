@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from types import MappingProxyType
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -21,6 +23,8 @@ Communication = Literal["blocking", "overlap", "duplex"]
 Execution = Literal["operator", "subgraph", "sequential"]
 MemoryModel = Literal["live", "sum"]
 Schedule = Literal["1f1b", "gpipe"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class Constraints:
         return self.contiguous or self.convex
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Problem:
     """Everything that a placer may know, validated once.
 
@@ -188,6 +192,24 @@ class Problem:
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields replaced."""
         return replace(self, **changes)
+
+
+_DERIVED: WeakKeyDictionary[Problem, dict[str, Any]] = WeakKeyDictionary()
+
+
+def once(derive: Callable[[Problem], T]) -> Callable[[Problem], T]:
+    """A function of a problem that is worked out once for each and kept with it; nobody may write to its result."""
+    name = f"{derive.__module__}.{derive.__qualname__}"
+
+    @wraps(derive)
+    def derived(problem: Problem) -> T:
+        kept = _DERIVED.setdefault(problem, {})
+        if name not in kept:
+            kept[name] = derive(problem)
+        found: T = kept[name]
+        return found
+
+    return derived
 
 
 def matching(graph: Graph, pattern: str) -> Bools:

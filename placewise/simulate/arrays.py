@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, once
 
 
 class Arrays(NamedTuple):
@@ -37,6 +37,7 @@ class Arrays(NamedTuple):
     n_wires: int
 
 
+@once
 def arrays_of(problem: Problem) -> Arrays:
     graph, cluster = problem.graph, problem.cluster
     return Arrays(

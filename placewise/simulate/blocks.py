@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of
+from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of, frozen
 from placewise.model.graph import Graph
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, once
 
 SMALL = 1e-4
 """The share of all weights' bytes below which a weight on several devices, such as a constant, is passed over."""
@@ -26,10 +26,30 @@ class DeviceClasses:
     example: Longs  # [n_classes] the first device of each
 
 
+class OpTimes(NamedTuple):
+    """Seconds of ops [n_columns, n_ops], inf where one may not run, and the column of each device [n_devices]."""
+
+    seconds: Floats
+    of: Ints
+
+
+@once
+def op_times(problem: Problem) -> OpTimes:
+    """The distinct columns of `op_seconds`: many devices are equal, and few columns are quicker to sum up than many."""
+    numbers: dict[bytes, int] = {}
+    of, columns = np.zeros(problem.n_devices, np.int32), list[Floats]()
+    for d in range(problem.n_devices):
+        column = np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], np.inf)
+        of[d] = numbers.setdefault(column.tobytes(), len(columns))
+        columns += [column] if of[d] == len(columns) else []
+    seconds = np.stack(columns) if columns else np.zeros((0, problem.n_ops))
+    return OpTimes(frozen(seconds, np.float64), frozen(of, np.int32))
+
+
 def device_classes(problem: Problem) -> DeviceClasses:
     """Equal devices: the same times, the same allowed ops, capacity, streams and links to the host."""
-    cluster, host = problem.cluster, problem.n_devices
-    keys: dict[bytes, int] = {}
+    cluster, host, columns = problem.cluster, problem.n_devices, op_times(problem)
+    keys: dict[tuple[float, ...], int] = {}
     of = []
     for d, device in enumerate(cluster):
         place = cluster.location[d]
@@ -37,8 +57,7 @@ def device_classes(problem: Problem) -> DeviceClasses:
             problem.capacity[d], device.streams, device.call_overhead, cluster.is_host[d],
             cluster.link_class[place, host], cluster.link_class[host, place],
         )  # fmt: skip
-        column = np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], np.inf)
-        of.append(keys.setdefault(np.array(marks, np.float64).tobytes() + column.tobytes(), len(keys)))
+        of.append(keys.setdefault((*marks, int(columns.of[d])), len(keys)))
     classes = np.array(of, np.int32)
     _, example, count = np.unique(classes, return_index=True, return_counts=True)
     return DeviceClasses(classes, count, example)
@@ -51,18 +70,19 @@ def block_firsts(problem: Problem) -> Longs:
 
 def block_sums(problem: Problem, values: Floats) -> Floats:
     """Σ of a column over the ops of each block [n_blocks]."""
+    if problem.n_blocks == problem.n_ops:
+        return values.astype(np.float64)
     sums: Floats = np.bincount(problem.block, weights=values, minlength=problem.n_blocks).astype(np.float64)
     return sums
 
 
 def block_seconds(problem: Problem, devices: Longs) -> Floats:
     """Time of each block on chosen devices [n_blocks, len(devices)]; inf where a member may not run."""
-    columns = []
-    for d in devices.tolist():
-        seconds = np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], 0.0)
-        blocked = block_sums(problem, (~problem.allowed[:, d]).astype(np.float64)) > 0
-        columns.append(np.where(blocked, np.inf, block_sums(problem, seconds)))
-    return np.stack(columns, axis=1) if columns else np.zeros((problem.n_blocks, 0))
+    times = op_times(problem)
+    columns = {column: block_sums(problem, times.seconds[column]) for column in np.unique(times.of[devices]).tolist()}
+    if not columns:
+        return np.zeros((problem.n_blocks, 0))
+    return np.stack([columns[column] for column in times.of[devices].tolist()], axis=1)
 
 
 def block_bytes(problem: Problem) -> Floats:

@@ -16,7 +16,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Ints, Longs, distinct, frozen, offsets_of
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, once
 from placewise.simulate.arrays import arrays_of, native_problem
 
 
@@ -41,6 +41,7 @@ class Contraction:
         return tails, self.successors
 
 
+@once
 def contract(problem: Problem) -> Contraction:
     """The components that a contiguous placement keeps whole, and their order; linear in ops and edges.
 

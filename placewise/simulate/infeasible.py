@@ -6,36 +6,39 @@ import numpy as np
 
 from placewise.model.columns import Bools, Floats, Longs, distinct
 from placewise.model.graph import Graph
-from placewise.model.problem import Problem
-from placewise.simulate.blocks import block_bytes, block_seconds, unshared_bytes
+from placewise.model.problem import Problem, once
+from placewise.simulate.blocks import block_bytes, block_sums, op_times, unshared_bytes
 from placewise.simulate.contract import contract
 from placewise.simulate.in_place import in_place_ops
 from placewise.units import format_bytes
 
 
+@once
 def why_infeasible(problem: Problem) -> str:
     """A proof in words that no placement exists, or "" if this simple look finds none."""
     if not problem.n_ops:
         return ""
-    runs = np.isfinite(block_seconds(problem, np.arange(problem.n_devices)))
+    times = op_times(problem)
+    runs = np.stack([np.isfinite(block_sums(problem, column)) for column in times.seconds], axis=1)
     working = _working_bytes(problem)
     size = block_bytes(problem) + working
     nowhere = ~runs.any(axis=1)
     if nowhere.any():
         name = _named(problem, int(np.argmax(nowhere)))
         return f"{name} may run on no device: see unsupported kinds, pins, forbidden pairs and excluded devices"
-    room = np.where(runs, problem.capacity, -1.0)
-    short = size - room.max(axis=1)
+    most = np.full(len(times.seconds), -1.0)
+    np.maximum.at(most, times.of, problem.capacity)
+    short = size - np.where(runs, most, -1.0).max(axis=1)
     if (short > 0).any():
         block = int(np.argmax(short))
-        device = problem.cluster.names[int(room[block].argmax())]
+        device = problem.cluster.names[int(np.where(runs[block, times.of], problem.capacity, -1.0).argmax())]
         live = f", {format_bytes(working[block])} of it live tensors," if working[block] else ""
         return (
             f"{_named(problem, block)} needs {format_bytes(size[block])}{live} and fits nowhere: on {device}, the "
             f"roomiest device that may run it, {format_bytes(short[block])} ({short[block]:.0f} bytes) are missing"
         )
-    limited = np.isfinite(problem.capacity) & runs.any(axis=0)
-    bound_to = ~(runs & ~limited).any(axis=1)
+    limited = np.isfinite(problem.capacity) & runs.any(axis=0)[times.of]
+    bound_to = ~runs[:, np.unique(times.of[~limited])].any(axis=1)
     needed = float(unshared_bytes(problem)[bound_to].sum())
     missing = needed - float(problem.capacity[limited].sum())
     if missing > 1e-9 * max(needed, 1.0):
@@ -44,7 +47,7 @@ def why_infeasible(problem: Problem) -> str:
             f"{format_bytes(needed)} must fit on {devices}, which is {format_bytes(missing)} ({missing:.0f} bytes) "
             f"more than they hold; {largest_group(problem)}"
         )
-    return _against_the_order(problem, runs) if problem.constraints.ordered else ""
+    return _against_the_order(problem, runs[:, times.of]) if problem.constraints.ordered else ""
 
 
 def _against_the_order(problem: Problem, runs: Bools) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, once
 from placewise.simulate.arrays import Arrays, native_problem
 
 
@@ -23,6 +23,7 @@ def downward_ranks(problem: Problem, a: Arrays) -> Floats:
     return _native.downward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
 
 
+@once
 def mean_op_seconds(problem: Problem) -> Floats:
     """Mean time of each op [n_ops] over the devices that may run it; 0 where none may."""
     times = np.where(problem.allowed, problem.costs.op_seconds, 0.0)
@@ -30,6 +31,7 @@ def mean_op_seconds(problem: Problem) -> Floats:
     return mean
 
 
+@once
 def mean_transfer_seconds(problem: Problem) -> Floats:
     """Mean time of each tensor [n_tensors] over ordered pairs of different devices (0 on a single device)."""
     cluster = problem.cluster

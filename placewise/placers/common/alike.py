@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.model.columns import Ints
+from placewise.model.columns import Ints, frozen
 from placewise.model.placement import Placement
-from placewise.model.problem import Problem
+from placewise.model.problem import Problem, once
 from placewise.simulate.replicas import exchangeable
 
 
+@once
 def alike(problem: Problem) -> Ints:
     """The class [n_devices] of every device: devices of a class differ in name only.
 
@@ -21,7 +22,7 @@ def alike(problem: Problem) -> Ints:
     cluster, numbers = problem.cluster, dict[bytes, int]()
     kind = np.arange(len(cluster), dtype=np.int32)
     if problem.constraints.ordered:
-        return kind
+        return frozen(kind, np.int32)
     plain = [replace(device, name="device", notes=()) for device in cluster]
     columns = [
         tuple(numbers.setdefault(table[:, d].tobytes(), len(numbers)) for d in range(len(cluster)))
@@ -39,7 +40,7 @@ def alike(problem: Problem) -> Ints:
             ):
                 kind[device] = other
                 break
-    return kind
+    return frozen(kind, np.int32)
 
 
 def relabel(problem: Problem, device: Ints) -> Ints:

@@ -47,6 +47,8 @@ SEARCH_SHARE = 0.5
 FIRST_SLICE, SLICES, SLICE_PER_OP = 0.5, 24, 3e-5
 """Seconds of a search's first slice, the most equal parts into which slices cut a long time, and what searches need
 per op to begin at all."""
+LEAST_TURN = 3.0
+"""A placer that has less time than so many judgements take is not asked: it would only begin."""
 LONGEST_SLICE = 0.2
 """Of the time, for one slice."""
 PATIENCE = 2
@@ -186,14 +188,15 @@ class _Run:
     def _take(self, turn: Turn, seconds: float) -> bool:
         """Let a placer work for some seconds; whether it found something better. Raises `_Over`."""
         ledger, gap = self.ledger, max(self.watch.budget.gap, OPTIMAL_GAP)
-        if self.watch.out and ledger.turns:
+        if ledger.turns and self.watch.left <= (LEAST_TURN * ledger.judging if ledger.best is not None else 0.0):
             raise _Over
         placer, rest = self._placer(turn), self.watch.rest()
         if placer is None:
             return False
         work = rest.iterations if turn.work is None else turn.work
         seed = (rest.seed + 7919 * ledger.turns) % (1 << 31) if self.timed else rest.seed
-        budget = replace(rest, seconds=min(seconds, rest.seconds), iterations=work, seed=seed)
+        most = max(rest.seconds - ledger.judging, 0.0)
+        budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         ledger.tell(Progress(turn.placer, self.watch.elapsed, "starting"))
         found = placer.propose(
             self.problem, budget, hints=self._hints(), evaluate=ledger.price, on_progress=ledger.tell

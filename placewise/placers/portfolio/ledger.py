@@ -29,7 +29,7 @@ class Candidate:
 
 @dataclass(slots=True)
 class Ledger:
-    """One run of `auto`."""
+    """One run of `auto`; `judging` is the most seconds that it took to judge a proposal."""
 
     problem: Problem
     price: Evaluate
@@ -43,6 +43,7 @@ class Ledger:
     notes: list[str] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
     history: list[Improvement] = field(default_factory=list)
+    judging: float = 0.0
     _claims: list[Progress] = field(default_factory=list)
 
     @property
@@ -86,7 +87,9 @@ class Ledger:
         self.bounds += [found.bound] if found.bound else []
         if found.reason is Reason.INTERRUPTED or (found.reason is not Reason.FINISHED and not self.timed):
             self.reason = found.reason
+        begun = self.watch.elapsed
         candidate, claims = self._judged(name, found), self._claims
+        self.judging = max(self.judging, self.watch.elapsed - begun)
         self._claims = []
         if candidate is None:
             self.notes += [f"{name}: {note}" for note in found.notes]
