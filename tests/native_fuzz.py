@@ -172,7 +172,7 @@ def search(problem: Problem, number: int) -> None:
     for step in range(len(names)):
         placer = registry.create(names[(number + step) % len(names)])
         if placer.supports(problem) is None:
-            budget = Budget(seconds=2.0, iterations=2, evaluations=200, seed=number)
+            budget = Budget(seconds=0.3, iterations=2, evaluations=200, seed=number)
             result = place(problem, placer, budget)
             assert result.status.outcome in Outcome
             return
