@@ -18,6 +18,7 @@ demo: $(VENV)/.installed
 test: $(VENV)/.tested
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE) tests/native/containers.cpp
 	$(BIN)/mypy
 	$(BIN)/python scripts/write_native_stub.py --check
 	$(BIN)/lint-imports

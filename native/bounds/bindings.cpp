@@ -21,7 +21,8 @@ TupleOf<Made<std::int32_t>, Made<std::int32_t>> locate(const BoundProblem& p, co
 class BoundPathCutter {
 public:
     BoundPathCutter(const In<double>& host, const In<bool, 2>& fits, const In<bool>& tied)
-        : owners_(nb::make_tuple(host, fits, tied)), side_(check(host, fits, tied)),
+        : owners_(nb::make_tuple(host, fits, tied)),
+          side_(check(host, fits, tied)),
           cutter_(view(host), view(fits), view(tied)) {}
 
     TupleOf<double, std::vector<std::pair<Index, Index>>> find_shortest(const In<double, 2>& seconds) {

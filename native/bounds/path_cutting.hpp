@@ -34,10 +34,10 @@ private:
     std::span<const double> host_;
     TableView<const bool> fits_;
     std::span<const bool> tied_;
-    std::vector<double> at_;           // [m + 1] to a position behind a host op, or, if not tied, behind anything
-    Table<double> run_;                // [m + 1, m + 1] to position j on the accelerator that was entered at i
-    Table<std::int32_t> came_;         // where the last segment of run_(i, j) begins
-    std::vector<std::int32_t> last_;   // the i of the run behind at_[j], −1 for a host op
+    std::vector<double> at_;          // [m + 1] to a position behind a host op, or, if not tied, behind anything
+    Table<double> run_;               // [m + 1, m + 1] to position j on the accelerator that was entered at i
+    Table<std::int32_t> came_;        // where the last segment of run_(i, j) begins
+    std::vector<std::int32_t> last_;  // the i of the run behind at_[j], −1 for a host op
 };
 
 }  // namespace placewise

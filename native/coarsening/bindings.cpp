@@ -62,10 +62,13 @@ auto heavy_edge_labels(const BoundGroupGraph& graph, const In<double>& size, dou
     return to_numpy(std::move(cluster));
 }
 
-auto levels_of(const BoundGroupGraph& graph) { return to_numpy(latest_levels(graph)); }
+auto levels_of(const BoundGroupGraph& graph) {
+    return to_numpy(latest_levels(graph));
+}
 
-TupleOf<Made<std::int64_t>, Made<std::uint64_t>, Made<std::int64_t>, double> anchor_parts(const BoundGroupGraph& graph, const In<std::uint64_t>& signature,
-                       const In<std::int32_t>& outer, const In<bool>& left, const In<std::int64_t>& anchors) {
+TupleOf<Made<std::int64_t>, Made<std::uint64_t>, Made<std::int64_t>, double> anchor_parts(
+    const BoundGroupGraph& graph, const In<std::uint64_t>& signature, const In<std::int32_t>& outer,
+    const In<bool>& left, const In<std::int64_t>& anchors) {
     graph.require_column(signature.shape(0));
     graph.require_column(outer.shape(0));
     graph.require_column(left.shape(0));
@@ -93,8 +96,7 @@ void bind_coarsening(nb::module_& m) {
           "Labels [n]: groups join their only successor, as far as keys and limits allow.");
     m.def("cut_intervals", &interval_labels, "graph"_a, "most_seconds"_a, "most_bytes"_a,
           "Labels [n]: neighbours in the order of the groups, as many together as keys and limits allow.");
-    m.def("cluster_heavy_edges", &heavy_edge_labels, "graph"_a, "size"_a.noconvert(), "most_seconds"_a,
-          "most_bytes"_a,
+    m.def("cluster_heavy_edges", &heavy_edge_labels, "graph"_a, "size"_a.noconvert(), "most_seconds"_a, "most_bytes"_a,
           "Labels [n] of clusters along edges of much flow for the sizes [n] of both ends, light groups choosing "
           "first.");
     m.def("latest_levels", &levels_of, "graph"_a,

@@ -8,10 +8,10 @@
 namespace placewise {
 
 struct GroupGraph {
-    Adjacency successors;             // distinct, ascending
-    std::span<const double> flow;     // seconds of traffic on each edge
-    std::span<const double> seconds;  // [n]
-    std::span<const double> bytes;    // [n]
+    Adjacency successors;               // distinct, ascending
+    std::span<const double> flow;       // seconds of traffic on each edge
+    std::span<const double> seconds;    // [n]
+    std::span<const double> bytes;      // [n]
     std::span<const std::int64_t> key;  // [n] only groups of one key may become one
 
     Index size() const { return successors.size(); }

@@ -103,9 +103,8 @@ void HeavyEdges::join(std::int32_t index, const Choice& choice) {
 std::vector<std::int32_t> HeavyEdges::run(Interrupt& interrupt) {
     std::vector<std::int32_t> order(graph_.size());
     std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(), [&](std::int32_t one, std::int32_t other) {
-        return graph_.seconds[one] < graph_.seconds[other];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](std::int32_t one, std::int32_t other) { return graph_.seconds[one] < graph_.seconds[other]; });
     for (const std::int32_t node : order) {
         if (clusters_[nodes_[node].cluster].lower_level != NONE) continue;
         if (interrupt.stop()) break;

@@ -58,7 +58,7 @@ private:
     const GroupGraph& graph_;
     GroupLimits limits_;
     std::vector<Node> nodes_;
-    std::vector<Cluster> clusters_;          // by number: there are as many as nodes
+    std::vector<Cluster> clusters_;           // by number: there are as many as nodes
     std::vector<std::int64_t> back_offsets_;  // [n + 1] into `back_`
     std::vector<Edge> back_;                  // edges to predecessors
 };

@@ -12,9 +12,7 @@ namespace placewise {
 struct Timed {
     double time;
     std::int64_t item;
-    bool operator<(const Timed& other) const {
-        return time < other.time || (time == other.time && item < other.item);
-    }
+    bool operator<(const Timed& other) const { return time < other.time || (time == other.time && item < other.item); }
 };
 
 template <class Entry = Timed>

@@ -1,5 +1,5 @@
-#include "common/ndarrays.hpp"
 #include "judge/bindings.hpp"
+#include "common/ndarrays.hpp"
 #include "judge/convexity.hpp"
 #include "judge/graph_order.hpp"
 #include "judge/max_load.hpp"
@@ -43,7 +43,7 @@ void operator_makespans(const BoundProblem& p, const In<std::int32_t>& priority,
 }
 
 BoundTimeline operator_timeline(const BoundProblem& p, const In<std::int32_t>& priority,
-                            const In<std::int32_t>& by_priority, const In<std::int32_t>& device) {
+                                const In<std::int32_t>& by_priority, const In<std::int32_t>& device) {
     const auto rank = view(priority), order = view(by_priority);
     p.require_permutation(rank, order);
     const auto placement = p.placement(device);
@@ -69,7 +69,8 @@ void max_loads(const BoundProblem& p, const In<std::int32_t, 2>& placements, int
     for (Index k = first; k < last; ++k) values.data()[k] = loads.max_load(rows.row(k), how);
 }
 
-TupleOf<Made<double>, Made<double>, Made<double>, Made<double>> pipeline_loads(const BoundProblem& p, const In<std::int32_t>& device) {
+TupleOf<Made<double>, Made<double>, Made<double>, Made<double>> pipeline_loads(const BoundProblem& p,
+                                                                               const In<std::int32_t>& device) {
     PipelineLoads loads(p);
     loads.add(p.placement(device));
     return nb::make_tuple(to_numpy(std::move(loads.compute)), to_numpy(std::move(loads.send)),
@@ -122,9 +123,8 @@ Made<std::int32_t> sequential_pieces(const BoundProblem& p, const In<std::int32_
     return to_numpy(std::move(piece));
 }
 
-void sequential_makespans(const BoundProblem& p, const In<std::int64_t>& in_offsets,
-                          const In<std::int32_t>& in_tensors, const In<std::int32_t, 2>& placements, Index first,
-                          Index last, const Out<double>& values) {
+void sequential_makespans(const BoundProblem& p, const In<std::int64_t>& in_offsets, const In<std::int32_t>& in_tensors,
+                          const In<std::int32_t, 2>& placements, Index first, Index last, const Out<double>& values) {
     const auto rows = p.placements(placements, first, last, view(values));
     const Adjacency inputs = inputs_of(p, in_offsets, in_tensors);
     nb::gil_scoped_release unlocked;
@@ -134,7 +134,7 @@ void sequential_makespans(const BoundProblem& p, const In<std::int64_t>& in_offs
 }
 
 BoundTimeline sequential_timeline(const BoundProblem& p, const In<std::int64_t>& in_offsets,
-                              const In<std::int32_t>& in_tensors, const In<std::int32_t>& device) {
+                                  const In<std::int32_t>& in_tensors, const In<std::int32_t>& device) {
     const auto placement = p.placement(device);
     const Adjacency inputs = inputs_of(p, in_offsets, in_tensors);
     std::vector<double> start(p.n_ops()), finish(p.n_ops());
@@ -165,7 +165,7 @@ Made<std::int32_t> find_longest_path(const BoundProblem& p, const In<double>& we
 }
 
 Made<std::int32_t> return_path(const BoundProblem& p, const In<bool>& backward, const In<std::int32_t>& phase,
-                  const In<std::int32_t>& device) {
+                               const In<std::int32_t>& device) {
     const auto n = static_cast<std::size_t>(p.n_ops());
     require(backward.shape(0) == n && phase.shape(0) == n && device.shape(0) == n, "columns of ops differ in length");
     require(within(view(device), -1, p.n_devices()), "a placement names no device of this problem");
@@ -185,21 +185,23 @@ void bind_judge(nb::module_& m) {
     nb::class_<BoundProblem>(m, "Problem",
                              "The columns of one problem, checked once and read in place; see "
                              "placewise.simulate.arrays.Arrays for their meaning.")
-        .def(nb::init<const In<double, 2>&, const In<double, 2>&, const In<std::int32_t>&, const In<bool>&,
-                      const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&,
-                      const In<std::int32_t>&, const In<std::int32_t>&, const In<std::int32_t, 2>&, const In<std::int32_t, 2>&,
-                      const In<std::int32_t, 2>&, const In<std::int32_t>&, const In<double>&, bool, Index, Index>(),
-             "op_seconds"_a.noconvert(), "transfer"_a.noconvert(), "producer"_a.noconvert(), "output"_a.noconvert(),
-             "out_offsets"_a.noconvert(), "consumer_offsets"_a.noconvert(), "consumers"_a.noconvert(),
-             "consumed"_a.noconvert(), "location"_a.noconvert(), "link_class"_a.noconvert(), "queue"_a.noconvert(), "wire"_a.noconvert(),
-             "streams"_a.noconvert(), "call_overhead"_a.noconvert(), "staged"_a, "n_queues"_a, "n_wires"_a)
+        .def(
+            nb::init<const In<double, 2>&, const In<double, 2>&, const In<std::int32_t>&, const In<bool>&,
+                     const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&, const In<std::int32_t>&,
+                     const In<std::int32_t>&, const In<std::int32_t, 2>&, const In<std::int32_t, 2>&,
+                     const In<std::int32_t, 2>&, const In<std::int32_t>&, const In<double>&, bool, Index, Index>(),
+            "op_seconds"_a.noconvert(), "transfer"_a.noconvert(), "producer"_a.noconvert(), "output"_a.noconvert(),
+            "out_offsets"_a.noconvert(), "consumer_offsets"_a.noconvert(), "consumers"_a.noconvert(),
+            "consumed"_a.noconvert(), "location"_a.noconvert(), "link_class"_a.noconvert(), "queue"_a.noconvert(),
+            "wire"_a.noconvert(), "streams"_a.noconvert(), "call_overhead"_a.noconvert(), "staged"_a, "n_queues"_a,
+            "n_wires"_a)
         .def_prop_ro("n_ops", &BoundProblem::n_ops)
         .def_prop_ro("n_devices", &BoundProblem::n_devices);
-    m.def("operator_makespans", &operator_makespans, "problem"_a, "priority"_a.noconvert(),
-          "by_priority"_a.noconvert(), "placements"_a.noconvert(), "first"_a, "last"_a, "values"_a.noconvert(),
+    m.def("operator_makespans", &operator_makespans, "problem"_a, "priority"_a.noconvert(), "by_priority"_a.noconvert(),
+          "placements"_a.noconvert(), "first"_a, "last"_a, "values"_a.noconvert(),
           "Makespans of rows `first` to `last` of placements [K, n_ops] in `operator` execution, into `values` [K].");
-    m.def("operator_timeline", &operator_timeline, "problem"_a, "priority"_a.noconvert(),
-          "by_priority"_a.noconvert(), "device"_a.noconvert(),
+    m.def("operator_timeline", &operator_timeline, "problem"_a, "priority"_a.noconvert(), "by_priority"_a.noconvert(),
+          "device"_a.noconvert(),
           "The makespan of one placement [n_ops], starts and ends of its ops, and its hops [n_hops, 5].");
     m.def("max_loads", &max_loads, "problem"_a, "placements"_a.noconvert(), "mode"_a, "first"_a, "last"_a,
           "values"_a.noconvert(),
@@ -229,8 +231,7 @@ void bind_judge(nb::module_& m) {
     m.def("longest_path", &find_longest_path, "problem"_a, "weight"_a.noconvert(),
           "The ops of a path with the largest sum of weights [n_ops], in order.");
     m.def("return_path", &return_path, "problem"_a, "backward"_a.noconvert(), "phase"_a.noconvert(),
-          "device"_a.noconvert(),
-          "The ops of a path that leaves a device and comes back, empty where there is none.");
+          "device"_a.noconvert(), "The ops of a path that leaves a device and comes back, empty where there is none.");
     m.def("strong_components", &components, "offsets"_a.noconvert(), "heads"_a.noconvert(),
           "The strong component of each node of a graph, numbered topologically, and how many there are.");
 }

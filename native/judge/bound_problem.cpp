@@ -8,11 +8,12 @@ BoundProblem::BoundProblem(const In<double, 2>& op_seconds, const In<double, 2>&
                            const In<std::int32_t>& producer, const In<bool>& output,
                            const In<std::int64_t>& out_offsets, const In<std::int64_t>& consumer_offsets,
                            const In<std::int32_t>& consumers, const In<std::int32_t>& consumed,
-                           const In<std::int32_t>& location, const In<std::int32_t, 2>& link_class, const In<std::int32_t, 2>& queue,
-                           const In<std::int32_t, 2>& wire, const In<std::int32_t>& streams,
-                           const In<double>& call_overhead, bool staged, Index n_queues, Index n_wires)
-    : owners_(nb::make_tuple(op_seconds, transfer, producer, output, out_offsets, consumer_offsets, consumers,
-                             consumed, location, link_class, queue, wire, streams, call_overhead)) {
+                           const In<std::int32_t>& location, const In<std::int32_t, 2>& link_class,
+                           const In<std::int32_t, 2>& queue, const In<std::int32_t, 2>& wire,
+                           const In<std::int32_t>& streams, const In<double>& call_overhead, bool staged,
+                           Index n_queues, Index n_wires)
+    : owners_(nb::make_tuple(op_seconds, transfer, producer, output, out_offsets, consumer_offsets, consumers, consumed,
+                             location, link_class, queue, wire, streams, call_overhead)) {
     this->op_seconds = view(op_seconds);
     this->transfer = view(transfer);
     this->producer = view(producer);

@@ -5,8 +5,7 @@
 namespace placewise {
 
 std::vector<std::int32_t> find_return_path(const Problem& p, std::span<const bool> backward,
-                                           std::span<const std::int32_t> phase,
-                                           std::span<const std::int32_t> device) {
+                                           std::span<const std::int32_t> phase, std::span<const std::int32_t> device) {
     std::vector<char> used(p.n_devices(), 0);
     for (const std::int32_t d : device) {
         if (d >= 0) used[d] = 1;

@@ -18,8 +18,10 @@ enum class Communication { blocking, overlap, duplex };
 template <class Time>
 inline Time combine_load(Time compute, Time send, Time receive, Communication mode) {
     switch (mode) {
-        case Communication::blocking: return compute + send + receive;
-        case Communication::overlap: return compute > send + receive ? compute : send + receive;
+        case Communication::blocking:
+            return compute + send + receive;
+        case Communication::overlap:
+            return compute > send + receive ? compute : send + receive;
         default: {
             const Time most = send > receive ? send : receive;
             return compute > most ? compute : most;

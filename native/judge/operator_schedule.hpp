@@ -37,7 +37,7 @@ private:
         std::int32_t place;
     };
     struct Queue {
-        IndexSet ready;          // priorities of ops that can start
+        IndexSet ready;  // priorities of ops that can start
         Index n_ready = 0;
         MinHeap<Timed> waiting;  // ops whose last input is on its way
         Index free_streams = 0;
@@ -45,7 +45,8 @@ private:
         // When the next op may start, inf if that waits for an event.
         double next_start(double now) const;
     };
-    // An op finished (`tensor` < 0), or its staged tensor is in host memory. Ties go by op, its end first, then by tensor.
+    // An op finished (`tensor` < 0), or its staged tensor is in host memory. Ties go by op, its end first, then by
+    // tensor.
     struct Event {
         double time;
         std::int32_t op;
@@ -71,10 +72,10 @@ private:
     std::vector<Queue> queues_;       // one per device
     std::vector<double> next_start_;  // [n_devices] of its queue
     MinHeap<Event> events_;
-    std::vector<double> link_free_;   // [n_queues] when the last transfer of each queue arrives
-    std::vector<char> needed_;        // [n_devices + 1]
+    std::vector<double> link_free_;  // [n_queues] when the last transfer of each queue arrives
+    std::vector<char> needed_;       // [n_devices + 1]
     std::vector<std::int32_t> targets_;
-    std::vector<double> arrived_;     // [n_devices + 1] when the tensor at hand reached each location, −1 if not yet
+    std::vector<double> arrived_;  // [n_devices + 1] when the tensor at hand reached each location, −1 if not yet
 };
 
 }  // namespace placewise

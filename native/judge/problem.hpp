@@ -13,8 +13,8 @@ struct Problem {
     std::span<const std::int32_t> producer;  // [n_tensors], −1 for model inputs
     std::span<const bool> output;            // [n_tensors]
     std::span<const std::int64_t> out_offsets;
-    Adjacency consumers;                     // the distinct consumers of each tensor
-    std::span<const std::int32_t> consumed;  // the tensor of each entry of `consumers`
+    Adjacency consumers;                       // the distinct consumers of each tensor
+    std::span<const std::int32_t> consumed;    // the tensor of each entry of `consumers`
     std::span<const std::int32_t> location;    // [n_devices]
     TableView<const std::int32_t> link_class;  // [n_devices + 1, n_devices + 1], as are the next two
     TableView<const std::int32_t> queue;

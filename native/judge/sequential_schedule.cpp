@@ -57,8 +57,8 @@ void SequentialSchedule::fetch(Index tensor, std::int32_t source, std::int32_t t
     move(tensor, passes_host ? host : source, target, log);
 }
 
-double SequentialSchedule::run(std::span<const std::int32_t> device, std::span<double> start,
-                               std::span<double> finish, HopLog* log) {
+double SequentialSchedule::run(std::span<const std::int32_t> device, std::span<double> start, std::span<double> finish,
+                               HopLog* log) {
     const Problem& p = problem_;
     sort_pieces(device);
     clock_ = 0.0;

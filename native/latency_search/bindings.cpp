@@ -115,10 +115,18 @@ ModelParts model_parts(const In<std::int32_t, 2>& part, const In<std::int64_t, 2
 SearchColumns search_columns(const BoundProblem& p, const MoveSpace& space, const In<std::int32_t>& priority,
                              const In<std::int32_t>& by_priority, const In<std::int32_t>& block,
                              const In<double>& least_seconds, const In<std::int64_t>& in_place_bytes,
-                             const In<std::int64_t>& tensor_bytes, const In<bool>& is_host,
-                             const ModelParts& parts, bool live, bool shaped) {
-    SearchColumns c{view(priority),     view(by_priority),  view(block), view(least_seconds), view(in_place_bytes),
-                    view(tensor_bytes), view(is_host),      parts,       live,                shaped};
+                             const In<std::int64_t>& tensor_bytes, const In<bool>& is_host, const ModelParts& parts,
+                             bool live, bool shaped) {
+    SearchColumns c{view(priority),
+                    view(by_priority),
+                    view(block),
+                    view(least_seconds),
+                    view(in_place_bytes),
+                    view(tensor_bytes),
+                    view(is_host),
+                    parts,
+                    live,
+                    shaped};
     const auto n = static_cast<std::size_t>(p.n_ops());
     require(p.n_ops() + p.n_tensors() < (Index{1} << 31), "too many ops and tensors");
     p.require_permutation(c.priority, c.by_priority);
@@ -214,28 +222,34 @@ auto copied(std::span<const T> values) {
 void bind_latency_search(nb::module_& m) {
     constexpr auto array_policy = nb::rv_policy::automatic;  // properties return arrays of their own
     nb::class_<BoundMoveSpace>(m, "MoveSpace", "Blocks as moves see them, checked once and read in place.")
-        .def(nb::init<const In<bool, 2>&, const In<std::int32_t>&, const In<double>&, const In<std::int64_t>&,
-                      const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&,
-                      const In<std::int64_t>&, const In<std::int32_t>&, const In<std::int64_t>&,
-                      const In<std::int32_t>&, const In<double, 2>&>(),
-             nb::kw_only(), "allowed"_a.noconvert(), "devices"_a.noconvert(), "capacity"_a.noconvert(),
-             "state_bytes"_a.noconvert(), "storage_bytes"_a.noconvert(), "storage_offsets"_a.noconvert(),
-             "storages"_a.noconvert(), "user_offsets"_a.noconvert(), "users"_a.noconvert(),
-             "neighbour_offsets"_a.noconvert(), "neighbours"_a.noconvert(), "priors"_a.noconvert(),
-             "allowed [n_blocks, n_devices]; the devices worth choosing; bytes of devices, blocks and storages; CSR "
-             "rows: the storages of blocks, the users of storages, the neighbours of blocks; priors [n_blocks, "
-             "n_devices], or no rows.")
+        .def(
+            nb::init<const In<bool, 2>&, const In<std::int32_t>&, const In<double>&, const In<std::int64_t>&,
+                     const In<std::int64_t>&, const In<std::int64_t>&, const In<std::int32_t>&, const In<std::int64_t>&,
+                     const In<std::int32_t>&, const In<std::int64_t>&, const In<std::int32_t>&, const In<double, 2>&>(),
+            nb::kw_only(), "allowed"_a.noconvert(), "devices"_a.noconvert(), "capacity"_a.noconvert(),
+            "state_bytes"_a.noconvert(), "storage_bytes"_a.noconvert(), "storage_offsets"_a.noconvert(),
+            "storages"_a.noconvert(), "user_offsets"_a.noconvert(), "users"_a.noconvert(),
+            "neighbour_offsets"_a.noconvert(), "neighbours"_a.noconvert(), "priors"_a.noconvert(),
+            "allowed [n_blocks, n_devices]; the devices worth choosing; bytes of devices, blocks and storages; CSR "
+            "rows: the storages of blocks, the users of storages, the neighbours of blocks; priors [n_blocks, "
+            "n_devices], or no rows.")
         .def_prop_ro("n_blocks", &BoundMoveSpace::n_blocks)
         .def_prop_ro("n_devices", &BoundMoveSpace::n_devices)
-        .def("prior_device", [](const BoundMoveSpace& space, Index block, double quantile) {
-            require(0 <= block && block < space.priors.table().rows(), "no such block");
-            return space.priors.sample_device(block, quantile);
-        }, "block"_a, "quantile"_a, "The device at which the priors of a block, added up, exceed a quantile.")
-        .def("prior_other_device", [](const BoundMoveSpace& space, Index block, Index own, double quantile) {
-            require(0 <= block && block < space.priors.table().rows(), "no such block");
-            require(0 <= own && own < space.n_devices(), "no such device");
-            return space.priors.sample_other_device(block, own, quantile);
-        }, "block"_a, "own"_a, "quantile"_a, "The same among the devices other than its own.");
+        .def(
+            "prior_device",
+            [](const BoundMoveSpace& space, Index block, double quantile) {
+                require(0 <= block && block < space.priors.table().rows(), "no such block");
+                return space.priors.sample_device(block, quantile);
+            },
+            "block"_a, "quantile"_a, "The device at which the priors of a block, added up, exceed a quantile.")
+        .def(
+            "prior_other_device",
+            [](const BoundMoveSpace& space, Index block, Index own, double quantile) {
+                require(0 <= block && block < space.priors.table().rows(), "no such block");
+                require(0 <= own && own < space.n_devices(), "no such device");
+                return space.priors.sample_other_device(block, own, quantile);
+            },
+            "block"_a, "own"_a, "quantile"_a, "The same among the devices other than its own.");
 
     nb::class_<BoundProposer>(m, "MoveProposer", "Random neighbours of assignments that somebody else prices.")
         .def(nb::init<const BoundMoveSpace&, const In<std::uint64_t>&>(), nb::keep_alive<1, 2>(), "space"_a,
@@ -245,27 +259,27 @@ void bind_latency_search(nb::module_& m) {
              "found.");
 
     nb::class_<BoundSearchProblem>(m, "LatencySearchProblem", "What all chains of a latency search share.")
-        .def("__init__",
-             [](BoundSearchProblem* self, const BoundProblem& problem, const BoundMoveSpace& space,
-                const In<std::int32_t>& priority, const In<std::int32_t>& by_priority, const In<std::int32_t>& block,
-                const In<double>& least_seconds, const In<std::int64_t>& in_place_bytes,
-                const In<std::int64_t>& tensor_bytes, const In<bool>& is_host, const In<std::int32_t, 2>& part,
-                const In<std::int64_t, 2>& part_offsets, const In<std::int32_t, 2>& part_blocks, bool live,
-                bool shaped) {
-                 const ModelParts parts = model_parts(part, part_offsets, part_blocks, space.n_blocks());
-                 const auto columns = search_columns(problem, space, priority, by_priority, block, least_seconds,
-                                                     in_place_bytes, tensor_bytes, is_host, parts, live, shaped);
-                 nb::object owners = nb::make_tuple(priority, by_priority, block, least_seconds, in_place_bytes,
-                                                    tensor_bytes, is_host, part, part_offsets, part_blocks);
-                 new (self) BoundSearchProblem(problem, space, columns, std::move(owners));
-             },
-             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), "problem"_a, "space"_a, nb::kw_only(),
-             "priority"_a.noconvert(), "by_priority"_a.noconvert(), "block"_a.noconvert(),
-             "least_seconds"_a.noconvert(), "in_place_bytes"_a.noconvert(), "tensor_bytes"_a.noconvert(),
-             "is_host"_a.noconvert(), "part"_a.noconvert(), "part_offsets"_a.noconvert(),
-             "part_blocks"_a.noconvert(), "live"_a, "shaped"_a,
-             "Columns of ops, tensors and devices, and parts of the model on several levels; see "
-             "placewise.placers.schedules.levels.Levels.")
+        .def(
+            "__init__",
+            [](BoundSearchProblem* self, const BoundProblem& problem, const BoundMoveSpace& space,
+               const In<std::int32_t>& priority, const In<std::int32_t>& by_priority, const In<std::int32_t>& block,
+               const In<double>& least_seconds, const In<std::int64_t>& in_place_bytes,
+               const In<std::int64_t>& tensor_bytes, const In<bool>& is_host, const In<std::int32_t, 2>& part,
+               const In<std::int64_t, 2>& part_offsets, const In<std::int32_t, 2>& part_blocks, bool live,
+               bool shaped) {
+                const ModelParts parts = model_parts(part, part_offsets, part_blocks, space.n_blocks());
+                const auto columns = search_columns(problem, space, priority, by_priority, block, least_seconds,
+                                                    in_place_bytes, tensor_bytes, is_host, parts, live, shaped);
+                nb::object owners = nb::make_tuple(priority, by_priority, block, least_seconds, in_place_bytes,
+                                                   tensor_bytes, is_host, part, part_offsets, part_blocks);
+                new (self) BoundSearchProblem(problem, space, columns, std::move(owners));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>(), "problem"_a, "space"_a, nb::kw_only(),
+            "priority"_a.noconvert(), "by_priority"_a.noconvert(), "block"_a.noconvert(), "least_seconds"_a.noconvert(),
+            "in_place_bytes"_a.noconvert(), "tensor_bytes"_a.noconvert(), "is_host"_a.noconvert(), "part"_a.noconvert(),
+            "part_offsets"_a.noconvert(), "part_blocks"_a.noconvert(), "live"_a, "shaped"_a,
+            "Columns of ops, tensors and devices, and parts of the model on several levels; see "
+            "placewise.placers.schedules.levels.Levels.")
         .def_prop_ro("activation_bytes", &BoundSearchProblem::activation_bytes, "Bytes of all tensors.");
 
     nb::class_<BoundChain>(m, "LatencyChain",
@@ -274,15 +288,22 @@ void bind_latency_search(nb::module_& m) {
              "search"_a, "assignment"_a.noconvert(), "seed"_a,
              "A chain at an assignment [n_blocks]; it has no value before it has run.")
         .def("begin", &BoundChain::begin_at, "assignment"_a.noconvert(), "Go on from another assignment [n_blocks].")
-        .def("run", [](BoundChain& chain, Index moves, Index ops, double seconds, const StopFlag* stop) {
-            require(0 <= moves && moves <= MOST_MOVES && 0 <= ops && ops <= MOST_OPS, "no such number of moves or ops");
-            return chain.run_unlocked(seconds, stop, [&](Interrupt& i) { return chain.run(moves, ops, i); });
-        }, "moves"_a, "ops"_a = MOST_OPS, "seconds"_a = INF, "stop"_a.none() = nb::none(),
-             "Make so many moves, or until so many ops are simulated; True if a candidate awaits a verdict.")
-        .def("resolve", [](BoundChain& chain, bool valid, double seconds, const StopFlag* stop) {
-            return chain.run_unlocked(seconds, stop, [&](Interrupt& i) { return chain.resolve(valid, i); });
-        }, "valid"_a, "seconds"_a = INF, "stop"_a.none() = nb::none(),
-             "Take or drop the candidate that awaits a verdict on the shape of its stages, and go on as `run` does.")
+        .def(
+            "run",
+            [](BoundChain& chain, Index moves, Index ops, double seconds, const StopFlag* stop) {
+                require(0 <= moves && moves <= MOST_MOVES && 0 <= ops && ops <= MOST_OPS,
+                        "no such number of moves or ops");
+                return chain.run_unlocked(seconds, stop, [&](Interrupt& i) { return chain.run(moves, ops, i); });
+            },
+            "moves"_a, "ops"_a = MOST_OPS, "seconds"_a = INF, "stop"_a.none() = nb::none(),
+            "Make so many moves, or until so many ops are simulated; True if a candidate awaits a verdict.")
+        .def(
+            "resolve",
+            [](BoundChain& chain, bool valid, double seconds, const StopFlag* stop) {
+                return chain.run_unlocked(seconds, stop, [&](Interrupt& i) { return chain.resolve(valid, i); });
+            },
+            "valid"_a, "seconds"_a = INF, "stop"_a.none() = nb::none(),
+            "Take or drop the candidate that awaits a verdict on the shape of its stages, and go on as `run` does.")
         .def_rw("temperature", &BoundChain::temperature, "Seconds.")
         .def_prop_ro("value", &BoundChain::value, "The makespan of the assignment, inf before the first run.")
         .def_prop_ro("candidate_value", &BoundChain::candidate_value, "What the last candidate was priced at.")
@@ -293,29 +314,41 @@ void bind_latency_search(nb::module_& m) {
         .def_prop_ro("n_checkpoints", &BoundChain::n_checkpoints)
         .def_prop_ro("checkpoint", &BoundChain::checkpoint,
                      "From which the last candidate was priced, −1: from time 0.")
-        .def_prop_ro("best", [](const BoundChain& chain) { return copied(chain.best()); }, array_policy, "[n_blocks]")
-        .def_prop_ro("assignment", [](const BoundChain& chain) { return copied(chain.assignment().device()); },
-                     array_policy, "[n_blocks], with the moves of a candidate that awaits a verdict.")
-        .def_prop_ro("used_bytes", [](const BoundChain& chain) { return copied(chain.assignment().used_bytes()); },
-                     array_policy, "Resident bytes [n_devices].")
-        .def_prop_ro("start", [](const BoundChain& chain) {
-            return copied(std::span<const double>(chain.schedule().recorded().start));
-        }, array_policy, "When ops start [n_ops] in the recorded schedule.")
-        .def_prop_ro("critical_path", [](const BoundChain& chain) { return copied(chain.schedule().critical_path()); },
-                     array_policy, "Ops that each waited for the next, from the end of the recorded schedule on.")
-        .def("price", [](BoundChain& chain, Index checkpoint, double limit) {
-            require(-1 <= checkpoint && checkpoint < chain.n_checkpoints(), "no such checkpoint");
-            return chain.run_unlocked(INF, nullptr, [&](Interrupt& i) { return chain.price(checkpoint, limit, i); });
-        }, "checkpoint"_a = -1, "limit"_a = INF,
-             "The makespan of the assignment, simulated from a checkpoint on; inf if it is above the limit.")
-        .def("fits", [](BoundChain& chain, const In<double>& capacity, bool priced) {
-            require(chain.counts_activations(), "activations do not count in this problem");
-            return chain.run_unlocked(INF, nullptr, [&, bytes = chain.device_bytes(capacity)](Interrupt&) {
-                return chain.fits(bytes, priced);
-            });
-        }, "capacity"_a.noconvert(), "priced"_a = false,
-             "Whether resident bytes and live activations fit [n_devices] bytes, under the schedule that was recorded "
-             "or priced last; for problems where activations count.");
+        .def_prop_ro(
+            "best", [](const BoundChain& chain) { return copied(chain.best()); }, array_policy, "[n_blocks]")
+        .def_prop_ro(
+            "assignment", [](const BoundChain& chain) { return copied(chain.assignment().device()); }, array_policy,
+            "[n_blocks], with the moves of a candidate that awaits a verdict.")
+        .def_prop_ro(
+            "used_bytes", [](const BoundChain& chain) { return copied(chain.assignment().used_bytes()); }, array_policy,
+            "Resident bytes [n_devices].")
+        .def_prop_ro(
+            "start",
+            [](const BoundChain& chain) { return copied(std::span<const double>(chain.schedule().recorded().start)); },
+            array_policy, "When ops start [n_ops] in the recorded schedule.")
+        .def_prop_ro(
+            "critical_path", [](const BoundChain& chain) { return copied(chain.schedule().critical_path()); },
+            array_policy, "Ops that each waited for the next, from the end of the recorded schedule on.")
+        .def(
+            "price",
+            [](BoundChain& chain, Index checkpoint, double limit) {
+                require(-1 <= checkpoint && checkpoint < chain.n_checkpoints(), "no such checkpoint");
+                return chain.run_unlocked(INF, nullptr,
+                                          [&](Interrupt& i) { return chain.price(checkpoint, limit, i); });
+            },
+            "checkpoint"_a = -1, "limit"_a = INF,
+            "The makespan of the assignment, simulated from a checkpoint on; inf if it is above the limit.")
+        .def(
+            "fits",
+            [](BoundChain& chain, const In<double>& capacity, bool priced) {
+                require(chain.counts_activations(), "activations do not count in this problem");
+                return chain.run_unlocked(INF, nullptr, [&, bytes = chain.device_bytes(capacity)](Interrupt&) {
+                    return chain.fits(bytes, priced);
+                });
+            },
+            "capacity"_a.noconvert(), "priced"_a = false,
+            "Whether resident bytes and live activations fit [n_devices] bytes, under the schedule that was recorded "
+            "or priced last; for problems where activations count.");
 }
 
 }  // namespace placewise

@@ -50,10 +50,10 @@ private:
     std::vector<std::int32_t> device_;  // [n_blocks]
     std::vector<OpSite> sites_;         // [n_ops]
     std::vector<std::int64_t> used_bytes_;
-    std::vector<double> work_;          // [n_devices] seconds of all its ops
+    std::vector<double> work_;  // [n_devices] seconds of all its ops
     std::vector<Index> n_ops_on_;
-    Table<std::int32_t> n_users_;       // [n_storages, n_devices]
-    std::vector<Move> moves_;           // at most 2 n_blocks
+    Table<std::int32_t> n_users_;  // [n_storages, n_devices]
+    std::vector<Move> moves_;      // at most 2 n_blocks
 };
 
 }  // namespace placewise

@@ -16,9 +16,9 @@ namespace placewise {
 
 // When ops start, and in which order.
 struct StartTimes {
-    std::vector<double> start;            // [n_ops]
-    std::vector<std::int32_t> sequence;   // the ops in the order of their starts
-    Index n_started = 0;                  // the sequence is complete where this is n_ops
+    std::vector<double> start;           // [n_ops]
+    std::vector<std::int32_t> sequence;  // the ops in the order of their starts
+    Index n_started = 0;                 // the sequence is complete where this is n_ops
 };
 
 class CheckpointedSchedule {

@@ -10,8 +10,7 @@ namespace {
 constexpr double INF = std::numeric_limits<double>::infinity();
 }
 
-LatencyChain::LatencyChain(const LatencySearchProblem& search, std::span<const std::int32_t> device,
-                           std::uint64_t seed)
+LatencyChain::LatencyChain(const LatencySearchProblem& search, std::span<const std::int32_t> device, std::uint64_t seed)
     : search_(search),
       rng_(seed),
       assignment_(search, device),

@@ -93,11 +93,16 @@ void MoveOperators::make_move() {
     const Index most = draw_size(size_class);
     if (most == 0 || (seed.target == seed.home && kind != EXCHANGE)) return;
     switch (kind) {
-        case CONNECTED_SET: return move_connected_set(seed, most);
-        case CRITICAL_PATH: return move_critical_path(seed, most);
-        case TIME_SPAN: return move_time_span(seed, most);
-        case LINE_STRETCH: return move_line_stretch(seed, most);
-        default: return exchange_sets(seed, most);
+        case CONNECTED_SET:
+            return move_connected_set(seed, most);
+        case CRITICAL_PATH:
+            return move_critical_path(seed, most);
+        case TIME_SPAN:
+            return move_time_span(seed, most);
+        case LINE_STRETCH:
+            return move_line_stretch(seed, most);
+        default:
+            return exchange_sets(seed, most);
     }
 }
 

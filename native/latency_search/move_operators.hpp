@@ -17,8 +17,8 @@ enum class Reward { WORSE, EQUAL, BETTER };
 
 class MoveOperators {
 public:
-    MoveOperators(const LatencySearchProblem& search, BlockAssignment& assignment,
-                  const CheckpointedSchedule& schedule, SplitMix64& rng);
+    MoveOperators(const LatencySearchProblem& search, BlockAssignment& assignment, const CheckpointedSchedule& schedule,
+                  SplitMix64& rng);
 
     // Draw an operator and a size by their weights, and make a move; the assignment knows which blocks moved.
     void make_move();
@@ -29,10 +29,10 @@ private:
         CONNECTED_SET,
         CRITICAL_PATH,  // a stretch of it
         MODEL_PART,
-        TIME_SPAN,      // what a device starts from a moment on
-        LINE_STRETCH,   // a stretch of the line of ops
-        EXCHANGE,       // two connected sets change places
-        PRIOR_DRAW,     // a connected set, where probabilities would have it: only where there are some
+        TIME_SPAN,     // what a device starts from a moment on
+        LINE_STRETCH,  // a stretch of the line of ops
+        EXCHANGE,      // two connected sets change places
+        PRIOR_DRAW,    // a connected set, where probabilities would have it: only where there are some
         N_OPERATORS,
     };
     static constexpr Index N_SIZES = 6;

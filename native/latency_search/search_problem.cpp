@@ -14,8 +14,7 @@ void accumulate_offsets(std::vector<std::int64_t>& offsets) {
 
 }  // namespace
 
-LatencySearchProblem::LatencySearchProblem(const Problem& problem, const MoveSpace& space,
-                                           const SearchColumns& columns)
+LatencySearchProblem::LatencySearchProblem(const Problem& problem, const MoveSpace& space, const SearchColumns& columns)
     : SearchColumns(columns),
       problem(problem),
       space(space),

@@ -43,10 +43,10 @@ public:
     const Problem& problem;
     const MoveSpace& space;
 
-    Adjacency inputs() const { return {input_offsets_, inputs_}; }       // the distinct tensors that each op reads
-    Adjacency members() const { return {member_offsets_, members_}; }    // the ops of each block
-    double least_after(Index op) const { return least_after_[op]; }      // seconds that at least follow the end of op
-    double activation_bytes() const { return activation_bytes_; }        // of all tensors
+    Adjacency inputs() const { return {input_offsets_, inputs_}; }     // the distinct tensors that each op reads
+    Adjacency members() const { return {member_offsets_, members_}; }  // the ops of each block
+    double least_after(Index op) const { return least_after_[op]; }    // seconds that at least follow the end of op
+    double activation_bytes() const { return activation_bytes_; }      // of all tensors
 
     Index n_ops() const { return problem.n_ops(); }
     Index n_blocks() const { return space.n_blocks(); }

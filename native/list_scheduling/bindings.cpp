@@ -62,11 +62,13 @@ ListProblem list_problem(const BoundProblem& problem, const BoundGroupNeeds& gro
     return {problem, groups, view(group), inputs, view(rank), view(by_rank)};
 }
 
-TupleOf<Made<std::int32_t>, Index> schedule_earliest(const BoundProblem& problem, const BoundGroupNeeds& groups, const In<std::int32_t>& group,
-                            const In<std::int64_t>& input_offsets, const In<std::int32_t>& input_tensors,
-                            const In<std::int32_t>& rank, const In<std::int32_t>& by_rank,
-                            std::optional<In<std::int32_t>> favourite_child, double weight, double seconds,
-                            const StopFlag* stop) {
+TupleOf<Made<std::int32_t>, Index> schedule_earliest(const BoundProblem& problem, const BoundGroupNeeds& groups,
+                                                     const In<std::int32_t>& group,
+                                                     const In<std::int64_t>& input_offsets,
+                                                     const In<std::int32_t>& input_tensors,
+                                                     const In<std::int32_t>& rank, const In<std::int32_t>& by_rank,
+                                                     std::optional<In<std::int32_t>> favourite_child, double weight,
+                                                     double seconds, const StopFlag* stop) {
     const ListProblem list = list_problem(problem, groups, group, input_offsets, input_tensors, rank, by_rank);
     std::span<const std::int32_t> child;
     if (favourite_child) {
@@ -86,11 +88,10 @@ TupleOf<Made<std::int32_t>, Index> schedule_earliest(const BoundProblem& problem
     return nb::make_tuple(to_numpy(std::move(device)), placed);
 }
 
-TupleOf<Made<std::int32_t>, Index> schedule_by_insertion(const BoundProblem& problem, const BoundGroupNeeds& groups,
-                                const In<std::int32_t>& group, const In<std::int64_t>& input_offsets,
-                                const In<std::int32_t>& input_tensors, const In<std::int32_t>& rank,
-                                const In<std::int32_t>& by_rank, const In<std::int32_t>& wanted, double seconds,
-                                const StopFlag* stop) {
+TupleOf<Made<std::int32_t>, Index> schedule_by_insertion(
+    const BoundProblem& problem, const BoundGroupNeeds& groups, const In<std::int32_t>& group,
+    const In<std::int64_t>& input_offsets, const In<std::int32_t>& input_tensors, const In<std::int32_t>& rank,
+    const In<std::int32_t>& by_rank, const In<std::int32_t>& wanted, double seconds, const StopFlag* stop) {
     const ListProblem list = list_problem(problem, groups, group, input_offsets, input_tensors, rank, by_rank);
     require(static_cast<Index>(wanted.shape(0)) == problem.n_ops() && within(view(wanted), -1, problem.n_devices()),
             "an op wants no device of this problem");
@@ -106,8 +107,9 @@ TupleOf<Made<std::int32_t>, Index> schedule_by_insertion(const BoundProblem& pro
     return nb::make_tuple(to_numpy(std::move(device)), placed);
 }
 
-TupleOf<Made<std::int32_t>, Index> fill_in_order(const BoundGroupNeeds& groups, const In<double>& amount, const In<std::int32_t>& devices,
-                        Index n_first, double share, bool stages) {
+TupleOf<Made<std::int32_t>, Index> fill_in_order(const BoundGroupNeeds& groups, const In<double>& amount,
+                                                 const In<std::int32_t>& devices, Index n_first, double share,
+                                                 bool stages) {
     require(static_cast<Index>(amount.shape(0)) == groups.n_groups(), "amounts are not one per group");
     require(within(view(devices), 0, groups.n_devices()), "no such device");
     require(0 <= n_first && n_first <= static_cast<Index>(devices.shape(0)), "there are fewer devices");
@@ -122,8 +124,8 @@ TupleOf<Made<std::int32_t>, Index> fill_in_order(const BoundGroupNeeds& groups, 
     return nb::make_tuple(to_numpy(std::move(home)), placed);
 }
 
-auto favourites_by_matching(const In<std::int32_t>& tail, const In<std::int32_t>& head,
-                            const In<std::int64_t>& order, std::size_t n_ops) {
+auto favourites_by_matching(const In<std::int32_t>& tail, const In<std::int32_t>& head, const In<std::int64_t>& order,
+                            std::size_t n_ops) {
     const auto most = static_cast<std::int64_t>(n_ops);
     require(tail.shape(0) == head.shape(0) && within(view(tail), 0, most) && within(view(head), 0, most),
             "a pair is no pair of ops");
@@ -152,11 +154,12 @@ void bind_list_scheduling(nb::module_& m) {
              "The earliest time from `ready` on at which the resource is idle for so many seconds.")
         .def("book", &IdleIntervals::book, "begin"_a, "seconds"_a,
              "Take the time from `begin` on, which `first_fit` found.");
-    m.def("schedule_earliest", &schedule_earliest, "problem"_a, "groups"_a, "group"_a.noconvert(),
-          "input_offsets"_a.noconvert(), "input_tensors"_a.noconvert(), "rank"_a.noconvert(), "by_rank"_a.noconvert(),
-          "favourite_child"_a.noconvert().none(), "weight"_a, "seconds"_a = INFINITE_SECONDS, "stop"_a.none() = nullptr,
-          "ETF or, with favourite children [n_ops], SCT: devices [n_ops], −1 for none, and how many ops have one, fewer "
-          "than all if memory or time ran out; `weight` 1 goes by finish, 0 by start.");
+    m.def(
+        "schedule_earliest", &schedule_earliest, "problem"_a, "groups"_a, "group"_a.noconvert(),
+        "input_offsets"_a.noconvert(), "input_tensors"_a.noconvert(), "rank"_a.noconvert(), "by_rank"_a.noconvert(),
+        "favourite_child"_a.noconvert().none(), "weight"_a, "seconds"_a = INFINITE_SECONDS, "stop"_a.none() = nullptr,
+        "ETF or, with favourite children [n_ops], SCT: devices [n_ops], −1 for none, and how many ops have one, fewer "
+        "than all if memory or time ran out; `weight` 1 goes by finish, 0 by start.");
     m.def("schedule_by_insertion", &schedule_by_insertion, "problem"_a, "groups"_a, "group"_a.noconvert(),
           "input_offsets"_a.noconvert(), "input_tensors"_a.noconvert(), "rank"_a.noconvert(), "by_rank"_a.noconvert(),
           "wanted"_a.noconvert(), "seconds"_a = INFINITE_SECONDS, "stop"_a.none() = nullptr,

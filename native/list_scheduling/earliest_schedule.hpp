@@ -31,7 +31,7 @@ private:
     };
     struct DeviceState {
         ReadyQueue by_arrival;
-        ReadyQueue by_urgency;      // of a reserved device
+        ReadyQueue by_urgency;        // of a reserved device
         std::vector<double> streams;  // when each is idle
         double idle_at = 0.0;         // when the first of them is
         std::int32_t favourite = -1;  // the op that the device is reserved for, −1: none

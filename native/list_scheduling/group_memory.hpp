@@ -51,7 +51,7 @@ private:
 
     const GroupNeeds& needs_;
     std::vector<std::int32_t> home_;
-    Table<std::uint8_t> stored_;  // [n_storages, n_devices]
+    Table<std::uint8_t> stored_;      // [n_storages, n_devices]
     std::vector<std::int64_t> free_;  // [n_devices] bytes that are neither used nor reserved
 };
 

@@ -18,10 +18,10 @@ inline constexpr double INFINITE_SECONDS = std::numeric_limits<double>::infinity
 struct ListProblem {
     const Problem& problem;
     const GroupNeeds& groups;
-    std::span<const std::int32_t> group;        // [n_ops]
-    Adjacency inputs;                           // the tensors that each op reads, in the order of its arguments
-    std::span<const std::int32_t> rank;         // [n_ops] a permutation
-    std::span<const std::int32_t> by_rank;      // its inverse
+    std::span<const std::int32_t> group;    // [n_ops]
+    Adjacency inputs;                       // the tensors that each op reads, in the order of its arguments
+    std::span<const std::int32_t> rank;     // [n_ops] a permutation
+    std::span<const std::int32_t> by_rank;  // its inverse
 };
 
 // One op on one device: when and on which of its streams it would run.
@@ -66,9 +66,7 @@ protected:
     }
 
     bool is_ready(Index op) const { return missing_[op] == 0; }
-    bool may_run(Index op, Index device) const {
-        return device_[op] < 0 && memory_.may_be(list_.group[op], device);
-    }
+    bool may_run(Index op, Index device) const { return device_[op] < 0 && memory_.may_be(list_.group[op], device); }
     std::int32_t home(Index op) const { return memory_.home(list_.group[op]); }
     // Let the group of `op` follow its first op.
     void settle_group(Index op, Index device) {
@@ -91,9 +89,9 @@ private:
     double send(Index tensor, std::int32_t source, std::int32_t target, double ready);
 
     std::vector<std::int32_t> device_;
-    std::vector<double> finish_;       // [n_ops]
+    std::vector<double> finish_;         // [n_ops]
     std::vector<std::int32_t> missing_;  // [n_ops] inputs that are not made yet
-    Table<double> arrival_;            // [n_tensors, n_devices + 1] at each location, −1: not sent there
+    Table<double> arrival_;              // [n_tensors, n_devices + 1] at each location, −1: not sent there
     std::vector<IdleIntervals> links_;   // [n_queues]
 };
 

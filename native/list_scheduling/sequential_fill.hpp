@@ -10,7 +10,7 @@ struct FillOrder {
     std::span<const std::int32_t> devices;
     Index n_first;  // so many share the groups; the others take what these cannot hold, up to their memory
     double share;
-    bool stages;    // a device has one contiguous stage: no group may go elsewhere alone
+    bool stages;  // a device has one contiguous stage: no group may go elsewhere alone
 };
 
 class SequentialFill {

@@ -75,8 +75,10 @@ BlockColumns checked_blocks(const In<std::int64_t>& own, const Offsets& storage_
                             const In<std::int64_t>& stored, const In<bool, 2>& runs, const In<double, 2>& seconds,
                             const Offsets& neighbour_offsets, const Targets& neighbours, const In<double>& traffic) {
     const auto n = static_cast<Index>(own.shape(0));
-    const BlockColumns blocks{view(own),     ragged(storage_offsets, storages, n),         view(stored), view(runs),
-                              view(seconds), placewise::neighbours(neighbour_offsets, neighbours, n), view(traffic)};
+    const BlockColumns blocks{view(own),     ragged(storage_offsets, storages, n),
+                              view(stored),  view(runs),
+                              view(seconds), placewise::neighbours(neighbour_offsets, neighbours, n),
+                              view(traffic)};
     require(blocks.runs.rows() == n && blocks.seconds.rows() == n &&
                 blocks.runs.columns() == blocks.seconds.columns() &&
                 blocks.traffic.size() == blocks.neighbours.values.size(),
@@ -157,8 +159,8 @@ void bind_partitioning(nb::module_& m) {
              "own"_a.noconvert(), "storage_offsets"_a.noconvert(), "storages"_a.noconvert(), "stored"_a.noconvert(),
              "runs"_a.noconvert(), "seconds"_a.noconvert(), "neighbour_offsets"_a.noconvert(),
              "neighbours"_a.noconvert(), "traffic"_a.noconvert(), "limit"_a.noconvert())
-        .def("run", &BoundMemoryRepair::repair, "assignment"_a.noconvert(), "seed"_a, "work"_a,
-             "seconds"_a = INFINITY, "stop"_a.none() = nb::none(),
+        .def("run", &BoundMemoryRepair::repair, "assignment"_a.noconvert(), "seed"_a, "work"_a, "seconds"_a = INFINITY,
+             "stop"_a.none() = nb::none(),
              "Move blocks of an assignment [n_blocks], in place, until all devices keep their limits; whether they do.")
         .def("fill", &BoundMemoryRepair::filled, "order"_a.noconvert(), "even"_a,
              "Assign the blocks in an order [n_blocks] to the device with most room, or the least enough if not "

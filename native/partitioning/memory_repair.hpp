@@ -14,8 +14,8 @@ namespace placewise {
 
 // What blocks weigh and where they may be; bytes are whole. A storage that several blocks use is held once per device.
 struct BlockColumns {
-    std::span<const std::int64_t> own;  // [n_blocks] state, and weights that no other block uses
-    Adjacency storages;                 // shared storages of each block
+    std::span<const std::int64_t> own;     // [n_blocks] state, and weights that no other block uses
+    Adjacency storages;                    // shared storages of each block
     std::span<const std::int64_t> stored;  // [n_storages] bytes
     TableView<const bool> runs;            // [n_blocks, n_devices]
     TableView<const double> seconds;       // [n_blocks, n_devices]
@@ -74,8 +74,8 @@ private:
 
     BlockColumns blocks_;
     std::vector<std::int64_t> limit_;
-    std::vector<std::int64_t> load_;     // [n_devices] bytes
-    Table<std::int32_t> uses_;           // [n_devices, n_storages] blocks that use each
+    std::vector<std::int64_t> load_;  // [n_devices] bytes
+    Table<std::int32_t> uses_;        // [n_devices, n_storages] blocks that use each
     std::span<std::int32_t> assignment_;
     std::vector<std::int64_t> by_size_;  // blocks, largest first
     std::vector<std::int64_t> start_;    // [n_devices + 1] into `listed_`

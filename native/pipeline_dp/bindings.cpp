@@ -78,9 +78,9 @@ auto bound_work_left(const Ideals& ideals, const Longs& work) {
 auto bound_cut_left(const BoundStageCosts& costs, const Ideals& ideals, const Longs& enter, const Longs& leave,
                     double seconds, const StopFlag* stop) {
     const auto tensors = static_cast<std::size_t>(costs.n_tensors());
-    require(enter.shape(0) == tensors && leave.shape(0) == tensors && is_bounded(view(enter)) &&
-                is_bounded(view(leave)),
-            "transfers are one amount per tensor");
+    require(
+        enter.shape(0) == tensors && leave.shape(0) == tensors && is_bounded(view(enter)) && is_bounded(view(leave)),
+        "transfers are one amount per tensor");
     require(costs.n() == ideals.n_components(), "the ideals are those of another graph");
     std::vector<std::int64_t> cut;
     {
@@ -165,9 +165,8 @@ double least_path_load(const In<double, 2>& load, const In<double, 3>& most, con
             "there is one bound on the work per slope and segment");
     require(0 < n_devices && n_devices < (1 << 16), "there are no devices, or too many");
     require(0 <= steps && steps <= 4096, "so many steps find nothing new");
-    const SegmentBounds bounds = {view(load),   {most.data(), slices * rows, rows}, view(slopes), view(weight),
-                                  view(pace),   work,
-                                  n_devices};
+    const SegmentBounds bounds = {
+        view(load), {most.data(), slices * rows, rows}, view(slopes), view(weight), view(pace), work, n_devices};
     nb::gil_scoped_release unlocked;
     Interrupt interrupt(seconds, stop);
     PathSegments segments(bounds);
@@ -241,8 +240,8 @@ void bind_expansion(nb::module_& m) {
                                "again and again until it is done. `work_left` [n_ideals] and `work_room` [n_states] "
                                "are in a common measure: at a max-load T the devices that a state leaves do at most "
                                "work_room · T of the work that an ideal leaves.")
-        .def("__init__", &create_expansion, "costs"_a, "ideals"_a, "work_left"_a.noconvert(),
-             "work_room"_a.noconvert(), nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("__init__", &create_expansion, "costs"_a, "ideals"_a, "work_left"_a.noconvert(), "work_room"_a.noconvert(),
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("restrict_states", &restrict_states, "unfinished"_a.noconvert(), "spare"_a.noconvert(),
              "The states [n_states] that cannot be the last, and the classes [n_classes] of which one device less in "
              "use is never worse.")
@@ -269,18 +268,17 @@ void bind_pipeline_dp(nb::module_& m) {
     nb::class_<BoundStageCosts>(m, "StageCosts",
                                 "What stages cost, checked once and read in place; see "
                                 "placewise.placers.chains.stages.StageCosts for the meaning of its columns.")
-        .def(nb::init<const In<std::int64_t, 2>&, const Longs&, const Longs&, const Ints&, const Ints&,
-                      const In<bool>&, const In<bool>&, const Longs&, const Ints&, const In<std::int64_t, 2>&,
-                      const In<std::int64_t, 2>&, const Longs&, const Ints&, const Longs&, const Ints&, const Longs&,
-                      const Ints&, const Longs&, const Ints&, const Longs&, const Ints&, const Ints&,
-                      const In<double, 2>&, int, bool>(),
-             "seconds"_a.noconvert(), "size"_a.noconvert(), "weight"_a.noconvert(), "producer"_a.noconvert(),
-             "readers"_a.noconvert(), "output"_a.noconvert(), "mirrored"_a.noconvert(),
-             "consumer_offsets"_a.noconvert(), "consumers"_a.noconvert(), "enter"_a.noconvert(),
-             "leave"_a.noconvert(), "use_offsets"_a.noconvert(), "uses"_a.noconvert(), "make_offsets"_a.noconvert(),
-             "makes"_a.noconvert(), "storage_offsets"_a.noconvert(), "storages"_a.noconvert(),
-             "storage_bytes"_a.noconvert(), "rate"_a.noconvert(), "capacity"_a.noconvert(),
-             "n_devices"_a.noconvert(), "most"_a.noconvert(), "pace"_a.noconvert(), "mode"_a, "ordered"_a);
+        .def(
+            nb::init<const In<std::int64_t, 2>&, const Longs&, const Longs&, const Ints&, const Ints&, const In<bool>&,
+                     const In<bool>&, const Longs&, const Ints&, const In<std::int64_t, 2>&, const In<std::int64_t, 2>&,
+                     const Longs&, const Ints&, const Longs&, const Ints&, const Longs&, const Ints&, const Longs&,
+                     const Ints&, const Longs&, const Ints&, const Ints&, const In<double, 2>&, int, bool>(),
+            "seconds"_a.noconvert(), "size"_a.noconvert(), "weight"_a.noconvert(), "producer"_a.noconvert(),
+            "readers"_a.noconvert(), "output"_a.noconvert(), "mirrored"_a.noconvert(), "consumer_offsets"_a.noconvert(),
+            "consumers"_a.noconvert(), "enter"_a.noconvert(), "leave"_a.noconvert(), "use_offsets"_a.noconvert(),
+            "uses"_a.noconvert(), "make_offsets"_a.noconvert(), "makes"_a.noconvert(), "storage_offsets"_a.noconvert(),
+            "storages"_a.noconvert(), "storage_bytes"_a.noconvert(), "rate"_a.noconvert(), "capacity"_a.noconvert(),
+            "n_devices"_a.noconvert(), "most"_a.noconvert(), "pace"_a.noconvert(), "mode"_a, "ordered"_a);
     bind_ideals(m);
     bind_expansion(m);
     m.def("device_states", &device_states, "n_devices"_a.noconvert(), "ordered"_a,
@@ -293,8 +291,8 @@ void bind_pipeline_dp(nb::module_& m) {
                               "producer, the first and the last reader of each tensor, and rows of tensors that each "
                               "position reads and makes.")
         .def(nb::init<const In<double, 2>&, const Longs&, const In<double>&, const In<bool>&, const In<double, 2>&,
-                      const In<std::int32_t, 2>&, const Ints&, const Ints&, const Ints&, const In<bool>&,
-                      const Longs&, const Ints&, const Longs&, const Ints&, int>(),
+                      const In<std::int32_t, 2>&, const Ints&, const Ints&, const Ints&, const In<bool>&, const Longs&,
+                      const Ints&, const Longs&, const Ints&, int>(),
              "seconds"_a.noconvert(), "size"_a.noconvert(), "capacity"_a.noconvert(), "pays"_a.noconvert(),
              "price"_a.noconvert(), "link"_a.noconvert(), "producer"_a.noconvert(), "first"_a.noconvert(),
              "last"_a.noconvert(), "output"_a.noconvert(), "use_offsets"_a.noconvert(), "uses"_a.noconvert(),

@@ -36,9 +36,9 @@ private:
 class BoundRowCosts : public RowCosts {
 public:
     BoundRowCosts(const In<double, 2>& seconds, const Longs& size, const In<double>& capacity, const In<bool>& pays,
-                  const In<double, 2>& price, const In<std::int32_t, 2>& link, const Ints& producer,
-                  const Ints& first, const Ints& last, const In<bool>& output, const Longs& use_offsets,
-                  const Ints& uses, const Longs& make_offsets, const Ints& makes, int mode);
+                  const In<double, 2>& price, const In<std::int32_t, 2>& link, const Ints& producer, const Ints& first,
+                  const Ints& last, const In<bool>& output, const Longs& use_offsets, const Ints& uses,
+                  const Longs& make_offsets, const Ints& makes, int mode);
 
 private:
     void check() const;

@@ -41,13 +41,15 @@ Adjacency rows_of(const Longs& offsets, const Ints& values, Index rows, Index hi
 
 }  // namespace
 
-BoundStageCosts::BoundStageCosts(
-    const In<std::int64_t, 2>& seconds, const Longs& size, const Longs& weight, const Ints& producer,
-    const Ints& readers, const In<bool>& output, const In<bool>& mirrored, const Longs& consumer_offsets,
-    const Ints& consumers, const In<std::int64_t, 2>& enter, const In<std::int64_t, 2>& leave,
-    const Longs& use_offsets, const Ints& uses, const Longs& make_offsets, const Ints& makes,
-    const Longs& storage_offsets, const Ints& storages, const Longs& storage_bytes, const Ints& rate,
-    const Longs& capacity, const Ints& n_devices, const Ints& most, const In<double, 2>& pace, int mode, bool ordered)
+BoundStageCosts::BoundStageCosts(const In<std::int64_t, 2>& seconds, const Longs& size, const Longs& weight,
+                                 const Ints& producer, const Ints& readers, const In<bool>& output,
+                                 const In<bool>& mirrored, const Longs& consumer_offsets, const Ints& consumers,
+                                 const In<std::int64_t, 2>& enter, const In<std::int64_t, 2>& leave,
+                                 const Longs& use_offsets, const Ints& uses, const Longs& make_offsets,
+                                 const Ints& makes, const Longs& storage_offsets, const Ints& storages,
+                                 const Longs& storage_bytes, const Ints& rate, const Longs& capacity,
+                                 const Ints& n_devices, const Ints& most, const In<double, 2>& pace, int mode,
+                                 bool ordered)
     : owners_(nb::make_tuple(seconds, size, weight, producer, readers, output, mirrored, consumer_offsets, consumers,
                              enter, leave, use_offsets, uses, make_offsets, makes, storage_offsets, storages,
                              storage_bytes, rate, capacity, n_devices, most, pace)) {
@@ -79,9 +81,9 @@ void BoundStageCosts::check() {
     for (Index component = 0; component < n(); ++component) {
         require(within(seconds.row(component), 0, NEVER + 1), "a time is negative or more than never");
     }
-    require(is_bounded(enter) && is_bounded(leave) && is_bounded(size) && is_bounded(weight) &&
-                is_bounded(storage_bytes),
-            "amounts are negative or too large");
+    require(
+        is_bounded(enter) && is_bounded(leave) && is_bounded(size) && is_bounded(weight) && is_bounded(storage_bytes),
+        "amounts are negative or too large");
     double bytes = 0.0;
     for (const std::int64_t own : weight) bytes += static_cast<double>(own);
     for (const std::int64_t own : storage_bytes) bytes += static_cast<double>(own);

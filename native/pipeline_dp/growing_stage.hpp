@@ -60,9 +60,9 @@ private:
 
     const StageCosts& costs_;
     Index depth_ = 0;
-    std::vector<Where> where_;     // [n]
-    std::vector<Tensor> tensors_;  // [n_tensors]
-    Table<Price> prices_;          // [n_tensors, n_rates]
+    std::vector<Where> where_;                  // [n]
+    std::vector<Tensor> tensors_;               // [n_tensors]
+    Table<Price> prices_;                       // [n_tensors, n_rates]
     std::vector<std::int32_t> holders_inside_;  // [n_storages]
     Table<std::int64_t> seconds_;               // [n + 1, n_phases · n_classes]
     std::vector<Footprint> footprint_;          // [n + 1]

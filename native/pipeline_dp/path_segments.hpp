@@ -1,7 +1,7 @@
 // A path through a graph is cut into segments, one per stage: the least max-load for which that can be.
 //
-// Segment (i, j) holds the positions i … j − 1 of the path. Its load is at least load(i, j), and within a max-load T its
-// stage does at most most(k, i, j) + slopes(k) · T of the work, for every k.
+// Segment (i, j) holds the positions i … j − 1 of the path. Its load is at least load(i, j), and within a max-load T
+// its stage does at most most(k, i, j) + slopes(k) · T of the work, for every k.
 #pragma once
 
 #include <cstdint>

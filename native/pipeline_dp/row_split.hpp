@@ -63,10 +63,10 @@ private:
     std::vector<std::int32_t> trace();
 
     const RowCosts& row_;
-    std::vector<Cell> cells_;          // [n + 1, d + 1, d + 1]
-    std::vector<Crossing> crossing_;   // [n_link_classes]
-    std::vector<double> compute_;      // [d] seconds of the stage
-    std::vector<Index> received_by_;   // [n_tensors] where the last stage that received each begins, −1: none
+    std::vector<Cell> cells_;         // [n + 1, d + 1, d + 1]
+    std::vector<Crossing> crossing_;  // [n_link_classes]
+    std::vector<double> compute_;     // [d] seconds of the stage
+    std::vector<Index> received_by_;  // [n_tensors] where the last stage that received each begins, −1: none
     double best_ = std::numeric_limits<double>::infinity();
     Index last_device_ = -1;
 };

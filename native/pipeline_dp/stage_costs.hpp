@@ -19,9 +19,9 @@ inline constexpr std::int64_t NEVER = std::int64_t{1} << 61;
 // tensors that may flow from later components to earlier ones. Where phases add up, `seconds` and `rate` hold the
 // backward phase of every class and after it the forward phase.
 struct StageCosts {
-    TableView<const std::int64_t> seconds;  // [n, n_phases · n_classes], NEVER where not allowed
-    std::span<const std::int64_t> size;     // [n] bytes
-    std::span<const std::int64_t> weight;   // [n] how many of them are weights
+    TableView<const std::int64_t> seconds;   // [n, n_phases · n_classes], NEVER where not allowed
+    std::span<const std::int64_t> size;      // [n] bytes
+    std::span<const std::int64_t> weight;    // [n] how many of them are weights
     std::span<const std::int32_t> producer;  // [n_tensors] −1: host memory
     std::span<const std::int32_t> readers;   // [n_tensors] how many components read it, and one more for an output
     std::span<const bool> output;            // [n_tensors]
@@ -52,9 +52,12 @@ struct StageCosts {
 template <class Amount>
 Amount combine(Amount seconds, Amount enter, Amount leave, Communication mode) {
     switch (mode) {
-        case Communication::blocking: return seconds + enter + leave;
-        case Communication::overlap: return std::max(seconds, enter + leave);
-        default: return std::max(seconds, std::max(enter, leave));
+        case Communication::blocking:
+            return seconds + enter + leave;
+        case Communication::overlap:
+            return std::max(seconds, enter + leave);
+        default:
+            return std::max(seconds, std::max(enter, leave));
     }
 }
 
@@ -63,9 +66,12 @@ inline std::int64_t member_load(std::int64_t seconds, std::int64_t enter, std::i
                                 Index members, Communication mode) {
     if (members == 1) return combine(seconds, enter, leave, mode);
     switch (mode) {
-        case Communication::blocking: return (seconds + enter + leave) / members + sync;
-        case Communication::overlap: return std::max(seconds / members, (enter + leave) / members + sync);
-        default: return std::max(seconds / members, std::max(enter, leave) / members + sync);
+        case Communication::blocking:
+            return (seconds + enter + leave) / members + sync;
+        case Communication::overlap:
+            return std::max(seconds / members, (enter + leave) / members + sync);
+        default:
+            return std::max(seconds / members, std::max(enter, leave) / members + sync);
     }
 }
 

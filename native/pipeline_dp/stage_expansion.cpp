@@ -11,7 +11,9 @@ namespace {
 constexpr double SLACK = 1 + 1e-9;
 
 // What each of the members of a stage does of it; a division costs more than all the rest.
-std::int64_t share(std::int64_t seconds, Index members) { return members == 1 ? seconds : seconds / members; }
+std::int64_t share(std::int64_t seconds, Index members) {
+    return members == 1 ? seconds : seconds / members;
+}
 
 }  // namespace
 

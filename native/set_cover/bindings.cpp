@@ -12,8 +12,8 @@ namespace {
 
 DecisionDiagram checked_diagram(const In<std::int32_t>& order, const In<std::int64_t>& base,
                                 const In<std::int32_t, 2>& child, const In<std::int64_t, 3>& cost) {
-    const DecisionDiagram d{view(order), view(base), view(child), {cost.data(), cost.size()},
-                            static_cast<Index>(cost.shape(2))};
+    const DecisionDiagram d{
+        view(order), view(base), view(child), {cost.data(), cost.size()}, static_cast<Index>(cost.shape(2))};
     require(static_cast<Index>(d.base.size()) == d.n_layers() + 1 && d.base.front() == 0 &&
                 std::is_sorted(d.base.begin(), d.base.end()) && d.base.back() == d.n_nodes() - 1,
             "layers do not cover the nodes of a diagram");
@@ -88,8 +88,8 @@ void bind_set_cover(nb::module_& m) {
              "price"_a.noconvert(), "limits"_a.noconvert())
         .def("bound", &BoundLabelSearch::set_multipliers, "multipliers"_a.noconvert(),
              "Set the multipliers [n_limits]; the most that any set is worth less its cost at these.")
-        .def("run", &BoundLabelSearch::search, "target"_a, "width"_a, "beam"_a, "most_labels"_a,
-             "seconds"_a = INFINITY, "stop"_a.none() = nb::none(),
+        .def("run", &BoundLabelSearch::search, "target"_a, "width"_a, "beam"_a, "most_labels"_a, "seconds"_a = INFINITY,
+             "stop"_a.none() = nb::none(),
              "Make the labels that may pass `target`, up to `width` per node; False if it was cut short.")
         .def_prop_ro("values", &BoundLabelSearch::end_values, nb::rv_policy::automatic,
                      "The prices [n_labels] of the labels at the end.")

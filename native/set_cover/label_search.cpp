@@ -196,10 +196,14 @@ bool LabelSearch::extend(const LabelOptions& options, Interrupt& interrupt) {
 bool LabelSearch::run(const LabelOptions& options, Interrupt& interrupt) {
     values_.clear();
     switch (limits_.size()) {
-        case 1: return extend<1>(options, interrupt);
-        case 2: return extend<2>(options, interrupt);
-        case 3: return extend<3>(options, interrupt);
-        default: return extend<4>(options, interrupt);
+        case 1:
+            return extend<1>(options, interrupt);
+        case 2:
+            return extend<2>(options, interrupt);
+        case 3:
+            return extend<3>(options, interrupt);
+        default:
+            return extend<4>(options, interrupt);
     }
 }
 

@@ -21,13 +21,12 @@ using Costs = BoundThroughputCosts;
 void init_costs(Costs* self, const In<std::int64_t, 2>& seconds, const In<std::int32_t>& kind,
                 const In<std::int64_t, 2>& transfer, const In<std::int8_t>& phase, const In<std::int32_t>& producer,
                 const In<std::int32_t>& readers, const In<bool>& output, const In<std::int64_t>& consumer_offsets,
-                const In<std::int32_t>& consumers, const In<std::int64_t>& use_offsets,
-                const In<std::int32_t>& uses, const In<std::int64_t>& make_offsets, const In<std::int32_t>& makes,
-                const In<std::int64_t>& size, const In<std::int64_t>& storage_offsets,
-                const In<std::int32_t>& storages, const In<std::int64_t>& storage_bytes,
-                const In<std::int64_t>& capacity, const In<std::int32_t>& location,
-                const In<std::int32_t, 2>& link_class, const In<std::int32_t, 2>& wire,
-                const In<std::int64_t>& after_offsets, const In<std::int32_t>& after,
+                const In<std::int32_t>& consumers, const In<std::int64_t>& use_offsets, const In<std::int32_t>& uses,
+                const In<std::int64_t>& make_offsets, const In<std::int32_t>& makes, const In<std::int64_t>& size,
+                const In<std::int64_t>& storage_offsets, const In<std::int32_t>& storages,
+                const In<std::int64_t>& storage_bytes, const In<std::int64_t>& capacity,
+                const In<std::int32_t>& location, const In<std::int32_t, 2>& link_class,
+                const In<std::int32_t, 2>& wire, const In<std::int64_t>& after_offsets, const In<std::int32_t>& after,
                 const In<std::int64_t>& before_offsets, const In<std::int32_t>& before, bool staged, bool shaped,
                 bool ordered, int mode, Index n_phases, Index n_wires) {
     new (self) Costs(seconds, kind, transfer, phase, producer, readers, output, {consumer_offsets, consumers},
@@ -36,8 +35,8 @@ void init_costs(Costs* self, const In<std::int64_t, 2>& seconds, const In<std::i
                      shaped, ordered, mode, n_phases, n_wires);
 }
 
-void init_clusters(Clusters* self, const In<std::int32_t>& tail, const In<std::int32_t>& head,
-                   const In<double>& work, const In<double>& limits) {
+void init_clusters(Clusters* self, const In<std::int32_t>& tail, const In<std::int32_t>& head, const In<double>& work,
+                   const In<double>& limits) {
     const auto n = static_cast<Index>(work.shape(0));
     require(tail.shape(0) == head.shape(0), "pairs have two ends");
     require(within(view(tail), 0, n) && within(view(head), 0, n), "a pair names no group");
@@ -46,7 +45,9 @@ void init_clusters(Clusters* self, const In<std::int32_t>& tail, const In<std::i
     new (self) Clusters(view(tail), view(head), view(work), view(limits));
 }
 
-auto labels_of(const Clusters& clusters) { return to_numpy(Table<std::int32_t>(clusters.labels())); }
+auto labels_of(const Clusters& clusters) {
+    return to_numpy(Table<std::int32_t>(clusters.labels()));
+}
 
 auto groups_of(const Clusters& clusters, Index cluster) {
     require(0 <= cluster && cluster < clusters.n_clusters(), "no such cluster");
@@ -58,9 +59,13 @@ void init_state(PipelineState* self, const Costs& costs, const In<std::int32_t>&
     new (self) PipelineState(costs, costs.assignment(assignment));
 }
 
-auto assignment_of(const PipelineState& state) { return to_numpy(std::vector<std::int32_t>(state.assignment)); }
+auto assignment_of(const PipelineState& state) {
+    return to_numpy(std::vector<std::int32_t>(state.assignment));
+}
 
-auto memory_of(const PipelineState& state) { return to_numpy(std::vector<std::int64_t>(state.sums().memory)); }
+auto memory_of(const PipelineState& state) {
+    return to_numpy(std::vector<std::int64_t>(state.sums().memory));
+}
 
 auto loads_of(const PipelineState& state, Index phase) {
     const ThroughputCosts& costs = state.costs();
@@ -85,7 +90,9 @@ auto flatten(const ThroughputCosts& costs, const PipelineSums& sums) {
     return to_numpy(std::move(values));
 }
 
-auto sums_of(const PipelineState& state) { return flatten(state.costs(), state.sums()); }
+auto sums_of(const PipelineState& state) {
+    return flatten(state.costs(), state.sums());
+}
 
 auto counts_of(const PipelineState& state) {
     const ThroughputCosts& costs = state.costs();
@@ -206,7 +213,9 @@ private:
     std::atomic<bool> running_{false};
 };
 
-auto incumbent_of(const BoundWalk& walk) { return to_numpy(walk.at_rest().incumbent()); }
+auto incumbent_of(const BoundWalk& walk) {
+    return to_numpy(walk.at_rest().incumbent());
+}
 
 TupleOf<std::int64_t, std::int64_t> quality_of(const BoundWalk& walk) {
     const PipelineQuality quality = walk.at_rest().quality();

@@ -4,8 +4,8 @@
 
 namespace placewise {
 
-Clusters::Clusters(std::span<const std::int32_t> tail, std::span<const std::int32_t> head,
-                   std::span<const double> work, std::span<const double> limits)
+Clusters::Clusters(std::span<const std::int32_t> tail, std::span<const std::int32_t> head, std::span<const double> work,
+                   std::span<const double> limits)
     : label_(static_cast<Index>(limits.size()), static_cast<Index>(work.size())) {
     UnionFind sets(n_groups());
     std::vector<double> total(work.begin(), work.end());

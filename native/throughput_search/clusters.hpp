@@ -25,9 +25,7 @@ public:
     const Table<std::int32_t>& labels() const { return label_; }
     // The cluster of a group at one level, and the groups of a cluster, ascending.
     std::int32_t at(Index level, Index group) const { return label_(level, group); }
-    std::span<const std::int32_t> groups(Index cluster) const {
-        return Adjacency{offsets_, members_}[cluster];
-    }
+    std::span<const std::int32_t> groups(Index cluster) const { return Adjacency{offsets_, members_}[cluster]; }
 
 private:
     void add_level(Index level, std::span<const std::int32_t> labels, std::int32_t n_labels);

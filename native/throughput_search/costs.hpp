@@ -16,28 +16,28 @@ struct ThroughputCosts {
     // The time of a group on a device that may not run it.
     static constexpr std::int64_t NEVER = std::int64_t{1} << 61;
 
-    TableView<const std::int64_t> seconds;   // [n_groups, n_phases · n_kinds], phase by phase
-    std::span<const std::int32_t> kind;      // [n_devices] the column of each device
-    TableView<const std::int64_t> transfer;  // [n_tensors, n_link_classes]
-    std::span<const std::int8_t> phase;      // [n_tensors]
-    std::span<const std::int32_t> producer;  // [n_tensors], −1 for the host
+    TableView<const std::int64_t> seconds;    // [n_groups, n_phases · n_kinds], phase by phase
+    std::span<const std::int32_t> kind;       // [n_devices] the column of each device
+    TableView<const std::int64_t> transfer;   // [n_tensors, n_link_classes]
+    std::span<const std::int8_t> phase;       // [n_tensors]
+    std::span<const std::int32_t> producer;   // [n_tensors], −1 for the host
     std::span<const std::int32_t> n_readers;  // [n_tensors] consumers, and one more if the host wants the tensor
     std::span<const bool> output;             // [n_tensors]
-    Adjacency consumers;  // the distinct consumers of each tensor, its producer excepted
-    Adjacency inputs;     // the tensors that a group reads
-    Adjacency outputs;    // the tensors that it makes
-    std::span<const std::int64_t> bytes;  // [n_groups]
-    Adjacency storages;                   // the shared storages that a group holds
+    Adjacency consumers;                      // the distinct consumers of each tensor, its producer excepted
+    Adjacency inputs;                         // the tensors that a group reads
+    Adjacency outputs;                        // the tensors that it makes
+    std::span<const std::int64_t> bytes;      // [n_groups]
+    Adjacency storages;                       // the shared storages that a group holds
     std::span<const std::int64_t> storage_bytes;
     std::span<const std::int64_t> capacity;    // [n_devices] bytes
     std::span<const std::int32_t> location;    // [n_devices]
     TableView<const std::int32_t> link_class;  // [n_devices + 1, n_devices + 1], as is the next
     TableView<const std::int32_t> wire;        // −1: a link of its own
-    Adjacency successors;    // groups that a chain of stages must have later
-    Adjacency predecessors;  // … and earlier
-    bool staged = false;     // transfers pass through host memory
-    bool chained = false;    // stages must form a chain
-    bool ordered = false;    // … and follow each other as the devices do
+    Adjacency successors;                      // groups that a chain of stages must have later
+    Adjacency predecessors;                    // … and earlier
+    bool staged = false;                       // transfers pass through host memory
+    bool chained = false;                      // stages must form a chain
+    bool ordered = false;                      // … and follow each other as the devices do
     Communication mode = Communication::blocking;
     Index n_phases = 1;
     Index n_kinds = 1;

@@ -79,8 +79,8 @@ private:
     std::size_t max_moves_;
     std::span<std::int32_t> assignment_;  // of the state at hand
     Index n_groups_;
-    Index cursor_;                // where the search for borders goes on
-    Index exchanged_pair_ = -1;   // whose positions the move at hand has exchanged
+    Index cursor_;               // where the search for borders goes on
+    Index exchanged_pair_ = -1;  // whose positions the move at hand has exchanged
 };
 
 }  // namespace placewise

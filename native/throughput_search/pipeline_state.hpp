@@ -98,7 +98,7 @@ private:
     PipelineSums trial_;
     // [n_tensors, n_locations + 1] readers of each tensor at each location; the last column is where it is made.
     Table<std::int32_t> tensors_;
-    Table<std::int32_t> holders_;  // [n_storages, n_devices] groups that hold a storage
+    Table<std::int32_t> holders_;         // [n_storages, n_devices] groups that hold a storage
     std::vector<std::int64_t> n_groups_;  // [n_devices]
 };
 

@@ -24,7 +24,9 @@ double power(double base) {
     return base * base;
 }
 
-double root(double value) { return std::pow(value, 1.0 / 32); }
+double root(double value) {
+    return std::pow(value, 1.0 / 32);
+}
 
 }  // namespace
 

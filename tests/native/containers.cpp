@@ -78,7 +78,8 @@ void test_union_find(SplitMix64& rng) {
     std::vector<std::int32_t> least(COUNT);
     for (std::int32_t item = 0; item < COUNT; ++item) least[item] = item;
     for (int step = 0; step < 60; ++step) {
-        const auto one = static_cast<std::int32_t>(rng.below(COUNT)), other = static_cast<std::int32_t>(rng.below(COUNT));
+        const auto one = static_cast<std::int32_t>(rng.below(COUNT)),
+                   other = static_cast<std::int32_t>(rng.below(COUNT));
         const std::int32_t low = std::min(least[one], least[other]), high = std::max(least[one], least[other]);
         expect(sets.unite(one, other) == low, "a union has the least root");
         for (std::int32_t& root : least) root = root == high ? low : root;
