@@ -125,10 +125,7 @@ class Recorder:
             return array.reshape(1, *array.shape)
         if len(flat) and array.dtype != np.bool_:
             for _ in range(rng.choice((1, 1, 3))):
-                numbers = (
-                    FLOATS if array.dtype.kind == "f" else [n for n in NUMBERS if abs(n) < 2**31 or flat.itemsize == 8]
-                )
-                flat[rng.randrange(len(flat))] = rng.choice(numbers) if array.dtype.kind != "u" else rng.randrange(9)
+                flat[rng.randrange(len(flat))] = rng.choice(_numbers(array.dtype))
         elif len(flat):
             flat[rng.randrange(len(flat))] ^= True
         return array
@@ -148,6 +145,14 @@ class _Constructor:
 
     def __instancecheck__(self, value: object) -> bool:
         return isinstance(value, self._kind)
+
+
+def _numbers(dtype: np.dtype[Any]) -> list[Any]:
+    """The numbers that a column of some type can be damaged with."""
+    if dtype.kind == "f":
+        return list(FLOATS)
+    bounds = np.iinfo(dtype)
+    return [number for number in NUMBERS if bounds.min <= number <= bounds.max]
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:
