@@ -37,8 +37,8 @@ def why_infeasible(problem: Problem) -> str:
             f"{_named(problem, block)} needs {format_bytes(size[block])}{live} and fits nowhere: on {device}, the "
             f"roomiest device that may run it, {format_bytes(short[block])} ({short[block]:.0f} bytes) are missing"
         )
-    limited = np.isfinite(problem.capacity) & runs.any(axis=0)[times.of]
-    bound_to = ~runs[:, np.unique(times.of[~limited])].any(axis=1)
+    limited = np.isfinite(problem.capacity) & np.asarray(runs.any(axis=0))[times.of]
+    bound_to: Bools = np.logical_not(runs[:, np.unique(times.of[~limited])]).all(axis=1)
     needed = float(unshared_bytes(problem)[bound_to].sum())
     missing = needed - float(problem.capacity[limited].sum())
     if missing > 1e-9 * max(needed, 1.0):
