@@ -46,9 +46,9 @@ def once_per_problem(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, which remembers what it said of the last problem."""
     last: list[Any] = [None, None]
 
-    def remembered(problem: Problem, **options: Any) -> Any:
+    def remembered(problem: Problem, *arguments: Any, **options: Any) -> Any:
         if last[0] is not problem:
-            last[:] = problem, function(problem, **options)
+            last[:] = problem, function(problem, *arguments, **options)
         return last[1]
 
     return remembered

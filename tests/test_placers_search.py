@@ -157,7 +157,7 @@ def test_threads_change_nothing_where_work_is_limited() -> None:
     """The same seeds give the same walks, one after the other or side by side."""
     columns, home = many_ops()
     found = []
-    for threads in (1, 2, 5, None):
+    for threads in (1, 2, 3, 5):
         field = Field(native_costs(columns), clusters(columns), float, threads=threads)
         walks = field.run([(home, None)] * 3, Round(0.02, 2e-5, 40_000), range(3), lambda _: None)
         found.append([(walk.quality, walk.n_evaluated, walk.incumbent.tolist()) for walk in walks])
