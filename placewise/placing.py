@@ -82,11 +82,11 @@ def place(
     bound = lower_bound(problem, go_on=lambda: watch.elapsed < BOUND_SHARE * budget.seconds)
     on_progress(Progress(placer, watch.elapsed, "bounded", None, bound.value))
     baselines, judging = _baselines(problem, Budget(threads=budget.threads), watch)
-    known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines)
+    known = replace(hints, bound=bound) if placer != "auto" else _with_baselines(hints, bound, baselines, judging)
     proposal = _propose(chosen, problem, watch, watch.short_of(judging).rest(), known, evaluate, on_progress)
     if proposal.infeasible and placer != PACKER:
         proposal = _in_bytes(problem, proposal, watch)
-    judgement = None if proposal.placement is None else simulate(problem, proposal.placement)
+    judgement = None if proposal.placement is None else _judge(problem, proposal.placement, baselines)
     if placer == "auto" and not proposal.infeasible:
         proposal, judgement = _no_worse_than(proposal, judgement, baselines)
     bound = max(bound, proposal.bound or bound, key=lambda known: known.value)
@@ -117,11 +117,16 @@ def place(
     )
 
 
-def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged]) -> Hints:
+def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged], judging: float) -> Hints:
     """The hints, and what the naive placers made, so that auto need not ask them again."""
-    made = tuple(placement for placement, _ in baselines.values())
-    by = tuple(BASELINES[name] for name in baselines)
-    return replace(hints, placements=(*made, *hints.placements), by=by, bound=bound)
+    named = {BASELINES[name]: judged for name, judged in baselines.items()}
+    return replace(hints, baselines=named, judging=judging, bound=bound)
+
+
+def _judge(problem: Problem, placement: Placement, known: Mapping[str, Judged]) -> Judgement:
+    """The judge's word on a placement, which it may have given already."""
+    said = next((judgement for other, judgement in known.values() if other == placement), None)
+    return said or simulate(problem, placement)
 
 
 def _no_worse_than(

@@ -27,6 +27,12 @@ def frozen(values: Any, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     return array
 
 
+def sealed(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The same array, read-only: for a fresh one that nobody else holds, so that `frozen` need not copy it."""
+    array.flags.writeable = False
+    return array
+
+
 def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """The sorted distinct values of a column (sorting beats numpy's hashing on large integers)."""
     ordered = np.sort(values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from numbers import Integral, Real
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
@@ -15,7 +15,7 @@ from placewise.errors import InputError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Bound, Proposal
+from placewise.model.result import Bound, Judgement, Proposal
 from placewise.placers.common.calls import runnable
 
 
@@ -118,11 +118,14 @@ class Stopwatch:
 class Hints:
     """Where to start: placements, and probabilities [n_ops, n_devices]; and a lower bound that is proved already.
 
-    `by` says which placers made the first of the placements, so that nobody need ask them again.
+    `by` says which placers made the first of the placements, so that nobody need ask them again. `baselines` are what
+    naive placers answered, by their names, and what the judge said; `judging` are the seconds that it took for one.
     """
 
     placements: tuple[Placement, ...] = ()
     by: tuple[str, ...] = ()
+    baselines: Mapping[str, tuple[Placement, Judgement]] = field(default_factory=dict)
+    judging: float = 0.0
     probabilities: Floats | None = None
     bound: Bound | None = None
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of, frozen
+from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of, frozen, sealed
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem, once
 
@@ -36,14 +36,23 @@ class OpTimes(NamedTuple):
 @once
 def op_times(problem: Problem) -> OpTimes:
     """The distinct columns of `op_seconds`: many devices are equal, and few columns are quicker to sum up than many."""
-    numbers: dict[bytes, int] = {}
-    of, columns = np.zeros(problem.n_devices, np.int32), list[Floats]()
-    for d in range(problem.n_devices):
-        column = np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], np.inf)
-        of[d] = numbers.setdefault(column.tobytes(), len(columns))
-        columns += [column] if of[d] == len(columns) else []
-    seconds = np.stack(columns) if columns else np.zeros((0, problem.n_ops))
-    return OpTimes(frozen(seconds, np.float64), frozen(of, np.int32))
+    seconds = problem.costs.op_seconds
+    if not problem.allowed.all():
+        seconds = np.where(problem.allowed, seconds, np.inf)
+    of, first = np.full(problem.n_devices, -1, np.int32), list[int]()
+    while (of < 0).any():
+        left = np.flatnonzero(of < 0)
+        equal = (seconds if len(first) == 0 else seconds[:, left]) == seconds[:, left[:1]]
+        of[left[equal.all(axis=0)]] = len(first)
+        first.append(int(left[0]))
+    return OpTimes(sealed(np.ascontiguousarray(seconds[:, first].T)), frozen(of, np.int32))
+
+
+def best_seconds(problem: Problem, devices: Longs) -> Floats:
+    """The least seconds of each op [n_ops] on any of some devices; inf where none of them may run it."""
+    times = op_times(problem)
+    least: Floats = times.seconds[np.unique(times.of[devices])].min(axis=0, initial=np.inf)
+    return least
 
 
 def device_classes(problem: Problem) -> DeviceClasses:

@@ -16,7 +16,7 @@ from ortools.graph.python import max_flow
 
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
-from placewise.simulate.blocks import unshared_bytes
+from placewise.simulate.blocks import best_seconds, unshared_bytes
 
 _TOTAL = 1 << 40
 """All costs together, in units; a capacity above it is never cut."""
@@ -40,12 +40,11 @@ class CallCosts(NamedTuple):
 def call_costs(problem: Problem) -> CallCosts:
     cluster, host = problem.cluster, problem.n_devices
     accelerators = np.flatnonzero(~cluster.is_host & problem.allowed.any(axis=0))
-    times = np.where(problem.allowed, problem.costs.op_seconds, np.inf)[:, accelerators]
     ends = [host] if cluster.transfers == "staged" else [*np.flatnonzero(~cluster.is_host).tolist(), host]
     into = {int(cluster.link_class[x, d]) for d in accelerators.tolist() for x in ends if x != d}
     out = {int(cluster.link_class[d, x]) for d in accelerators.tolist() for x in ends if x != d}
     return CallCosts(
-        times.min(axis=1, initial=np.inf),
+        best_seconds(problem, accelerators),
         _least(problem, into),
         _least(problem, out),
         min((cluster.devices[d].call_overhead for d in accelerators.tolist()), default=0.0),

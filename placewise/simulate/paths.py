@@ -29,6 +29,7 @@ from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.arrays import Arrays, arrays_of, native_problem
+from placewise.simulate.blocks import best_seconds
 from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
 
 LONGEST = 1500
@@ -107,10 +108,7 @@ def hop_bound(problem: Problem) -> Bound:
 
 
 def _host_seconds(problem: Problem) -> Floats:
-    hosts = np.flatnonzero(problem.cluster.is_host)
-    times = np.where(problem.allowed, problem.costs.op_seconds, np.inf)[:, hosts]
-    seconds: Floats = times.min(axis=1, initial=np.inf)
-    return seconds
+    return best_seconds(problem, np.flatnonzero(problem.cluster.is_host))
 
 
 def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> list[Floats]:

@@ -20,6 +20,7 @@ from placewise.placers.chains.phases import price, search
 from placewise.placers.chains.program import MOST_CELLS, GoOn, n_states
 from placewise.placers.chains.replicas import Groups
 from placewise.placers.chains.stages import StageCosts
+from placewise.simulate.blocks import best_seconds
 
 MOST_SEGMENTS = 4000
 """Longer lines are cut into this many segments first, where cutting is cheap."""
@@ -95,7 +96,7 @@ def most_segments(costs: StageCosts) -> int:
 
 def _segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
     """A segment per position [n]: `most` stretches of about equal work and bytes, cut where little crosses."""
-    seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf).min(axis=1)
+    seconds = best_seconds(problem, np.arange(problem.n_devices))
     seconds = np.where(np.isfinite(seconds), seconds, 0.0)
     share = np.full(n, 1 / n)
     for amount in (seconds, problem.graph.ops.state_bytes):

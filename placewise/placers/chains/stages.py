@@ -15,6 +15,7 @@ from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen
 from placewise.model.problem import Problem
 from placewise.placers.chains.replicas import most_members, most_sync, n_usable, sync_paces
 from placewise.placers.common.holdings import holdings
+from placewise.simulate.blocks import op_times
 from placewise.simulate.replicas import equal_devices
 
 NEVER = 1 << 61
@@ -84,10 +85,9 @@ class _Rates(NamedTuple):
 
 def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced:
     """Stage costs of ops grouped as `component` [n_ops] says, under `capacity` [n_devices] bytes."""
-    seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf)
-    by_component = np.empty((n, problem.n_devices))
-    for device in range(problem.n_devices):
-        by_component[:, device] = np.bincount(component, weights=seconds[:, device], minlength=n)
+    op_seconds = op_times(problem)
+    sums = [np.bincount(component, weights=column, minlength=n) for column in op_seconds.seconds]
+    by_component = np.stack([sums[column] for column in op_seconds.of.tolist()], axis=1)
     rates = _rates_of(problem)
     classes, rate_of, distinct = _classes(by_component, capacity, rates, _kinds(problem))
     first = [devices[0] for devices in classes]
@@ -96,7 +96,7 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
         len(distinct), 2, problem.graph.n_tensors
     )
     most, pace = most_members(problem, classes), sync_paces(problem, classes)
-    scale = _scale(seconds, transfers, most_sync(problem))
+    scale = _scale(op_seconds.seconds, transfers, most_sync(problem))
     needed = holdings(problem, component, n).totals()
     able = np.isfinite(times) & (needed[:, None] <= capacity[first])
     whole = np.where(able, np.floor(np.where(able, times, 0.0) * scale), float(NEVER)).astype(np.int64)
@@ -130,7 +130,7 @@ def _kinds(problem: Problem) -> Ints:
 
 def _scale(seconds: Floats, transfers: Floats, sync: float) -> float:
     """Units per second, such that everything together stays below 2^60; the same however ops are grouped."""
-    total = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0).sum()
+    total = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=0, initial=0.0).sum()
     total += 2 * transfers.max(axis=(0, 1), initial=0.0).sum() + sync
     return 2.0**59 / float(total) if total > 0 else 1.0
 

@@ -9,6 +9,7 @@ import numpy as np
 from placewise.model.columns import Ints, frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, once
+from placewise.simulate.blocks import op_times
 from placewise.simulate.replicas import exchangeable
 
 
@@ -19,22 +20,18 @@ def alike(problem: Problem) -> Ints:
     Their ops, memory and rules are the same, and exchanging two of them changes no link and no wire. Where stages
     follow the order of the devices, none are alike.
     """
-    cluster, numbers = problem.cluster, dict[bytes, int]()
+    cluster, column = problem.cluster, op_times(problem).of
     kind = np.arange(len(cluster), dtype=np.int32)
     if problem.constraints.ordered:
         return frozen(kind, np.int32)
     plain = [replace(device, name="device", notes=()) for device in cluster]
-    columns = [
-        tuple(numbers.setdefault(table[:, d].tobytes(), len(numbers)) for d in range(len(cluster)))
-        for table in (problem.allowed, problem.costs.op_seconds)
-    ]
     for device in range(len(cluster)):
         for other in range(device):
             if (
                 kind[other] == other
                 and plain[device] == plain[other]
                 and problem.capacity[device] == problem.capacity[other]
-                and all(numbered[device] == numbered[other] for numbered in columns)
+                and column[device] == column[other]
                 and exchangeable(cluster.link_class, device, other)
                 and exchangeable(cluster.wire, device, other)
             ):

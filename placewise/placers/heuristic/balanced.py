@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from placewise.model.columns import Bools, Floats, Ints
+from placewise.model.columns import Bools, Floats, Ints, sealed
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
@@ -75,29 +75,35 @@ def _split(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Flo
         host = np.zeros_like(host)
     stranded = ~may_run(problem, graph.component, graph.n)[:, ~host].any(axis=1)
     if problem.constraints.shaped or not np.any(stranded):
-        plain = _plain(problem, problem.graph)
-        device = _along(plain, watch, graph.component, graph.n, problem.allowed, capacity, host)
+        device = _along(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
         if device is not None or problem.constraints.shaped:
             return device
     block, n = problem.block, problem.n_blocks
     allowed = may_run(problem, block, n)
     aside = np.asarray(~allowed[:, ~host].any(axis=1))[block]
     home = np.where(allowed & host, capacity, -1.0).argmax(axis=1)[block]
-    lighter = _plain(problem, _without(problem.graph, aside))
-    device = _along(lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
+    lighter = _without(problem.graph, aside)
+    device = _along(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
     return None if device is None else np.where(aside, home, device).astype(np.int32)
 
 
 def _along(
-    plain: Problem, watch: Stopwatch, group: Ints, n: int, allowed: Bools, capacity: Floats, host: Bools
+    problem: Problem,
+    graph: Graph,
+    watch: Stopwatch,
+    group: Ints,
+    n: int,
+    allowed: Bools,
+    capacity: Floats,
+    host: Bools,
 ) -> Ints | None:
     """Without host devices if possible; else with as few bytes there as possible, and the rest even."""
     line = (np.arange(n, dtype=np.int32),)
-    amounts = _amounts(plain.graph)[:, None]
+    amounts = _amounts(graph)[:, None]
 
     def best(room: Floats, loads: Floats) -> Split:
-        costs = CostTable.given(np.where(allowed, loads, np.inf), plain.costs.transfer_seconds)
-        return best_split(plain.with_(costs=costs), group, line, room, lambda *_: not watch.out)
+        plain = _plain(problem, graph, sealed(np.where(allowed, loads, np.inf)))
+        return best_split(plain, group, line, room, lambda *_: not watch.out)
 
     alone = best(capacity, np.where(host, np.inf, amounts))
     if alone.device is not None or not host.any():
@@ -107,13 +113,13 @@ def _along(
     return best(tight, np.where(host, 0.0, amounts)).device
 
 
-def _plain(problem: Problem, graph: Graph) -> Problem:
-    """A max-load problem without transfers and rules but for an order: who may run what is said by its loads."""
+def _plain(problem: Problem, graph: Graph, loads: Floats) -> Problem:
+    """A max-load problem of loads [n_ops, n_devices], inf where forbidden: no transfers, no rule but an order."""
     devices = tuple(replace(device, unsupported=frozenset()) for device in problem.cluster)
-    nothing = CostTable.given(np.zeros((graph.n_ops, len(devices))), np.zeros_like(problem.costs.transfer_seconds))
+    costs = CostTable.given(loads, sealed(np.zeros_like(problem.costs.transfer_seconds)))
     objective = Objective("throughput", memory=problem.objective.memory)
     order = Constraints(contiguous=problem.constraints.ordered, ordered=problem.constraints.ordered)
-    return Problem(graph, replace(problem.cluster, devices=devices), nothing, objective, order)
+    return Problem(graph, replace(problem.cluster, devices=devices), costs, objective, order)
 
 
 def _without(graph: Graph, stranded: Bools) -> Graph:

@@ -105,12 +105,14 @@ class _Run:
     ) -> None:
         self.problem, self.given, self.watch = problem, hints, Stopwatch(budget)
         self.timed = bool(np.isfinite(budget.seconds))
-        self.ledger = Ledger(problem, price, self.watch, on_progress, self.timed)
+        self.ledger = Ledger(problem, price, self.watch, on_progress, self.timed, judging=hints.judging)
         self._infeasible: Proposal | None = None
 
     def answer(self) -> Proposal:
         try:
             self.ledger.bounds.append(self.given.bound or lower_bound(self.problem))
+            for who, (placement, judgement) in self.given.baselines.items():
+                self.ledger.hear(who, Proposal(placement), judgement)
             makers = chain(self.given.by, repeat("a hint"))
             for placement, who in zip(self.given.placements, makers, strict=False):
                 self.ledger.hear(who, Proposal(placement))
@@ -131,7 +133,7 @@ class _Run:
         share = HUGE_SHARE if self.problem.n_ops > agenda.HUGE_OPS else QUICK_SHARE
         until = share * self.watch.budget.seconds
         for turn in agenda.quick(self.problem):
-            if turn.placer in self.given.by:
+            if turn.placer in (*self.given.by, *self.given.baselines):
                 continue
             if self.ledger.best is not None and self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until:
                 return
@@ -211,4 +213,4 @@ class _Run:
         return better
 
     def _hints(self) -> Hints:
-        return replace(self.given, placements=self.ledger.placements, by=(), bound=self.ledger.bound)
+        return replace(self.given, placements=self.ledger.placements, by=(), baselines={}, bound=self.ledger.bound)

@@ -8,11 +8,11 @@ import numpy as np
 
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.model.result import Bound, Improvement, Proposal, Reason, gap_of
+from placewise.model.result import Bound, Improvement, Judgement, Proposal, Reason, gap_of
 from placewise.placers.base import Evaluate, OnProgress, Progress, Stopwatch
 from placewise.placers.common.rules import broken
 from placewise.placers.common.worth import worth
-from placewise.simulate import simulate
+from placewise.simulate import Evaluator, simulate
 
 REMEMBERED = 4
 """So many of the best placements are where searches may begin."""
@@ -79,8 +79,8 @@ class Ledger:
             value, who = state.value, state.placer
         self.on_progress(Progress(state.placer, self.watch.elapsed, state.message, value, bound or None, who))
 
-    def hear(self, name: str, found: Proposal) -> bool:
-        """Judge a proposal and keep what is worth keeping; whether it is the best so far."""
+    def hear(self, name: str, found: Proposal, judgement: Judgement | None = None) -> bool:
+        """Judge a proposal, unless that is done, and keep what is worth keeping; whether it is the best so far."""
         self.turns += 1
         if name not in self.tried:
             self.tried.append(name)
@@ -88,7 +88,7 @@ class Ledger:
         if found.reason is Reason.INTERRUPTED or (found.reason is not Reason.FINISHED and not self.timed):
             self.reason = found.reason
         begun = self.watch.elapsed
-        candidate, claims = self._judged(name, found), self._claims
+        candidate, claims = self._judged(name, found, judgement), self._claims
         self.judging = max(self.judging, self.watch.elapsed - begun)
         self._claims = []
         if candidate is None:
@@ -101,10 +101,13 @@ class Ledger:
         self._write(candidate, claims, before)
         return True
 
-    def _judged(self, name: str, found: Proposal) -> Candidate | None:
-        if found.placement is None or _refused(self.problem, found.placement):
+    def _judged(self, name: str, found: Proposal, judgement: Judgement | None) -> Candidate | None:
+        if found.placement is None:
             return None
-        value = worth(self.problem, found.placement, self.price)
+        if not judgement.valid if judgement else _refused(self.problem, found.placement):
+            return None
+        said = judgement is not None and isinstance(self.price, Evaluator)
+        value = judgement.value if judgement and said else worth(self.problem, found.placement, self.price)
         return Candidate(name, found, value) if np.isfinite(value) else None
 
     def _keep(self, candidate: Candidate) -> None:
