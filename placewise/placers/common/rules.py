@@ -8,7 +8,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate.contract import contract, device_cycle, out_of_order, path_back
-from placewise.simulate.memory import device_memory
+from placewise.simulate.memory import device_memory, resident_bytes
 from placewise.units import format_bytes
 
 
@@ -36,12 +36,14 @@ def broken(problem: Problem, device: Ints) -> str:
         path = path_back(problem, device)
         if path is not None:
             return f"a path leaves {names[device[path[0]]]} and comes back at op {problem.graph.ops.name[path[-1]]!r}"
-    _, peak = device_memory(problem, Placement(device))
+    resident = resident_bytes(problem, device)
+    peak = resident if (resident > problem.capacity).any() else device_memory(problem, Placement(device))[1]
     short = peak - problem.capacity
     if (short > 0).any():
         d = int(np.argmax(short))
+        least = " at least" if peak is resident else ""
         return (
-            f"{names[d]} would need {format_bytes(peak[d])} and may use {format_bytes(problem.capacity[d])}: "
+            f"{names[d]} would need{least} {format_bytes(peak[d])} and may use {format_bytes(problem.capacity[d])}: "
             f"{format_bytes(short[d])} short"
         )
     return ""

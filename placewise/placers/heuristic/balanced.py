@@ -102,8 +102,9 @@ def _along(
     amounts = _amounts(graph)[:, None]
 
     def best(room: Floats, loads: Floats) -> Split:
-        plain = _plain(problem, graph, sealed(np.where(allowed, loads, np.inf)))
-        return best_split(plain, group, line, room, lambda *_: not watch.out)
+        if not allowed.all():
+            loads[~allowed] = np.inf
+        return best_split(_plain(problem, graph, sealed(loads)), group, line, room, lambda *_: not watch.out)
 
     alone = best(capacity, np.where(host, np.inf, amounts))
     if alone.device is not None or not host.any():
