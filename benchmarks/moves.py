@@ -29,11 +29,11 @@ from judge import calm, processor
 from placewise.building import build
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
+from placewise.placers.local_search.stage_order import chain_order
 from placewise.placers.registry import create
-from placewise.placers.search.clusters import clusters
-from placewise.placers.search.costs import costs_of, native_costs
-from placewise.placers.search.rounds import Field, Round
-from placewise.placers.search.stages import chain_order
+from placewise.placers.shared.throughput_search.clusters import clusters
+from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs
+from placewise.placers.shared.throughput_search.rounds import Field, Round
 from placewise.simulate import evaluate
 from placewise.simulate.contract import contract
 from placewise.wishes import Wishes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings
 
 from placewise import placing
-from placewise.placers.exact import cover
+from placewise.placers.set_cover import placer as set_cover
 
 settings.register_profile("ci", derandomize=True, print_blob=True)
 if os.environ.get("CI"):
@@ -23,5 +23,5 @@ def brief_proofs() -> Iterator[None]:
     """Less time for what takes its time where it cannot succeed: a proof in bytes, a set cover that closes no gap."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(placing, "PACKING", 0.05)
-        patch.setattr(cover, "LONGEST_PROOF", 0.5)
+        patch.setattr(set_cover, "LONGEST_PROOF", 0.5)
         yield

@@ -168,7 +168,7 @@ def test_an_interrupted_auto_keeps_the_naive_answer(monkeypatch: pytest.MonkeyPa
         raise KeyboardInterrupt
 
     monkeypatch.setattr("placewise.placing._baselines", lambda *_: (baselines, 0.0))
-    monkeypatch.setattr("placewise.placers.portfolio.auto.AutoPlacer.propose", interrupt)
+    monkeypatch.setattr("placewise.placers.auto.placer.AutoPlacer.propose", interrupt)
     result = place(problem)
     assert result.placement is not None and result.status.reason in (Reason.INTERRUPTED, Reason.PROVED)
 

@@ -26,7 +26,6 @@ from placewise.files.policy_file import save_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget
-from placewise.placers.common.rules import broken
 from placewise.placers.learned import gdp as module
 from placewise.placers.learned.checkpoint import written
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
@@ -35,6 +34,7 @@ from placewise.placers.learned.networks.gdp_layers import Segments
 from placewise.placers.learned.pricing import Pricing, alone
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
+from placewise.placers.shared.rules import broken
 from placewise.placing import place
 from placewise.simulate import why_infeasible
 from placewise.simulate.memory import device_memory

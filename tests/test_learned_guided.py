@@ -21,9 +21,9 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints, Progress
-from placewise.placers.heuristic.temper import TemperPlacer
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.pricing import Pricing
+from placewise.placers.local_search.temper import TemperPlacer
 from placewise.placers.registry import create
 from placewise.placing import place
 from placewise.simulate import Evaluator, evaluate

@@ -11,8 +11,8 @@ from simulate_problems import random_problem, seeded
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
+from placewise.placers.auto.history import REMEMBERED, Ledger
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
-from placewise.placers.portfolio.ledger import REMEMBERED, Ledger
 from placewise.placing import place
 from placewise.report.words import history_line
 from placewise.simulate import Evaluator, judge

@@ -15,10 +15,10 @@ from strategies import problems
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.chains.backbone import backbone_bound
-from placewise.placers.chains.stages import price
-from placewise.placers.exact.dp import DpOptions, DpPlacer
-from placewise.placers.exact.wander import _random_line, wander
+from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.path_bound import backbone_bound
+from placewise.placers.pipeline_dp.random_orders import _random_line, wander
+from placewise.placers.shared.stages.stage_costs import price
 from placewise.simulate import evaluate, simulate, why_infeasible
 from placewise.simulate.contract import contract, depth_first
 

@@ -14,13 +14,13 @@ from strategies import problems
 from placewise import _native
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placers.chains.stages import NEVER, price
-from placewise.placers.cover.diagram import diagram, order_blocks
-from placewise.placers.cover.labels import best_sets
-from placewise.placers.cover.machines import machines
-from placewise.placers.cover.refute import Sets, Verdict, refute
-from placewise.placers.exact.cover import CoverOptions, CoverPlacer
-from placewise.placers.search.costs import native_costs
+from placewise.placers.set_cover.column_generation import Sets, Verdict, refute
+from placewise.placers.set_cover.decision_diagram import diagram, order_blocks
+from placewise.placers.set_cover.label_pricing import best_sets
+from placewise.placers.set_cover.machine_costs import machines
+from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
+from placewise.placers.shared.stages.stage_costs import NEVER, price
+from placewise.placers.shared.throughput_search.pipeline_costs import native_costs
 from placewise.simulate import evaluate, simulate
 
 STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wires": False}

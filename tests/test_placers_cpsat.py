@@ -23,9 +23,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints
-from placewise.placers.chains.stages import price
-from placewise.placers.exact.cpsat import CpsatOptions, CpsatPlacer, on_machines
-from placewise.placers.exact.integer import Program, n_variables, unit_of
+from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer, on_machines
+from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
+from placewise.placers.shared.stages.stage_costs import price
 from placewise.placing import place
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract
@@ -202,7 +202,7 @@ def test_too_large_a_program_is_refused_with_its_size() -> None:
 
 def test_without_a_budget_the_work_is_limited_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     """The solver's own measure of work ends the search, the same each time, and the notes say how to allow more."""
-    monkeypatch.setattr("placewise.placers.exact.cpsat.WORK", 1e-6)
+    monkeypatch.setattr("placewise.placers.cp_sat.placer.WORK", 1e-6)
     problem = unequal(1)
     first, again = (CpsatPlacer().propose(problem, Budget()) for _ in range(2))
     assert first.reason is Reason.TIME_LIMIT and "a time limit allows more" in first.notes[-1]
@@ -228,7 +228,7 @@ def test_two_exact_methods_agree(mode: str) -> None:
 
 def test_auto_proves_convex_stages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where stages must be convex and placements are too many to try, auto asks cpsat for the optimum and the proof."""
-    monkeypatch.setattr("placewise.placers.portfolio.agenda.FEW_BLOCKS", 0)
+    monkeypatch.setattr("placewise.placers.auto.strategy.FEW_BLOCKS", 0)
     problem = unequal(2).with_(constraints=Constraints(convex=True))
     result = place(problem)
     assert result.status.outcome is Outcome.OPTIMAL and result.value == pytest.approx(optimum(problem), rel=1e-6)

@@ -18,9 +18,9 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placers.common.repair import cargo_of
-from placewise.placers.cuts.nets import net_of
-from placewise.placers.cuts.partition import takers
+from placewise.placers.shared.partitions.hypergraph import net_of
+from placewise.placers.shared.partitions.partition import takers
+from placewise.placers.shared.repair import cargo_of
 from placewise.simulate import simulate
 from placewise.simulate.contract import contract, device_cycle
 from placewise.studies.compare import compare

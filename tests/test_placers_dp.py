@@ -20,13 +20,13 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress, Stopwatch
-from placewise.placers.chains.ideals import Ideals, all_ideals, prefixes
-from placewise.placers.chains.leaves import merge_leaves
-from placewise.placers.chains.program import search
-from placewise.placers.chains.stages import native_costs, price
-from placewise.placers.exact.direct import readings
-from placewise.placers.exact.dp import DpOptions, DpPlacer
-from placewise.placers.exact.improve import improve
+from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.hill_climb import improve
+from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
+from placewise.placers.pipeline_dp.relaxations import readings
+from placewise.placers.shared.stages.dp_driver import search
+from placewise.placers.shared.stages.ideals import Ideals, all_ideals, prefixes
+from placewise.placers.shared.stages.stage_costs import native_costs, price
 from placewise.readers.workload import read_workload
 from placewise.simulate import Evaluator, evaluate, simulate
 from placewise.simulate.contract import contract, join

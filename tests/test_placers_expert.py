@@ -18,8 +18,8 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget, Hints
-from placewise.placers.cuts.layers import layers_of
-from placewise.placers.heuristic.expert import ExpertOptions, ExpertPlacer
+from placewise.placers.baselines.expert import ExpertOptions, ExpertPlacer
+from placewise.placers.baselines.expert_layers import layers_of
 from placewise.placing import place
 from placewise.readers.workload import read_workload
 from placewise.simulate import simulate

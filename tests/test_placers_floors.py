@@ -11,8 +11,8 @@ from test_placers_infeasible import boxes
 
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget
-from placewise.placers.heuristic.random import RandomOptions, RandomPlacer
-from placewise.placers.heuristic.round_robin import RoundRobinPlacer
+from placewise.placers.baselines.random import RandomOptions, RandomPlacer
+from placewise.placers.baselines.round_robin import RoundRobinPlacer
 from placewise.simulate import evaluate, simulate
 
 PLACERS = [RandomPlacer(), RandomPlacer(RandomOptions(samples=4)), RoundRobinPlacer()]

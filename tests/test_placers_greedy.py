@@ -18,8 +18,8 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget
-from placewise.placers.common.alike import relabel
-from placewise.placers.heuristic.greedy import GreedyPlacer, branch_by_branch
+from placewise.placers.baselines.greedy import GreedyPlacer, branch_by_branch
+from placewise.placers.shared.interchangeable import relabel
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.contract import contract

@@ -20,12 +20,12 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, Hints
-from placewise.placers.common.probabilities import agreeing, drawn, likely_of, nothing, quantiles
-from placewise.placers.common.rules import broken
-from placewise.placers.heuristic import local, temper
+from placewise.placers.local_search import local, temper
+from placewise.placers.local_search.latency_problem import search_problem_of
 from placewise.placers.registry import create
-from placewise.placers.schedules.desk import search_problem_of
-from placewise.placers.schedules.moves import movable
+from placewise.placers.shared.move_space import movable
+from placewise.placers.shared.priors import agreeing, drawn, likely_of, nothing, quantiles
+from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator, simulate
 from placewise.zoo.random import random_graph
 

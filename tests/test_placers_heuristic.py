@@ -18,16 +18,16 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Reason
+from placewise.placers.auto.placer import AutoPlacer
 from placewise.placers.base import Budget, Hints
-from placewise.placers.common.alike import alike, relabel
-from placewise.placers.common.fit import fit
-from placewise.placers.common.rules import broken
-from placewise.placers.exact.dp import DpPlacer
-from placewise.placers.heuristic.balanced import BalancedPlacer
-from placewise.placers.heuristic.etf import EtfPlacer
-from placewise.placers.heuristic.listing import PairOptions
-from placewise.placers.heuristic.single import SinglePlacer
-from placewise.placers.portfolio.auto import AutoPlacer
+from placewise.placers.baselines.balanced import BalancedPlacer
+from placewise.placers.baselines.single import SinglePlacer
+from placewise.placers.list_scheduling.etf import EtfPlacer
+from placewise.placers.list_scheduling.ready_queue import PairOptions
+from placewise.placers.pipeline_dp.dp import DpPlacer
+from placewise.placers.shared.fit import fit
+from placewise.placers.shared.interchangeable import alike, relabel
+from placewise.placers.shared.rules import broken
 from placewise.simulate import evaluate, lower_bound, simulate
 
 PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(PairOptions("start")), AutoPlacer()]

@@ -8,8 +8,8 @@ from strategies import problems
 from twins.plain import Plain
 
 from placewise.model.problem import Problem
-from placewise.placers.chains.ideals import Ideals, all_ideals
-from placewise.placers.heuristic.listing import first_pairs
+from placewise.placers.list_scheduling.ready_queue import first_pairs
+from placewise.placers.shared.stages.ideals import Ideals, all_ideals
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.contract import contract
 from placewise.simulate.ranks import upward_ranks

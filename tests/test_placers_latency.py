@@ -21,12 +21,12 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
+from placewise.placers.auto.placer import AutoPlacer
 from placewise.placers.base import Budget, Hints
-from placewise.placers.common.rules import broken
-from placewise.placers.exact.paths import PathsPlacer
-from placewise.placers.heuristic.temper import TemperOptions, TemperPlacer
-from placewise.placers.portfolio.auto import AutoPlacer
-from placewise.placers.schedules.moves import movable
+from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
+from placewise.placers.min_cut.paths import PathsPlacer
+from placewise.placers.shared.move_space import movable
+from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 
@@ -278,7 +278,7 @@ def test_an_interrupted_bound_leaves_the_quick_answers(monkeypatch):
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placewise.placers.exact.paths.best_cutting", interrupted)
+    monkeypatch.setattr("placewise.placers.min_cut.paths.best_cutting", interrupted)
     problem = chain([1, 2, 3], [1, 1, 1], 2)
     assert PathsPlacer().propose(problem, Budget()).reason is Reason.INTERRUPTED
     proposal = TemperPlacer().propose(problem, Budget())

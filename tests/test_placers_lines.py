@@ -20,12 +20,12 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress
-from placewise.placers.chains.leaves import merge_leaves
-from placewise.placers.chains.lines import last_ready_first
-from placewise.placers.chains.stages import price
-from placewise.placers.exact.dp import DpPlacer
-from placewise.placers.exact.dpl import DplPlacer
-from placewise.placers.heuristic.pipedream import PipeDreamPlacer, coarsened
+from placewise.placers.pipeline_dp.dp import DpPlacer
+from placewise.placers.pipeline_dp.dpl import DplPlacer
+from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
+from placewise.placers.pipeline_dp.pipedream import PipeDreamPlacer, coarsened
+from placewise.placers.pipeline_dp.topological_orders import last_ready_first
+from placewise.placers.shared.stages.stage_costs import price
 from placewise.readers.workload import read_workload
 from placewise.simulate import simulate
 from placewise.simulate.contract import Contraction, contract, join

@@ -25,11 +25,11 @@ from placewise.model.columns import Floats
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.common.devices import best_order, fewer
-from placewise.placers.common.rules import broken
-from placewise.placers.cuts import finish
-from placewise.placers.heuristic.favourites import favourite_children, marked, pairs_of, relaxed
+from placewise.placers.list_scheduling.favourite_child import favourite_children, marked, pairs_of, relaxed
+from placewise.placers.list_scheduling.fewer_devices import best_order, fewer
 from placewise.placers.registry import create
+from placewise.placers.shared.partitions import repair_and_select
+from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.ranks import mean_op_seconds
@@ -339,8 +339,8 @@ def test_long_chains_are_split_between_segments(monkeypatch: pytest.MonkeyPatch)
     edges = {(op, op + 1): 1 if op == 5 else 2 for op in range(11)}
     shape, pace = Constraints(contiguous=True), Objective("throughput", memory="sum")
     problem = problem_of(gpus(2), [[1.0, 1.0]] * 12, edges, objective=pace, constraints=shape)
-    monkeypatch.setattr(finish, "LONG", 11)
-    monkeypatch.setattr(finish, "SEGMENTS", 4)
+    monkeypatch.setattr(repair_and_select, "LONG", 11)
+    monkeypatch.setattr(repair_and_select, "SEGMENTS", 4)
     for name in LISTS[:-1]:
         device = np.array(placed(problem, name), np.int32)
         assert not broken(problem, device) and evaluate(problem, device[None]).tolist() == [7.0]

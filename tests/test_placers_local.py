@@ -18,8 +18,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Hints, Progress
-from placewise.placers.common.rules import broken
-from placewise.placers.heuristic.local import LocalOptions, LocalPlacer
+from placewise.placers.local_search.local import LocalOptions, LocalPlacer
+from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 

@@ -15,8 +15,8 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.base import Budget
-from placewise.placers.exact.dp import DpPlacer
-from placewise.placers.heuristic.max_load_dp import MaxLoadDpPlacer
+from placewise.placers.pipeline_dp.dp import DpPlacer
+from placewise.placers.pipeline_dp.max_load_dp import MaxLoadDpPlacer
 from placewise.placing import place
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate

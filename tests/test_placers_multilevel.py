@@ -14,10 +14,10 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Hints, Progress
-from placewise.placers.common.rules import broken
-from placewise.placers.heuristic.levels import levels_of, shares, tightened
-from placewise.placers.heuristic.multilevel import MultilevelPlacer
+from placewise.placers.multilevel.levels import levels_of, shares, tightened
+from placewise.placers.multilevel.placer import MultilevelPlacer
 from placewise.placers.registry import create
+from placewise.placers.shared.rules import broken
 from placewise.simulate import evaluate
 
 SMALL = {"groups": 6}

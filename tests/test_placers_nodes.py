@@ -15,11 +15,11 @@ from strategies import problems
 
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placers.chains.ideals import all_ideals
-from placewise.placers.chains.nodes import over_nodes, partitions, price_roles
-from placewise.placers.chains.ordered import rows, split_in_row
-from placewise.placers.chains.program import n_states
-from placewise.placers.exact.dp import DpPlacer
+from placewise.placers.pipeline_dp.dp import DpPlacer
+from placewise.placers.pipeline_dp.node_hierarchy import over_nodes, partitions, price_roles
+from placewise.placers.pipeline_dp.ordered_line import rows, split_in_row
+from placewise.placers.shared.stages.dp_driver import n_states
+from placewise.placers.shared.stages.ideals import all_ideals
 from placewise.simulate import evaluate, simulate, why_infeasible
 from placewise.simulate.contract import contract
 

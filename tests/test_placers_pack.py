@@ -14,7 +14,7 @@ from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
-from placewise.placers.exact.pack import PackPlacer
+from placewise.placers.packing.placer import PackPlacer
 from placewise.placing import place
 from placewise.simulate import simulate
 

@@ -15,11 +15,11 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
-from placewise.placers.exact.windows import WindowsOptions, WindowsPlacer
-from placewise.placers.parts.choice import KINDS, choose
-from placewise.placers.parts.search import Search
-from placewise.placers.parts.units import units_of
-from placewise.placers.parts.window import cut
+from placewise.placers.large_neighbourhood.choice import KINDS, choose
+from placewise.placers.large_neighbourhood.subproblem import cut
+from placewise.placers.large_neighbourhood.throughput_windows import Search
+from placewise.placers.large_neighbourhood.units import units_of
+from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer
 from placewise.simulate import simulate
 
 SHAPES = (Constraints(), Constraints(contiguous=True))

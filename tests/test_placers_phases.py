@@ -16,12 +16,12 @@ from test_placers_lines import best_along
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
-from placewise.placers.chains import stages
-from placewise.placers.chains.lines import last_ready_first
-from placewise.placers.chains.phases import price
-from placewise.placers.exact.dp import DpPlacer
-from placewise.placers.exact.dpl import DplPlacer
+from placewise.placers.pipeline_dp.dp import DpPlacer
+from placewise.placers.pipeline_dp.dpl import DplPlacer
+from placewise.placers.pipeline_dp.topological_orders import last_ready_first
 from placewise.placers.registry import create
+from placewise.placers.shared.stages import stage_costs
+from placewise.placers.shared.stages.phase_dp import price
 from placewise.placing import place
 from placewise.simulate import simulate
 from placewise.simulate.contract import contract
@@ -113,7 +113,7 @@ def test_halves_add_up() -> None:
         if not two_phases(problem):
             continue
         graph = contract(problem)
-        whole = stages.price(problem, graph.component, graph.n, problem.capacity).costs
+        whole = stage_costs.price(problem, graph.component, graph.n, problem.capacity).costs
         both = price(problem, graph.component, graph.n, problem.capacity).costs
         n_rates = whole.enter.shape[1]
         assert (both.enter[:, :n_rates] + both.enter[:, n_rates:] == whole.enter).all()

@@ -12,9 +12,9 @@ from test_placers_infeasible import boxes
 
 from placewise.model.columns import Longs
 from placewise.model.problem import Constraints, Problem
-from placewise.placers.common.repair import cargo_of, repair
-from placewise.placers.common.rules import broken
-from placewise.placers.cuts.settle import settle
+from placewise.placers.shared.memory_repair import settle
+from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.rules import broken
 from placewise.simulate.memory import resident_bytes
 
 

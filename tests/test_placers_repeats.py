@@ -11,9 +11,9 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Ints
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.placers.chains.stages import price
-from placewise.placers.cover.refute import Sets
-from placewise.placers.cover.repeats import shifts
+from placewise.placers.set_cover.column_generation import Sets
+from placewise.placers.set_cover.repeated_parts import shifts
+from placewise.placers.shared.stages.stage_costs import price
 
 LAYERS, SECONDS = 6, (3.0, 1.0, 1.0, 2.0)
 

@@ -19,9 +19,9 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placers.chains.linear import most_segments
-from placewise.placers.chains.stages import price
-from placewise.placers.exact.dp import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
+from placewise.placers.shared.stages.line_split import most_segments
+from placewise.placers.shared.stages.stage_costs import price
 from placewise.placing import place
 from placewise.simulate import simulate
 from placewise.simulate.contract import contract

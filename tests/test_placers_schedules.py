@@ -20,11 +20,11 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, Hints
-from placewise.placers.common.rules import broken
-from placewise.placers.heuristic.temper import TemperOptions, TemperPlacer
+from placewise.placers.local_search.latency_problem import search_problem_of
+from placewise.placers.local_search.scope_levels import levels_of
+from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
 from placewise.placers.registry import create
-from placewise.placers.schedules.desk import search_problem_of
-from placewise.placers.schedules.levels import levels_of
+from placewise.placers.shared.rules import broken
 from placewise.simulate import evaluate, simulate
 from placewise.simulate.memory import device_memory, resident_bytes
 

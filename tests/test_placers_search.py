@@ -18,9 +18,9 @@ from placewise.building import build
 from placewise.errors import InternalError
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
-from placewise.placers.search.clusters import clusters
-from placewise.placers.search.costs import Costs, costs_of, native_costs
-from placewise.placers.search.rounds import NO_PAIRS, Field, Round
+from placewise.placers.shared.throughput_search.clusters import clusters
+from placewise.placers.shared.throughput_search.pipeline_costs import Costs, costs_of, native_costs
+from placewise.placers.shared.throughput_search.rounds import NO_PAIRS, Field, Round
 from placewise.simulate import evaluate
 from placewise.simulate.memory import resident_bytes
 from placewise.wishes import Wishes

@@ -80,7 +80,7 @@ def test_dp_counts_no_further_than_it_may() -> None:
 def test_paths_says_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     """More than its work without a time limit, and paths longer than it cuts: at once, with what to do instead."""
     problem = chain(60, objective=LATENCY)
-    monkeypatch.setattr("placewise.placers.exact.paths.WORK", 100.0)
+    monkeypatch.setattr("placewise.placers.min_cut.paths.WORK", 100.0)
     worked = place(problem, "paths")
     assert worked.placement is None and worked.notes[0].startswith("119 ops and uses of tensors are more")
     monkeypatch.setattr("placewise.simulate.paths.LONGEST", 0)

@@ -23,9 +23,9 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import Budget, Hints, Stopwatch, ignore
-from placewise.placers.exact.cpsat import CpsatOptions, CpsatPlacer
-from placewise.placers.exact.timed import TimedLimits, improve
-from placewise.placers.timed.known import Known
+from placewise.placers.cp_sat.latency import TimedLimits, improve
+from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
+from placewise.placers.shared.schedule_models.incumbents import Known
 from placewise.placing import place
 from placewise.simulate import simulate
 from placewise.simulate.infeasible import why_infeasible
@@ -190,7 +190,7 @@ sys.path.insert(0, sys.argv[1])
 from test_placers_timed import chains
 from placewise.model.placement import Placement
 from placewise.placers.base import Budget, Hints
-from placewise.placers.exact.cpsat import CpsatOptions, CpsatPlacer
+from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def tell(progress):
     if progress.message == "solving":
@@ -222,7 +222,7 @@ def test_ctrl_c_returns_the_best_so_far(execution):
 
 _ON_THE_COMMAND_LINE = """
 import os, signal, threading
-from placewise.placers.exact.cpsat import CpsatPlacer
+from placewise.placers.cp_sat.placer import CpsatPlacer
 propose = CpsatPlacer.propose
 def interrupted(self, problem, budget, *, on_progress, **others):
     sent = []

@@ -14,7 +14,7 @@ from simulate_problems import problems
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
-from placewise.placers.exact.two_way import TwoWayPlacer
+from placewise.placers.min_cut.two_way import TwoWayPlacer
 from placewise.placing import place
 from placewise.simulate import simulate
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
 
-from placewise.placers.chains.walks import walk
+from placewise.placers.pipeline_dp.depth_first_orders import walk
 from placewise.simulate.contract import Contraction, contract, depth_first
 
 

@@ -15,8 +15,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
-from placewise.placers.exact.windows import WindowsOptions, WindowsPlacer, _Search
-from placewise.placers.timed.known import Known
+from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer, _Search
+from placewise.placers.shared.schedule_models.incumbents import Known
 from placewise.simulate import simulate
 
 

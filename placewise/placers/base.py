@@ -16,7 +16,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Judgement, Proposal
-from placewise.placers.common.calls import runnable
+from placewise.placers.shared.calls import runnable
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from placewise.files.records import naming
 from placewise.model.cluster import HOST, Cluster
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.common.repair import repair
+from placewise.placers.shared.repair import repair
 from placewise.simulate.infeasible import why_infeasible
 from placewise.simulate.memory import device_memory
 from placewise.wishes import Wishes

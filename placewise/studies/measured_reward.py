@@ -23,7 +23,7 @@ from placewise.errors import InputError, RunError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.common.alike import alike, relabel
+from placewise.placers.shared.interchangeable import alike, relabel
 from placewise.processes.turns import turn
 from placewise.runtimes import registry
 from placewise.runtimes.base import Movable, Prepared

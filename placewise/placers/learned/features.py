@@ -21,9 +21,9 @@ from placewise import _native
 from placewise.coarsen.merging import sums
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, offsets_of
-from placewise.placers.common.holdings import holdings
 from placewise.placers.learned.orders import fastest, places
 from placewise.placers.learned.view import View
+from placewise.placers.shared.memory_footprint import holdings
 from placewise.simulate.arrays import arrays_of
 from placewise.simulate.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
 

@@ -27,9 +27,9 @@ from placewise.placers.base import (
     Stopwatch,
     ignore,
 )
-from placewise.placers.common.alike import relabel
 from placewise.placers.learned.observer import Observer
 from placewise.placers.learned.options import LearningOptions
+from placewise.placers.shared.interchangeable import relabel
 from placewise.simulate.infeasible import why_infeasible
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
-from placewise.placers.common.rules import broken
+from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
 from placewise.simulate.blocks import block_firsts, storage_bytes
 from placewise.simulate.memory import resident_bytes

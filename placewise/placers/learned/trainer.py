@@ -16,11 +16,11 @@ import torch
 from placewise.model.columns import Ints
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.common.repair import repair
 from placewise.placers.learned.learning import Diverged, Learner, Lesson
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, parameters_of
 from placewise.placers.learned.pricing import REMEMBERED, Pricing, Spent, alone
+from placewise.placers.shared.repair import repair
 
 GREEDY_EVERY = 10
 """After so many updates the policy's own favourite is priced."""

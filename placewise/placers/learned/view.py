@@ -10,7 +10,7 @@ import numpy.typing as npt
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Bools, Floats, Ints, distinct
 from placewise.model.problem import Problem
-from placewise.placers.common.holdings import may_run
+from placewise.placers.shared.memory_footprint import may_run
 from placewise.simulate.contract import strong_components
 from placewise.simulate.ranks import mean_op_seconds, mean_transfer_seconds
 

@@ -16,8 +16,6 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.result import Reason
 from placewise.placers.base import Budget
-from placewise.placers.common.alike import relabel
-from placewise.placers.common.repair import repair
 from placewise.placers.learned.corpus.breeding import Ways
 from placewise.placers.learned.corpus.climb import Neighbours, Tried, climb, gained, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
@@ -26,6 +24,8 @@ from placewise.placers.learned.learning import Learner, Lesson, tensors
 from placewise.placers.learned.policy import Policy, Price, Rollout
 from placewise.placers.learned.pricing import Pricing, alone
 from placewise.placers.registry import create
+from placewise.placers.shared.interchangeable import relabel
+from placewise.placers.shared.repair import repair
 from placewise.simulate import Evaluator
 
 KEPT = 2_000_000

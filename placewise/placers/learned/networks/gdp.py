@@ -26,8 +26,6 @@ from placewise.coarsen.scopes import scope_labels
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placers.common.repair import repair
-from placewise.placers.common.rules import broken
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.gdp import GdpOptions
 from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
@@ -39,6 +37,8 @@ from placewise.placers.learned.policy import NEVER, Policy, Price, Rollout, best
 from placewise.placers.learned.pricing import Spent, always_fits
 from placewise.placers.learned.view import View, view_of
 from placewise.placers.registry import create
+from placewise.placers.shared.repair import repair
+from placewise.placers.shared.rules import broken
 
 T = TypeVar("T")
 Embedded = tuple[Tensor, Tensor | None]

@@ -15,12 +15,12 @@ from torch import Tensor
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Bools, Floats, Longs
 from placewise.placers.base import Budget
-from placewise.placers.common.alike import alike
-from placewise.placers.common.holdings import holdings
 from placewise.placers.learned.networks.walk import pace
 from placewise.placers.learned.orders import BUCKETS, buckets, fastest, places
 from placewise.placers.learned.view import View
 from placewise.placers.registry import create
+from placewise.placers.shared.interchangeable import alike
+from placewise.placers.shared.memory_footprint import holdings
 from placewise.simulate.ranks import mean_transfer_seconds
 
 NUMBERS = 16

@@ -1,0 +1,142 @@
+"""balanced: what people do by hand, an even split by memory along the order of the ops.
+
+The rule of Accelerate's "balanced" device map, with a dynamic program along the line in place of the greedy
+filling, so that a split which fits is found where one exists on that line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Ints, sealed
+from placewise.model.costs import CostTable
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Constraints, Objective, Problem
+from placewise.model.result import Proposal, Reason
+from placewise.model.tables import Edges
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.shared.fit import fit
+from placewise.placers.shared.interchangeable import relabel
+from placewise.placers.shared.memory_footprint import may_run
+from placewise.placers.shared.stages.line_split import Split, best_split
+from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.contract import Contraction, contract
+from placewise.simulate.infeasible import why_infeasible
+
+
+class BalancedPlacer:
+    """Equal bytes on every accelerator; host devices take only what fits or may run nowhere else."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="balanced",
+        summary="an even split by memory along the order of the ops",
+        source="Hugging Face Accelerate, device_map='balanced'",
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The most even split of the line, or words that say why there is none."""
+        missing = why_infeasible(problem)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        watch = Stopwatch(budget)
+        try:
+            device, _ = fit(problem, partial(_split, problem, contract(problem), watch))
+        except KeyboardInterrupt:
+            return Proposal(None, reason=Reason.INTERRUPTED)
+        reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
+        if device is None:
+            return Proposal(None, reason=reason, notes=("no split along the order of the ops fits in memory",))
+        return Proposal(Placement(relabel(problem, device)), reason=reason)
+
+
+def _split(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Floats) -> Ints | None:
+    """The split [n_ops] with the smallest largest share within `capacity` [n_devices].
+
+    Of a chain of components if there is one, else, where that is allowed, of the blocks as they stand.
+    """
+    host = problem.cluster.is_host
+    if not problem.allowed[:, ~host].any():
+        host = np.zeros_like(host)
+    stranded = ~may_run(problem, graph.component, graph.n)[:, ~host].any(axis=1)
+    if problem.constraints.shaped or not np.any(stranded):
+        device = _along(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
+        if device is not None or problem.constraints.shaped:
+            return device
+    block, n = problem.block, problem.n_blocks
+    allowed = may_run(problem, block, n)
+    aside = np.asarray(~allowed[:, ~host].any(axis=1))[block]
+    home = np.where(allowed & host, capacity, -1.0).argmax(axis=1)[block]
+    lighter = _without(problem.graph, aside)
+    device = _along(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
+    return None if device is None else np.where(aside, home, device).astype(np.int32)
+
+
+def _along(
+    problem: Problem,
+    graph: Graph,
+    watch: Stopwatch,
+    group: Ints,
+    n: int,
+    allowed: Bools,
+    capacity: Floats,
+    host: Bools,
+) -> Ints | None:
+    """Without host devices if possible; else with as few bytes there as possible, and the rest even."""
+    line = (np.arange(n, dtype=np.int32),)
+    amounts = _amounts(graph)[:, None]
+
+    def best(room: Floats, loads: Floats) -> Split:
+        if not allowed.all():
+            loads[~allowed] = np.inf
+        return best_split(_plain(problem, graph, sealed(loads)), group, line, room, lambda *_: not watch.out)
+
+    alone = best(capacity, np.where(host, np.inf, amounts))
+    if alone.device is not None or not host.any():
+        return alone.device
+    least = best(capacity, np.where(host, amounts, 0.0)).value
+    tight = np.where(host, np.minimum(capacity, np.ceil(least * (1 + 1e-9))), capacity)
+    return best(tight, np.where(host, 0.0, amounts)).device
+
+
+def _plain(problem: Problem, graph: Graph, loads: Floats) -> Problem:
+    """A max-load problem of loads [n_ops, n_devices], inf where forbidden: no transfers, no rule but an order."""
+    devices = tuple(replace(device, unsupported=frozenset()) for device in problem.cluster)
+    costs = CostTable.given(loads, sealed(np.zeros_like(problem.costs.transfer_seconds)))
+    objective = Objective("throughput", memory=problem.objective.memory)
+    order = Constraints(contiguous=problem.constraints.ordered, ordered=problem.constraints.ordered)
+    return Problem(graph, replace(problem.cluster, devices=devices), costs, objective, order)
+
+
+def _without(graph: Graph, stranded: Bools) -> Graph:
+    """The graph without the memory of some ops [n_ops]."""
+    edges = graph.weight_edges
+    kept = ~stranded[edges.consumer]
+    return replace(
+        graph,
+        ops=replace(graph.ops, state_bytes=np.where(stranded, 0, graph.ops.state_bytes)),
+        weight_edges=Edges(edges.value[kept], edges.consumer[kept], edges.position[kept]),
+    )
+
+
+def _amounts(graph: Graph) -> Floats:
+    """Bytes [n_ops] that each op is the first to need, and one more, so that ops without bytes spread as well."""
+    amount = graph.ops.state_bytes.astype(np.float64) + 1.0
+    storage, first = np.unique(graph.weights.storage[graph.weight_edges.value], return_index=True)
+    np.add.at(amount, graph.weight_edges.consumer[first], storage_bytes(graph)[storage])
+    return amount

@@ -1,0 +1,164 @@
+"""expert: what a person does who knows the model. Layers in a row, about equal work on every accelerator.
+
+Layers are found by the numbers in scopes (``encoder.layer.3``); where there are none, the ops in their order take
+their place. Of recurrent models every layer has a device, with all its steps, attention and softmax beside the last
+layer, as the experts of Mirhoseini et al. (ICML 2017) and of GNMT (Wu et al., 2016) did; convolutional models are cut
+between their stages. Backward ops are where their forward ops are. A published split is taken as it stands.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Proposal, Reason
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.baselines.expert_layers import Layers, filled, layers_of
+from placewise.placers.shared.fit import fit
+from placewise.placers.shared.interchangeable import relabel
+from placewise.placers.shared.partitions.component_lines import fill_line, shift_late
+from placewise.placers.shared.partitions.hypergraph import net_of
+from placewise.placers.shared.partitions.partition import takers
+from placewise.placers.shared.partitions.repair_and_select import Finish
+from placewise.placers.shared.repair import repair
+from placewise.placers.shared.rules import broken
+from placewise.simulate import Evaluator
+from placewise.simulate.infeasible import why_infeasible
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertOptions:
+    """`hint`: the first hint, if there is one, is the expert's split."""
+
+    hint: bool = True
+
+
+class ExpertPlacer:
+    """The human baseline of the placement papers: by hand, even by layers."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="expert",
+        summary="even by layers, as people place by hand; a split of theirs as it stands",
+        source="the human experts of Mirhoseini et al., ICML 2017, and Tarnawski et al., NeurIPS 2020",
+    )
+    Options = ExpertOptions
+
+    def __init__(self, options: ExpertOptions | None = None) -> None:
+        self.options = options or ExpertOptions()
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The expert's split, given or made, or words that say why it will not do."""
+        missing = why_infeasible(problem)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        if hints.placements and self.options.hint:
+            return _given(problem, hints.placements[0])
+        if not problem.n_ops:
+            return Proposal(Placement(np.zeros(0, np.int32)))
+        finish = Finish(problem, evaluate or Evaluator(problem, threads=budget.threads), Stopwatch(budget))
+        reason = Reason.FINISHED
+        try:
+            _by_layers(problem, finish)
+        except KeyboardInterrupt:
+            reason = Reason.INTERRUPTED
+        if finish.best is None:
+            why_not = finish.faults[0] if finish.faults else "there was no time"
+            return Proposal(None, reason=reason, notes=(f"an even split by layers will not do: {why_not}",))
+        return Proposal(Placement(relabel(problem, finish.best)), reason=reason)
+
+
+def _given(problem: Problem, split: Placement) -> Proposal:
+    """A person's own split; what memory it needs with its calls or replicas is for the judge to say."""
+    plain = split.call is None and split.order is None and split.replicas is None
+    why_not = broken(problem, split.device) if plain else ""
+    if why_not:
+        return Proposal(None, notes=(f"the expert's split breaks a rule: {why_not}",))
+    return Proposal(split)
+
+
+def _by_layers(problem: Problem, finish: Finish) -> None:
+    """Offer layers in a row, of equal work and of equal number; recurrent stacks also each over all devices."""
+    graph, cargo, devices = finish.graph, finish.cargo, takers(problem)
+    layers = layers_of(problem.graph, len(devices))
+    if layers is None:
+        unit = np.empty(problem.n_blocks, np.int32)
+        unit[problem.block] = np.arange(graph.n, dtype=np.int32)[graph.component]
+    else:
+        unit = filled(problem, graph, layers.of)
+    work = np.where(cargo.runs[:, devices], cargo.damage[:, devices], 0.0).mean(axis=1)
+    if not work.any():
+        work = np.ones(problem.n_blocks)
+    load = np.bincount(unit, weights=work).astype(np.float64)
+    share = net_of(problem, cargo, devices).share if len(devices) > 1 else np.ones(1)
+    _take(problem, finish, unit, _even(load, share), devices)
+    if layers is None:
+        return
+    in_a_row = _even(np.ones(len(load)), share)
+    _take(problem, finish, unit, in_a_row, devices)
+    if layers.recurrent and not problem.constraints.shaped:
+        last = np.zeros(problem.n_blocks, np.bool_)
+        last[problem.block[layers.last]] = True
+        unit = np.where(last, len(load) - 1, unit)
+        for stage in (in_a_row, _stacked(layers, len(devices))):
+            _take(problem, finish, unit, stage, devices)
+
+
+def _even(load: Floats, share: Floats) -> Ints:
+    """The stage [n_units] of each unit in a row: the device in whose share of all work its middle is."""
+    middle = (np.cumsum(load) - load / 2) / max(float(load.sum()), np.finfo(float).tiny)
+    ends = np.cumsum(share / share.sum())[:-1]
+    return np.searchsorted(ends, middle, side="right").astype(np.int32)
+
+
+def _stacked(layers: Layers, count: int) -> Ints:
+    """Layer i of a stack of n on device ⌊i · count / n⌋, every stack (encoder, decoder) over all devices."""
+    numbers: dict[str, list[int]] = {}
+    for stack, number in zip(layers.stack, layers.number, strict=True):
+        numbers.setdefault(stack, []).append(number)
+    ordered = {stack: sorted(known) for stack, known in numbers.items()}
+    places = [
+        ordered[stack].index(number) * count // max(len(ordered[stack]), 1)
+        for stack, number in zip(layers.stack, layers.number, strict=True)
+    ]
+    return np.array(places, np.int32)
+
+
+def _take(problem: Problem, finish: Finish, unit: Ints, stage: Ints, devices: Ints) -> None:
+    """Offer units [n_blocks] in stages [n_units]: as they are, or moved until memory, rules and shape are kept."""
+    graph = finish.graph
+    if not problem.constraints.shaped:
+        home = devices[stage[unit]]
+        device = repair(problem, home[problem.block], cargo=finish.cargo, watch=finish.watch)
+        if device is not None and finish.hear(device, checked=True) and np.isfinite(finish.value):
+            return
+        if device is None:
+            finish.faults.append("its layers do not fit in memory, whatever blocks move")
+        if finish.best is not None and np.isfinite(finish.value):
+            return
+    rank = np.zeros(graph.n, np.int32)
+    np.maximum.at(rank, graph.component, stage[unit][problem.block])
+    rank = shift_late(graph, rank)
+    if finish.hear(devices[rank][graph.component]):
+        return
+    position = np.empty(graph.n, np.int32)
+    position[np.lexsort((np.arange(graph.n), rank))] = np.arange(graph.n, dtype=np.int32)
+    found, _ = fit(problem, partial(fill_line, problem, graph, position))
+    if found is not None:
+        finish.hear(found)

@@ -1,0 +1,167 @@
+"""greedy: fill one accelerator to its memory, then the next; the host takes the rest.
+
+The latency baseline of Tarnawski et al., NeurIPS 2020, and of the program published with it. Their line follows a
+branch to its end: of the components (blocks that no chain can part) that are ready, the one that became ready last
+comes first. Components that became ready together keep the order of the edges; that is the one thing here
+that their program takes from the file and this placer from the order of the ops.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.model.columns import Bools, Floats, Ints, offsets_of
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Proposal, Reason
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.shared.fit import fit
+from placewise.placers.shared.interchangeable import relabel
+from placewise.placers.shared.memory_footprint import Holdings, holdings, may_run
+from placewise.placers.shared.partitions.component_lines import fill_line
+from placewise.placers.shared.repair import repair
+from placewise.placers.shared.rules import broken
+from placewise.simulate.contract import Contraction, contract
+from placewise.simulate.infeasible import why_infeasible
+
+
+class GreedyPlacer:
+    """As few accelerators as memory allows, along one line of the ops: little to transfer, nothing in parallel."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="greedy",
+        summary="one accelerator filled after the other, the rest on the host",
+        source="Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), the greedy baseline for latency",
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The filling, or words that say why there is none."""
+        missing = why_infeasible(problem)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        graph = contract(problem)
+        held = holdings(problem, graph.component, graph.n)
+        runs = may_run(problem, graph.component, graph.n)
+        line = branch_by_branch(problem, graph)
+        try:
+            device, _ = fit(problem, partial(_fill, problem, graph, held, runs, line))
+            if device is None:
+                device = _backtracked(problem, graph, held, runs, line)
+        except KeyboardInterrupt:
+            return Proposal(None, reason=Reason.INTERRUPTED)
+        if device is None:
+            return Proposal(None, notes=("filling the devices one after the other ran out of memory",))
+        why_not = broken(problem, device)
+        if why_not:
+            return Proposal(None, notes=(f"filling the devices one after the other will not do: {why_not}",))
+        return Proposal(Placement(relabel(problem, device)))
+
+
+def _backtracked(problem: Problem, graph: Contraction, held: Holdings, runs: Bools, line: list[int]) -> Ints | None:
+    """Where filling runs out of memory: any split of the same line, or the filling with blocks moved until it fits."""
+    if not problem.constraints.shaped:
+        filled = _fill(problem, graph, held, runs, line, problem.capacity, spill=True)
+        moved = None if filled is None else repair(problem, filled)
+        if moved is not None:
+            return moved
+    position = np.empty(graph.n, np.int32)
+    position[line] = np.arange(graph.n, dtype=np.int32)
+    device, _ = fit(problem, partial(fill_line, problem, graph, position))
+    return device
+
+
+def branch_by_branch(problem: Problem, graph: Contraction) -> list[int]:
+    """The components in a topological order that takes the one that became ready last."""
+    successors = _successors(problem, graph)
+    missing = np.diff(graph.predecessor_offsets).tolist()
+    _, first_op = np.unique(graph.component, return_index=True)
+    ready = [c for c in np.argsort(first_op, kind="stable").tolist() if not missing[c]]
+    order: list[int] = []
+    while ready:
+        order.append(ready.pop())
+        for c in successors[order[-1]]:
+            missing[c] -= 1
+            if not missing[c]:
+                ready.append(c)
+    return order
+
+
+def _successors(problem: Problem, graph: Contraction) -> list[list[int]]:
+    """The successors of every component by its first edge to each, edges sorted by maker and reader."""
+    maker = np.repeat(problem.graph.tensors.producer, np.diff(problem.graph.consumer_offsets))
+    reader = problem.graph.consumers
+    tail, head = graph.edges()
+    first = np.full(len(tail), len(maker))
+    made = np.flatnonzero(maker >= 0)
+    made = made[np.lexsort((reader[made], maker[made]))]
+    known = tail.astype(np.int64) * graph.n + head
+    key = graph.component[maker[made]].astype(np.int64) * graph.n + graph.component[reader[made]]
+    where = np.searchsorted(known, key)
+    real = where < len(known)
+    real[real] = known[where[real]] == key[real]
+    np.minimum.at(first, where[real], np.flatnonzero(real))
+    heads = head[np.lexsort((head, first, tail))].tolist()
+    ends = offsets_of(tail, graph.n).tolist()
+    return [heads[ends[c] : ends[c + 1]] for c in range(graph.n)]
+
+
+def _fill(
+    problem: Problem,
+    graph: Contraction,
+    held: Holdings,
+    runs: Bools,
+    line: list[int],
+    capacity: Floats,
+    *,
+    spill: bool = False,
+) -> Ints | None:
+    """The device of every op [n_ops] when devices are filled to `capacity` [n_devices]; None if some op has no room.
+
+    With `spill` such an op goes to the roomiest device that may run it.
+
+    An accelerator that has once been too full is not looked at again; one that may not run a component is
+    kept for the next, which is the host's or a later accelerator's.
+    """
+    host = problem.cluster.is_host
+    accelerators, hosts = np.flatnonzero(~host).tolist(), np.flatnonzero(host).tolist()
+    ends = offsets_of(held.group, graph.n).tolist()
+    state, storage, stored = held.state.tolist(), held.storage.tolist(), held.stored.tolist()
+    used = [0] * problem.n_devices
+    present: list[set[int]] = [set() for _ in used]
+    home = np.full(graph.n, -1, np.int32)
+
+    def takes(component: int, d: int) -> bool:
+        fresh = set(storage[ends[component] : ends[component + 1]]) - present[d]
+        need = state[component] + sum(stored[s] for s in fresh)
+        if used[d] + need > capacity[d]:
+            return False
+        used[d] += need
+        present[d] |= fresh
+        home[component] = d
+        return True
+
+    for component in line:
+        can = runs[component]
+        while accelerators and can[accelerators[0]] and not takes(component, accelerators[0]):
+            accelerators.pop(0)
+        if home[component] < 0:
+            rest = [*hosts, *accelerators[1:]] if accelerators else hosts
+            if not any(takes(component, d) for d in rest if can[d]):
+                if not spill or not can.any():
+                    return None
+                home[component] = int(np.where(can, capacity, -1.0).argmax())
+    return home[graph.component]

@@ -1,0 +1,1 @@
+"""pack: any placement that fits in memory, or the proof that none does. Class: `PackPlacer`."""

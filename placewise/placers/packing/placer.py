@@ -1,0 +1,191 @@
+"""pack: any placement that fits, or the proof that none does. It looks at memory and nothing else.
+
+First in milliseconds: blocks by falling size into the device that suits them best, then a local search over shifts and
+exchanges; where stages must follow each other, many lines of the ops, each split at best. Then by CP-SAT (OR-Tools), a
+storage that several blocks use once per device, so that the fewest bytes are missing: if some are, nothing fits, and
+the answer says how many. Nothing else is called infeasible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from typing import ClassVar
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Proposal, Reason
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.packing.bin_packing import Kinds, kinds_of, program_of, spread
+from placewise.placers.shared.fit import fit
+from placewise.placers.shared.interchangeable import alike, relabel
+from placewise.placers.shared.memory_repair import Cargo, fill, settle
+from placewise.placers.shared.partitions.component_lines import fill_line, random_order
+from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.rules import broken
+from placewise.placers.shared.solve import parameters, solve
+from placewise.simulate.contract import contract, depth_first
+from placewise.simulate.infeasible import largest_group, why_infeasible
+from placewise.units import format_bytes
+
+LONGEST = 30.0
+"""Seconds; packing that takes longer is left to placers that know more."""
+SEARCHES, LINES = 2, 24
+"""Local searches before the program, and lines of ops where stages must follow each other."""
+LATER = 200
+"""Local searches after the program, as long as there is time."""
+MOST_LINED = 3_000_000
+"""Components times lines that are tried."""
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What the last packing proved: the bytes that are missing at least, and where they were; what was tried."""
+
+    missing: int = 0
+    devices: tuple[str, ...] = ()
+    stopped: Reason | None = None
+    asked: bool = False
+    tried: list[str] = field(default_factory=list)
+
+
+class PackPlacer:
+    """The last resort where greedy fills fail: it searches, then goes through every way to fill the devices."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="pack",
+        summary="any placement that fits in memory, or the proof that there is none",
+        source="bin packing by constraint programming (OR-Tools CP-SAT)",
+        exact=True,
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return None
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """A placement without missing bytes, the proof that there is none, or what was tried."""
+        plain = why_infeasible(problem)
+        if plain:
+            return Proposal(None, reason=Reason.PROVED, infeasible=plain)
+        if not problem.n_ops:
+            return Proposal(Placement(np.zeros(0, np.int32)))
+        watch, outcome = Stopwatch(budget), _Outcome()
+        try:
+            return self._answer(problem, hints, watch, outcome)
+        except KeyboardInterrupt:
+            return Proposal(None, reason=Reason.INTERRUPTED, notes=_notes(outcome))
+
+    def _answer(self, problem: Problem, hints: Hints, watch: Stopwatch, outcome: _Outcome) -> Proposal:
+        cargo, shaped = cargo_of(problem), problem.constraints.shaped
+        starts = [placement.device for placement in hints.placements]
+        device = _lined(problem, watch, outcome) if shaped else _searched(problem, cargo, starts, watch, outcome)
+        if device is not None:
+            return Proposal(Placement(relabel(problem, device)))
+        packed, shrunk = fit(problem, partial(_pack, problem, cargo, kinds_of(cargo), watch, outcome))
+        if outcome.missing and not shrunk:
+            return Proposal(None, reason=Reason.PROVED, infeasible=_proof(problem, outcome))
+        if outcome.stopped is Reason.INTERRUPTED and packed is None:
+            return Proposal(None, reason=Reason.INTERRUPTED, notes=_notes(outcome))
+        if packed is not None and not broken(problem, packed):
+            return Proposal(Placement(relabel(problem, packed)), reason=outcome.stopped or Reason.FINISHED)
+        if packed is not None:
+            outcome.tried.append(f"a packing of weights, but {broken(problem, packed)}")
+        if not shaped and np.isfinite(watch.budget.seconds):
+            again = _searched(problem, cargo, [] if packed is None else [packed], watch, outcome, LATER)
+            if again is not None:
+                return Proposal(Placement(relabel(problem, again)))
+        reason = outcome.stopped or (Reason.TIME_LIMIT if watch.out else Reason.FINISHED)
+        return Proposal(None, reason=reason, notes=_notes(outcome))
+
+
+def _notes(outcome: _Outcome) -> tuple[str, ...]:
+    tried = "; ".join(dict.fromkeys(outcome.tried)) or "nothing yet"
+    return (f"no packing was found before the search ended, and none was proved impossible; tried: {tried}",)
+
+
+def _proof(problem: Problem, outcome: _Outcome) -> str:
+    where = f" ({', '.join(outcome.devices)})" if outcome.devices else ""
+    lacking = f"memory is at least {format_bytes(outcome.missing)} ({outcome.missing} bytes) short"
+    return f"{lacking} however the groups are spread{where}; {largest_group(problem)}"
+
+
+def _searched(
+    problem: Problem, cargo: Cargo, starts: list[Ints], watch: Stopwatch, outcome: _Outcome, most: int = SEARCHES
+) -> Ints | None:
+    """Hints, fills by falling size and random fills, each made to fit by local search."""
+    fills = [fill(cargo, problem.capacity, even=even)[problem.block] for even in (True, False)]
+    done = 0
+    for start in (*starts, *fills, *_scattered(cargo, problem, watch.budget.seed, most)):
+        if done and watch.out:
+            break
+        if not done or len(starts) <= done < len(starts) + len(fills) or most > SEARCHES:
+            device = repair(problem, start, cargo=cargo, seed=watch.budget.seed + done, watch=watch)
+            if device is not None:
+                return device
+        done += 1
+    outcome.tried.append(f"local search from {done} starts, by falling size and at random")
+    return None
+
+
+def _scattered(cargo: Cargo, problem: Problem, seed: int, most: int) -> Iterator[Ints]:
+    """Blocks at random where they may be."""
+    rng = np.random.default_rng(seed)
+    for _ in range(most - SEARCHES):
+        home = np.where(cargo.runs, rng.random(cargo.runs.shape), -1.0).argmax(axis=1).astype(np.int32)
+        yield home[problem.block]
+
+
+def _lined(problem: Problem, watch: Stopwatch, outcome: _Outcome) -> Ints | None:
+    """The first of many topological orders that can be split within memory."""
+    graph = contract(problem)
+    orders = [np.arange(graph.n, dtype=np.int32), depth_first(graph)]
+    tries = max(2, min(LINES, MOST_LINED // max(graph.n, 1)))
+    done = 0
+    for number in range(tries):
+        if done and watch.out:
+            break
+        order = orders[number] if number < len(orders) else random_order(graph, watch.budget.seed + number)
+        device, _ = fit(problem, partial(fill_line, problem, graph, order))
+        done += 1
+        if device is not None and not broken(problem, device):
+            return device
+    outcome.tried.append(f"every split of {done} lines of the ops")
+    return None
+
+
+def _pack(
+    problem: Problem, cargo: Cargo, kinds: Kinds, watch: Stopwatch, outcome: _Outcome, capacity: Floats
+) -> Ints | None:
+    """The devices [n_ops] of a packing within `capacity` [n_devices], or None; `outcome` hears what is missing."""
+    if outcome.stopped is Reason.INTERRUPTED:
+        return None
+    program = program_of(cargo, kinds, capacity, alike(problem))
+    limits = {"relative_gap_limit": 0.0, "max_time_in_seconds": min(watch.left, LONGEST)}
+    solved = solve(program.model, parameters(watch) | limits, stop=watch.budget.stop)
+    solver, outcome.missing = solved.solver, max(solved.bound, 0)
+    outcome.tried.append("packing by CP-SAT" + (", small blocks as sand" if kinds.sand < len(kinds.count) else ""))
+    if not solved.finished:
+        outcome.stopped = Reason.INTERRUPTED if solved.interrupted else Reason.TIME_LIMIT
+    if not solved.found:
+        return None
+    outcome.devices = tuple(problem.cluster.names[d] for d, short in program.missing.items() if solver.value(short))
+    if outcome.devices:
+        return None
+    counts = {key: int(solver.value(variable)) for key, variable in program.chosen.items()}
+    home = spread(kinds, counts, problem.n_blocks)
+    if (home < 0).any() and not settle(cargo, home, capacity, seed=watch.budget.seed):
+        return None
+    placed: Ints = home[problem.block]
+    return placed

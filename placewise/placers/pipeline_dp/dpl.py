@@ -1,0 +1,51 @@
+"""dpl: the best split of one line of ops, by the published linearized dynamic program.
+
+Tarnawski et al., NeurIPS 2020, section 5: a Hamiltonian path along a depth-first topological order is added to
+the graph, so that n components have n + 1 ideals; then the dynamic program of `dp` runs. Quick on any graph;
+exact where the order is the only one, as on a chain, and near-optimal on networks that are almost chains. It
+proves nothing. For direct transfers each tensor is charged once, at its quickest link, as in `dp`.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from placewise.model.problem import Problem
+from placewise.model.result import Proposal, Reason
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.pipeline_dp.topological_orders import last_ready_first, propose_along, unsuited
+from placewise.placers.shared.memory_footprint import unmet
+from placewise.simulate.contract import contract
+from placewise.simulate.infeasible import why_infeasible
+
+
+class DplPlacer:
+    """One topological order, split at best under memory, colocation and unequal devices."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="dpl",
+        summary="the best pipeline along one depth-first order of the ops",
+        source="Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423), section 5, linearized",
+        objectives=frozenset({"throughput"}),
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return unsuited(problem, "dpl")
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The best split of the line, or words that say why there is none; hints are not needed."""
+        watch, graph = Stopwatch(budget), contract(problem)
+        missing = why_infeasible(problem)
+        if not missing and problem.constraints.contiguous:
+            missing = unmet(problem, graph.component, graph.n)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        return propose_along(problem, graph, last_ready_first(problem, graph), "dpl", watch, on_progress)

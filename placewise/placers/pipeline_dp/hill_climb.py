@@ -1,0 +1,107 @@
+"""Hill climbing over contiguous splits, for costs that the dynamic program does not see.
+
+Direct transfers and shared wires depend on which stages are neighbours. From a split, stages change devices,
+and components move over a cut, one at a time or some at a time; the judge's kernels price all neighbours at
+once, and the best that keeps the rules is taken until none is better.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.problem import Problem
+from placewise.placers.base import Evaluate, Stopwatch
+from placewise.placers.shared.rules import broken
+from placewise.simulate.contract import Contraction
+
+_MOST_ENTRIES = 4_000_000
+"""Ops of all neighbours that are priced at once; of more, an even choice is."""
+_MOST_CHECKED = 20
+_MOST_STEPS = 400_000
+"""Steps times ops."""
+_SHARES = (1, 2, 4, 8, 16, 32)
+
+_Step = tuple[Longs | None, Any]
+"""Components and the device that they go to; or None, and the device [n_devices] that takes the place of each."""
+
+
+def improve(problem: Problem, graph: Contraction, device: Ints, price: Evaluate, watch: Stopwatch) -> Ints:
+    """A split [n_ops] that no neighbour beats, or the best so far when time is over."""
+    value = float(price(device[None])[0])
+    for _ in range(_MOST_STEPS // max(problem.n_ops, 1) + 1):
+        if watch.out:
+            break
+        home = np.empty(graph.n, np.int32)
+        home[graph.component] = device
+        neighbours = _neighbours(problem, graph, home)
+        if not len(neighbours):
+            break
+        rows = neighbours[:, graph.component]
+        better = _best_valid(problem, rows, price(rows), value)
+        if better is None:
+            break
+        device, value = better
+    return device
+
+
+def _best_valid(problem: Problem, rows: Ints, values: Floats, value: float) -> tuple[Ints, float] | None:
+    order = np.argsort(values, kind="stable")
+    for k in order[:_MOST_CHECKED].tolist():
+        if not values[k] < value * (1 - 1e-12):
+            return None
+        if not broken(problem, rows[k]):
+            return rows[k].copy(), float(values[k])
+    return None
+
+
+def _neighbours(problem: Problem, graph: Contraction, home: Ints) -> Ints:
+    """Splits of components [K, n] one step away from `home` [n]."""
+    steps = [*_exchanges(problem, home), *_shifts(graph, home), *_slices(home)]
+    most = max(_MOST_ENTRIES // max(problem.n_ops, 1), 1)
+    if len(steps) > most:
+        steps = [steps[int(k)] for k in np.linspace(0, len(steps) - 1, most)]
+    found = np.tile(home, (len(steps), 1))
+    for row, (components, target) in zip(found, steps, strict=True):
+        if components is None:
+            row[:] = target[home]
+        else:
+            row[components] = target
+    return found
+
+
+def _exchanges(problem: Problem, home: Ints) -> list[_Step]:
+    """Two devices change stages."""
+    used, found = set(np.unique(home).tolist()), list[_Step]()
+    for one, other in combinations(range(problem.n_devices), 2):
+        if one in used or other in used:
+            name = np.arange(problem.n_devices, dtype=np.int32)
+            name[[one, other]] = other, one
+            found.append((None, name))
+    return found
+
+
+def _shifts(graph: Contraction, home: Ints) -> list[_Step]:
+    """A component goes where a neighbour of it is."""
+    tail, head = graph.edges()
+    cut = home[tail] != home[head]
+    pairs = {*zip(tail[cut].tolist(), home[head[cut]].tolist(), strict=True)}
+    pairs |= {*zip(head[cut].tolist(), home[tail[cut]].tolist(), strict=True)}
+    return [(np.array([component]), target) for component, target in sorted(pairs)]
+
+
+def _slices(home: Ints) -> list[_Step]:
+    """The last components of a stage go to another stage, or the first ones."""
+    stages = {d: np.flatnonzero(home == d) for d in np.unique(home).tolist()}
+    return [
+        (part, target)
+        for d, members in stages.items()
+        for target in stages
+        if target != d
+        for share in _SHARES
+        if share <= len(members)
+        for part in (members[-share:], members[:share])
+    ]

@@ -1,0 +1,112 @@
+"""Fewer components, same optimum: leaves that cost nothing move with their only neighbour.
+
+Every loose leaf doubles the number of ideals. One that needs no time and no memory (or any memory, where
+every device could hold the whole model), no weights that replicas would have to synchronize, and that trades
+tensors with one neighbour and host memory only, can follow that neighbour from any stage into its stage: no
+edge between stages appears, the stage that it leaves pays for fewer tensors, and the stage that it joins saves
+at least what it newly pays. The published program merges such nodes too (Tarnawski et al. 2020), whatever
+memory they need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+
+from placewise.model.columns import Ints, Longs
+from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.simulate.contract import Contraction
+
+
+def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] = lambda: False) -> Ints:
+    """A label [n] per component, dense and topological: the free leaves carry their neighbour's.
+
+    Where time is `out`, the leaves that are left stay.
+    """
+    around: list[set[int]] = [set() for _ in range(graph.n)]
+    for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
+        around[tail].add(head)
+        around[head].add(tail)
+    able = costs.seconds < NEVER
+    free = np.where(able, costs.seconds, 0).max(axis=1, initial=0) == 0
+    if int(costs.size.sum() + costs.storage_bytes.sum()) > costs.capacity.min(initial=NEVER):
+        free &= (costs.size == 0) & (np.diff(costs.storage_offsets) == 0)
+    if costs.pace.any():
+        free &= (costs.weight == 0) & (np.diff(costs.storage_offsets) == 0)
+    merged = _Merged(costs)
+    leaves = [c for c in np.flatnonzero(free).tolist() if len(around[c]) == 1]
+    while leaves and not out():
+        leaf = leaves.pop()
+        if len(around[leaf]) != 1:
+            continue
+        (home,) = around[leaf]
+        if (able[home] & ~able[leaf]).any() or not merged.saves(leaf, home):
+            continue
+        merged.join(leaf, home)
+        around[home].remove(leaf)
+        around[leaf].clear()
+        if free[home] and len(around[home]) == 1:
+            leaves.append(home)
+    _, dense = np.unique([merged.label(c) for c in range(graph.n)], return_inverse=True)
+    return dense.astype(np.int32)
+
+
+class _Merged:
+    """Components that were merged: the label of each, and the tensors of each label but for those within it."""
+
+    def __init__(self, costs: StageCosts) -> None:
+        self._costs = costs
+        self._parent = list(range(len(costs.size)))
+        self._maker: list[int] = costs.producer.tolist()
+        self._readers = _rows(costs.consumer_offsets, costs.consumers)
+        self._uses, self._makes = _rows(costs.use_offsets, costs.uses), _rows(costs.make_offsets, costs.makes)
+
+    def label(self, component: int) -> int:
+        parent = self._parent
+        while parent[component] != component:
+            parent[component] = parent[parent[component]]
+            component = parent[component]
+        return component
+
+    def join(self, leaf: int, home: int) -> None:
+        self._parent[leaf] = home
+        for tensors in (self._uses, self._makes):
+            tensors[home] += [t for t in tensors[leaf] if self._crosses(t, home)]
+            tensors[leaf] = []
+
+    def saves(self, leaf: int, home: int) -> bool:
+        """Whether the stage of `home` never pays more for tensors once the components of `leaf` join it."""
+        costs = self._costs
+        entering, leaving = np.zeros(costs.enter.shape[1], np.int64), np.zeros(costs.enter.shape[1], np.int64)
+        for tensor in set(self._uses[leaf]):
+            maker = self._maker[tensor]
+            if maker < 0:
+                entering += costs.enter[tensor]
+            elif self.label(maker) == home:
+                if not costs.output[tensor] and self._read_within(tensor, leaf, home):
+                    leaving -= costs.leave[tensor]
+            elif self.label(maker) != leaf:
+                return False
+        for tensor in set(self._makes[leaf]):
+            if not self._read_within(tensor, leaf, home):
+                return False
+            if any(self.label(reader) == home for reader in self._readers[tensor]):
+                entering -= costs.enter[tensor]
+            if costs.output[tensor]:
+                leaving += costs.leave[tensor]
+        return bool((entering <= 0).all() and (leaving <= 0).all())
+
+    def _read_within(self, tensor: int, leaf: int, home: int) -> bool:
+        return all(self.label(reader) in (leaf, home) for reader in self._readers[tensor])
+
+    def _crosses(self, tensor: int, home: int) -> bool:
+        maker = self._maker[tensor]
+        inside = maker >= 0 and self.label(maker) == home and self._read_within(tensor, home, home)
+        return not inside or bool(self._costs.output[tensor])
+
+
+def _rows(offsets: Longs, values: Ints) -> list[list[int]]:
+    listed, ends = values.tolist(), offsets.tolist()
+    return [listed[first:last] for first, last in pairwise(ends)]

@@ -1,0 +1,93 @@
+"""The best split of one line of components over devices that stand in a row, at the true links between neighbours.
+
+For devices that send to each other: node after node, each stage pays for what crosses to the stages beside it at
+the link that joins their devices. Exact where tensors only go to the next stage or the one before; elsewhere a
+tensor that goes further is charged as if it stopped there, and the judge tells what the proposal is worth.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from placewise import _native
+from placewise.model.columns import Ints, distinct, frozen, offsets_of
+from placewise.model.problem import Problem
+from placewise.placers.pipeline_dp.node_hierarchy import partitions
+from placewise.placers.shared.memory_footprint import holdings, may_run
+from placewise.placers.shared.stages.stage_costs import MODES
+from placewise.simulate.blocks import storage_bytes
+
+MOST_STEPS = 5e8
+"""Components and devices, both squared: what the dynamic program may have to try."""
+STEPS_PER_SECOND = 5e7
+"""Tried by a slow core; what would take longer than there is time is not begun."""
+
+
+def split_in_row(problem: Problem, component: Ints, line: Ints, row: Ints, seconds: float = math.inf) -> Ints | None:
+    """The devices [n_ops] of the best split of components [n_ops] in the order of `line` [n] over devices in `row`.
+
+    Devices may be left out. None if nothing fits, or if there is too much to try, in `seconds` among other limits.
+    """
+    n = len(line)
+    if not n or too_much(n, len(row), seconds):
+        return None
+    position = line[component]
+    place = _native.split_row(_row_costs(problem, position, n, row), seconds)
+    return row[place[position]] if len(place) else None
+
+
+def too_much(n: int, n_devices: int, seconds: float = math.inf) -> bool:
+    """Whether n components on so many devices are too much to try, in `seconds` among other limits."""
+    return float(n) ** 2 * float(n_devices) ** 2 > min(MOST_STEPS, STEPS_PER_SECOND * seconds)
+
+
+def rows(problem: Problem) -> list[Ints]:
+    """The devices node after node, host devices last or first."""
+    levels = partitions(problem)[::-1]
+    hosts = np.flatnonzero(problem.cluster.is_host).astype(np.int32)
+    others = np.flatnonzero(~problem.cluster.is_host).astype(np.int32)
+    if levels:
+        others = others[np.lexsort([level[others] for level in levels[::-1]])]
+    found = [np.concatenate((others, hosts))]
+    return [*found, np.concatenate((hosts, others))] if len(hosts) else found
+
+
+def _row_costs(problem: Problem, position: Ints, n: int, row: Ints) -> _native.RowCosts:
+    graph, cluster = problem.graph, problem.cluster
+    able = may_run(problem, position, n)[:, row]
+    seconds = np.zeros((n, len(row)))
+    np.add.at(seconds, position, np.where(problem.allowed, problem.costs.op_seconds, 0.0)[:, row])
+    producer = np.where(graph.tensors.producer < 0, -1, position[graph.tensors.producer])
+    tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
+    pairs = distinct(tensor * n + position[graph.consumers])
+    tensor, reader = pairs // n, pairs % n
+    crosses = producer[tensor] != reader
+    tensor, reader = tensor[crosses], reader[crosses]
+    first, last = np.full(graph.n_tensors, n, np.int32), np.full(graph.n_tensors, -1, np.int32)
+    np.minimum.at(first, tensor, reader.astype(np.int32))
+    np.maximum.at(last, tensor, reader.astype(np.int32))
+    made = np.flatnonzero((producer >= 0) & ((last >= 0) | graph.tensors.output))
+    by_reader, by_producer = np.argsort(reader, kind="stable"), np.argsort(producer[made], kind="stable")
+    places = np.append(cluster.location[row], len(cluster))
+    held = holdings(problem, position, n)
+    size = held.state.copy()
+    np.add.at(size, held.group, storage_bytes(graph).astype(np.int64)[held.storage])
+    return _native.RowCosts(
+        seconds=frozen(np.where(able, seconds, np.inf), np.float64),
+        size=frozen(size, np.int64),
+        capacity=frozen(problem.capacity[row], np.float64),
+        pays=frozen(~cluster.is_host[row], np.bool_),
+        price=problem.costs.transfer_seconds,
+        link=frozen(cluster.link_class[np.ix_(places, places)], np.int32),
+        producer=frozen(producer, np.int32),
+        first=frozen(first, np.int32),
+        last=frozen(last, np.int32),
+        output=graph.tensors.output,
+        use_offsets=frozen(offsets_of(reader[by_reader], n), np.int64),
+        uses=frozen(tensor[by_reader], np.int32),
+        make_offsets=frozen(offsets_of(producer[made][by_producer], n), np.int64),
+        makes=frozen(made[by_producer], np.int32),
+        mode=MODES[problem.objective.communication],
+    )

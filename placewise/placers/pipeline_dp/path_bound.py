@@ -1,0 +1,212 @@
+"""A lower bound for pipelines whose graph has too many ideals: one path through it, cut into segments.
+
+The components of a path are on stages in the order of the path, so that every stage has one segment of it at most,
+with all components between two of the segment, and none that lies behind a later component of the path or before an
+earlier one. Its load, or that of all devices that share it, is at least that of the cheapest such set, a minimum
+cut (hyperedges as in Ihler, Wagner and Wagner 1993). If max-load T is to be reached, every segment's cheapest load
+is at most T, and all stages together do all the work. How much work a stage can do within T is bounded by minimum
+cuts again: whatever price transfers have, the most work less priced transfers that such a set has, and T at that
+price, is no less (Lagrange).
+
+Cuts are computed where they matter only: what is sure without one comes first, the best way to cut the path is
+found, its segments are cut exactly, and so on until all of it is exact. Every round proves its own T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from ortools.graph.python import max_flow
+
+from placewise import _native
+from placewise.model.columns import Bools, Floats, Ints, Longs
+from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.simulate.contract import Contraction
+
+_TOTAL, _NEVER = 1 << 40, 1 << 48
+"""All costs together, in units of the network, and a capacity that is never cut."""
+_LONGEST = 600
+_STEPS = 40
+
+
+class _Least:
+    """Least figures of a component or tensor on any device, as floats in units of the costs, rounded down."""
+
+    def __init__(self, costs: StageCosts) -> None:
+        paying = costs.rate[costs.rate >= 0]
+        free = bool((costs.rate < 0).any()) or not len(paying)
+        seconds = np.where(costs.seconds < NEVER, costs.seconds, np.inf).min(axis=1, initial=np.inf)
+        n_tensors = len(costs.producer)
+        self.work: Floats = seconds.astype(np.float64)
+        self.enter: Floats = np.zeros(n_tensors) if free else costs.enter[:, paying].min(axis=1).astype(np.float64)
+        self.leave: Floats = np.zeros(n_tensors) if free else costs.leave[:, paying].min(axis=1).astype(np.float64)
+
+
+class _Network:
+    """The cheapest set of components that holds some and leaves out others, solved again and again."""
+
+    def __init__(self, costs: StageCosts, least: _Least) -> None:
+        n, tensors = len(costs.size), len(costs.producer)
+        total = float(least.work.sum() + least.enter.sum() + least.leave.sum())
+        self._n, self._scale = n, _TOTAL / max(total, 1e-300)
+        leaving = np.zeros(n)
+        made = costs.producer >= 0
+        np.add.at(leaving, costs.producer[made & costs.output], least.leave[made & costs.output])
+        self._work, self._leaving = least.work, self._units(leaving)
+        tensor = np.repeat(np.arange(tensors), np.diff(costs.consumer_offsets))
+        received, sent = 2 + n + np.arange(tensors), 2 + n + tensors + np.arange(tensors)
+        sends = np.flatnonzero(made & ~costs.output)
+        never = np.full(len(tensor), _NEVER)
+        tails = (2 + costs.consumers, received, 2 + costs.producer[sends], sent[tensor])
+        heads = (received[tensor], np.where(made, 2 + costs.producer, 1), sent[sends], 2 + costs.consumers)
+        units = (never, self._units(least.enter), self._units(least.leave[sends]), never)
+        self._flow = max_flow.SimpleMaxFlow()
+        add, parts = self._flow.add_arcs_with_capacity, (2 + np.arange(n)).astype(np.int32)
+        add(*(np.concatenate(ends).astype(np.int32) for ends in (tails, heads)), np.concatenate(units))
+        self._inside = add(np.zeros(n, np.int32), parts, np.zeros(n, np.int64))
+        self._outside = add(parts, np.ones(n, np.int32), self._leaving)
+
+    def _units(self, amount: Floats) -> Longs:
+        units: Longs = np.floor(amount * self._scale).astype(np.int64)
+        return units
+
+    def least(self, inside: Bools, outside: Bools, share: float) -> float:
+        """The least transfers of a set and `share` of its work together; inf if there is no such set."""
+        return self._cut(inside, outside, np.zeros(self._n, np.int64), self._units(share * self._work))
+
+    def most(self, inside: Bools, outside: Bools, worth: float) -> float:
+        """The most that the work of a set, each second worth so many of transfers, exceeds its transfers by."""
+        whole = self._units(worth * self._work * (1 + 1e-12)) + 1
+        total = float(whole[~outside].sum()) / self._scale
+        return total * (1 + 1e-12) - self._cut(inside, outside, whole, np.zeros(self._n, np.int64))
+
+    def _cut(self, inside: Bools, outside: Bools, lost: Longs, own: Longs) -> float:
+        """The least of transfers, `own` [n] of components in a set, and `lost` [n] of those that might be in it."""
+        if (inside & outside).any():
+            return float("inf")
+        self._flow.set_arcs_capacity(self._inside, np.where(inside, _NEVER, np.where(outside, 0, lost)))
+        self._flow.set_arcs_capacity(self._outside, np.where(outside, _NEVER, self._leaving + own))
+        if self._flow.solve(0, 1) != self._flow.OPTIMAL:
+            return 0.0
+        return float(self._flow.optimal_flow()) / self._scale * (1 - 1e-12)
+
+
+def backbone_bound(graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf) -> float:
+    """A max-load, in units of the costs, that no contiguous placement is below; 0 if nothing is proved.
+
+    It ends when no seconds are `left`, or with a bound of `enough`.
+    """
+    least = _Least(costs)
+    path = _heaviest_path(graph, costs, least)
+    if not np.isfinite(least.work).all() or not 1 < len(path) <= _LONGEST or left() <= 0:
+        return 0.0
+    m, after, before = len(path), *_beside(graph, path)
+    load, able = _sure(least.work, after, before, m)
+    weight, pace = _sharing(costs, _sure(costs.weight.astype(np.float64), after, before, m)[0])
+    prices, shares = _PRICES[costs.mode], _SHARES[costs.mode]
+    most = np.stack([worth * able for _, worth in prices])
+    network, exact, proved = _Network(costs, least), np.zeros((m + 1, m + 1), np.bool_), 0.0
+    slopes, begins = np.array([price for price, _ in prices]), np.zeros(m + 1, np.int32)
+    work, n_devices = float(least.work.sum()), int(costs.n_devices.sum())
+
+    def cut(i: int, j: int) -> bool:
+        """Bound segment (i, j) by minimum cuts; False if there was no time for all of them."""
+        inside, outside = (after >= i) & (before < j), (after >= j) | (before < i)
+        for share, part in shares:
+            if left() <= 0:
+                return False
+            load[i, j] = max(load[i, j], part * network.least(inside, outside, share))
+        for k, (price, worth) in enumerate(prices):
+            if left() <= 0:
+                return False
+            if price and load[i, j] < np.inf:
+                # The price is of transfers: work is worth `worth / price` of them.
+                scale = price / _FACTOR[costs.mode]
+                most[k, i, j] = min(most[k, i, j], scale * network.most(inside, outside, worth / scale))
+        return True
+
+    while left() > 0:
+        value = _native.least_path_load(load, most, slopes, weight, pace, work, n_devices, _STEPS, begins, left())
+        proved = max(proved, value)
+        open_ = [(i, j) for i, j in _segments(begins, m) if not exact[i, j]]
+        if not open_ or proved >= enough or not all(cut(i, j) for i, j in open_):
+            break
+        exact[tuple(np.transpose(open_))] = True
+    return proved * (1 - 1e-14 * (m + 1000))
+
+
+def _sharing(costs: StageCosts, weight: Floats) -> tuple[Floats, Floats]:
+    """The weights of path[i:j] [m + 1, m + 1] and, by how many devices share a stage, the least pace that they need.
+
+    Only in `blocking` mode does synchronization add to all that a member does; elsewhere it is left out.
+    """
+    least = np.where(np.arange(costs.pace.shape[1]) <= costs.most[:, None], costs.pace, np.inf).min(axis=0)
+    pace: Floats = least * (1 - 1e-12) if costs.mode == 0 else np.zeros_like(least)
+    return weight, pace
+
+
+_FACTOR = (1.0, 1.0, 2.0)
+"""How often a max-load holds all transfers of a stage, by communication mode: both ways at once in `duplex`."""
+_PRICES = (
+    ((0.0, 1.0), (0.2, 0.8), (0.4, 0.6), (0.6, 0.4), (0.8, 0.2), (1.0, 0.0)),
+    ((0.0, 1.0), (0.05, 1.0), (0.15, 1.0), (0.5, 1.0), (1.5, 1.0)),
+    ((0.0, 1.0), (0.05, 1.0), (0.15, 1.0), (0.5, 1.0), (1.5, 1.0)),
+)
+"""(price of T, worth of work) by mode: a stage within T does at most ``most + price · T`` of work, if that is worth 1.
+
+In `blocking` mode work and transfers share T, so that at a price some of the work is paid back.
+"""
+_SHARES = (
+    ((1.0, 1.0),),
+    ((0.0, 1.0), (1.0, 0.5), (0.5, 2 / 3), (2.0, 1 / 3)),
+    ((0.0, 0.5), (0.5, 0.5), (1.0, 1 / 3), (2.0, 0.25)),
+)
+"""(share of work, weight): a load is at least the weight times transfers and that share of work, by mode."""
+
+
+def _heaviest_path(graph: Contraction, costs: StageCosts, least: _Least) -> Ints:
+    """The components of a path with the most work and transfers, in order."""
+    weight = np.where(np.isfinite(least.work), least.work, 0.0)
+    made = costs.producer >= 0
+    np.add.at(weight, costs.producer[made], least.leave[made])
+    np.add.at(weight, costs.consumers, np.repeat(least.enter, np.diff(costs.consumer_offsets)))
+    reach, came = weight.copy(), np.full(graph.n, -1, np.int32)
+    for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
+        if came[head] < 0 or reach[tail] + weight[head] > reach[head]:
+            reach[head], came[head] = reach[tail] + weight[head], tail
+    path = [int(reach.argmax())]
+    while came[path[-1]] >= 0:
+        path.append(int(came[path[-1]]))
+    return np.array(path[::-1], np.int32)
+
+
+def _beside(graph: Contraction, path: Ints) -> tuple[Ints, Ints]:
+    """Of each component [n] the last position of the path that leads to it (−1), and the first that it leads to (m)."""
+    after, before = np.full(graph.n, -1, np.int32), np.full(graph.n, len(path), np.int32)
+    after[path] = before[path] = np.arange(len(path))
+    edges = list(zip(*(ends.tolist() for ends in graph.edges()), strict=True))
+    for tail, head in edges:
+        after[head] = max(after[head], after[tail])
+    for tail, head in reversed(edges):
+        before[tail] = min(before[tail], before[head])
+    return after, before
+
+
+def _sure(work: Floats, after: Ints, before: Ints, m: int) -> tuple[Floats, Floats]:
+    """For path[i:j] [m + 1, m + 1]: the work that is inside for sure, and the work that may be inside."""
+    inside, may = np.zeros((m + 1, m + 1)), np.zeros((m + 1, m + 1))
+    between = (after >= 0) & (before < m)
+    np.add.at(inside, (after[between], before[between] + 1), work[between])
+    inside = np.cumsum(np.cumsum(inside[::-1], axis=0)[::-1], axis=1)
+    np.add.at(may, (before, after + 1), work)
+    may = np.cumsum(np.cumsum(may[::-1], axis=0)[::-1], axis=1)
+    return inside * (1 - 1e-12), may * (1 + 1e-12)
+
+
+def _segments(begins: Ints, m: int) -> list[tuple[int, int]]:
+    found, j = [], m
+    while j > 0 and begins[j] >= 0:
+        found.append((int(begins[j]), j))
+        j = int(begins[j])
+    return found

@@ -1,0 +1,124 @@
+"""pipedream: contract what hangs together twice, put the rest in a line, and split that line at best.
+
+The baseline of Tarnawski et al. (NeurIPS 2020, appendix F) for graphs that are no chains, after PipeDream
+(Narayanan et al., SOSP 2019), which partitions chains of layers. Two ops hang together twice if two ways
+without a common op between join them; of every such biconnected component, the ops that an edge inside it
+leaves are fused. Residual and inception blocks become single layers. In training graphs, where every forward
+op also feeds its backward op, nearly all is fused and one device gets it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from placewise import _native
+from placewise.model.columns import Bools, Ints, Longs, distinct, frozen, offsets_of
+from placewise.model.problem import Problem
+from placewise.model.result import Proposal, Reason
+from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
+from placewise.placers.pipeline_dp.topological_orders import last_ready_first, propose_along, unsuited
+from placewise.placers.shared.rules import broken
+from placewise.placers.shared.stages.stage_costs import price
+from placewise.simulate.contract import contract, join
+from placewise.simulate.infeasible import why_infeasible
+
+NEXT_TO_NOTHING = 1e-5
+"""A tensor that moves in a smaller share of the seconds of the whole model says nothing about its layers."""
+
+
+class PipeDreamPlacer:
+    """The best split of a line of biconnected components."""
+
+    info: ClassVar[PlacerInfo] = PlacerInfo(
+        name="pipedream",
+        summary="the best pipeline along a line of biconnected components",
+        source="PipeDream, Narayanan et al., SOSP 2019, as in Tarnawski et al., NeurIPS 2020 (arXiv 2006.16423)",
+        objectives=frozenset({"throughput"}),
+    )
+
+    def supports(self, problem: Problem) -> str | None:
+        return unsuited(problem, "pipedream")
+
+    def propose(
+        self,
+        problem: Problem,
+        budget: Budget,
+        *,
+        hints: Hints = NO_HINTS,
+        evaluate: Evaluate | None = None,
+        on_progress: OnProgress = ignore,
+    ) -> Proposal:
+        """The best split, or words that say why there is none; hints are not needed."""
+        watch = Stopwatch(budget)
+        missing = why_infeasible(problem)
+        if missing:
+            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        graph = contract(coarsened(problem))
+        graph = join(graph, merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs))
+        line = last_ready_first(problem, graph, start="highest")
+        found = propose_along(problem, graph, line, "pipedream", watch, on_progress)
+        if found.placement is not None and found.placement.replicas is None and broken(problem, found.placement.device):
+            fault = f"its layers form no pipeline here: {broken(problem, found.placement.device)}"
+            return replace(found, placement=None, notes=(*found.notes, fault))
+        return found
+
+
+def coarsened(problem: Problem) -> Problem:
+    """The problem with larger colocation groups: the ops that an edge of one biconnected component leaves.
+
+    Forward and backward ops of a group are two vertices, as in the published program. It passes over the edges
+    that leave some nodes of its BERT-24 and GNMT files, listed by id: inputs and masks that go to every layer
+    and would tie all of them together. Here `_idle` says which ops these are.
+    """
+    tail, head = _pairs(problem)
+    low, high = np.minimum(tail, head), np.maximum(tail, head)
+    n = 2 * problem.n_blocks
+    ends, edge = np.unique(low.astype(np.int64) * max(n, 1) + high, return_inverse=True)
+    low, high = ends // max(n, 1), ends % max(n, 1)
+    near = np.concatenate((low, high))
+    by_end = np.argsort(near, kind="stable")
+    number = np.tile(np.arange(len(ends)), 2)[by_end]
+    component = _native.biconnected_components(
+        frozen(offsets_of(near[by_end], n), np.int64),
+        frozen(np.concatenate((high, low))[by_end], np.int32),
+        frozen(number, np.int32),
+        len(ends),
+    )
+    fused = _native.unite_by_label(frozen(component[edge], np.int32), frozen(tail // 2, np.int32), problem.n_blocks)
+    return problem.with_(graph=replace(problem.graph, ops=replace(problem.graph.ops, group=fused[problem.block])))
+
+
+def _pairs(problem: Problem) -> tuple[Ints, Ints]:
+    """Distinct tails and heads of the edges between vertices: twice the block, and one more for backward ops.
+
+    In graphs of layers, forward meets backward only within a block. Such edges say nothing about the layers and
+    are passed over there, as the published layer graphs leave them out.
+    """
+    graph = problem.graph
+    vertex = 2 * problem.block.astype(np.int64) + graph.ops.backward
+    n = max(2 * problem.n_blocks, 1)
+    source = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
+    made = source >= 0
+    tail, head = vertex[source[made]], vertex[graph.consumers[made]]
+    within = tail // 2 == head // 2
+    mixed = np.any((tail % 2 < head % 2) & ~within)
+    counts = (tail != head) & (mixed | ~within) & ~_idle(problem, vertex, n)[tail]
+    pair = distinct(tail[counts] * n + head[counts])
+    return (pair // n).astype(np.int32), (pair % n).astype(np.int32)
+
+
+def _idle(problem: Problem, vertex: Longs, n: int) -> Bools:
+    """The vertices [n] whose ops [n_ops] take no time anywhere and make next to nothing: see `NEXT_TO_NOTHING`."""
+    seconds, tensors = problem.costs.op_seconds, problem.graph.tensors
+    busy = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0)
+    made = tensors.producer >= 0
+    moved = problem.costs.transfer_seconds.max(axis=1)[made]
+    sent = np.bincount(vertex[tensors.producer[made]], weights=moved, minlength=n)
+    least = np.where(problem.allowed, seconds, np.inf).min(axis=1, initial=np.inf)
+    whole = least[np.isfinite(least)].sum()
+    idle: Bools = (np.bincount(vertex, weights=busy, minlength=n) == 0) & (sent <= NEXT_TO_NOTHING * whole)
+    return idle

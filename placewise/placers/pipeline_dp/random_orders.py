@@ -1,0 +1,146 @@
+"""Where ideals are too many: many lines through the graph instead of all ideals, and a bound from one path.
+
+Every topological order is a line whose best split is quickly found. Orders are drawn at random, the branches of a
+graph followed in one order or another; then such that the best pipeline so far is one of the line's own splits,
+which can only get better. Components are moved over cuts from each under the judge's prices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise.model.columns import Ints
+from placewise.model.placement import Placement
+from placewise.model.problem import Problem
+from placewise.model.result import Reason
+from placewise.placers.base import Stopwatch
+from placewise.placers.pipeline_dp.depth_first_orders import walk
+from placewise.placers.pipeline_dp.hill_climb import improve
+from placewise.placers.pipeline_dp.node_hierarchy import in_order
+from placewise.placers.pipeline_dp.path_bound import backbone_bound
+from placewise.placers.shared.rules import broken
+from placewise.placers.shared.stages import stage_costs
+from placewise.placers.shared.stages.dp_driver import GoOn
+from placewise.placers.shared.stages.line_split import best_split
+from placewise.placers.shared.stages.replicated_stages import replicas_of
+from placewise.simulate import Evaluator, simulate
+from placewise.simulate.contract import Contraction
+
+ROUNDS, WORK = 60, 60_000
+"""Lines to try where the budget names no time, and lines times components."""
+LONGEST_PROOF = 15.0
+"""Seconds for the bound, or a share of the budget if that is more; the placement does not depend on them."""
+_SHARE = 0.4
+
+
+def wander(
+    problem: Problem, graph: Contraction, known: list[Ints], watch: Stopwatch, go_on: GoOn
+) -> tuple[list[Placement], Reason]:
+    """The best split of many lines, climbed from, and why the search ended; Ctrl-C ends it with the best.
+
+    The first half of the lines is drawn without a guide. Where stages may be replicated, the same search without
+    climbing follows over lines whose splits share stages.
+    """
+    alone, rounds = problem, min(ROUNDS, WORK // max(graph.n, 1))
+    if problem.most_replicas > 1:
+        alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
+    search = _Search(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
+    found: list[Placement] = []
+    try:
+        for start in known if rounds else ():
+            search.climb(start)
+        search.along_lines(rounds, _SHARE if alone is problem else _SHARE / 2)
+        found += [] if search.best is None else [Placement(search.best)]
+        if problem.most_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
+            found += _sharing(problem, search, rounds)
+    except KeyboardInterrupt:
+        search.reason = Reason.INTERRUPTED
+        found = found or ([] if search.best is None else [Placement(search.best)])
+    return found, search.reason
+
+
+@dataclass(slots=True)
+class _Search:
+    """One search: the best split [n_ops] so far and its value in seconds."""
+
+    problem: Problem
+    graph: Contraction
+    watch: Stopwatch
+    go_on: GoOn
+    rng: np.random.Generator
+    best: Ints | None = None
+    value: float = np.inf
+    reason: Reason = Reason.FINISHED
+
+    def climb(self, start: Ints) -> None:
+        """Remember what climbing from `start` leads to, if it is better than the best."""
+        price = Evaluator(self.problem, threads=1)
+        device = improve(self.problem, self.graph, start, price, self.watch)
+        reached = float(price(device[None])[0])
+        if reached < self.value:
+            self.best, self.value = device, reached
+
+    def along_lines(self, rounds: int, share: float) -> None:
+        """Split random lines, the second half through the best: for a share of the budget, or so many without one."""
+        until, round_ = self.watch.budget.seconds * share, 0
+        timed = np.isfinite(until) and rounds > 0
+        while self.watch.elapsed < until if timed else round_ < rounds:
+            line = self.line(self.watch.elapsed > until / 2 if timed else round_ >= rounds // 2)
+            round_ += 1
+            split = best_split(self.problem, self.graph.component, (line,), self.problem.capacity, self.go_on)
+            if split.device is not None and not broken(self.problem, split.device):
+                self.climb(split.device)
+            if split.reason is not Reason.FINISHED:
+                self.reason = split.reason
+                break
+
+    def line(self, guided: bool) -> Ints:
+        return _random_line(self.graph, _ranks(self.graph, self.best if guided else None), self.rng)
+
+
+def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
+    """The best split that shares stages of lines through the best so far, which each such split becomes."""
+    best, value = list[Placement](), np.inf
+    for _ in range(rounds):
+        if search.watch.elapsed > search.watch.budget.seconds * _SHARE:
+            break
+        split = best_split(problem, search.graph.component, (search.line(True),), problem.capacity, search.go_on)
+        if split.device is not None and split.value < value:
+            placement = Placement(split.device, replicas=replicas_of(split.groups, problem.n_devices))
+            if simulate(problem, placement).valid:
+                best, value, search.best = [placement], split.value, split.device
+        if split.reason is not Reason.FINISHED:
+            search.reason = split.reason
+            break
+    return best
+
+
+def _ranks(graph: Contraction, device: Ints | None) -> Ints | None:
+    """The place of the stage of each component [n] in a pipeline."""
+    if device is None:
+        return None
+    home = np.empty(graph.n, np.int32)
+    home[graph.component] = device
+    place = np.zeros(int(home.max(initial=0)) + 1, np.int32)
+    for rank, stage in enumerate(in_order(graph, home)):
+        place[stage] = rank
+    ranks: Ints = place[home]
+    return ranks
+
+
+def _random_line(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:
+    """The position [n] of each component in an order that follows branches to their end, stage after stage."""
+    luck = rng.random(graph.n)
+    sources = np.flatnonzero(np.diff(graph.predecessor_offsets) == 0)
+    return walk(graph, sources[np.argsort(luck[sources], kind="stable")], luck, rank)
+
+
+def path_bound(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
+    """Seconds that no contiguous placement is below, from one path; 0 if nothing is proved."""
+    priced = stage_costs.price(problem, graph.component, graph.n, problem.capacity)
+    seconds = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
+    until = min(watch.elapsed + seconds, watch.budget.seconds)
+    enough = reached * priced.scale * (1 - max(watch.budget.gap, 1e-9))
+    return backbone_bound(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale

@@ -1,0 +1,166 @@
+"""All sets of blocks that a device could hold, as a decision diagram: blocks in or out, one after the other.
+
+A node knows of the tensors still open only what later costs depend on: whether the maker is in, and whether
+anybody on the other side has paid for the trip. A path from the root to the end is a set, the sum along it the
+set's load. Where a layer grows beyond `MOST_NODES`, the open tensors that cost least are forgotten: the loads
+of the diagram are then too small, never too large, and bounds from it still hold (relaxed diagrams: Andersen et
+al. 2007).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from placewise.model.columns import Ints, Longs, frozen
+from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+
+MOST_NODES = 4000
+_OPEN = 21
+_IN, _OUT, _DONE = 4, 5, 6
+"""Codes of an open tensor; 0–3 before its maker is decided: bit 0 a reader is in, bit 1 one is out."""
+_READ = np.array([[2, 3, 2, 3, _DONE, _OUT, _DONE], [1, 1, 3, 3, _IN, _DONE, _DONE]])
+_MAKE = np.array([[_OUT, _DONE, _OUT, _DONE], [_IN, _IN, _DONE, _DONE]])
+
+
+class Diagram(NamedTuple):
+    """Layer i decides block ``order[i]``; its nodes are ``base[i]:base[i + 1]``; the last node is the end.
+
+    `child` [n_nodes, 2] for out and in (−1: not allowed), `cost` [n_nodes, 2, n_resources]; resources are the
+    parts of the load that the communication mode compares with T, then bytes (0 where everything fits).
+    `relaxed` if costs were left out.
+    """
+
+    order: Ints
+    base: Longs
+    child: Ints
+    cost: Longs
+    relaxed: bool
+
+
+def order_blocks(costs: StageCosts, *, starts: int = 24) -> Ints:
+    """An order of the blocks [n] in which few tensors are open at any time: greedily, from several first blocks."""
+    n, members, touching = _incidence(costs)
+    found = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // starts))]
+    return np.array(min(found, key=lambda pair: pair[0])[1] if found else [], np.int32)
+
+
+def diagram(costs: StageCosts, kind: int, order: Ints, *, most: int = MOST_NODES) -> Diagram:
+    """The diagram of the sets that a device of class `kind` could hold."""
+    n, rate = len(order), int(costs.rate[kind])
+    tensors = len(costs.producer)
+    enter = costs.enter[:, rate] if rate >= 0 else np.zeros(tensors, np.int64)
+    leave = costs.leave[:, rate] if rate >= 0 else np.zeros(tensors, np.int64)
+    _, members, touching = _incidence(costs)
+    left = [len(blocks) for blocks in members]
+    opened: list[int] = []
+    forgotten = (enter + leave) == 0
+    codes = np.zeros((1, 0), np.int8)
+    base, children, prices, relaxed = [0], [], [], False
+    for block in order.tolist():
+        touched = [t for t in touching[block] if not forgotten[t]]
+        fresh = [t for t in touched if t not in opened]
+        start = [_OUT if costs.producer[t] < 0 else 2 * int(costs.output[t]) for t in fresh]
+        codes = np.hstack([codes, np.tile(np.array(start, np.int8), (len(codes), 1))])
+        opened += fresh
+        for t in touched:
+            left[t] -= 1
+        kept = [i for i, t in enumerate(opened) if left[t] > 0]
+        sides = []
+        for side in (0, 1):
+            after, sent, got = codes.copy(), np.zeros(len(codes), np.int64), np.zeros(len(codes), np.int64)
+            for t in touched:
+                column = opened.index(t)
+                before, made = codes[:, column], costs.producer[t] == block
+                after[:, column] = _MAKE[side][np.minimum(before, 3)] if made else _READ[side][before]
+                paid = (after[:, column] == _DONE) & (before != _DONE)
+                leaving = side == 1 if made else side == 0
+                (sent if leaving else got)[paid] += leave[t] if leaving else enter[t]
+            sides.append((after[:, kept], _resources(costs, kind, block, side, sent, got)))
+        opened = [opened[i] for i in kept]
+        both = np.vstack([sides[0][0], sides[1][0]])
+        states, place = _distinct(both)
+        while (len(states) > most or states.shape[1] > _OPEN) and opened:
+            worst = int(np.argmin([enter[t] + leave[t] for t in opened]))
+            forgotten[opened.pop(worst)], relaxed = True, True
+            both = np.delete(both, worst, axis=1)
+            states, place = _distinct(both)
+        allowed = costs.seconds[block, kind] < NEVER
+        following = base[-1] + len(codes) + place.reshape(2, -1)
+        if not allowed:
+            following[1] = -1
+        children.append(following.T)
+        prices.append(np.stack([sides[0][1], sides[1][1]], axis=1))
+        base.append(base[-1] + len(codes))
+        codes = states
+    width = 1 + _parts(costs.mode)
+    child = np.vstack([*children, np.full((1, 2), -1)]) if n else np.full((1, 2), -1)
+    cost = np.concatenate([*prices, np.zeros((1, 2, width), np.int64)])
+    return Diagram(frozen(order, np.int32), frozen(base, np.int64), frozen(child, np.int32), frozen(cost, np.int64),
+                   relaxed)  # fmt: skip
+
+
+def _parts(mode: int) -> int:
+    return (1, 2, 3)[mode]
+
+
+def _resources(costs: StageCosts, kind: int, block: int, side: int, sent: Longs, got: Longs) -> Longs:
+    """What deciding `block` costs from each node: the parts of the load, and bytes."""
+    seconds = int(costs.seconds[block, kind]) if side and costs.seconds[block, kind] < NEVER else 0
+    tight = side and int(costs.size.sum()) > costs.capacity[kind]
+    compute = np.full(len(sent), seconds)
+    parts = ([compute + sent + got], [compute, sent + got], [compute, sent, got])[costs.mode]
+    return np.stack([*parts, np.full(len(sent), int(costs.size[block]) if tight else 0)], axis=1)
+
+
+def _distinct(codes: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.int8], Longs]:
+    """The distinct rows, and which of them each row is."""
+    if codes.shape[1] > _OPEN:
+        return codes, np.arange(len(codes))
+    key = np.zeros(len(codes), np.int64)
+    for column in range(codes.shape[1]):
+        key = key * 8 + codes[:, column]
+    _, first, place = np.unique(key, return_index=True, return_inverse=True)
+    return codes[first], place.astype(np.int64)
+
+
+def _incidence(costs: StageCosts) -> tuple[int, list[set[int]], list[list[int]]]:
+    """How many blocks, the blocks of each tensor, and the tensors of each block."""
+    n, members = len(costs.size), []
+    touching: list[list[int]] = [[] for _ in range(n)]
+    for t in range(len(costs.producer)):
+        blocks = set(costs.consumers[costs.consumer_offsets[t] : costs.consumer_offsets[t + 1]].tolist())
+        if costs.producer[t] >= 0:
+            blocks.add(int(costs.producer[t]))
+        members.append(blocks)
+        for block in blocks:
+            touching[block].append(t)
+    return n, members, touching
+
+
+def _greedy_order(first: int, n: int, members: list[set[int]], touching: list[list[int]]) -> tuple[float, list[int]]:
+    """Always the block next that opens fewest tensors and closes most; the sum of 2^open, and the order."""
+    left = [len(blocks) for blocks in members]
+    waiting, near, opened = set(range(n)), {first}, set[int]()
+    order, total = [], 0.0
+
+    def growth(block: int) -> tuple[int, int]:
+        opens = sum(1 for t in touching[block] if t not in opened and left[t] > 1)
+        return opens - sum(1 for t in touching[block] if t in opened and left[t] == 1), block
+
+    while waiting:
+        block = min(near or {min(waiting)}, key=growth)
+        near.discard(block)
+        waiting.discard(block)
+        order.append(block)
+        for t in touching[block]:
+            left[t] -= 1
+            if left[t]:
+                opened.add(t)
+                near |= members[t] & waiting
+            else:
+                opened.discard(t)
+        total += 2.0 ** len(opened)
+    return total, order

@@ -1,0 +1,67 @@
+"""The sets of highest price that fit a device: labels through a decision diagram, pruned by what may still come.
+
+A label is a partial set at a node: what it has used of each resource, and its price so far. Labels that cannot pass
+the target go; multipliers that make the Lagrangian bound least say which these are. Where a node has too many left,
+neighbours are merged into one that used the least and is worth the most of them: the answer is then a bound only.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from placewise import _native
+from placewise.model.columns import Bools, Longs
+from placewise.placers.set_cover.decision_diagram import Diagram
+
+MOST_LABELS = 30_000_000
+_MARGIN = 1e-10
+
+
+class Priced(NamedTuple):
+    """No set of the diagram is worth more than `ceiling`; sets [k, n] worth looking at; False if it was cut short."""
+
+    ceiling: int
+    sets: Bools
+    complete: bool
+
+
+def best_sets(
+    d: Diagram,
+    price: Longs,
+    limits: Longs,
+    target: int,
+    *,
+    width: int,
+    beam: bool = False,
+    most_sets: int = 12,
+    seconds: float = math.inf,
+) -> Priced:
+    """Sets worth more than `target` within `limits`; `price` [n] of blocks, |Σ| below 2^52.
+
+    Only the first resources, as many as there are limits, are looked at. `width`: labels that a node may keep
+    before neighbours are merged, or, with `beam`, before the less promising are dropped: then the ceiling
+    says nothing, and the sets are real. After `seconds` the search is cut short.
+    """
+    search = _native.LabelSearch(d.order, d.base, d.child, d.cost, price, limits.astype(np.int64))
+    unit = float(np.abs(price).sum()) or 1.0
+    weights = np.where(np.arange(len(limits)) == 0, 1.0, 0.3) * (np.arange(len(limits)) < d.cost.shape[2] - 1)
+    share = weights / np.maximum(limits, 1)
+    low, high = 0.0, 4 * unit
+    for _ in range(30):
+        thirds = low + (high - low) / 3, high - (high - low) / 3
+        first, second = (search.bound(share * s) + float(share @ limits) * s for s in thirds)
+        low, high = (low, thirds[1]) if first <= second else (thirds[0], high)
+    multipliers = share * (low + high) / 2
+    root = search.bound(multipliers) + float(multipliers @ limits)
+    none = np.zeros((0, len(price)), np.bool_)
+    if root + _MARGIN * unit <= target:
+        return Priced(target, none, True)
+    if not search.run(float(target) - _MARGIN * unit, width, beam, MOST_LABELS, seconds):
+        return Priced(int(root + _MARGIN * unit) + 1, none, False)
+    value = search.values
+    wanted = np.argsort(-value, kind="stable")
+    wanted = wanted[value[wanted] > target][:most_sets]
+    return Priced(max(target, int(value.max(initial=target))), search.sets(wanted).view(np.bool_), True)

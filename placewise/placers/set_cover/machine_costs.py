@@ -1,0 +1,56 @@
+"""Stage costs as costs of single machines, for the load of any set of blocks on one of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from placewise.model.columns import frozen
+from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
+from placewise.placers.shared.throughput_search.pipeline_costs import Costs, no_chain
+
+
+def machines(costs: StageCosts, kinds: list[int]) -> Costs:
+    """Machines of the given classes, each behind a link of its own to the host.
+
+    Class −1 is the host: it runs anything at no cost, and holds everything.
+    """
+    width, rates = len(kinds), costs.enter.shape[1]
+    seconds, capacity = np.zeros((len(costs.size), width), np.int64), np.full(width, NEVER)
+    location, link_class = np.full(width, width, np.int32), np.zeros((width + 1, width + 1), np.int32)
+    for m, kind in enumerate(kinds):
+        if kind < 0:
+            continue
+        seconds[:, m], capacity[m], rate = costs.seconds[:, kind], costs.capacity[kind], costs.rate[kind]
+        if rate >= 0:
+            location[m] = m
+            link_class[width, m], link_class[m, width] = 1 + rate, 1 + rates + rate
+    return Costs(
+        seconds=frozen(seconds, np.int64),
+        kind=frozen(np.arange(width), np.int32),
+        transfer=frozen(np.hstack((np.zeros((len(costs.producer), 1), np.int64), costs.enter, costs.leave)), np.int64),
+        phase=frozen(np.zeros(len(costs.producer)), np.int8),
+        producer=costs.producer,
+        readers=costs.readers,
+        output=costs.output,
+        consumer_offsets=costs.consumer_offsets,
+        consumers=costs.consumers,
+        use_offsets=costs.use_offsets,
+        uses=costs.uses,
+        make_offsets=costs.make_offsets,
+        makes=costs.makes,
+        size=costs.size,
+        storage_offsets=costs.storage_offsets,
+        storages=costs.storages,
+        storage_bytes=costs.storage_bytes,
+        capacity=frozen(capacity, np.int64),
+        location=frozen(location, np.int32),
+        link_class=frozen(link_class, np.int32),
+        wire=frozen(np.full_like(link_class, -1), np.int32),
+        **no_chain(len(costs.size)),
+        staged=True,
+        shaped=False,
+        ordered=False,
+        mode=costs.mode,
+        n_phases=1,
+        n_wires=0,
+    )

@@ -1,0 +1,175 @@
+"""The dynamic program over ideals, run in slices: from stage costs to the best chain of stages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from placewise import _native
+from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.result import Reason
+from placewise.placers.shared.stages.ideals import Ideals
+from placewise.placers.shared.stages.replicated_stages import Groups
+from placewise.placers.shared.stages.stage_costs import MODES, NEVER, Priced, StageCosts, native_costs
+
+SLICE = 0.03
+"""Seconds of growing stages between two looks at the clock."""
+MOST_CELLS = 30_000_000
+"""States of all ideals together: about 500 MB."""
+STEPS = (0.1, 0.2, 0.4)
+"""What is asked for first, between a simple lower bound and the value to beat: it prunes far more."""
+SHARED_STEPS = (0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""The same where devices may share stages: what is asked in vain is quick, and a little too much is slow."""
+MULTIPLES = (1.05, 1.3, 2.0, 4.0)
+"""The same, as multiples of the lower bound, where there is no value to beat."""
+
+GoOn = Callable[[int, int, float], bool]
+"""(ideals done, of how many, best seconds so far) → whether to continue."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """A chain of stages: `device` [n] of each component, the max-load in the costs' units, and who shares stages."""
+
+    device: Ints
+    value: int
+    groups: Groups = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Found:
+    """The best chain below the value to beat, if any; why the search stopped; and what it proved.
+
+    No chain has a max-load below `floor`, in the costs' units. FINISHED: a chain that was found has `floor`.
+    """
+
+    chain: Chain | None
+    reason: Reason
+    floor: int = 0
+
+
+def n_states(costs: StageCosts) -> int:
+    """How many ways there are to count the devices in use, class by class, or along their order."""
+    if costs.ordered:
+        return len(costs.n_devices) + 1
+    states = 1
+    for count in costs.n_devices.tolist():
+        states *= count + 1
+    return states
+
+
+def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: float = 0.0) -> Found:
+    """The best chain with a max-load below `beat` (NEVER: of any max-load), by way of lower targets.
+
+    `gap`: it may stop once nothing can be better than `beat` by a larger share. Needs
+    ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
+    """
+    if not len(priced.costs.n_devices):
+        return Found(None, Reason.FINISHED, beat)
+    floor, expansion = 0, expansion_of(priced.costs, ideals, left_of(priced.costs, ideals), room_of(priced.costs))
+    for target in targets(priced.costs, beat):
+        expansion.start(target)
+        found = run(priced, ideals, expansion, go_on)
+        if found.reason is not Reason.FINISHED:
+            return replace(found, floor=floor)
+        if found.chain is not None:
+            return replace(found, floor=found.chain.value)
+        floor = target
+        if beat < NEVER and beat - floor <= gap * beat:
+            break
+    return Found(None, Reason.FINISHED, floor)
+
+
+def least_load(costs: StageCosts) -> float:
+    """A simple lower bound on the max-load: all work shared among all devices, and the largest component."""
+    speed, work = _work(costs)
+    quickest = (costs.seconds // costs.most).min(axis=1, initial=NEVER).max(initial=0)
+    return max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
+
+
+def targets(costs: StageCosts, beat: int) -> list[int]:
+    """Values to ask for, one after the other; the last is `beat`."""
+    least = least_load(costs)
+    if beat < NEVER:
+        steps = SHARED_STEPS if costs.most.max(initial=1) > 1 else STEPS
+        lower = [int(least + step * (beat - least)) for step in steps]
+    else:
+        lower = [int(least * multiple) + 1 for multiple in MULTIPLES]
+    return [target for target in lower if 0 < target < beat] + [beat]
+
+
+def expansion_of(costs: StageCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
+    """The dynamic program; `left` [n_ideals] and `room` [n_states] are what `left_of` and `room_of` say."""
+    return _native.StageExpansion(native_costs(costs), ideals, left, room)
+
+
+def run(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion, go_on: GoOn) -> Found:
+    """The best chain below what the program was started with; `floor` is left to the caller."""
+    full, reason = len(ideals) - 1, Reason.FINISHED
+    try:
+        while expansion.n_done < full:
+            best = expansion.best / priced.scale if expansion.found else np.inf
+            if not go_on(expansion.n_done, full, best):
+                reason = Reason.TIME_LIMIT
+                break
+            expansion.expand(SLICE)
+    except KeyboardInterrupt:
+        reason = Reason.INTERRUPTED
+    return Found(_trace(priced, ideals, expansion) if expansion.found else None, reason)
+
+
+def states_of(costs: StageCosts) -> tuple[Ints, Longs]:
+    """How many devices of each class every state counts [n_states, n_classes], and what one more adds to its number.
+
+    Where stages follow the order of the devices, it counts those that are used or left out.
+    """
+    return _native.device_states(costs.n_devices, costs.ordered)
+
+
+def room_of(costs: StageCosts) -> Floats:
+    """At what price all devices that a state [n_states] leaves work for a second."""
+    used, _ = states_of(costs)
+    room: Floats = (costs.n_devices - used) @ _work(costs)[0]
+    return room
+
+
+def left_of(costs: StageCosts, ideals: Ideals) -> Longs:
+    """What each ideal [n_ideals] leaves to other devices: work, and the transfers that add to it where none is free."""
+    speed, work = _work(costs)
+    left = _native.work_left(ideals, work)
+    if costs.mode != MODES["blocking"] or not len(costs.rate) or costs.rate.min() < 0:
+        return left
+    priced = speed * (1 - 1e-12)
+    enter, leave = ((costly[:, costs.rate] * priced).min(axis=1) for costly in (costs.enter, costs.leave))
+    cut = _native.cut_left(native_costs(costs), ideals, enter.astype(np.int64), leave.astype(np.int64))
+    return left + cut
+
+
+def _work(costs: StageCosts) -> tuple[Floats, Longs]:
+    """A price per second of each class [n_classes] and the least work of each component [n] at these prices.
+
+    For any prices, the work that a chain with max-load T leaves to some devices is at most T times the sum
+    of their prices. These make a class as dear as it is quick.
+    """
+    seconds, able = costs.seconds.astype(np.float64), costs.seconds < NEVER
+    least = np.where(able, seconds, np.inf).min(axis=1, initial=np.inf)
+    speed = np.ones(len(costs.rate))
+    for k in range(len(speed)):
+        own, others = seconds[able[:, k], k].sum(), least[able[:, k]].sum()
+        speed[k] = others / own if own > 0 else 1.0
+    work = np.where(able, seconds * speed, np.inf).min(axis=1, initial=np.inf)
+    return speed, np.where(np.isfinite(work), work * (1 - 1e-12), 0.0).astype(np.int64)
+
+
+def _trace(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion) -> Chain:
+    """The best chain; the devices of a class are taken in order."""
+    device, groups = np.full(len(priced.costs.size), -1, np.int32), []
+    for stage in expansion.chain():
+        inside = ideals.members(stage.behind) & ~ideals.members(stage.before)
+        first = stage.first_member
+        members = priced.devices[stage.device_class][first : first + stage.n_members]
+        device[inside] = members[0]
+        groups += [members] if len(members) > 1 else []
+    return Chain(device, expansion.best, tuple(groups))
