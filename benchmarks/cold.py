@@ -131,7 +131,7 @@ def read(python: Path, model: str) -> float:
     kept = model.split(" --objective")[0].split()
     script = (
         "import sys, time, placewise as pw\n"
-        "from placewise.building import build\n"
+        "from placewise.core.build import build\n"
         "words, dims, graph, devices = sys.argv[2:], {}, None, None\n"
         "for name, value in zip(words[::2], words[1::2]):\n"
         "    if name == '--dim': dims[value.split('=')[0]] = int(value.split('=')[1])\n"

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from pipedream import problem_of
 
-from placewise.building import Wishes, build
+from placewise.core.build import Wishes, build
 from placewise.files.split_file import read_split
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem

@@ -26,7 +26,8 @@ from typing import Any
 import numpy as np
 from judge import calm, processor
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.local_search.stage_order import chain_order
@@ -35,8 +36,7 @@ from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs
 from placewise.placers.shared.throughput_search.rounds import Field, Round
 from placewise.simulate import evaluate
-from placewise.simulate.contract import contract
-from placewise.wishes import Wishes
+from placewise.simulate.contiguity import contract
 
 RESULTS = Path(__file__).parent / "results" / "moves.json"
 MODEL, DEVICES, N_OPS = "zoo:random-layered", "8xP100", 2000

@@ -35,7 +35,7 @@ from placewise.costing.work import work_of
 from placewise.errors import InputError
 from placewise.model.graph import Graph
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.whole import load_whole
+from placewise.readers.onnx.model import load_whole
 from placewise.transform.fold import fold
 
 HERE = Path(__file__).parent

@@ -21,11 +21,11 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from placewise.building import Wishes, build
+from placewise.core.build import Wishes, build
+from placewise.core.place import place
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placing import place
 
 RESULTS = Path(__file__).parent / "results" / "pipedream.json"
 COUNTS, GIGABITS, MODES = (2, 4, 8, 16), (10, 100), ("blocking", "overlap")

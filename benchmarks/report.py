@@ -24,8 +24,8 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 import placewise as pw
+from placewise.analysis.report import html_of, opened
 from placewise.files.plan_file import plan_of
-from placewise.studies.report import html_of, opened
 from placewise.zoo.random import random_graph
 
 RESULTS = Path(__file__).parent / "results" / "report.json"

@@ -29,15 +29,15 @@ from typing import Any
 
 from plot import log_log
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.errors import PlacewiseError
 from placewise.model.problem import Constraints, Problem
 from placewise.model.result import Result
 from placewise.placers import registry
 from placewise.placers.base import Budget, Hints
-from placewise.placing import place
 from placewise.simulate import lower_bound, simulate, why_infeasible
-from placewise.wishes import Wishes
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "scale"

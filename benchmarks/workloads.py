@@ -18,12 +18,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from placewise.core.place import place
 from placewise.files.split_file import read_split
 from placewise.model.problem import Problem
 from placewise.model.result import Result
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
 from placewise.readers.workload import read_workload
 from placewise.simulate import simulate
 

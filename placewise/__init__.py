@@ -32,10 +32,10 @@ _HOMES = {
     "Problem": "placewise.model.problem",
     "Result": "placewise.model.result",
     "Training": "placewise.api",
-    "Wishes": "placewise.wishes",
-    "build": "placewise.building",
+    "Wishes": "placewise.core.options",
+    "build": "placewise.core.build",
     "compare": "placewise.api",
-    "device_map": "placewise.studies.device_map",
+    "device_map": "placewise.analysis.device_map",
     "diff": "placewise.api",
     "explain": "placewise.api",
     "export_plan": "placewise.api",
@@ -87,6 +87,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
+    from placewise.analysis.device_map import device_map
     from placewise.api import (
         Leaderboard,
         Measured,
@@ -103,8 +104,9 @@ if TYPE_CHECKING:
         run,
         train,
     )
-    from placewise.building import build
     from placewise.catalog import read_cluster
+    from placewise.core.build import build
+    from placewise.core.options import Wishes
     from placewise.errors import PlacewiseError
     from placewise.model.builder import GraphBuilder
     from placewise.model.cluster import Cluster, Device, Link
@@ -115,9 +117,7 @@ if TYPE_CHECKING:
     from placewise.model.result import Result
     from placewise.placers.base import Budget
     from placewise.simulate import lower_bound
-    from placewise.simulate.judge import simulate as judge
-    from placewise.studies.device_map import device_map
-    from placewise.wishes import Wishes
+    from placewise.simulate.judge.judge import simulate as judge
 
 
 def __getattr__(name: str) -> Any:

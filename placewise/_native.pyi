@@ -19,7 +19,7 @@ class StopFlag:
 
 class Problem:
     """
-    The columns of one problem, checked once and read in place; see placewise.simulate.arrays.Arrays for their meaning.
+    The columns of one problem, checked once and read in place; see placewise.simulate.problem_arrays.Arrays for their meaning.
     """
 
     def __init__(

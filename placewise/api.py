@@ -8,7 +8,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from placewise.building import Devices, build, build_for_plan, start_of
+from placewise._util.units import parse_seconds
+from placewise.analysis.compare import Entry, best_bound, best_plan, board_of, parse_placers
+from placewise.analysis.compare import compare as run_all
+from placewise.analysis.diff import diff as compare_plans
+from placewise.analysis.explain import explain as explain_op
+from placewise.analysis.measure_placements import PLAN, Race, Setting, protocol_of, race, sheet_of, verdict
+from placewise.analysis.report import html_of, open_plan, open_result, write_page
+from placewise.core.build import Devices, build, build_for_plan, start_of
+from placewise.core.open_model import Model
+from placewise.core.options import Rules, Wishes
+from placewise.core.place import place as place_problem
 from placewise.errors import ExportError, InputError, PlanError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
 from placewise.files.atomic import atomic_write
@@ -17,9 +27,10 @@ from placewise.files.profile_file import ProfileFile, save_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Result
-from placewise.opening import Model
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
-from placewise.placing import place as place_problem
+from placewise.profiling.profile import Profiling
+from placewise.profiling.profile import profile as measure
+from placewise.profiling.profile_cache import Shelf
 from placewise.report.console import result_view
 from placewise.report.difference import Difference, difference_view
 from placewise.report.explanation import Explanation, explanation_view
@@ -29,20 +40,9 @@ from placewise.report.measured import sheet_view
 from placewise.report.notebook import text_html
 from placewise.report.page.opened import Opened
 from placewise.report.plain import plain
-from placewise.studies.compare import Entry, best_bound, best_plan, board_of, parse_placers
-from placewise.studies.compare import compare as run_all
-from placewise.studies.diff import diff as compare_plans
-from placewise.studies.explain import explain as explain_op
-from placewise.studies.pretrained import Pretrained
-from placewise.studies.profile import Profiling
-from placewise.studies.profile import profile as measure
-from placewise.studies.race import PLAN, Race, Setting, protocol_of, race, sheet_of, verdict
-from placewise.studies.remembered import Shelf
-from placewise.studies.report import html_of, open_plan, open_result, write_page
-from placewise.studies.trained import Trained
-from placewise.studies.trained import lines as training_lines
-from placewise.units import parse_seconds
-from placewise.wishes import Rules, Wishes
+from placewise.training.pretrain_result import Pretrained
+from placewise.training.train_result import Trained
+from placewise.training.train_result import lines as training_lines
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -158,7 +158,7 @@ def place(
     example `inputs` (a tuple, or a mapping of arguments by name); `devices` a line such as ``"2xA100-80GB,cpu"``,
     ``"this"``, a TOML path, a mapping of device to memory, or a Cluster. `start` is where to start
     from: a plan, a published split or a Placement. `budget` may be seconds, also as "60s"; up to `threads` search at a
-    time (default: one per core). The other wishes are those of `placewise.wishes.Wishes`.
+    time (default: one per core). The other wishes are those of `placewise.core.options.Wishes`.
     Raises PlacewiseError; an infeasible problem is a plan whose status says so.
     """
     wished: dict[str, Any] = {
@@ -389,9 +389,9 @@ def train(
     work at it where `controllers`, `workers` of each that measure, or the address of a Ray cluster (`ray`) are
     given. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
     """
-    from placewise.studies.begun import with_weights
-    from placewise.studies.train import TrainingSetting, crew_of
-    from placewise.studies.train import train as learn
+    from placewise.training.resume import with_weights
+    from placewise.training.train import TrainingSetting, crew_of
+    from placewise.training.train import train as learn
 
     problem = build(model, devices, Wishes(**{"dims": {}, **wishes}), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
@@ -440,9 +440,9 @@ def pretrain(
     seconds of `budget`; `checkpoint`, `every`, `resume`, `weights`, `log`, `controllers` and `ray` are those of
     `train`. Raises PlacewiseError.
     """
-    from placewise.studies.pretrain import PretrainSetting
-    from placewise.studies.pretrain import pretrain as learn
-    from placewise.studies.train import crew_of
+    from placewise.training.pretrain import PretrainSetting
+    from placewise.training.pretrain import pretrain as learn
+    from placewise.training.train import crew_of
 
     given = _budget(budget) or Budget(seed=seed)
     limits: dict[str, Any] = {"iterations": updates, "seed": seed or None}

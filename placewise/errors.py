@@ -19,7 +19,7 @@ Infeasible problems are not errors: they are a `Status` of a `Result` (exit code
 
 from __future__ import annotations
 
-from placewise.words import shortened, visible
+from placewise._util.text import shortened, visible
 
 _LONGEST = 400
 """Characters of each part of a sentence: names in files may have millions."""

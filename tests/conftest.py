@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
-from placewise import placing
+from placewise.core import place as core_place
 from placewise.placers.set_cover import placer as set_cover
 
 settings.register_profile("ci", derandomize=True, print_blob=True)
@@ -22,6 +22,6 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of
 def brief_proofs() -> Iterator[None]:
     """Less time for what takes its time where it cannot succeed: a proof in bytes, a set cover that closes no gap."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(placing, "PACKING", 0.05)
+        patch.setattr(core_place, "PACKING", 0.05)
         patch.setattr(set_cover, "LONGEST_PROOF", 0.5)
         yield

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from placewise.errors import RunError
-from placewise.placers.learned.crew.base import Seat
+from placewise.placers.learned.workers.backend import Seat
 
 
 class Death(BaseException):

@@ -13,7 +13,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.simulate import evaluate
-from placewise.simulate.contract import contract
+from placewise.simulate.contiguity import contract
 
 
 def cluster_of(shape: tuple[int, ...], speeds: tuple[float, ...], memory: float = math.inf) -> Cluster:

@@ -21,8 +21,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from placewise.analysis.report import write_page
 from placewise.catalog import read_cluster
-from placewise.catalog.written import cluster_text
+from placewise.catalog.write import cluster_text
 from placewise.errors import InputError
 from placewise.export.base import Exported, ExportInfo
 from placewise.export.writing import write
@@ -41,9 +42,8 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.learned.corpus.messages import Known as Answer
-from placewise.studies.answers import Answered
-from placewise.studies.remembered import Known, Shelf
-from placewise.studies.report import write_page
+from placewise.profiling.profile_cache import Known, Shelf
+from placewise.training.search_cache import Answered
 
 ROUNDS, ROWS = 6, 2_000
 LONGEST = 0.012

@@ -20,12 +20,12 @@ import numpy as np
 from simulate_problems import random_problem, seeded
 
 from placewise import _native
+from placewise.core.place import place
 from placewise.errors import InternalError
 from placewise.model.problem import Constraints, Problem
 from placewise.model.result import Outcome
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
 
 ACCEPTED = (InternalError, TypeError, ValueError, OverflowError, MemoryError)
 """What a kernel may raise: our error for columns that do not belong together, Python's own for wrong types."""

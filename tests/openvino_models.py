@@ -10,12 +10,12 @@ import openvino as ov
 from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as op
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.cluster import Cluster, Device
 from placewise.model.placement import Placement
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
-from placewise.wishes import Wishes
 
 CORE = "cores:{0}"
 

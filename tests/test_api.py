@@ -14,13 +14,13 @@ from quick import QUICK
 from strategies import problems
 
 import placewise as pw
+from placewise.core.place import place
 from placewise.errors import InternalError, PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Rule
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
 
@@ -167,7 +167,7 @@ def test_an_interrupted_auto_keeps_the_naive_answer(monkeypatch: pytest.MonkeyPa
     def interrupt(*_: object, **__: object) -> Proposal:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("placewise.placing._baselines", lambda *_: (baselines, 0.0))
+    monkeypatch.setattr("placewise.core.place._baselines", lambda *_: (baselines, 0.0))
     monkeypatch.setattr("placewise.placers.auto.placer.AutoPlacer.propose", interrupt)
     result = place(problem)
     assert result.placement is not None and result.status.reason in (Reason.INTERRUPTED, Reason.PROVED)

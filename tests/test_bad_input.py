@@ -15,14 +15,15 @@ from onnx.helper import make_node
 from onnx_files import model, saved, weight
 from typer.testing import CliRunner
 
-from placewise.building import build, build_for_plan
 from placewise.catalog import read_cluster
 from placewise.cli.app import app
+from placewise.core.build import build, build_for_plan
+from placewise.core.open_model import open_model
+from placewise.core.options import Wishes
 from placewise.errors import InputError
 from placewise.files.corpus_file import load_corpus
 from placewise.files.plan_file import model_behind
 from placewise.files.policy_file import load_header
-from placewise.opening import open_model
 from placewise.readers.huggingface.settings import read_settings
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import read_openvino
@@ -31,7 +32,6 @@ from placewise.readers.tensorflow import read_tensorflow
 from placewise.readers.torch.file import read_pt2
 from placewise.readers.workload import read_workload
 from placewise.runtimes.inputs import load_inputs
-from placewise.wishes import Wishes
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="files of POSIX")
 

@@ -19,7 +19,7 @@ import harness  # noqa: E402
 import problems  # noqa: E402
 import rows  # noqa: E402
 
-from placewise.studies.corpus import open_corpus  # noqa: E402
+from placewise.training.corpus import open_corpus  # noqa: E402
 
 
 def run(results: Path, *told: str) -> int:

@@ -19,8 +19,8 @@ import small  # noqa: E402
 import tables  # noqa: E402
 from methods import Method  # noqa: E402
 
+from placewise.core.place import place  # noqa: E402
 from placewise.placers.base import Budget  # noqa: E402
-from placewise.placing import place  # noqa: E402
 from placewise.simulate import simulate  # noqa: E402
 
 

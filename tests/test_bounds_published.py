@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from published import RECORDED, WORKLOADS, needs_workloads
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Result
 from placewise.placers.base import Budget
-from placewise.placing import place
-from placewise.wishes import Wishes
 
 pytestmark = needs_workloads
 KEPT = ("dp", "dpl", "pipedream", "best_known", "greedy", "max_load_dp")

@@ -17,7 +17,7 @@ import pytest
 from placewise.catalog import read_cluster
 from placewise.cli import main
 from placewise.cli.run import ProgressLine, listen
-from placewise.files.cluster_file import cluster_to_dict
+from placewise.files.cluster_record import cluster_to_dict
 from placewise.placers.base import Progress
 
 EXAMPLES = Path(__file__).parent.parent / "examples" / "models"
@@ -292,7 +292,7 @@ def interrupted(*arguments: object, when: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("module", ["typer", "numpy", "placewise.building", "ortools"])
+@pytest.mark.parametrize("module", ["typer", "numpy", "placewise.core.build", "ortools"])
 def test_ctrl_c_during_imports_is_one_word(module: str) -> None:
     """SIGINT as a module is looked for: "interrupted", 130, even where the import turns it into another error."""
     finder = (

@@ -16,8 +16,8 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.simulate import evaluate, simulate
-from placewise.simulate.contract import contract, device_cycle, path_back
-from placewise.simulate.memory import resident_bytes
+from placewise.simulate.contiguity import contract, device_cycle, path_back
+from placewise.simulate.judge.memory import resident_bytes
 
 MODES = [Objective("throughput", mode, schedule=schedule) for mode in ("blocking", "overlap", "duplex")
          for schedule in ("1f1b", "gpipe")]  # fmt: skip

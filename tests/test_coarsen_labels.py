@@ -17,7 +17,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem
-from placewise.simulate.contract import contract, join, strong_components
+from placewise.simulate.contiguity import contract, join, strong_components
 
 METHODS: list[Grouping] = [sole_children, sole_parents, heavy_edges, intervals]
 

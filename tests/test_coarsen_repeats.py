@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from published import WORKLOADS, needs_workloads
 from simulate_problems import problems, random_problem, seeded
 
-from placewise.building import build
 from placewise.coarsen.hierarchy import hierarchy
 from placewise.coarsen.quotient import quotient_of
 from placewise.coarsen.repeats import repeated_layers
 from placewise.coarsen.scopes import scope_labels
+from placewise.core.build import build
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem
-from placewise.simulate.contract import strong_components
+from placewise.simulate.contiguity import strong_components
 
 SMALL, LARGE = (2, 1, 3, 1), (5, 4, 2, 6, 1)
 """Kinds of the ops of a layer: a line, of whose first op the last one is fed as well."""

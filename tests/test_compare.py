@@ -14,13 +14,13 @@ from rich.console import Console
 from test_cli import run, workload
 
 import placewise as pw
-from placewise.building import build, start_of
+from placewise.analysis.compare import board_of, compare
+from placewise.core.build import build, start_of
 from placewise.errors import InputError, PlacerError, PlanError
 from placewise.model.placement import Placement
 from placewise.placers import registry
 from placewise.placers.base import Budget, Progress
 from placewise.report.leaderboard import COLUMNS, Board, Row, board_view, format_for, text_of
-from placewise.studies.compare import board_of, compare
 
 PLACERS = ("single", "dp", "temper", "balanced")
 SPLIT = {"fpgas": [{"nodes": [0]}, {"nodes": [1, 2]}], "cpus": [{"nodes": []}]}

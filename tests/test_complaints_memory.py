@@ -10,7 +10,7 @@ from typing import Any
 from decoder_files import MIB, decoder
 from test_cli import run
 
-from placewise.units import format_bytes
+from placewise._util.units import format_bytes
 
 GIB = 1024 * MIB
 BRIEF = ("--time-limit", "30s", "--gap", "25%")

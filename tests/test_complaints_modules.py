@@ -13,10 +13,10 @@ import pytest
 from huggingface_configs import write_config
 
 import placewise as pw
-from placewise.building import build_for_plan
+from placewise.analysis.device_map import device_map_of
+from placewise.core.build import build_for_plan
 from placewise.errors import InputError
 from placewise.placers.base import Budget
-from placewise.studies.device_map import device_map_of
 
 torch = pytest.importorskip("torch")
 

@@ -14,7 +14,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.simulate.contract import contract, depth_first, device_cycle, join, path_back
+from placewise.simulate.contiguity import contract, depth_first, device_cycle, join, path_back
 
 
 def reach(n: int, edges: set[tuple[int, int]]) -> np.ndarray:

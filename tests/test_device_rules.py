@@ -12,11 +12,11 @@ from onnx_files import make_node, model, saved, weight
 from test_cli import run, workload
 
 import placewise as pw
-from placewise.building import build_for_plan
+from placewise.core.build import build_for_plan
+from placewise.core.options import Wishes
 from placewise.errors import InputError, PlacewiseError
 from placewise.files.problem_file import save_problem
 from placewise.model.problem import Spare
-from placewise.wishes import Wishes
 
 GiB, SIDE = 2**30, 256
 

@@ -15,10 +15,10 @@ from test_cli import run
 import placewise as pw
 from placewise.catalog import read_cluster
 from placewise.catalog.entries import catalog
-from placewise.catalog.written import cluster_text
+from placewise.catalog.write import cluster_text
 from placewise.errors import ClusterError, ExportError
 from placewise.export.writing import export_placement
-from placewise.files.cluster_file import cluster_from_dict, cluster_to_dict
+from placewise.files.cluster_record import cluster_from_dict, cluster_to_dict
 
 MiB = 2**20
 SIDE = 512

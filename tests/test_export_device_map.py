@@ -12,14 +12,14 @@ import numpy as np
 import pytest
 
 import placewise as pw
-from placewise.building import build
+from placewise.analysis.device_map import device_map_of
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import ExportError, InputError
 from placewise.export.device_map import read_map
 from placewise.export.modules import Modules, keys_of, located, units_of
 from placewise.export.writing import export_placement
 from placewise.model.placement import Placement
-from placewise.studies.device_map import device_map_of
-from placewise.wishes import Wishes
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")

@@ -10,7 +10,8 @@ import pytest
 from export_models import KINDS, on, stack_graph, stack_problem
 from huggingface_configs import SMALL
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import ExportError
 from placewise.export.base import Exported
 from placewise.export.llama_cpp import layer_places
@@ -21,7 +22,6 @@ from placewise.export.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.wishes import Wishes
 
 BY_LAYER = ("deepspeed", "llama.cpp", "megatron", "vllm")
 

@@ -13,7 +13,8 @@ import onnx_branches
 import pytest
 from onnx_branches import branching, of_newest_ir, written
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import ExportError
 from placewise.export.onnx import PIPELINE, SCRIPT, OnnxExporter
 from placewise.export.onnx_annotated import FILE, SETTING, AnnotatedOnnxExporter
@@ -23,7 +24,6 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
-from placewise.wishes import Wishes
 
 CORES = Cluster(tuple(Device(f"core:{n}", kind="cpu", peak_flops={"float32": 1e10}) for n in range(2)))
 MIXED = Cluster(

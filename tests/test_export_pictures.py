@@ -25,7 +25,7 @@ from placewise.export.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.simulate import judge
+from placewise.simulate.judge import judge
 from placewise.zoo.registry import generate
 
 SECOND = 1e6

@@ -17,7 +17,7 @@ from placewise.export.stages import stages_of
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import judge
+from placewise.simulate.judge import judge
 
 
 def moved(problem: Problem, before: Placement, after: Placement) -> float:

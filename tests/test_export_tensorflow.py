@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from tensorflow_files import DATA, F, constant, function, graph, node, placeholder, saved, weight
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import ExportError
 from placewise.export.base import Exported
 from placewise.export.registry import exporter
@@ -17,7 +18,6 @@ from placewise.export.writing import Export, export_placement
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.readers.tensorflow.protos import MESSAGES
-from placewise.wishes import Wishes
 
 
 def written(made: Export, kind: str = "GraphDef") -> dict[str, str]:

@@ -16,10 +16,10 @@ import pytest
 from export_models import on, stack_graph, stack_problem
 from tensorflow_files import DATA
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.export.writing import export_placement
 from placewise.model.placement import Placement
-from placewise.wishes import Wishes
 
 LAYERS = (2, 4, 3)
 """Of nine layers, how many are on each of three devices."""

@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 import pytest
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from placewise._util.validation_errors import fault_of, first_fault
 from placewise.errors import InputError
-from placewise.faults import fault_of, first_fault
 
 
 class Example(BaseModel):

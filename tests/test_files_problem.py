@@ -16,7 +16,7 @@ from pydantic import RootModel
 
 from placewise.costing.measured import load_measured
 from placewise.errors import ClusterError, CostError, InputError, ModelFileError
-from placewise.files.cluster_file import cluster_from_dict, cluster_to_dict
+from placewise.files.cluster_record import cluster_from_dict, cluster_to_dict
 from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_csv import save_costs_csv
 from placewise.files.costs_file import CostsHeader, load_costs, save_costs

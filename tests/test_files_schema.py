@@ -10,7 +10,7 @@ import jsonschema
 import numpy as np
 import pytest
 
-from placewise.files.cluster_file import cluster_to_dict
+from placewise.files.cluster_record import cluster_to_dict
 from placewise.files.corpus_file import load_corpus
 from placewise.files.costs_file import save_costs
 from placewise.files.graph_file import save_graph

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget
-from placewise.placing import place
-from placewise.wishes import Wishes
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
 

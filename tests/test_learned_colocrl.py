@@ -16,7 +16,8 @@ from learned_policies import assert_goes_on
 from simulate_problems import random_problem, seeded
 from strategies import problems
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
@@ -28,7 +29,6 @@ from placewise.placers.learned.sequence import SequenceOptions
 from placewise.placers.learned.units import colocation
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
-from placewise.wishes import Wishes
 
 N, WIDTH, DEVICES = 5, 7, 3
 SWITCHES = (

@@ -35,23 +35,23 @@ from placewise.model.result import Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.placers.learned.checkpoint import problem_digest, read
-from placewise.placers.learned.corpus.breeding import portfolio
-from placewise.placers.learned.corpus.climb import climb, neighbours
+from placewise.placers.learned.corpus.evolution import portfolio
+from placewise.placers.learned.corpus.local_moves import climb, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
 from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
-from placewise.placers.learned.corpus.pupil import Pupil
-from placewise.placers.learned.corpus.school import Class, Private, School
-from placewise.placers.learned.crew.cluster import RayCluster
-from placewise.placers.learned.crew.processes import Processes
+from placewise.placers.learned.corpus.worker import Pupil
+from placewise.placers.learned.corpus.worker_pool import Class, Private, School
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
-from placewise.placers.learned.learning import Learner
+from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.view import view_of
-from placewise.studies.answers import Answered
-from placewise.studies.corpus import Corpus, open_corpus
-from placewise.studies.pretrain import PretrainSetting, pretrain
-from placewise.studies.pretrained import Pretrained, lines
+from placewise.placers.learned.workers.processes import Processes
+from placewise.placers.learned.workers.ray_cluster import RayCluster
+from placewise.training.corpus import Corpus, open_corpus
+from placewise.training.pretrain import PretrainSetting, pretrain
+from placewise.training.pretrain_result import Pretrained, lines
+from placewise.training.search_cache import Answered
 
 CORPORA = Path(__file__).parents[1] / "benchmarks" / "generalize" / "corpora"
 QUIET = {
@@ -582,7 +582,7 @@ def test_training_leaves_the_threads_of_its_process_as_they_were() -> None:
 def test_pupils_forget_what_is_too_much_and_answer_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one problem, all of them are made again and again; nothing else changes."""
     whole = study()
-    monkeypatch.setattr("placewise.placers.learned.corpus.pupil.KEPT", 1)
+    monkeypatch.setattr("placewise.placers.learned.corpus.worker.KEPT", 1)
     same(whole.state()[1], study().state()[1])
 
 

@@ -25,26 +25,26 @@ from learned_policies import table
 from simulate_problems import random_placement, random_problem, seeded
 from test_processes_worker import gone
 
+from placewise.core.place import place
 from placewise.errors import PlacerError, RunError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placers.learned.crew.cluster import RayCluster
-from placewise.placers.learned.crew.controller import told
-from placewise.placers.learned.crew.measuring import Measuring
-from placewise.placers.learned.crew.messages import Brief
-from placewise.placers.learned.crew.processes import Processes, ProcessHouse
-from placewise.placers.learned.crew.server import CrewTrainer, crew_trainer
-from placewise.placers.learned.learning import Learner
+from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, Pricing
 from placewise.placers.learned.trainer import Update
-from placewise.placing import place
+from placewise.placers.learned.workers.controller import told
+from placewise.placers.learned.workers.measuring import Measuring
+from placewise.placers.learned.workers.messages import Brief
+from placewise.placers.learned.workers.processes import Processes, ProcessHouse
+from placewise.placers.learned.workers.ray_cluster import RayCluster
+from placewise.placers.learned.workers.server import CrewTrainer, crew_trainer
 from placewise.simulate import evaluate
-from placewise.studies.train import TrainingSetting, crew_of, train
+from placewise.training.train import TrainingSetting, crew_of, train
 
 OPTIONS = LearningOptions(rate=0.1, samples=8)
 

@@ -23,7 +23,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.features import ALL, features_of, fractal_dimensions
-from placewise.placers.learned.learning import Diverged, Learner
+from placewise.placers.learned.objectives import Diverged, Learner
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout, draw, masked, scored
 from placewise.placers.learned.pricing import Pricing

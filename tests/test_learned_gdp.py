@@ -18,8 +18,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
 
-from placewise.building import build
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
 from placewise.files.policy_file import save_policy
@@ -35,10 +37,8 @@ from placewise.placers.learned.pricing import Pricing, alone
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import broken
-from placewise.placing import place
 from placewise.simulate import why_infeasible
-from placewise.simulate.memory import device_memory
-from placewise.wishes import Wishes
+from placewise.simulate.judge.memory import device_memory
 from placewise.zoo.random import random_graph
 
 ROOT = Path(__file__).parent.parent

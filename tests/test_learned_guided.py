@@ -14,7 +14,9 @@ from hypothesis import given, settings
 from latency_brute_force import optimum
 from simulate_problems import problems, random_problem, seeded
 
+from placewise._util.units import format_seconds
 from placewise.catalog import read_cluster
+from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
@@ -25,9 +27,7 @@ from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.local_search.temper import TemperPlacer
 from placewise.placers.registry import create
-from placewise.placing import place
 from placewise.simulate import Evaluator, evaluate
-from placewise.units import format_seconds
 from placewise.zoo.random import random_graph
 
 OPERATOR = Objective("latency", execution="operator")

@@ -16,7 +16,8 @@ from learned_policies import assert_goes_on
 from simulate_problems import random_problem, seeded
 from strategies import problems
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
@@ -24,7 +25,6 @@ from placewise.placers.learned.hdp import HDPOptions, HDPPlacer
 from placewise.placers.learned.networks.hdp import HDPPolicy, hdp
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
-from placewise.wishes import Wishes
 
 
 def zoo(family: str, n: int, seed: int) -> Problem:

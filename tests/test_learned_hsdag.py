@@ -17,7 +17,8 @@ from ir_files import unpacked
 from simulate_problems import random_problem, seeded
 from strategies import problems
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
@@ -32,7 +33,6 @@ from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chains, colocation, part_of
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
-from placewise.wishes import Wishes
 
 TWO = Cluster(
     (

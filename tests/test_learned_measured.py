@@ -11,18 +11,18 @@ import pytest
 from onnx.helper import make_node
 from onnx_branches import branching, modelled, written
 
-from placewise.building import build
-from placewise.cores import pinnable_cores
+from placewise._util.cores import pinnable_cores
+from placewise.analysis.measure_placements import Setting
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.errors import InputError, RunError
 from placewise.model.problem import Rule
 from placewise.placers.base import Budget
 from placewise.placers.learned.pricing import Pricing
-from placewise.placing import place
 from placewise.runtimes.base import Realised, RuntimeInfo
 from placewise.runtimes.measure import Protocol
-from placewise.studies.measured_reward import BRIEF, REWARDS, Care, MeasuredReward, reward_of
-from placewise.studies.race import Setting
-from placewise.wishes import Wishes
+from placewise.training.measured_reward import BRIEF, REWARDS, Care, MeasuredReward, reward_of
 
 pytest.importorskip("onnxruntime")
 CORE = pinnable_cores()[0]
@@ -206,7 +206,7 @@ class Moving(Wound):
 @pytest.fixture
 def clockwork(monkeypatch):
     made = Clockwork()
-    monkeypatch.setattr("placewise.studies.race.registry.create", lambda name: made)
+    monkeypatch.setattr("placewise.analysis.measure_placements.registry.create", lambda name: made)
     return made
 
 
@@ -292,7 +292,7 @@ def test_care_that_means_nothing_is_refused():
 def test_a_training_that_goes_on_counts_in_the_seconds_of_its_beginning(problem, clockwork):
     """On a machine that became twice as slow, the same ratio to the single device is the same seconds as before."""
     pytest.importorskip("torch")
-    train = pytest.importorskip("placewise.studies.train", exc_type=ImportError)
+    train = pytest.importorskip("placewise.training.train", exc_type=ImportError)
     one, other = dealt(problem, "h"), dealt(problem, "h", "j")
     states, found = [{}], []
     for slower in (1.0, 2.0):

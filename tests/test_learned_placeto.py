@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
 
 from placewise.catalog import read_cluster
+from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
 from placewise.model.problem import Objective, Problem
@@ -25,7 +26,6 @@ from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
 from placewise.placers.learned.pricing import Pricing, Spent
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
-from placewise.placing import place
 from placewise.simulate import evaluate, why_infeasible
 from placewise.zoo.random import random_graph
 

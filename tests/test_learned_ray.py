@@ -24,9 +24,9 @@ from test_processes_worker import gone
 from placewise.errors import MissingExtraError, RunError
 from placewise.model.result import Reason
 from placewise.placers.base import Budget
-from placewise.placers.learned.crew.cluster import RayCluster
-from placewise.placers.learned.crew.messages import Brief
-from placewise.placers.learned.crew.server import crew_trainer
+from placewise.placers.learned.workers.messages import Brief
+from placewise.placers.learned.workers.ray_cluster import RayCluster
+from placewise.placers.learned.workers.server import crew_trainer
 from placewise.simulate import evaluate
 
 LONGEST = 240

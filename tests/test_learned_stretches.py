@@ -15,10 +15,10 @@ from test_learned_colocrl import zoo
 from placewise.model.problem import Problem
 from placewise.placers.learned.colocrl import ColocRLOptions
 from placewise.placers.learned.hdp import HDPOptions
-from placewise.placers.learned.learning import Learner
 from placewise.placers.learned.networks.colocrl import colocrl
 from placewise.placers.learned.networks.hdp import hdp
-from placewise.placers.learned.networks.stretches import stretch
+from placewise.placers.learned.networks.segments import stretch
+from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.policy import Policy, Rollout
 from placewise.placers.learned.pricing import Pricing, alone
 

@@ -31,9 +31,9 @@ from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, Progress
 from placewise.placers.learned.checkpoint import read
-from placewise.studies import train as study
-from placewise.studies.train import TrainingSetting, train
-from placewise.studies.trained import lines
+from placewise.training import train as study
+from placewise.training.train import TrainingSetting, train
+from placewise.training.train_result import lines
 
 SMALL = ("zoo:random-layered", "--dim", "n_ops=60", "-d", "2xA100-80GB,cpu", "--objective", "latency")
 HIDDEN = Path(__file__).parent

@@ -18,6 +18,7 @@ from quick import QUICK
 from simulate_problems import OBJECTIVES, random_placement, random_problem, seeded
 from strategies import MODES
 
+from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.costs import CostTable
@@ -26,7 +27,6 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers import registry
-from placewise.placing import place
 from placewise.simulate import lower_bound, simulate
 
 SHAPES = (Constraints(), Constraints(convex=True), Constraints(contiguous=True))

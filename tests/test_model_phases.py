@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise.building import build
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
@@ -18,10 +20,9 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.tables import Phase
-from placewise.placing import place
 from placewise.report.words import phase_line
-from placewise.simulate import evaluate, judge
-from placewise.wishes import Wishes
+from placewise.simulate import evaluate
+from placewise.simulate.judge import judge
 
 LAYERS = 4
 

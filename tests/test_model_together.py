@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from placewise.api import place
-from placewise.building import build, build_for_plan
+from placewise.core.build import build, build_for_plan
+from placewise.core.options import Wishes
 from placewise.errors import InputError
 from placewise.model.placement import Placement
 from placewise.model.problem import scopes_together
-from placewise.simulate import judge
-from placewise.wishes import Wishes
+from placewise.simulate.judge import judge
 
 MODEL, DIMS = "examples/models/bert_base.onnx", {"batch": 1, "seq": 8}
 

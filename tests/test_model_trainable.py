@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewise.core.open_model import open_model
+from placewise.core.options import Wishes
 from placewise.files.graph_file import load_graph, save_graph
 from placewise.model.graph import Graph
-from placewise.opening import open_model
-from placewise.wishes import Wishes
 
 torch = pytest.importorskip("torch")
 

@@ -17,7 +17,7 @@ from simulate_problems import random_problem, seeded
 
 from placewise import _native
 from placewise.errors import InternalError
-from placewise.simulate.arrays import arrays_of, native_problem
+from placewise.simulate.problem_arrays import arrays_of, native_problem
 
 ROOT = Path(__file__).parents[1]
 COMPILER = shutil.which("c++") or shutil.which("g++") or shutil.which("clang++")

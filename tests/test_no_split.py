@@ -10,10 +10,10 @@ import pytest
 from test_cli import run
 
 import placewise as pw
+from placewise.core.open_model import open_model
+from placewise.core.options import Wishes
 from placewise.errors import InputError
 from placewise.model.problem import scopes_together
-from placewise.opening import open_model
-from placewise.wishes import Wishes
 
 torch = pytest.importorskip("torch")
 COMMITTED = Path(__file__).parent / "data" / "torch" / "layered.pt2"

@@ -12,9 +12,9 @@ import pytest
 from test_cli import run
 
 import placewise as pw
-from placewise import patterns
+from placewise._util import regex
 from placewise.catalog import read_cluster
-from placewise.catalog.adapted import adapted
+from placewise.catalog.adapt import adapted
 from placewise.errors import InputError
 from placewise.export.modules import whole_modules
 from placewise.files.graph_file import save_graph
@@ -29,7 +29,7 @@ NAME = "a" * 40
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Little time for a search."""
-    monkeypatch.setattr(patterns, "LONGEST", 0.02)
+    monkeypatch.setattr(regex, "LONGEST", 0.02)
 
 
 def named(*names: str) -> Graph:

@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
 
+from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import REMEMBERED, Ledger
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
-from placewise.placing import place
 from placewise.report.words import history_line
-from placewise.simulate import Evaluator, judge
+from placewise.simulate import Evaluator
+from placewise.simulate.judge import judge
 
 OBJECTIVES = (Objective("throughput"), Objective("latency"), Objective("latency", execution="subgraph"))
 

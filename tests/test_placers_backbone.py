@@ -20,7 +20,7 @@ from placewise.placers.pipeline_dp.path_bound import backbone_bound
 from placewise.placers.pipeline_dp.random_orders import _random_line, wander
 from placewise.placers.shared.stages.stage_costs import price
 from placewise.simulate import evaluate, simulate, why_infeasible
-from placewise.simulate.contract import contract, depth_first
+from placewise.simulate.contiguity import contract, depth_first
 
 CONTIGUOUS = {"kind": "throughput", "contiguous": True, "memory_model": "sum"}
 

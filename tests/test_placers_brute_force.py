@@ -17,13 +17,13 @@ from quick import LEARNED, QUICK
 from simulate_problems import random_problem, seeded
 from strategies import EXECUTIONS, MODES
 
-from placewise import placing
+from placewise.core import place as core_place
+from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Schedule
 from placewise.model.result import Outcome, Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
 from placewise.simulate import evaluate, lower_bound, simulate
 
 SHAPES = {"free": Constraints(), "convex": Constraints(convex=True), "contiguous": Constraints(contiguous=True)}
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("brief_proofs", "shared_by_placers")
 def shared_by_placers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What `place` finds before it asks a placer is found once for each problem, and then given to every placer."""
     for name in ("lower_bound", "_baselines"):
-        monkeypatch.setattr(placing, name, once_per_problem(getattr(placing, name)))
+        monkeypatch.setattr(core_place, name, once_per_problem(getattr(core_place, name)))
 
 
 def once_per_problem(function: Callable[..., Any]) -> Callable[..., Any]:

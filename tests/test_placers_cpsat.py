@@ -15,6 +15,7 @@ from plain_rules import optimum, placements
 from simulate_problems import random_problem, seeded
 from strategies import MODES, problems
 
+from placewise.core.place import place
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -26,9 +27,8 @@ from placewise.placers.base import Budget, Hints
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer, on_machines
 from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
 from placewise.placers.shared.stages.stage_costs import price
-from placewise.placing import place
 from placewise.simulate import evaluate, simulate
-from placewise.simulate.contract import contract
+from placewise.simulate.contiguity import contract
 
 
 @settings(max_examples=150, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from plain_rules import keeps_the_rules, placements
 from strategies import problems
 
+from placewise.analysis.compare import compare
 from placewise.errors import MissingExtraError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -22,8 +23,7 @@ from placewise.placers.shared.partitions.hypergraph import net_of
 from placewise.placers.shared.partitions.partition import takers
 from placewise.placers.shared.repair import cargo_of
 from placewise.simulate import simulate
-from placewise.simulate.contract import contract, device_cycle
-from placewise.studies.compare import compare
+from placewise.simulate.contiguity import contract, device_cycle
 
 NAMES = ("metis", "mincut")
 LIBRARIES = {"metis": "pymetis", "mincut": "mtkahypar"}

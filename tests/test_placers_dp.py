@@ -29,7 +29,7 @@ from placewise.placers.shared.stages.ideals import Ideals, all_ideals, prefixes
 from placewise.placers.shared.stages.stage_costs import native_costs, price
 from placewise.readers.workload import read_workload
 from placewise.simulate import Evaluator, evaluate, simulate
-from placewise.simulate.contract import contract, join
+from placewise.simulate.contiguity import contract, join
 
 QUICK = (
     "LayerGraphs/bert24_inference", "LayerGraphs/bert24_training", "LayerGraphs/gnmt_inference",

@@ -9,13 +9,13 @@ import pytest
 from export_models import stack_graph, stack_problem
 from simulate_problems import OBJECTIVES, random_problem, seeded
 
+from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem, Rule
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
-from placewise.placing import place
-from placewise.simulate import judge
+from placewise.simulate.judge import judge
 
 pytestmark = pytest.mark.usefixtures("brief_proofs")
 SHAPES = (Constraints(), Constraints(contiguous=True), Constraints(convex=True))

@@ -11,6 +11,7 @@ from strategies import problems
 from test_placers_infeasible import boxes
 from test_simulate_published import EXPERTS, MS
 
+from placewise.core.place import place
 from placewise.files.split_file import read_split
 from placewise.model.builder import GraphBuilder
 from placewise.model.costs import CostTable
@@ -20,7 +21,6 @@ from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget, Hints
 from placewise.placers.baselines.expert import ExpertOptions, ExpertPlacer
 from placewise.placers.baselines.expert_layers import layers_of
-from placewise.placing import place
 from placewise.readers.workload import read_workload
 from placewise.simulate import simulate
 

@@ -22,7 +22,7 @@ from placewise.placers.baselines.greedy import GreedyPlacer, branch_by_branch
 from placewise.placers.shared.interchangeable import relabel
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
-from placewise.simulate.contract import contract
+from placewise.simulate.contiguity import contract
 
 SPLITS = sorted((ROOT / "dnn-partitioning" / "splits").glob("latency_*_greedy.json"))
 ELSEWHERE = "inceptionv3"

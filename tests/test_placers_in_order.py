@@ -17,14 +17,15 @@ from simulate_problems import random_problem, seeded
 from test_cli import run, workload
 
 import placewise as pw
-from placewise.building import build_for_plan
+from placewise.core.build import build_for_plan
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.errors import InputError
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget
-from placewise.placing import place
-from placewise.simulate import judge, why_infeasible
-from placewise.wishes import Wishes
+from placewise.simulate import why_infeasible
+from placewise.simulate.judge import judge
 
 ORDERED = Constraints(contiguous=True, ordered=True)
 

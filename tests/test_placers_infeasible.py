@@ -10,13 +10,13 @@ import pytest
 from quick import QUICK
 from test_cli import run
 
+from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
-from placewise.placing import place
 from placewise.simulate import why_infeasible
 
 EXACT_THROUGHPUT = ("auto", "cpsat", "dp", "pack")

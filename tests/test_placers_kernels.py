@@ -10,9 +10,9 @@ from twins.plain import Plain
 from placewise.model.problem import Problem
 from placewise.placers.list_scheduling.ready_queue import first_pairs
 from placewise.placers.shared.stages.ideals import Ideals, all_ideals
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.contract import contract
-from placewise.simulate.ranks import upward_ranks
+from placewise.simulate.contiguity import contract
+from placewise.simulate.judge.ranks import upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 
 @settings(max_examples=80, deadline=None)

@@ -28,7 +28,7 @@ from placewise.placers.pipeline_dp.topological_orders import last_ready_first
 from placewise.placers.shared.stages.stage_costs import price
 from placewise.readers.workload import read_workload
 from placewise.simulate import simulate
-from placewise.simulate.contract import Contraction, contract, join
+from placewise.simulate.contiguity import Contraction, contract, join
 
 PUBLISHED = RECORDED["throughput"]
 BETTER = {("pipedream", "LayerGraphs/bert24_training"), ("pipedream", "LayerGraphs/gnmt_training")}

@@ -32,7 +32,7 @@ from placewise.placers.shared.partitions import repair_and_select
 from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
-from placewise.simulate.ranks import mean_op_seconds
+from placewise.simulate.judge.ranks import mean_op_seconds
 
 LISTS = ("critical_path", "etf", "heft", "sct", "topo")
 SUM = Objective(memory="sum")

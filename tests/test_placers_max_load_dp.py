@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from published import ROOT, needs_workloads
 from strategies import problems
 
+from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
@@ -17,7 +18,6 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.base import Budget
 from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.pipeline_dp.max_load_dp import MaxLoadDpPlacer
-from placewise.placing import place
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
 

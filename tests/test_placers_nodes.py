@@ -21,7 +21,7 @@ from placewise.placers.pipeline_dp.ordered_line import rows, split_in_row
 from placewise.placers.shared.stages.dp_driver import n_states
 from placewise.placers.shared.stages.ideals import all_ideals
 from placewise.simulate import evaluate, simulate, why_infeasible
-from placewise.simulate.contract import contract
+from placewise.simulate.contiguity import contract
 
 SHAPES = (
     ((2, 2), (4.0, 100.0), 7),

@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from plain_rules import keeps_the_rules, placements
 from strategies import problems
 
+from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
@@ -15,7 +16,6 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
 from placewise.placers.packing.placer import PackPlacer
-from placewise.placing import place
 from placewise.simulate import simulate
 
 

@@ -13,6 +13,7 @@ from simulate_problems import random_problem, seeded
 from strategies import problems
 from test_placers_lines import best_along
 
+from placewise.core.place import place
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
@@ -22,9 +23,8 @@ from placewise.placers.pipeline_dp.topological_orders import last_ready_first
 from placewise.placers.registry import create
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.phase_dp import price
-from placewise.placing import place
 from placewise.simulate import simulate
-from placewise.simulate.contract import contract
+from placewise.simulate.contiguity import contract
 from placewise.simulate.phases import two_phases
 
 STAGED = {"kind": "throughput", "contiguous": True, "memory_model": "sum", "transfers": "staged", "wires": False}

@@ -15,7 +15,7 @@ from placewise.model.problem import Constraints, Problem
 from placewise.placers.shared.memory_repair import settle
 from placewise.placers.shared.repair import cargo_of, repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate.memory import resident_bytes
+from placewise.simulate.judge.memory import resident_bytes
 
 
 def planted(rng: np.random.Generator, bins: int, per: int, room: int) -> list[int]:

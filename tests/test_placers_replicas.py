@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from plain_rules import placements, with_replicas
 from strategies import problems
 
+from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -22,9 +23,8 @@ from placewise.placers.base import Budget
 from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
 from placewise.placers.shared.stages.line_split import most_segments
 from placewise.placers.shared.stages.stage_costs import price
-from placewise.placing import place
 from placewise.simulate import simulate
-from placewise.simulate.contract import contract
+from placewise.simulate.contiguity import contract
 
 
 @st.composite

@@ -11,14 +11,14 @@ import pytest
 from quick import QUICK
 from simulate_problems import random_problem, seeded
 
+from placewise.core.place import place
 from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
-from placewise.simulate import judge
+from placewise.simulate.judge import judge
 
 RULES: dict[str, dict[str, Any]] = {
     "ordered": {"contiguous": True, "ordered": True},

@@ -26,7 +26,7 @@ from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import broken
 from placewise.simulate import evaluate, simulate
-from placewise.simulate.memory import device_memory, resident_bytes
+from placewise.simulate.judge.memory import device_memory, resident_bytes
 
 OPERATOR = Objective("latency", execution="operator")
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from simulate_problems import OBJECTIVES, random_problem, seeded
 
 from placewise import _native
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import InternalError
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
@@ -22,8 +23,7 @@ from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import Costs, costs_of, native_costs
 from placewise.placers.shared.throughput_search.rounds import NO_PAIRS, Field, Round
 from placewise.simulate import evaluate
-from placewise.simulate.memory import resident_bytes
-from placewise.wishes import Wishes
+from placewise.simulate.judge.memory import resident_bytes
 
 PIPELINES = [objective for objective in OBJECTIVES if objective.kind == "throughput"]
 

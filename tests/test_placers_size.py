@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
@@ -12,7 +13,6 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placing import place
 
 
 def chain(n: int, *, kinds: int = 1, k: int = 4, objective: Objective | None = None) -> Problem:
@@ -83,6 +83,6 @@ def test_paths_says_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("placewise.placers.min_cut.paths.WORK", 100.0)
     worked = place(problem, "paths")
     assert worked.placement is None and worked.notes[0].startswith("119 ops and uses of tensors are more")
-    monkeypatch.setattr("placewise.simulate.paths.LONGEST", 0)
+    monkeypatch.setattr("placewise.simulate.bounds.paths.LONGEST", 0)
     cut = place(problem, "paths", Budget(9.0))
     assert cut.placement is None and cut.notes[0].endswith("the most that paths cuts: use temper or auto")

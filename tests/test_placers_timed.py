@@ -15,6 +15,7 @@ from latency_brute_force import optimum
 from published import ROOT, needs_workloads
 from simulate_problems import random_problem, seeded
 
+from placewise.core.place import place
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -26,9 +27,8 @@ from placewise.placers.base import Budget, Hints, Stopwatch, ignore
 from placewise.placers.cp_sat.latency import TimedLimits, improve
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
 from placewise.placers.shared.schedule_models.incumbents import Known
-from placewise.placing import place
 from placewise.simulate import simulate
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 
 def from_nothing(problem: Problem, units: int = 1 << 30) -> Proposal:

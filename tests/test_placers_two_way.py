@@ -11,11 +11,11 @@ from hypothesis import HealthCheck, assume, given, settings
 from plain_rules import placements
 from simulate_problems import problems
 
+from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.min_cut.two_way import TwoWayPlacer
-from placewise.placing import place
 from placewise.simulate import simulate
 
 SIFTED = [HealthCheck.filter_too_much]

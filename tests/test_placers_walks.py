@@ -7,7 +7,7 @@ import pytest
 from simulate_problems import random_problem, seeded
 
 from placewise.placers.pipeline_dp.depth_first_orders import walk
-from placewise.simulate.contract import Contraction, contract, depth_first
+from placewise.simulate.contiguity import Contraction, contract, depth_first
 
 
 def plain(graph: Contraction, sources: list[int], key: list[float], stage: list[int]) -> list[int]:

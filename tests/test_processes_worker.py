@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from placewise.cores import pinnable_cores
+from placewise._util.cores import pinnable_cores
 from placewise.errors import RunError
 from placewise.processes.arena import Arena
 from placewise.processes.worker import Worker

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from placewise.catalog import read_cluster
-from placewise.catalog.written import cluster_text
+from placewise.catalog.write import cluster_text
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.studies.calibrate import fit, fitted, kernels_of, predicted, rank_correlation
+from placewise.profiling.calibrate import fit, fitted, kernels_of, predicted, rank_correlation
 
 CATALOGUED = {"matmul": 0.6, "conv": 0.8, "attention": 0.5, "reduction": 0.06, "elementwise": 0.06, "memory": 0.8}
 CPU = Device("cpu", "cpu", 8e9, 0.0, {"float32": 1e11}, 2e10, 1e-6, efficiency=CATALOGUED)

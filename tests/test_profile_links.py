@@ -8,17 +8,17 @@ import math
 import pytest
 from typer.testing import CliRunner
 
+from placewise._util.cores import pinnable_cores
 from placewise.catalog import read_cluster
 from placewise.cli.app import app
-from placewise.cores import pinnable_cores
 from placewise.errors import InputError, RunError
 from placewise.processes.arena import Arena
 from placewise.processes.worker import Worker
+from placewise.profiling import hops
+from placewise.profiling import links as module
+from placewise.profiling.links import measure_links, measured_cluster
+from placewise.profiling.servers.memory import BOARD, MemoryServer
 from placewise.runtimes.binding import Place, bind
-from placewise.runtimes.profiling.memory import BOARD, MemoryServer
-from placewise.studies import hops
-from placewise.studies import links as module
-from placewise.studies.links import measure_links, measured_cluster
 
 TWO = pytest.mark.skipif(len(pinnable_cores()) < 2, reason="needs two cores")
 
@@ -28,7 +28,7 @@ def test_devices_measure_writes_a_cluster_that_is_read(tmp_path, monkeypatch):
     """`devices --measure -o`: figures of both cores and of both ways between them, marked as measured."""
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(module, "LARGE", 8 << 20)
-    monkeypatch.setattr("placewise.studies.hops.SAMPLES", 6)
+    monkeypatch.setattr("placewise.profiling.hops.SAMPLES", 6)
     path = tmp_path / "here.toml"
     done = CliRunner().invoke(app, ["devices", "2xcore", "--measure", "-o", str(path)])
     assert done.exit_code == 0, done.output
@@ -104,7 +104,7 @@ def test_a_tensor_is_handed_over():
 
 def test_a_partner_that_does_not_come_is_told(monkeypatch):
     """Whoever waits for another core gives up after a while, and says so."""
-    monkeypatch.setattr("placewise.runtimes.profiling.memory.PATIENCE", 0.05)
+    monkeypatch.setattr("placewise.profiling.servers.memory.PATIENCE", 0.05)
     arena = Arena(BOARD + 64)
     with pytest.raises(RunError, match="does not answer"):
         MemoryServer(arena.fd, 64).write(64, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from placewise.analysis.predict import Case, Predictor, Tuning, predict, tuned, with_tuning
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
@@ -12,8 +13,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import judge
-from placewise.studies.predict import Case, Predictor, Tuning, predict, tuned, with_tuning
+from placewise.simulate.judge import judge
 from placewise.transform.pieces import pieces_of
 
 CORES = tuple(

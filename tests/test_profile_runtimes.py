@@ -12,16 +12,16 @@ from onnx import TensorProto, helper, numpy_helper
 from typer.testing import CliRunner
 
 import placewise as pw
-from placewise.building import build
+from placewise._util.cores import pinnable_cores
 from placewise.cli.app import app
-from placewise.cores import pinnable_cores
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import InputError, RunError
 from placewise.files.profile_file import load_profile, save_profile
 from placewise.model.cluster import Cluster, Device, Link
-from placewise.studies import profile as module
-from placewise.studies.profile import Profiling, profile
-from placewise.studies.remembered import Shelf, contexts
-from placewise.wishes import Wishes
+from placewise.profiling import profile as module
+from placewise.profiling.profile import Profiling, profile
+from placewise.profiling.profile_cache import Shelf, contexts
 
 
 def convolutions(path: Path, layers: int = 2, *, width: int = 16, size: int = 24) -> str:

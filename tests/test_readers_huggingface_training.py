@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from placewise.core.open_model import open_model
+from placewise.core.options import Wishes
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
-from placewise.opening import open_model
-from placewise.wishes import Wishes
 
 pytest.importorskip("transformers", reason="the extra 'transformers' is not installed")
 

@@ -14,7 +14,7 @@ from placewise.cli.options import parse_dims
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.parts import kinds_of
+from placewise.readers.onnx.submodels import kinds_of
 
 
 def shapes(reading):

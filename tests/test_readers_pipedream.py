@@ -10,17 +10,17 @@ import pytest
 from published import PROFILES, WORKLOADS, needs_profiles, needs_workloads
 
 import placewise as pw
-from placewise.building import build, build_for_plan
+from placewise.analysis.inspect import inspect
+from placewise.core.build import build, build_for_plan
+from placewise.core.open_model import open_model
+from placewise.core.options import Wishes
 from placewise.errors import InputError
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.opening import open_model
 from placewise.readers import Asked, format_of, read
 from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import simulate
-from placewise.studies.inspect import inspect
-from placewise.wishes import Wishes
 
 NAMES = (
     "alexnet", "gnmt", "inception_v3", "nasnetamobile", "resnet18", "resnet50", "resnet101", "resnext101",

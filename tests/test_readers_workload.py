@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from published import WORKLOADS, needs_workloads
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.open_model import open_model
+from placewise.core.options import Wishes
 from placewise.errors import InputError, ModelFileError
 from placewise.files.problem_file import save_problem
 from placewise.model.problem import Objective, Rule
-from placewise.opening import open_model
 from placewise.readers import Asked, format_of, read
 from placewise.readers.workload import read_workload
-from placewise.wishes import Wishes
 
 
 def node(number: int, **changes: Any) -> dict[str, Any]:

@@ -7,19 +7,19 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from placewise._util.text import visible
+from placewise.core.place import place
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, DeviceUse, Judgement, Result
-from placewise.placing import place
 from placewise.report.console import result_view, rows_table
 from placewise.report.devices import DeviceView
 from placewise.report.plain import lines, plain
 from placewise.report.words import baseline_lines, host_remark, replica_lines, verdict
-from placewise.simulate import judge
-from placewise.words import visible
+from placewise.simulate.judge import judge
 
 
 def side_by_side(seconds: list[list[float]], kinds: tuple[str, ...], objective: Objective, *pins: Rule) -> Problem:

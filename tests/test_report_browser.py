@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import placewise as pw
+from placewise.analysis.report import html_of, opened
+from placewise.core.place import place
 from placewise.files.plan_file import plan_of
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Objective, Problem
-from placewise.placing import place
-from placewise.studies.report import html_of, opened
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = shutil.which("chromium")

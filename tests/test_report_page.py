@@ -17,13 +17,15 @@ from simulate_problems import OBJECTIVES, random_placement, random_problem, seed
 from typer.testing import CliRunner
 
 import placewise as pw
+from placewise.analysis.compare import best_plan, compare
+from placewise.analysis.report import open_plan, open_result, opened
 from placewise.cli.app import app
+from placewise.core.place import place
 from placewise.errors import OutputError, PlanError
 from placewise.files.plan_file import load_plan, plan_of, save_plan
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.placing import place
 from placewise.report.copies import copies_of
 from placewise.report.page.data import page_data
 from placewise.report.page.html import json_text, page_text
@@ -31,9 +33,7 @@ from placewise.report.page.layers import layers_of
 from placewise.report.page.packed import LONGEST_NAME, packed, shown
 from placewise.report.page.timeline import lanes
 from placewise.report.words import verdict
-from placewise.simulate import judge
-from placewise.studies.compare import best_plan, compare
-from placewise.studies.report import open_plan, open_result, opened
+from placewise.simulate.judge import judge
 
 LATENCY, PIPELINE = Objective("latency"), Objective("throughput")
 CALLS = Objective("latency", execution="subgraph")

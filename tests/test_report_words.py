@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import placewise as pw
+from placewise.analysis.diff import diff
+from placewise.analysis.explain import explain
 from placewise.cli.app import app
+from placewise.core.place import place
 from placewise.errors import InputError, PlanError
 from placewise.files.plan_file import load_plan, save_plan
 from placewise.model.builder import GraphBuilder
@@ -23,7 +26,6 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
-from placewise.placing import place
 from placewise.report.account import account, pace_parts
 from placewise.report.alike import traded
 from placewise.report.critical import critical_path
@@ -33,9 +35,7 @@ from placewise.report.gantt import Gantt
 from placewise.report.lanes import lanes_of, marks, shares
 from placewise.report.moves import module_paths, moves_of
 from placewise.report.plain import plain
-from placewise.simulate import judge
-from placewise.studies.diff import diff
-from placewise.studies.explain import explain
+from placewise.simulate.judge import judge
 
 
 def problem_of(

@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from placewise.building import build
-from placewise.cores import pinnable_cores
+from placewise._util.cores import pinnable_cores
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.runtimes.base import Realised
@@ -17,7 +18,6 @@ from placewise.runtimes.binding import bind, physical
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs, load_inputs
 from placewise.runtimes.measure import Measurement, Protocol, check, measure
-from placewise.wishes import Wishes
 
 CORES = pinnable_cores()
 

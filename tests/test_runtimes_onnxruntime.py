@@ -16,8 +16,9 @@ import pytest
 from onnx.helper import make_node
 from onnx_branches import branching, modelled, written
 
-from placewise.building import build
-from placewise.cores import pinnable_cores
+from placewise._util.cores import pinnable_cores
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
@@ -32,7 +33,6 @@ from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check, fresh_of
 from placewise.runtimes.onnxruntime import packing
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
-from placewise.wishes import Wishes
 
 pytest.importorskip("onnxruntime")
 CORES = pinnable_cores()

@@ -15,9 +15,11 @@ from onnx import TensorProto, helper, numpy_helper, save
 from simulate_problems import Choose, seeded
 
 import placewise as pw
-from placewise.building import build
-from placewise.cores import pinnable_cores
-from placewise.cutting import cut
+from placewise._util.cores import pinnable_cores
+from placewise.analysis.measure_placements import sheet_of
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.split_model import cut
 from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
 from placewise.report.measured import document_of
@@ -28,8 +30,6 @@ from placewise.runtimes.onnxruntime.memory.kernels import Kernel, Session, Value
 from placewise.runtimes.onnxruntime.memory.layout import with_layouts
 from placewise.runtimes.onnxruntime.memory.needs import needs_of, needs_of_devices
 from placewise.runtimes.onnxruntime.memory.order import in_order
-from placewise.studies.race import sheet_of
-from placewise.wishes import Wishes
 
 MIB = 1 << 20
 

@@ -11,7 +11,7 @@ from onnx.helper import make_node
 from onnx_branches import branching, modelled, of_newest_ir, written
 
 import placewise as pw
-from placewise.cores import pinnable_cores
+from placewise._util.cores import pinnable_cores
 from placewise.errors import InputError, RunError
 
 pytest.importorskip("onnxruntime")

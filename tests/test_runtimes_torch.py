@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import NO_WISHES
 from placewise.errors import InputError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -26,11 +27,10 @@ from placewise.runtimes.binding import Place
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.measure import check, fresh_of
-from placewise.runtimes.torch import handing
-from placewise.runtimes.torch.flow import HOST, Flow, Task
-from placewise.runtimes.torch.handing import Program
+from placewise.runtimes.torch import job_payload
+from placewise.runtimes.torch.job_payload import Program
 from placewise.runtimes.torch.pipelining import stages_in_line
-from placewise.wishes import NO_WISHES
+from placewise.runtimes.torch.task_graph import HOST, Flow, Task
 
 torch = pytest.importorskip("torch")
 CORE = min(os.sched_getaffinity(0))
@@ -80,7 +80,7 @@ def job_of(problem: Problem, device: Sequence[int], model: Any = None, example: 
 
 def run_here(job: Job, samples: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
     """The same as the worker does, in this process."""
-    from placewise.runtimes.torch.handed import LanePlace
+    from placewise.runtimes.torch.payload import LanePlace
     from placewise.runtimes.torch.server import Server
 
     program = Program(job)
@@ -213,7 +213,7 @@ def test_a_model_with_random_outputs_cannot_be_checked() -> None:
 def test_placements_of_a_model_share_its_archive(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made side by side by several threads, it is exported once, and gone when the last of them is done."""
     saved = []
-    monkeypatch.setattr(handing, "_save", lambda job, path: saved.append(Path(path).touch()))
+    monkeypatch.setattr(job_payload, "_save", lambda job, path: saved.append(Path(path).touch()))
     job = job_of(problem, [0] * problem.n_ops, Branches().eval())
     with ThreadPoolExecutor(4) as pool:
         programs = list(pool.map(lambda _: Program(job), range(8)))

@@ -14,7 +14,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Violation
 from placewise.simulate import simulate, why_infeasible
-from placewise.simulate.check import check
+from placewise.simulate.check.check import check
 
 GIB = 2**30
 

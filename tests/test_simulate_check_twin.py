@@ -16,10 +16,10 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Timeline, Violation
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.check import check
-from placewise.simulate.memory import piece_numbers
-from placewise.simulate.schedule import prepare, timeline
+from placewise.simulate.check.check import check
+from placewise.simulate.judge.memory import piece_numbers
+from placewise.simulate.judge.schedule import prepare, timeline
+from placewise.simulate.problem_arrays import arrays_of
 
 KINDS = {"coverage", "support", "pin", "colocation", "memory", "contiguity", "convexity", "replicas"}
 

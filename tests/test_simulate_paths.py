@@ -17,8 +17,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, simulate
-from placewise.simulate.cuts import CallCosts, CheapestCall, call_costs
-from placewise.simulate.paths import hop_bound, path_bound
+from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
+from placewise.simulate.bounds.paths import hop_bound, path_bound
 
 SUBGRAPH = Objective("latency", execution="subgraph", memory="sum")
 

@@ -22,8 +22,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Timeline
 from placewise.simulate import Evaluator, evaluate, simulate
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import upward_ranks
+from placewise.simulate.judge.ranks import upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 LATENCY = [objective for objective in OBJECTIVES if objective.kind == "latency"]
 operator = Objective(execution="operator")

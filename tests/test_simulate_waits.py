@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from simulate_problems import OBJECTIVES, placed
 
 from placewise.simulate import simulate
-from placewise.simulate.memory import piece_numbers
-from placewise.simulate.waits import longest_waits
+from placewise.simulate.judge.memory import piece_numbers
+from placewise.simulate.judge.waits import longest_waits
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES[3:], ids=str)

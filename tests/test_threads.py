@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 import placewise as pw
 from placewise import _native
-from placewise.building import build
+from placewise._util.cores import usable_cores
 from placewise.cli.app import app
-from placewise.cores import usable_cores
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.errors import InputError
 from placewise.model.problem import Problem
 from placewise.placers import registry
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placing import place
 from placewise.simulate import Evaluator
-from placewise.wishes import Wishes
 
 WORK = {
     "local": Budget(iterations=3, seed=5),
@@ -149,7 +149,7 @@ def test_long_batches_are_priced_in_slices(monkeypatch: pytest.MonkeyPatch) -> N
     problem = branchy("latency", execution="operator")
     rows = np.random.default_rng(0).integers(0, 3, (50, problem.n_ops)).astype(np.int32)
     whole = Evaluator(problem, threads=1)(rows)
-    judge = sys.modules["placewise.simulate.judge"]
+    judge = sys.modules["placewise.simulate.judge.judge"]
     monkeypatch.setattr(judge, "SLICE", 7 * problem.n_ops)
     monkeypatch.setattr(judge, "LITTLE", problem.n_ops)
     for threads in (1, 3):

@@ -18,7 +18,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import judge
+from placewise.simulate.judge import judge
 from placewise.transform.joining import joined, predicted
 from placewise.transform.pieces import (
     Pieces,

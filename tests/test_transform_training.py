@@ -22,7 +22,7 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.tables import Phase
 from placewise.readers.onnx import read_onnx
-from placewise.simulate.contract import contract
+from placewise.simulate.contiguity import contract
 from placewise.transform.fold import fold
 from placewise.transform.training import to_training
 

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from placewise.errors import InputError
-from placewise.units import (
+from placewise._util.units import (
     format_bytes,
     format_count,
     format_seconds,
@@ -17,6 +16,7 @@ from placewise.units import (
     parse_fraction,
     parse_seconds,
 )
+from placewise.errors import InputError
 
 
 @pytest.mark.parametrize(

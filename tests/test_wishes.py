@@ -11,11 +11,11 @@ from test_api import toy
 from test_cli import run, workload
 
 import placewise as pw
-from placewise.building import build_for_plan
+from placewise.core.build import build_for_plan
+from placewise.core.options import Wishes
 from placewise.errors import InputError, PlacewiseError
 from placewise.model.problem import Constraints, Rule
 from placewise.placers import registry
-from placewise.wishes import Wishes
 
 
 def test_python_takes_what_the_command_line_takes() -> None:

@@ -15,8 +15,8 @@ from worked_examples import EXAMPLES, Example
 from placewise.model.cluster import HOST
 from placewise.model.result import Judgement
 from placewise.simulate import lower_bound, simulate
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import upward_ranks
+from placewise.simulate.judge.ranks import upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "judge.md"
 MODES = ("blocking", "overlap", "duplex")

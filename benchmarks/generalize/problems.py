@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.problem import Problem
-from placewise.wishes import Wishes
 
 CLUSTERS = Path(__file__).parent / "clusters"
 """Files as `2xP100.toml`; none is like a cluster that the shipped policy was trained on."""

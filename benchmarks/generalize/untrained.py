@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
-from placewise.wishes import Wishes
 
 GRAPHS = (
     ("layered", 100, 900, "2xP100,cpu", "training"),

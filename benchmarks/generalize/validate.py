@@ -19,11 +19,11 @@ from itertools import cycle
 import numpy as np
 
 import placewise as pw
+from placewise.core.place import place
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.registry import create
-from placewise.placing import place
 
 FAMILIES = ("layered", "series-parallel", "branchy", "erdos-renyi")
 COUNTS = (2, 4, 8)

@@ -17,13 +17,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from placewise.building import build
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.cluster import Device
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import simulate
-from placewise.wishes import Wishes
 
 HERE = Path(__file__).parent
 CLUSTERS = HERE / "clusters"

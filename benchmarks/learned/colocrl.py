@@ -19,9 +19,9 @@ from methods import Method, policies
 from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, Found, best_known, bound, effort, milliseconds, rows_of, values
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.problem import Problem
-from placewise.wishes import Wishes
 
 CLUSTERS = Path(__file__).parent / "clusters"
 MODELS = {"rnnlm-2": {"batch": 64}, "nmt": {"batch": 64}, "inception-v3": {"batch": 32}}

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
-from placewise.placing import place
-from placewise.wishes import Wishes
 
 CLUSTER = Path(__file__).parent / "clusters" / "inception_v3-folded.toml"
 EVALUATIONS, LEAST_UPDATES = 2000, 500

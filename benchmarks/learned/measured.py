@@ -39,6 +39,8 @@ from machine import cluster_file
 from methods import Found, Method
 from rows import SEEDS, Row, Table, arguments, fits, run
 
+from placewise.analysis.measure_placements import SINGLE, Setting, race
+from placewise.core.place import place
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -46,14 +48,12 @@ from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.placers.learned.placer import proposal_of
 from placewise.placers.learned.pricing import Pricing
-from placewise.placing import place
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.openvino.runtime import own_split
 from placewise.simulate import simulate
-from placewise.studies.measured_reward import Care, MeasuredReward, reward_of
-from placewise.studies.race import SINGLE, Setting, race
+from placewise.training.measured_reward import Care, MeasuredReward, reward_of
 
 TASKS = {"dataflow": "inception_v3", "hetero": "resnet50"}
 RUNTIMES = {"dataflow": "onnxruntime", "hetero": "openvino"}

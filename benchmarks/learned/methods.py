@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from placewise.core.place import place
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -25,7 +26,6 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.placer import proposal_of
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chains
-from placewise.placing import place
 from placewise.simulate import Evaluator, lower_bound, simulate
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")

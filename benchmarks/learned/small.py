@@ -20,13 +20,13 @@ from methods import LEARNED, Method, policies
 from rows import SEEDS, Row, Table, arguments, main_of
 from tables import EFFORT, effort, values
 
-from placewise.building import build
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.builder import GraphBuilder
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Objective, Problem
-from placewise.wishes import Wishes
 
 DEVICES = "Flex-170,i9-12900K"
 OPS, GOAL, EVALUATIONS = 14, 0.02, 3000

@@ -16,18 +16,18 @@ from typing import Any
 
 import numpy as np
 
-from placewise.building import build
+from placewise.analysis.measure_placements import Race
 from placewise.catalog.detect import processor_title
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.place import place
 from placewise.files.profile_file import save_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Result
 from placewise.placers.base import Budget
-from placewise.placing import place
+from placewise.profiling.profile import Profiling, profile
 from placewise.runtimes.measure import Protocol
-from placewise.studies.profile import Profiling, profile
-from placewise.studies.race import Race
-from placewise.wishes import Wishes
 
 HERE = Path(__file__).parent
 RESULTS, SCRATCH = HERE.parent / "results", HERE / "scratch"

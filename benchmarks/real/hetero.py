@@ -31,19 +31,19 @@ from common import (
     report,
 )
 
-from placewise.building import build
+from placewise.analysis.measure_placements import SINGLE, Setting, race
 from placewise.catalog import read_cluster
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.files.profile_file import save_profile
 from placewise.model.cluster import Cluster, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.profiling.profile import Profiling, profile
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.openvino.runtime import own_split
-from placewise.studies.profile import Profiling, profile
-from placewise.studies.race import SINGLE, Setting, race
-from placewise.wishes import Wishes
 
 UNSUPPORTED = {
     "inception_v3": frozenset({"Concat", "AveragePool", "MaxPool"}),

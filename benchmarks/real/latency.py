@@ -36,13 +36,13 @@ from common import (
 from machine import cluster_file
 from prediction import cases, drawn
 
-from placewise.cutting import cut
+from placewise.analysis.measure_placements import SINGLE, WORTH, Setting, race
+from placewise.analysis.predict import Predictor, tuned, with_tuning
+from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
+from placewise.profiling.profile import Profiling
 from placewise.runtimes.measure import Measurement, Protocol
 from placewise.runtimes.onnxruntime.runtime import CALL, HAND_OVER
-from placewise.studies.predict import Predictor, tuned, with_tuning
-from placewise.studies.profile import Profiling
-from placewise.studies.race import SINGLE, WORTH, Setting, race
 
 UNCHOSEN = "best split"
 """The split that is predicted to be the fastest, whether it is taken or not."""

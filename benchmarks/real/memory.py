@@ -34,17 +34,17 @@ import numpy as np
 import onnx
 from common import EXAMPLES, SCRATCH, command, even_split, report
 
-from placewise.building import build
-from placewise.cutting import cut, sub_models
+from placewise._util.units import format_bytes
+from placewise.core.build import build
+from placewise.core.options import Wishes
+from placewise.core.split_model import cut, sub_models
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.whole import load_whole
+from placewise.readers.onnx.model import load_whole
 from placewise.runtimes.inputs import fresh_inputs, input_tensors
 from placewise.runtimes.onnxruntime.memory.needs import needs_of
 from placewise.simulate import device_memory
-from placewise.units import format_bytes
-from placewise.wishes import Wishes
 
 FIRST: Mapping[str, dict[str, int]] = {
     "resnet50": {}, "inception_v3": {}, "mobilenet_v2": {}, "unet": {}, "bert_base": {"seq": 128}, "gpt2": {"seq": 128},

@@ -21,18 +21,18 @@ import numpy as np
 from common import MODELS, calm, command, lines_of, placed, problem_of, profiled, report
 from machine import cluster_file
 
-from placewise.cutting import cut
+from placewise.analysis.measure_placements import SINGLE, Setting, race
+from placewise.analysis.predict import Case, Predictor, tuned
+from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.profiling.calibrate import rank_correlation
+from placewise.profiling.profile import Profiling
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.onnxruntime.runtime import CALL, HAND_OVER
-from placewise.simulate import judge
-from placewise.studies.calibrate import rank_correlation
-from placewise.studies.predict import Case, Predictor, tuned
-from placewise.studies.profile import Profiling
-from placewise.studies.race import SINGLE, Setting, race
+from placewise.simulate.judge import judge
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
 CALIBRATION, TEST, NEAR, BATCH = 12, 36, 12, 6

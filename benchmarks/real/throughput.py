@@ -35,14 +35,14 @@ from common import (
 )
 from machine import cluster_file
 
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.model.placement import Placement
+from placewise.profiling.profile import Profiling
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol, check, fresh_of, measure
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
-from placewise.studies.profile import Profiling
-from placewise.wishes import Wishes
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
 LEAST_OF_REPLICAS, LEAST_OVER_EVEN = 0.95, 1.3

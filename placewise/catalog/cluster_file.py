@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from placewise._util.safe_open import read_regular
 from placewise.catalog.entries import catalog
 from placewise.catalog.fields import validated
 from placewise.catalog.nodes import Place, expanded, node_links
@@ -17,7 +18,6 @@ from placewise.catalog.wiring import Pair, Speed, wired
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.dtypes import DTYPES
-from placewise.regular import read_regular
 
 MAX_FILE = 1 << 20
 """Bytes; a cluster file is a page of text."""

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from placewise._util.cores import allowed_cores
+from placewise._util.units import format_seconds
 from placewise.catalog.entries import catalog
-from placewise.cores import allowed_cores
 from placewise.model.cluster import Device
-from placewise.units import format_seconds
 
 SOCKET_BANDWIDTH = 50e9
 """Bytes/s of the memory of one socket: two channels of DDR4-3200 or so, the least that is common."""

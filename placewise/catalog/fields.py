@@ -8,9 +8,9 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from placewise._util.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
+from placewise._util.validation_errors import first_fault
 from placewise.errors import ClusterError, InputError
-from placewise.faults import first_fault
-from placewise.units import parse_bandwidth, parse_bytes, parse_flops, parse_seconds
 
 
 def _with_units(parse: Callable[[str | float], float]) -> BeforeValidator:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from itertools import permutations
 from pathlib import Path
 
+from placewise._util.units import parse_bytes
 from placewise.catalog.detect import core_count
 from placewise.catalog.entries import catalog, find_link
 from placewise.catalog.parts import MAX_DEVICES, Part, numbered, part_of, renamed, stand_in, with_memory
@@ -15,7 +16,6 @@ from placewise.catalog.topology import joined
 from placewise.catalog.wiring import speed_of, wired
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
-from placewise.units import parse_bytes
 
 _ITEM = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?([^@\s][^@]*?)\s*(?:@\s*(.+?)\s*)?")
 _LIKE = "2xA100-80GB,cpu"

@@ -6,11 +6,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from placewise._util.units import format_bytes, format_seconds
 from placewise.catalog.detect import this_core, this_machine
 from placewise.catalog.entries import catalog, find
 from placewise.errors import ClusterError
 from placewise.model.cluster import Device
-from placewise.units import format_bytes, format_seconds
 
 MAX_DEVICES = 256
 """More devices than this in one cluster are refused: links are kept pair by pair."""

@@ -12,11 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from placewise._util.safe_open import read_regular
 from placewise.catalog.entries import catalog
 from placewise.catalog.parts import Part, noted
 from placewise.catalog.wiring import Pair, Speed, speed_of
 from placewise.errors import ClusterError
-from placewise.regular import read_regular
 
 MAX_FILE = 1 << 20
 """Bytes; a topology is a page of text."""

@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from placewise._util.units import format_seconds
 from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
 from placewise.catalog.parts import Part, noted
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Link, Transfers
-from placewise.units import format_seconds
 
 Pair = tuple[str, str]
 

@@ -14,8 +14,8 @@ from placewise.cli.run import INFEASIBLE, UNKNOWN, emit, guarded, listen, progre
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
-    from placewise.studies.compare import Entry
-    from placewise.wishes import Wishes
+    from placewise.analysis.compare import Entry
+    from placewise.core.options import Wishes
 
 
 @guarded
@@ -57,14 +57,14 @@ def compare(
 
     Exit codes: 0 one of them has a placement, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted.
     """
-    from placewise.building import build, start_of
+    from placewise._util.units import parse_seconds
+    from placewise.analysis.compare import best_plan, board_of, parse_placers
+    from placewise.analysis.compare import compare as run
+    from placewise.analysis.measure_placements import Setting, measured, protocol_of
+    from placewise.core.build import build, start_of
     from placewise.files.atomic import atomic_write, ensure_writable
     from placewise.files.plan_file import save_plan as save
     from placewise.report.leaderboard import board_view, document_of, format_for, text_of
-    from placewise.studies.compare import best_plan, board_of, parse_placers
-    from placewise.studies.compare import compare as run
-    from placewise.studies.race import Setting, measured, protocol_of
-    from placewise.units import parse_seconds
 
     listen(quiet)
     form = format_for(output, _wanted(form, as_json))

@@ -14,8 +14,8 @@ from placewise.cli.run import guarded, listen, show, show_json
 
 if TYPE_CHECKING:
     from placewise.model.cluster import Cluster
-    from placewise.studies.calibrate import Calibration, Fit
-    from placewise.studies.links import Figure, Links
+    from placewise.profiling.calibrate import Calibration, Fit
+    from placewise.profiling.links import Figure, Links
 
 
 _CLASSES = ("matmul", "conv", "attention", "reduction", "elementwise", "memory")
@@ -54,8 +54,8 @@ def devices(
         listed = {"known": [asdict(device) for device in known], "links": [asdict(link) for link in links]}
         show_json({**listed, "this": _plain(asdict(here))})
         return
+    from placewise._util.units import format_bytes, format_seconds
     from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_seconds
 
     rows = [(d.name, d.kind, *_figures(d.memory, d.memory_bandwidth, dict(d.peak_flops)), d.title) for d in known]
     speeds = _figures(here.memory, here.memory_bandwidth, dict(here.peak_flops))
@@ -69,13 +69,13 @@ def devices(
 def _show_measured(
     cluster: Cluster, measure: bool, bind: dict[str, str], fit: list[Path], output: Path | None, as_json: bool
 ) -> None:
-    from placewise.catalog.written import cluster_text
+    from placewise.catalog.write import cluster_text
     from placewise.files.atomic import atomic_write, ensure_writable
-    from placewise.files.cluster_file import cluster_to_dict
+    from placewise.files.cluster_record import cluster_to_dict
     from placewise.files.profile_file import load_profile
+    from placewise.profiling.calibrate import fitted
+    from placewise.profiling.links import measure_links, measured_cluster
     from placewise.runtimes.binding import bind as bound
-    from placewise.studies.calibrate import fitted
-    from placewise.studies.links import measure_links, measured_cluster
 
     if output is not None:
         ensure_writable(output)
@@ -102,8 +102,8 @@ def _show_measured(
 
 
 def _links_view(links: Links) -> list[Any]:
+    from placewise._util.units import format_bytes, format_seconds
     from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_seconds
 
     def rate(figure: Figure) -> str:
         return f"{format_bytes(figure.value)}/s ± {figure.spread / 2:.0%}"
@@ -147,9 +147,9 @@ def _fit_view(calibration: Calibration) -> list[Any]:
 
 
 def _show_cluster(cluster: Cluster, as_json: bool) -> None:
-    from placewise.files.cluster_file import cluster_to_dict
+    from placewise._util.units import format_bytes, format_seconds
+    from placewise.files.cluster_record import cluster_to_dict
     from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_seconds
 
     if as_json:
         show_json(cluster_to_dict(cluster))
@@ -168,7 +168,7 @@ def _show_cluster(cluster: Cluster, as_json: bool) -> None:
 
 
 def _figures(memory: float, bandwidth: float, peak: dict[str, float]) -> tuple[str, str, str, str]:
-    from placewise.units import format_bytes, format_count
+    from placewise._util.units import format_bytes, format_count
 
     speeds = [f"{format_count(peak[dtype])}FLOP/s" if dtype in peak else "–" for dtype in ("float32", "float16")]
     return format_bytes(memory), f"{format_bytes(bandwidth)}/s", speeds[0], speeds[1]

@@ -11,7 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, working
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import Wishes
 
 
 @guarded
@@ -26,8 +26,8 @@ def diff(
     quiet: opt.Quiet = False,
 ) -> None:
     """Show what differs between two plans: the value and where its seconds go, what moved, and what devices do."""
+    from placewise.analysis.diff import diff as compare
     from placewise.report.difference import difference_view, document_of
-    from placewise.studies.diff import diff as compare
 
     listen(quiet)
     with working(quiet, "reading the model"):

@@ -11,8 +11,8 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
+    from placewise.core.options import Wishes
     from placewise.runtimes.inputs import Arrays
-    from placewise.wishes import Wishes
 
 Runtime = Annotated[
     str | None, typer.Option(help="onnxruntime, openvino, torch or pipelining (default: by the model's format).")
@@ -59,12 +59,12 @@ def run(
 
     Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
     """
-    from placewise.building import build_for_plan
+    from placewise._util.units import parse_seconds
+    from placewise.analysis.measure_placements import PLAN, Setting, protocol_of, race, sheet_of
+    from placewise.core.build import build_for_plan
     from placewise.errors import RunError
     from placewise.files.plan_file import model_behind
     from placewise.report.measured import document_of, sheet_view
-    from placewise.studies.race import PLAN, Setting, protocol_of, race, sheet_of
-    from placewise.units import parse_seconds
 
     listen(quiet)
     with working(quiet, "reading the model"):

@@ -12,7 +12,7 @@ from placewise.cli.run import guarded, listen, progress, show, show_json, warn
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import Wishes
 
 
 @guarded
@@ -45,11 +45,11 @@ def explain(
 
     With --why-not, the op is forced onto that device and the rest is placed anew: what does the move really cost?
     """
-    from placewise.building import build_for_plan
+    from placewise.analysis.explain import explain as study
+    from placewise.core.build import build_for_plan
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import model_behind, save_plan
     from placewise.report.explanation import document_of, explanation_view
-    from placewise.studies.explain import explain as study
 
     listen(quiet)
     if output is not None:

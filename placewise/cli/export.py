@@ -12,8 +12,8 @@ from placewise.cli.run import INFEASIBLE, emit, guarded, listen, say, show, show
 from placewise.errors import InputError, OutputError
 
 if TYPE_CHECKING:
+    from placewise.core.options import Wishes
     from placewise.export.writing import Export
-    from placewise.wishes import Wishes
 
 
 @guarded
@@ -78,7 +78,7 @@ def export(
 
 
 def _opened(plan: Path, model: str | None, devices: str | None, wishes: Wishes) -> Any:
-    from placewise.building import build_for_plan
+    from placewise.core.build import build_for_plan
     from placewise.files.plan_file import model_behind, same_file
 
     problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)

@@ -11,7 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.studies.inspect import Inspection, Row
+    from placewise.analysis.inspect import Inspection, Row
 
 _MOST_ROWS = 30
 
@@ -30,9 +30,9 @@ def inspect(
     quiet: opt.Quiet = False,
 ) -> None:
     """Show ops, tensors, FLOPs and weights, by kind and by scope."""
-    from placewise.opening import open_model
-    from placewise.studies.inspect import inspect as look
-    from placewise.wishes import Wishes
+    from placewise.analysis.inspect import inspect as look
+    from placewise.core.open_model import open_model
+    from placewise.core.options import Wishes
 
     listen(quiet)
     frozen = tuple(freeze or ())
@@ -47,8 +47,8 @@ def inspect(
 
 
 def _print(found: Inspection) -> None:
+    from placewise._util.units import format_bytes, format_count
     from placewise.report.console import rows_table
-    from placewise.units import format_bytes, format_count
 
     flops = "unknown: the file gives times" if found.flops is None else f"{format_count(found.flops)}FLOP"
     backward = f" ({found.backward_ops} backward)" if found.backward_ops else ""
@@ -79,7 +79,7 @@ def _columns(what: str) -> tuple[str, ...]:
 
 
 def _cells(row: Row) -> tuple[str, ...]:
-    from placewise.units import format_bytes, format_count
+    from placewise._util.units import format_bytes, format_count
 
     return (
         row.name, str(row.ops), format_count(row.flops), format_bytes(row.weight_bytes), format_bytes(row.output_bytes),

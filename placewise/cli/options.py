@@ -14,9 +14,9 @@ import typer
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
+    from placewise.core.options import Wishes
     from placewise.model.problem import Rule
     from placewise.placers.base import Budget
-    from placewise.wishes import Wishes
 
 _MODEL = typer.Argument(
     help="ONNX, .pt2, OpenVINO .xml, TensorFlow .pb, a Hugging Face config.json, 'hf:NAME', 'zoo:NAME', a "
@@ -171,7 +171,7 @@ def wishes_of(
     in_order: InOrder = False,
 ) -> Wishes:
     """The options that say what is wanted, as `Wishes`. Raises InputError."""
-    from placewise.wishes import Wishes
+    from placewise.core.options import Wishes
 
     most: Any = replicas
     room: Any = headroom or None
@@ -213,8 +213,8 @@ def _parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 def budget_of(time_limit: str | None, gap: str, seed: int, threads: int | None) -> Budget:
     """The shared search options as a `Budget`. Raises InputError."""
+    from placewise._util.units import parse_fraction, parse_seconds
     from placewise.placers.base import Budget
-    from placewise.units import parse_fraction, parse_seconds
 
     seconds = parse_seconds(time_limit) if time_limit is not None else float("inf")
     return Budget(seconds, gap=parse_fraction(gap), seed=seed, threads=threads)

@@ -12,7 +12,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import Wishes
 
 
 @guarded
@@ -41,12 +41,12 @@ def place(
 
     Exit codes: 0 done and valid, 2 bad input, 3 proved infeasible, 4 unknown, 130 interrupted with nothing.
     """
-    from placewise.building import build, start_of
+    from placewise.core.build import build, start_of
+    from placewise.core.place import place as place_problem
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
-    from placewise.placing import place as place_problem
 
     listen(quiet)
     budget = opt.budget_of(time_limit, gap, seed, threads)

@@ -11,10 +11,10 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
+    from placewise.core.options import Wishes
     from placewise.model.placement import Placement
     from placewise.model.problem import Problem
     from placewise.model.result import Judgement
-    from placewise.wishes import Wishes
 
 
 @guarded
@@ -70,8 +70,8 @@ def check(
 def _judge(
     model: opt.Model, plan: opt.PlanPath, devices: str | None, wishes: Wishes, quiet: bool
 ) -> tuple[Problem, Placement, Judgement]:
-    from placewise.building import build_for_plan
-    from placewise.simulate import judge
+    from placewise.core.build import build_for_plan
+    from placewise.simulate.judge import judge
 
     listen(quiet)
     with working(quiet, "reading the model"):

@@ -38,13 +38,13 @@ def profile(
 
     Exit codes: 0 done, 2 bad input or it does not run, 130 interrupted.
     """
-    from placewise.building import build
+    from placewise.core.build import build
+    from placewise.core.options import Wishes
     from placewise.files.atomic import ensure_writable
     from placewise.files.profile_file import save_profile
-    from placewise.studies.profile import Profiling
-    from placewise.studies.profile import profile as measure
-    from placewise.studies.remembered import Shelf
-    from placewise.wishes import Wishes
+    from placewise.profiling.profile import Profiling
+    from placewise.profiling.profile import profile as measure
+    from placewise.profiling.profile_cache import Shelf
 
     listen(quiet)
     if output is not None:
@@ -65,8 +65,8 @@ def profile(
 
 
 def _show(found: ProfileFile) -> None:
+    from placewise._util.units import format_seconds
     from placewise.report.console import rows_table
-    from placewise.units import format_seconds
 
     rows = []
     for device in found.devices:

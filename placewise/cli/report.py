@@ -11,7 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, say, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.wishes import Wishes
+    from placewise.core.options import Wishes
 
 
 @guarded
@@ -33,10 +33,10 @@ def report(
     It needs the model for the timeline, the graph, the memory and the cuts; without it, the page says what is missing.
     With --json the data of the page is printed, and nothing is written unless --output says where.
     """
+    from placewise.analysis.report import open_plan, write_page
     from placewise.files.atomic import ensure_writable
     from placewise.report.page.data import page_data
     from placewise.report.page.html import page_text
-    from placewise.studies.report import open_plan, write_page
 
     listen(quiet)
     if output is None and not as_json:

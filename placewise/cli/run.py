@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 
 import typer
 
+from placewise._util.text import visible
 from placewise.cli import BAD_INPUT, INTERRUPTED, NOBODY_READS
 from placewise.errors import InternalError, OutputError, PlacewiseError
-from placewise.words import visible
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -160,7 +160,7 @@ class ProgressLine:
 
     def of(self, state: Progress) -> str:
         """Who works, for how long, how long it still may, and what is known so far."""
-        from placewise.units import format_seconds
+        from placewise._util.units import format_seconds
 
         now = self._clock()
         self._start = now - state.seconds if self._start is None else self._start

@@ -13,8 +13,8 @@ from placewise.cli.execute import Bind, Inputs, read_inputs
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
-    from placewise.studies.pretrain import PretrainSetting
-    from placewise.wishes import Wishes
+    from placewise.core.options import Wishes
+    from placewise.training.pretrain import PretrainSetting
 
 LEARNING = "Learning"
 Policy = Annotated[str | None, typer.Option(help="Which policy learns (default: hsdag).", rich_help_panel=LEARNING)]
@@ -125,20 +125,20 @@ def train(
     """
     from dataclasses import replace
 
-    from placewise.building import build, start_of
+    from placewise.analysis.measure_placements import Setting
+    from placewise.core.build import build, start_of
+    from placewise.core.options import Wishes
     from placewise.errors import InputError
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
     from placewise.report.console import result_view
-    from placewise.studies.begun import with_weights
-    from placewise.studies.pretrain import PretrainSetting
-    from placewise.studies.race import Setting
-    from placewise.studies.train import TrainingSetting, crew_of
-    from placewise.studies.train import train as learn
-    from placewise.studies.trained import SIMULATED, document, lines
-    from placewise.wishes import Wishes
+    from placewise.training.pretrain import PretrainSetting
+    from placewise.training.resume import with_weights
+    from placewise.training.train import TrainingSetting, crew_of
+    from placewise.training.train import train as learn
+    from placewise.training.train_result import SIMULATED, document, lines
 
     listen(quiet)
     budget = replace(opt.budget_of(time_limit, "0%", seed, threads), iterations=updates, evaluations=evaluations)
@@ -204,8 +204,8 @@ def train(
 
 def _on_corpus(setting: PretrainSetting, *, as_json: bool, quiet: bool) -> None:
     """Pre-train, and say what came of it."""
-    from placewise.studies.pretrain import pretrain
-    from placewise.studies.pretrained import document, lines
+    from placewise.training.pretrain import pretrain
+    from placewise.training.pretrain_result import document, lines
 
     with progress(quiet, setting.budget.seconds) as on_progress:
         done = pretrain(setting, on_progress=on_progress)

@@ -26,7 +26,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 from placewise.model.tables import Interned, Ops
-from placewise.simulate.contract import strong_components
+from placewise.simulate.contiguity import strong_components
 
 KIND = "placewise::Group"
 """The kind of coarse ops."""

@@ -16,7 +16,7 @@ from placewise.coarsen.quotient import Limits, Quotient, dense, joined, quotient
 from placewise.coarsen.repeats import layers
 from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
-from placewise.simulate.contract import strong_components
+from placewise.simulate.contiguity import strong_components
 
 Integer = TypeVar("Integer", bound=np.integer[Any])
 Grouping = Callable[[Quotient, Limits], Ints]

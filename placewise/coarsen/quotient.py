@@ -12,8 +12,8 @@ from placewise.coarsen.merging import sums
 from placewise.model.columns import Floats, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import block_bytes
-from placewise.simulate.contract import contract, strong_components
-from placewise.simulate.ranks import mean_op_seconds, mean_transfer_seconds
+from placewise.simulate.contiguity import contract, strong_components
+from placewise.simulate.judge.ranks import mean_op_seconds, mean_transfer_seconds
 
 
 class Limits(NamedTuple):

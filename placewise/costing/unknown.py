@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from placewise._util.text import dim_options
 from placewise.model.graph import Graph
-from placewise.words import dim_options
 
 BY_DATA = frozenset((
     "NonZero", "Compress", "Unique", "NonMaxSuppression", "StringSplit", "ImageDecoder", "Loop", "If", "Scan",

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from placewise.core.open_model import open_model, replayed
+from placewise.core.options import NO_WISHES
 from placewise.errors import ExportError, InputError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
 from placewise.export.modules import NUMBERED, Apart, Modules, Units, keys_of, located, modules_of, units_of
@@ -17,8 +19,6 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.opening import open_model, replayed
-from placewise.wishes import NO_WISHES
 
 FILE = "device_map.json"
 _FORMATS = ("torch-export", "torch-module", "torch-modules", "huggingface")

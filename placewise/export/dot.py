@@ -12,14 +12,14 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
+from placewise._util.units import format_bytes, format_seconds
 from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
 from placewise.export.commands import printable
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import judge
-from placewise.units import format_bytes, format_seconds
+from placewise.simulate.judge import judge
 
 FILE = "plan.dot"
 FEWEST = 0.1

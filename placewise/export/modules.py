@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from placewise._util.regex import compiled, in_time
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
-from placewise.patterns import compiled, in_time
 
 NUMBERED = r"^.*?(?:^|\.)\d+(?=\.|$)"
 """The outermost module that has a number: a layer of a list of layers."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from placewise.cutting import cut, sub_models
+from placewise.core.split_model import cut, sub_models
 from placewise.errors import ExportError, InputError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
 from placewise.model.cluster import Cluster
@@ -18,7 +18,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers.onnx.parts import Part
+from placewise.readers.onnx.submodels import Part
 from placewise.transform.pieces import Pieces
 
 PIPELINE, SCRIPT = "pipeline.json", "run.py"

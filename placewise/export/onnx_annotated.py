@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from placewise.cutting import original
+from placewise.core.split_model import original
 from placewise.errors import ExportError, InputError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
 from placewise.export.onnx import PROCESSOR, notes_on_weights

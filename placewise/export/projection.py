@@ -17,8 +17,8 @@ from placewise.export.stack import seconds_of
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import judge
 from placewise.simulate.blocks import storage_bytes
+from placewise.simulate.judge import judge
 
 NOTHING: Mapping[int, int] = {}
 TRIES = 8

@@ -20,7 +20,8 @@ from placewise.export.picture import Task, tasks_of
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import judge, memory_while
+from placewise.simulate import memory_while
+from placewise.simulate.judge import judge
 
 FILE = "trace.json"
 MOST_SAMPLES = 1000

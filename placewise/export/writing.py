@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from placewise._util.units import format_seconds
 from placewise.errors import ExportError, InternalError, OutputError
 from placewise.export.base import Exported, ExportInfo, OptionValue
 from placewise.export.registry import available, exporter, filled
@@ -20,8 +21,8 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
-from placewise.simulate import judge, lower_bound
-from placewise.units import format_seconds
+from placewise.simulate import lower_bound
+from placewise.simulate.judge import judge
 
 SMALLEST = 5e-4
 """A loss that is told in percent; less is none."""

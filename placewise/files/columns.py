@@ -22,11 +22,11 @@ import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
 from placewise.files.records import checked, json_bytes, naming, parse_json, reason_of
 from placewise.model.columns import Longs, Ragged
-from placewise.regular import open_regular
 
 Array = npt.NDArray[Any]
 H = TypeVar("H", bound=BaseModel)

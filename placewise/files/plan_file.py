@@ -10,9 +10,10 @@ from typing import Literal
 import numpy as np
 from pydantic import Field
 
+from placewise._util.regex import compiled
 from placewise.errors import InputError, PlanError
 from placewise.files.atomic import atomic_write
-from placewise.files.cluster_file import ClusterRecord, cluster_of, cluster_record
+from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.graph_file import SourceRecord, source_record
 from placewise.files.problem_file import (
     ConstraintsRecord,
@@ -28,7 +29,6 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Rule
 from placewise.model.result import Judgement, Result
-from placewise.patterns import compiled
 
 
 class DeviceUseRecord(Record):

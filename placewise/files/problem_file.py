@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from placewise.files.cluster_file import ClusterRecord, cluster_of, cluster_record
+from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_file import CostSources, cost_arrays, cost_sources, costs_of
 from placewise.files.graph_file import GraphHeader, graph_of, graph_parts

@@ -7,13 +7,13 @@ from typing import Literal
 
 from pydantic import Field
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import CostError
 from placewise.files.atomic import atomic_write
-from placewise.files.cluster_file import ClusterRecord
+from placewise.files.cluster_record import ClusterRecord
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
 from placewise.files.records import Record, checked, json_bytes, naming, parse_json, read_bytes
-from placewise.regular import open_regular
 
 FORMAT = "placewise-profile"
 _START = 4096

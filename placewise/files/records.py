@@ -12,9 +12,9 @@ from typing import Annotated, Any, TypeVar
 from pydantic import BaseModel, BeforeValidator, ConfigDict, PlainSerializer, ValidationError, WithJsonSchema
 from pydantic_core import from_json, to_json
 
+from placewise._util.safe_open import read_regular
+from placewise._util.validation_errors import first_fault
 from placewise.errors import InputError, ModelFileError, OutputError
-from placewise.faults import first_fault
-from placewise.regular import read_regular
 
 LARGEST_JSON = 1 << 30
 """Bytes; a larger JSON file is refused unread (the plan of a million ops takes about a tenth of it)."""

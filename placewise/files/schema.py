@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any
 
-from placewise.files.cluster_file import ClusterRecord
+from placewise.files.cluster_record import ClusterRecord
 from placewise.files.corpus_file import CorpusFile
 from placewise.files.costs_file import CostsHeader
 from placewise.files.graph_file import GraphHeader

@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import StrictInt, StrictStr
 
 from placewise.errors import PlanError
-from placewise.files.cluster_file import MOST_DEVICES
+from placewise.files.cluster_record import MOST_DEVICES
 from placewise.files.plan_file import PlanFile, is_split, placement_of
 from placewise.files.records import Record, checked, naming, parse_json, read_bytes, validated
 from placewise.model.cluster import Cluster, Link

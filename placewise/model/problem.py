@@ -11,12 +11,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from placewise._util.regex import compiled, in_time
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
-from placewise.patterns import compiled, in_time
 
 ObjectiveKind = Literal["throughput", "latency"]
 Communication = Literal["blocking", "overlap", "duplex"]

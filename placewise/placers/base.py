@@ -10,7 +10,7 @@ from numbers import Integral, Real
 from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
 
 from placewise import _native
-from placewise.cores import usable_cores
+from placewise._util.cores import usable_cores
 from placewise.errors import InputError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement

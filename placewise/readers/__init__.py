@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.base import Reading
 from placewise.readers.huggingface import read_huggingface
@@ -19,7 +20,6 @@ from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
 from placewise.readers.tensorflow.file import file_in
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
-from placewise.regular import open_regular
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _START = 1 << 16

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from placewise._util.safe_open import read_regular
 from placewise.errors import ModelFileError
 from placewise.model.columns import Floats
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.regular import read_regular
 
 LARGEST_TEXT = 1 << 28
 """Bytes of a file that is read as one text; the largest published workload has 612 kB."""

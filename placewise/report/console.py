@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from placewise._util.units import format_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
@@ -29,7 +30,6 @@ from placewise.report.words import (
     verdict,
 )
 from placewise.simulate import MemoryPeak
-from placewise.units import format_seconds
 
 SHOWN = 12
 """So many digits of a hash are shown."""

@@ -6,12 +6,12 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placewise._util.units import format_bytes, format_seconds
 from placewise.model.cluster import HOST
 from placewise.model.columns import Floats, Longs, distinct
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
-from placewise.units import format_bytes, format_seconds
 
 MOST_WAYS = 4
 """So many ways between memories are listed beside a plan."""

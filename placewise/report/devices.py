@@ -11,9 +11,9 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
+from placewise._util.text import visible
+from placewise._util.units import format_bytes, format_seconds
 from placewise.model.result import DeviceUse, Judgement
-from placewise.units import format_bytes, format_seconds
-from placewise.words import visible
 
 _BAR, _BETWEEN = 12, 2
 _PHASES = ("forward", "backward")

@@ -10,12 +10,12 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from placewise._util.text import visible
+from placewise._util.units import format_bytes, format_seconds
 from placewise.report.account import Part
 from placewise.report.console import rows_table
 from placewise.report.leaderboard import finite
 from placewise.report.moves import Move
-from placewise.units import format_bytes, format_seconds
-from placewise.words import visible
 
 MOST_PARTS, MOST_DEVICES = 10, 24
 """Rows of parts and of devices that are shown; parts beyond them are one row, so that the sum stays the value."""

@@ -10,11 +10,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from placewise._util.text import visible
+from placewise._util.units import format_bytes, format_seconds
 from placewise.report.console import rows_table
 from placewise.report.difference import EQUAL, Change, changes_table, compared, reason, same
 from placewise.report.leaderboard import finite
-from placewise.units import format_bytes, format_seconds
-from placewise.words import visible
 
 MOST_CHOICES, MOST_NAMES = 16, 4
 """Rows of devices, and names of ops, that are shown."""

@@ -8,6 +8,8 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.text import Text
 
+from placewise._util.text import visible
+from placewise._util.units import format_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
@@ -15,8 +17,6 @@ from placewise.report.critical import critical_path
 from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, chosen, lanes_of, legend, marks
 from placewise.report.notebook import timeline_svg
 from placewise.report.plain import lines
-from placewise.units import format_seconds
-from placewise.words import visible
 
 WIDEST, NARROWEST, LONGEST_NAME = 72, 16, 24
 """Characters of the lines, at most and at least, and of the names before them."""

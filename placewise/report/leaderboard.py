@@ -16,11 +16,11 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.measure import Measurement
 from rich.text import Text
 
+from placewise._util.text import visible
+from placewise._util.units import format_seconds
 from placewise.errors import InputError
 from placewise.report.console import rows_table
 from placewise.report.plain import plain
-from placewise.units import format_seconds
-from placewise.words import visible
 
 FORMATS = ("table", "json", "csv", "markdown")
 SUFFIXES = {".txt": "table", ".json": "json", ".csv": "csv", ".md": "markdown", ".markdown": "markdown"}

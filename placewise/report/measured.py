@@ -10,9 +10,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from placewise._util.text import visible
+from placewise._util.units import format_seconds
 from placewise.report.console import rows_table
-from placewise.units import format_seconds
-from placewise.words import visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,13 +7,13 @@ from itertools import groupby
 
 from rich.console import RenderableType
 
+from placewise._util.text import visible
+from placewise._util.units import format_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
 from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, chosen, lanes_of, legend, marks
 from placewise.report.plain import plain
-from placewise.units import format_seconds
-from placewise.words import visible
 
 SLOTS, LABEL, HIGH, GAP = 600, 200, 16, 5
 """Width of the drawing, of the names beside it, and height of a lane and of what is between two, in pixels."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from placewise._util.units import format_bytes
 from placewise.simulate import MemoryPeak
-from placewise.units import format_bytes
 
 _KINDS = (("weight", "weights"), ("state", "state"), ("tensor", "tensors"))
 _NAMED = 3

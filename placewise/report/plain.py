@@ -7,7 +7,7 @@ import io
 from rich.console import Console, RenderableType
 from rich.text import Text
 
-from placewise.words import visible
+from placewise._util.text import visible
 
 
 def lines(*parts: RenderableType, width: int = 120) -> str:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from placewise._util.units import format_seconds
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, PhaseUse, Result
-from placewise.units import format_seconds
 
 MOST_FINDS = 6
 """So many steps of the way to an answer are told."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 
-from placewise.cores import pinnable_cores
+from placewise._util.cores import pinnable_cores
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import InputError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
-from placewise.regular import open_regular
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 """Arrays by the name of the model's input or output."""

@@ -17,8 +17,8 @@ from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, frozen, offsets_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.simulate.arrays import Arrays
-from placewise.simulate.throughput import max_loads
+from placewise.simulate.judge.throughput import max_loads
+from placewise.simulate.problem_arrays import Arrays
 
 
 def two_phases(problem: Problem) -> bool:

@@ -17,9 +17,9 @@ import numpy as np
 from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.arrays import Arrays
-from placewise.simulate.memory import weight_bytes
-from placewise.simulate.throughput import Loads, loads
+from placewise.simulate.judge.memory import weight_bytes
+from placewise.simulate.judge.throughput import Loads, loads
+from placewise.simulate.problem_arrays import Arrays
 
 
 def equal_devices(problem: Problem) -> Ints:

@@ -12,21 +12,21 @@ import numpy as np
 from fuzzing.seeds import BEHIND, DEVICES, MODEL, Seed
 from fuzzing.tokens import text
 from fuzzing.verdict import Unsound
-from placewise.building import build, build_for_plan
+from placewise.analysis.inspect import inspect
 from placewise.catalog import read_cluster
+from placewise.core.build import build, build_for_plan
+from placewise.core.open_model import open_model
+from placewise.core.options import Wishes
 from placewise.files.corpus_file import load_corpus
 from placewise.files.plan_file import model_behind
 from placewise.files.policy_file import load_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
-from placewise.opening import open_model
 from placewise.report.console import judgement_view
 from placewise.report.plain import plain
 from placewise.runtimes.inputs import load_inputs
-from placewise.simulate import judge
-from placewise.studies.inspect import inspect
-from placewise.wishes import Wishes
+from placewise.simulate.judge import judge
 
 Journey = Callable[[Path, Seed, Random], None]
 _MEASURED = {

@@ -17,7 +17,8 @@ from fuzzing import texts
 from fuzzing.archive import packed
 from fuzzing.models import onnx_models
 from placewise.api import place
-from placewise.building import build
+from placewise.core.build import build
+from placewise.core.options import Wishes
 from placewise.files.graph_file import save_graph
 from placewise.files.plan_file import save_plan
 from placewise.files.problem_file import save_problem
@@ -25,7 +26,6 @@ from placewise.files.profile_file import ProfileFile, save_profile
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph
 from placewise.model.tables import Phase
-from placewise.wishes import Wishes
 
 ROOT = Path(__file__).parents[2]
 DATA, EXAMPLES = ROOT / "tests" / "data", ROOT / "examples" / "models"

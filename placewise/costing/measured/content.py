@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import CostError
-from placewise.regular import open_regular
 
 LARGEST = 2 << 30
 """Bytes, unpacked, of which events are read one after the other."""

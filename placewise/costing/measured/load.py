@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from placewise._util.units import format_seconds
 from placewise.costing.measured.align import aligned
 from placewise.costing.measured.attribute import Share, one_by_one, shared_out
 from placewise.costing.measured.content import start_of
@@ -26,7 +27,6 @@ from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools
 from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
-from placewise.units import format_seconds
 
 MEASURED = "measured"
 _PLAIN_JSON = re.compile(rb'(null|true|false|-?\d[\d.eE+-]*|"[^"]*")\s*')

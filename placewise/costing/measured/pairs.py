@@ -10,10 +10,10 @@ from io import StringIO
 from pathlib import Path
 from statistics import median
 
+from placewise._util.units import parse_seconds
 from placewise.costing.measured.content import whole_json, whole_text
 from placewise.costing.measured.table import Row, Timings, clipped
 from placewise.errors import CostError, InputError
-from placewise.units import parse_seconds
 
 COLUMNS = ["op", "device", "seconds"]
 _CANNOT = ("inf", "Infinity")

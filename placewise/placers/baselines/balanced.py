@@ -25,8 +25,8 @@ from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.stages.line_split import Split, best_split
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.contract import Contraction, contract
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import Contraction, contract
 
 
 class BalancedPlacer:

@@ -29,7 +29,7 @@ from placewise.placers.shared.partitions.repair_and_select import Finish
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from placewise import _native
 from placewise.model.columns import Bools, Ints
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 STEPS = frozenset({"step", "steps", "time", "timestep"})
 """What numbers the unrolled steps of a recurrent layer, which are one layer."""

@@ -24,8 +24,8 @@ from placewise.placers.shared.memory_footprint import Holdings, holdings, may_ru
 from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate.contract import Contraction, contract
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import Contraction, contract
 
 
 class GreedyPlacer:

@@ -22,8 +22,8 @@ from placewise.placers.shared.partitions.component_lines import fill_line, rando
 from placewise.placers.shared.repair import cargo_of, repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.contract import Contraction, contract
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import Contraction, contract
 
 CUTS = 64
 """So often are stages drawn before the first split that fits is taken."""

@@ -19,8 +19,8 @@ from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.partitions.partition import takers
 from placewise.placers.shared.repair import cargo_of, repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate.contract import contract
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import contract
 
 
 class RoundRobinPlacer:

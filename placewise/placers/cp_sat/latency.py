@@ -28,8 +28,8 @@ from placewise.placers.shared.schedule_models.incumbents import Known, start
 from placewise.placers.shared.schedule_models.time_units import Units, units_of
 from placewise.placers.shared.solve import Solved, parameters, solve
 from placewise.simulate import device_memory, simulate
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.subgraph import cut_calls
+from placewise.simulate.judge.subgraph import cut_calls
+from placewise.simulate.problem_arrays import arrays_of
 
 METHOD = "constraint program (CP-SAT)"
 MOST_LITERALS = 300_000

@@ -32,8 +32,8 @@ from placewise.placers.shared.solve import Solved, parameters, solve
 from placewise.placers.shared.stages.line_split import best_split
 from placewise.placers.shared.stages.stage_costs import Priced, price
 from placewise.simulate import Evaluator
-from placewise.simulate.contract import Contraction, contract, depth_first
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import Contraction, contract, depth_first
 
 MOST_VARIABLES = 400_000
 """About what is built in half a minute and fits in 2 GB."""

@@ -19,7 +19,7 @@ from placewise.model.problem import Problem
 from placewise.placers.shared.schedule_models.assignment import Groups, Homes, makers_of
 from placewise.placers.shared.schedule_models.model import Literal, Program, Sum, negated
 from placewise.placers.shared.schedule_models.time_units import Units
-from placewise.simulate.arrays import arrays_of
+from placewise.simulate.problem_arrays import arrays_of
 
 MOST_NUMBERS = 50_000
 """Beyond so many pairs of ops and numbers of pieces, pieces are not told apart."""

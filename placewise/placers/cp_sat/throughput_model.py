@@ -17,7 +17,7 @@ from ortools.sat.python import cp_model
 from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.shared.stages.stage_costs import NEVER, Priced, StageCosts
-from placewise.simulate.contract import Contraction, forward_edges
+from placewise.simulate.contiguity import Contraction, forward_edges
 
 _MOST_SUM = 1 << 45
 """Units of all costs together: far below what CP-SAT's whole numbers hold."""

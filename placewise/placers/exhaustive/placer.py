@@ -21,7 +21,7 @@ from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 MOST = 1 << 15
 """Placements."""

@@ -7,7 +7,7 @@ import numpy as np
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.large_neighbourhood.subproblem import Window
 from placewise.placers.large_neighbourhood.units import Units
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 KINDS = ("region", "stretch", "chunks")
 """A connected region; a stretch of an order of the units; all units, those next to each other in groups."""

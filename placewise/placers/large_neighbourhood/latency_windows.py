@@ -21,8 +21,8 @@ from placewise.placers.shared.schedule_models.assignment import Groups
 from placewise.placers.shared.schedule_models.operator_model import QueueProgram
 from placewise.placers.shared.schedule_models.time_units import Units
 from placewise.simulate import simulate
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.subgraph import cut_calls
+from placewise.simulate.judge.subgraph import cut_calls
+from placewise.simulate.problem_arrays import arrays_of
 
 KINDS = ("time", "region", "pair")
 

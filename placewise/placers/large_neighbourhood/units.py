@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise.model.columns import Ints, Longs, distinct, offsets_of
 from placewise.model.problem import Problem
-from placewise.simulate.contract import Contraction, contract, depth_first
+from placewise.simulate.contiguity import Contraction, contract, depth_first
 
 
 @dataclass(frozen=True, slots=True, eq=False)

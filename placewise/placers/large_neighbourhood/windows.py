@@ -35,7 +35,7 @@ from placewise.placers.shared.schedule_models.incumbents import Known, start
 from placewise.placers.shared.schedule_models.time_units import units_of
 from placewise.placers.shared.solve import parameters, solve_together
 from placewise.simulate import lower_bound
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 UNITS = 1 << 22
 """Units of a value: no bound is read off a window, and small numbers are quicker."""

@@ -22,7 +22,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
-from placewise.placers.learned.learning import tensors
+from placewise.placers.learned.objectives import tensors
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import settings
 from placewise.placers.learned.policy import Policy

@@ -24,8 +24,8 @@ from placewise.model.columns import Floats, offsets_of
 from placewise.placers.learned.orders import fastest, places
 from placewise.placers.learned.view import View
 from placewise.placers.shared.memory_footprint import holdings
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
+from placewise.simulate.judge.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 Singles = npt.NDArray[np.float32]
 

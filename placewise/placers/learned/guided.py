@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 import numpy as np
 
+from placewise._util.units import format_seconds
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -33,8 +34,7 @@ from placewise.placers.base import (
 from placewise.placers.learned.placer import LearnedPlacer, proposal_of
 from placewise.placers.learned.pricing import Pricing, Spent
 from placewise.placers.registry import create
-from placewise.simulate.infeasible import why_infeasible
-from placewise.units import format_seconds
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 if TYPE_CHECKING:
     from placewise.placers.learned.policy import Policy

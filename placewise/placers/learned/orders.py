@@ -13,8 +13,8 @@ from placewise import _native
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Floats, Longs, offsets_of
 from placewise.placers.learned.view import View
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import downward_ranks, upward_ranks
+from placewise.simulate.judge.ranks import downward_ranks, upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 BUCKETS = 64
 """Units are called parallel where the longest paths to them, as shares of the longest of all, are in one bucket."""

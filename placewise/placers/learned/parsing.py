@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise.model.columns import Longs, distinct
-from placewise.simulate.contract import strong_components
+from placewise.simulate.contiguity import strong_components
 
 Numbers = npt.NDArray[np.integer]
 

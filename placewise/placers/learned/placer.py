@@ -30,13 +30,13 @@ from placewise.placers.base import (
 from placewise.placers.learned.observer import Observer
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.shared.interchangeable import relabel
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 if TYPE_CHECKING:
     from placewise.placers.learned.checkpoint import Checkpoint
-    from placewise.placers.learned.crew.base import Crew
     from placewise.placers.learned.policy import Policy
     from placewise.placers.learned.trainer import Trainer, Update
+    from placewise.placers.learned.workers.backend import Crew
 
 
 class LearnedPlacer:
@@ -90,8 +90,8 @@ class LearnedPlacer:
         return made
 
     def _crewed(self, crew: Crew, problem: Problem, seed: int) -> Trainer:
-        messages = import_module("placewise.placers.learned.crew.messages")
-        server = import_module("placewise.placers.learned.crew.server")
+        messages = import_module("placewise.placers.learned.workers.messages")
+        server = import_module("placewise.placers.learned.workers.server")
         untrained = partial(_policy, type(self), replace(self.options, checkpoint=""), problem, seed)
         brief = messages.Brief(untrained, self.options, crew, self._make_evaluate)
         made: Trainer = server.crew_trainer(brief, self.policy(problem, seed), seed)

@@ -18,7 +18,7 @@ from placewise.placers.base import Evaluate
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
 from placewise.simulate.blocks import block_firsts, storage_bytes
-from placewise.simulate.memory import resident_bytes
+from placewise.simulate.judge.memory import resident_bytes
 
 REMEMBERED = 200_000
 """Placements whose values are kept; then the oldest are forgotten."""

@@ -10,7 +10,7 @@ import numpy as np
 from placewise.model.columns import Bools, Ints, Longs, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.view import View, view_of
-from placewise.simulate.contract import strong_components
+from placewise.simulate.contiguity import strong_components
 
 STEP, BRANCH = "step", "branch"
 """What scopes call a step of a recurrent layer, and how they begin to call a branch."""

@@ -11,8 +11,8 @@ from placewise.coarsen.merging import sums
 from placewise.model.columns import Bools, Floats, Ints, distinct
 from placewise.model.problem import Problem
 from placewise.placers.shared.memory_footprint import may_run
-from placewise.simulate.contract import strong_components
-from placewise.simulate.ranks import mean_op_seconds, mean_transfer_seconds
+from placewise.simulate.contiguity import strong_components
+from placewise.simulate.judge.ranks import mean_op_seconds, mean_transfer_seconds
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -21,8 +21,8 @@ from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.list_scheduling.insertion_schedule import inserted
 from placewise.placers.list_scheduling.list_common import ListOptions, Schedule, listed
-from placewise.simulate.arrays import Arrays, arrays_of
-from placewise.simulate.ranks import downward_ranks, mean_transfer_seconds, upward_ranks
+from placewise.simulate.judge.ranks import downward_ranks, mean_transfer_seconds, upward_ranks
+from placewise.simulate.problem_arrays import Arrays, arrays_of
 
 
 class CriticalPathPlacer:

@@ -27,8 +27,8 @@ from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
+from placewise.simulate.judge.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 MOST_PAIRS = 20_000
 """The program is not tried with more of them."""

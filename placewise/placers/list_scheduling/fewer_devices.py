@@ -11,7 +11,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.simulate.blocks import unshared_bytes
-from placewise.simulate.ranks import mean_op_seconds
+from placewise.simulate.judge.ranks import mean_op_seconds
 
 
 def checked(devices: int) -> int:

@@ -19,8 +19,8 @@ from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.list_scheduling.insertion_schedule import inserted
 from placewise.placers.list_scheduling.list_common import ListOptions, Schedule, listed
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import upward_ranks
+from placewise.simulate.judge.ranks import upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 
 class HeftPlacer:

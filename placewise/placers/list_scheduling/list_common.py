@@ -24,9 +24,9 @@ from placewise.placers.shared.memory_footprint import holdings, may_run
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.arrays import arrays_of, native_problem
-from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.memory import device_memory
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.judge.memory import device_memory
+from placewise.simulate.problem_arrays import arrays_of, native_problem
 
 MANY_OPS = 200_000
 """With more ops a placement that fits is only scheduled again: repairs and fills take longer than what they repair."""

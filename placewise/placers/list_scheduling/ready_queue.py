@@ -11,8 +11,8 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.list_scheduling.fewer_devices import checked
 from placewise.placers.list_scheduling.list_common import list_arguments
-from placewise.simulate.arrays import arrays_of
-from placewise.simulate.ranks import upward_ranks
+from placewise.simulate.judge.ranks import upward_ranks
+from placewise.simulate.problem_arrays import arrays_of
 
 By = Literal["finish", "start"]
 

@@ -34,8 +34,8 @@ from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.contract import Contraction, contract
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import Contraction, contract
 
 GROWTH = 1.25
 """How much larger than the last the next share is that is tried."""

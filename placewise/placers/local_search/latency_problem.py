@@ -9,9 +9,9 @@ from placewise.model.columns import Floats, Longs, frozen
 from placewise.model.problem import Problem
 from placewise.placers.local_search.scope_levels import levels_of
 from placewise.placers.shared.move_space import movable
-from placewise.simulate.arrays import arrays_of
 from placewise.simulate.in_place import in_place_ops
-from placewise.simulate.schedule import prepare
+from placewise.simulate.judge.schedule import prepare
+from placewise.simulate.problem_arrays import arrays_of
 
 
 def search_problem_of(problem: Problem, priors: Floats | None = None) -> _native.LatencySearchProblem:

@@ -40,9 +40,9 @@ from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import Costs, costs_of, native_costs, whole_bytes
 from placewise.placers.shared.throughput_search.rounds import WALKS, Field, Round, Stopped
 from placewise.simulate import Evaluator
-from placewise.simulate.contract import Contraction, contract
-from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.memory import device_memory
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import Contraction, contract
+from placewise.simulate.judge.memory import device_memory
 
 QUICK = ("single", "balanced", "etf", "dpl")
 LAST_RESORT = "pack"

@@ -40,8 +40,8 @@ from placewise.placers.shared.priors import agreeing, drawn, likely_of
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator, lower_bound
 from placewise.simulate.blocks import block_firsts
-from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.memory import resident_bytes
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.judge.memory import resident_bytes
 
 QUICK = ("single", "heft", "etf", "balanced", "greedy", "critical_path", "topo")
 START_SHARE = 0.3

@@ -1,6 +1,6 @@
 """paths: the placement that a lower bound for latency has in mind.
 
-The bound cuts a path through the model into calls (`placewise.simulate.paths`). Each call becomes an accelerator, the
+The bound cuts a path through the model into calls (`placewise.simulate.bounds.paths`). Each call becomes an accelerator, the
 rest of the path goes to the host, and what is beside the path follows its neighbours. Where that
 costs no more than the bound charged, the placement is optimal, and proved to be.
 """
@@ -30,8 +30,8 @@ from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
 from placewise.simulate.blocks import unshared_bytes
-from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.paths import LONGEST, METHOD, WORK, Cutting, best_cutting
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.bounds.paths import LONGEST, METHOD, WORK, Cutting, best_cutting
 
 TELL_EVERY = 0.5
 """Seconds between two signs of life."""

@@ -23,7 +23,7 @@ from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
 from placewise.simulate.blocks import block_firsts, block_seconds, unshared_bytes
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 TOTAL = 1 << 42
 """All costs together, in units of capacity, which are rounded down."""

@@ -38,8 +38,8 @@ from placewise.placers.registry import create, names
 from placewise.placers.shared.interchangeable import alike, relabel
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.infeasible import why_infeasible
-from placewise.simulate.memory import device_memory
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.judge.memory import device_memory
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]
 STARTERS: dict[str, Calls] = {

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from placewise._util.units import format_bytes
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -28,9 +29,8 @@ from placewise.placers.shared.partitions.component_lines import fill_line, rando
 from placewise.placers.shared.repair import cargo_of, repair
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.solve import parameters, solve
-from placewise.simulate.contract import contract, depth_first
-from placewise.simulate.infeasible import largest_group, why_infeasible
-from placewise.units import format_bytes
+from placewise.simulate.bounds.infeasible import largest_group, why_infeasible
+from placewise.simulate.contiguity import contract, depth_first
 
 LONGEST = 30.0
 """Seconds; packing that takes longer is left to placers that know more."""

@@ -6,7 +6,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 
 def walk(graph: Contraction, sources: Ints | Longs, key: Floats | Longs, stage: Ints | None = None) -> Ints:

@@ -46,8 +46,8 @@ from placewise.placers.shared.stages.phase_dp import price, search
 from placewise.placers.shared.stages.replicated_stages import Groups, replicas_of
 from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.simulate import Evaluator
-from placewise.simulate.contract import Contraction, contract, depth_first, join
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import Contraction, contract, depth_first, join
 
 MOST_COMPONENTS = 20_000
 ROUNDED = 1 - 1e-12

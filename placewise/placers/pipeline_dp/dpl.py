@@ -15,8 +15,8 @@ from placewise.model.result import Proposal, Reason
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.pipeline_dp.topological_orders import last_ready_first, propose_along, unsuited
 from placewise.placers.shared.memory_footprint import unmet
-from placewise.simulate.contract import contract
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import contract
 
 
 class DplPlacer:

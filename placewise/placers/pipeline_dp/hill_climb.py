@@ -16,7 +16,7 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
 from placewise.placers.shared.rules import broken
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 _MOST_ENTRIES = 4_000_000
 """Ops of all neighbours that are priced at once; of more, an even choice is."""

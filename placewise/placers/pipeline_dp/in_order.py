@@ -35,8 +35,8 @@ from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.contract import contract, depth_first
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import contract, depth_first
 
 HALVINGS = 40
 MOST_CELLS = 10_000_000

@@ -17,7 +17,7 @@ import numpy as np
 
 from placewise.model.columns import Ints, Longs
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 
 def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] = lambda: False) -> Ints:

@@ -34,7 +34,7 @@ from placewise.placers.shared.stages.dp_driver import (
 )
 from placewise.placers.shared.stages.ideals import Ideals
 from placewise.placers.shared.stages.stage_costs import NEVER, Priced, StageCosts
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 ALONE, FIRST, LAST, BETWEEN = range(4)
 MOST_LEVELS = 3

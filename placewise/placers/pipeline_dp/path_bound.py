@@ -22,7 +22,7 @@ from ortools.graph.python import max_flow
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 _TOTAL, _NEVER = 1 << 40, 1 << 48
 """All costs together, in units of the network, and a capacity that is never cut."""

@@ -23,8 +23,8 @@ from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
 from placewise.placers.pipeline_dp.topological_orders import last_ready_first, propose_along, unsuited
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.stages.stage_costs import price
-from placewise.simulate.contract import contract, join
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import contract, join
 
 NEXT_TO_NOTHING = 1e-5
 """A tensor that moves in a smaller share of the seconds of the whole model says nothing about its layers."""

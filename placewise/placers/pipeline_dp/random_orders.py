@@ -26,7 +26,7 @@ from placewise.placers.shared.stages.dp_driver import GoOn
 from placewise.placers.shared.stages.line_split import best_split
 from placewise.placers.shared.stages.replicated_stages import replicas_of
 from placewise.simulate import Evaluator, simulate
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 ROUNDS, WORK = 60, 60_000
 """Lines to try where the budget names no time, and lines times components."""

@@ -16,7 +16,7 @@ from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import alike, relabelled
 from placewise.placers.shared.stages.line_split import Split, best_split
 from placewise.placers.shared.stages.replicated_stages import replicas_of
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 MOST_STATES = 1 << 16
 

@@ -22,7 +22,7 @@ from placewise.placers.shared.rules import broken
 from placewise.placers.shared.stages.dp_driver import GoOn
 from placewise.placers.shared.stages.ideals import Ideals, all_ideals
 from placewise.simulate import Evaluator
-from placewise.simulate.contract import Contraction, depth_first
+from placewise.simulate.contiguity import Contraction, depth_first
 
 
 def climbed(problem: Problem, graph: Contraction, found: list[Ints], watch: Stopwatch) -> list[Ints]:

@@ -40,8 +40,8 @@ from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs, whole_bytes
 from placewise.placers.shared.throughput_search.rounds import WALKS, Field, Round
 from placewise.simulate import Evaluator, lower_bound
-from placewise.simulate.contract import contract, depth_first
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate.contiguity import contract, depth_first
 
 MOST_BLOCKS = 5000
 ROUNDED = 1 - 1e-12

@@ -8,7 +8,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import Evaluator
-from placewise.simulate.check import check_coverage
+from placewise.simulate.check.check import check_coverage
 
 
 def circles(problem: Problem, device: Ints) -> bool:

@@ -11,7 +11,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.shared.interchangeable import alike
 from placewise.placers.shared.repair import repair
-from placewise.simulate.memory import device_memory
+from placewise.simulate.judge.memory import device_memory
 
 ROUNDS = 10
 

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from placewise._util.units import format_bytes
 from placewise.model.columns import Bools, Ints, Longs, distinct
 from placewise.model.problem import Problem
 from placewise.simulate.blocks import storage_bytes
-from placewise.units import format_bytes
 
 
 class Holdings(NamedTuple):

@@ -16,7 +16,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
 from placewise.placers.shared.memory_footprint import holdings, may_run
 from placewise.placers.shared.memory_repair import Cargo, settle
-from placewise.simulate.memory import device_memory
+from placewise.simulate.judge.memory import device_memory
 
 ROUNDS = 12
 """So often are activations measured."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from placewise._util.units import format_bytes
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.contract import contract, device_cycle, out_of_order, path_back
-from placewise.simulate.memory import device_memory, resident_bytes
-from placewise.units import format_bytes
+from placewise.simulate.contiguity import contract, device_cycle, out_of_order, path_back
+from placewise.simulate.judge.memory import device_memory, resident_bytes
 
 
 def broken(problem: Problem, device: Ints) -> str:

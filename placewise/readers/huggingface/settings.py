@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.huggingface.presets import PREFIX, preset_path
-from placewise.regular import open_regular
 
 MOST_BYTES = 4 << 20
 MOST_LAYERS, MOST_EXPERTS = 1_000, 10_000

@@ -14,11 +14,11 @@ from pathlib import Path
 import onnx
 import onnx.inliner
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.onnx.text import check_names
 from placewise.readers.onnx.types import subgraphs
 from placewise.readers.onnx.wire import without_values
-from placewise.regular import open_regular
 
 KEPT_ELEMENTS = 1_000
 """Values of longer tensors are dropped right after parsing: no shape depends on them, their bytes follow from dims."""

@@ -6,7 +6,7 @@ import onnx
 import onnx.shape_inference
 
 from placewise.readers.onnx.contrib import as_standard, made_by_rule
-from placewise.readers.onnx.old import renewed
+from placewise.readers.onnx.legacy_opsets import renewed
 from placewise.readers.onnx.schemas import is_sound, newest_opset, schema_of
 from placewise.readers.onnx.structure import reads
 from placewise.readers.onnx.types import Types, is_complete, shape_of, subgraphs

@@ -12,8 +12,8 @@ import onnx
 from placewise.errors import InputError
 from placewise.model.graph import Source
 from placewise.readers.base import Reading
-from placewise.readers.onnx.body_work import bodies_described
 from placewise.readers.onnx.contrib import has_rule
+from placewise.readers.onnx.control_flow_work import bodies_described
 from placewise.readers.onnx.convert import to_graph
 from placewise.readers.onnx.file import load
 from placewise.readers.onnx.known import Known

@@ -12,8 +12,8 @@ import onnx
 import onnx.shape_inference
 
 from placewise.errors import ModelFileError
-from placewise.readers.onnx.bodies import WITH_BODIES, result_types
 from placewise.readers.onnx.contrib import has_rule
+from placewise.readers.onnx.control_flow import WITH_BODIES, result_types
 from placewise.readers.onnx.known import Known
 from placewise.readers.onnx.nodes import infer_contrib, infer_node, opsets_of, unfit
 from placewise.readers.onnx.schemas import is_known, is_sound

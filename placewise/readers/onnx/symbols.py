@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 
 import onnx
 
+from placewise._util.text import dim_options
 from placewise.errors import ModelFileError
 from placewise.readers.onnx.types import dims_of, subgraphs
-from placewise.words import dim_options
 
 Sizes = Mapping[str, Mapping[int, int]]
 """Numbers for dimensions that depend on data, by value and axis."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from placewise._util.text import dim_options
 from placewise.errors import ModelFileError
 from placewise.readers.openvino.kinds import INPUT
 from placewise.readers.openvino.net import Layer, Net
 from placewise.readers.openvino.shapes import BY_DATA, Dims, Misfit, inferred
 from placewise.readers.openvino.structure import Sources, refuse_size
-from placewise.words import dim_options
 
 BATCH = "batch"
 """What stands for the first dimension of every input that is open there."""

@@ -12,8 +12,8 @@ from typing import Any
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.graph import Graph
 from placewise.readers.naming import distinct
+from placewise.readers.onnx.model import load_whole
 from placewise.readers.onnx.names import op_names
-from placewise.readers.onnx.whole import load_whole
 from placewise.readers.openvino.parse import parse
 
 FORMATS = ("openvino", "onnx")

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from xml.parsers import expat
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.openvino.net import Layer, Net, Port, plain_type
-from placewise.regular import open_regular
 
 LARGEST_FILE = 1 << 28  # bytes
 LONGEST_TAG = 1 << 23  # bytes

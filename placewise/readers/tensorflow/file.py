@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 from google.protobuf import text_format  # type: ignore[import-untyped]
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
 from placewise.readers.tensorflow.protos import MESSAGES
 from placewise.readers.tensorflow.types import KEPT_ELEMENTS
 from placewise.readers.wire import DROP, LENGTH, VARINT, Field, Paths, fields_of, without
-from placewise.regular import open_regular
 
 LARGEST_TEXT = 1 << 26
 """Bytes: text is parsed slowly, about a megabyte a second."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from placewise._util.text import dim_options
 from placewise.errors import ModelFileError
 from placewise.readers.tensorflow.call import Type
 from placewise.readers.tensorflow.lists import HANDLE
 from placewise.readers.tensorflow.nodes import Node
 from placewise.readers.tensorflow.types import Shape, dtype_of, is_handle
-from placewise.words import dim_options
 
 BATCH = "batch"
 """What the first dimension of an input is called where the file leaves it open; others are ``input:axis``."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from placewise.readers.tensorflow.call import Call, Type, Value
 from placewise.readers.tensorflow.draft import Draft
-from placewise.readers.tensorflow.items import WRITES, elements_of, is_filled_tensor
+from placewise.readers.tensorflow.list_elements import WRITES, elements_of, is_filled_tensor
 from placewise.readers.tensorflow.nodes import Node
 
 

@@ -17,14 +17,14 @@ from placewise.readers.base import Reading
 from placewise.readers.tensorflow.cost_graph import cost_graph_reading
 from placewise.readers.tensorflow.draft import Made
 from placewise.readers.tensorflow.file import file_in, load
-from placewise.readers.tensorflow.frames import without_frames
 from placewise.readers.tensorflow.groups import groups_of
 from placewise.readers.tensorflow.inputs import Dims
 from placewise.readers.tensorflow.kinds import is_backward_kind
 from placewise.readers.tensorflow.library import Library, in_order
 from placewise.readers.tensorflow.nodes import Body, Ref, nodes_of, reference
+from placewise.readers.tensorflow.reachable import wanted
+from placewise.readers.tensorflow.tf1_loops import without_frames
 from placewise.readers.tensorflow.walk import MOST_NODES, Walk
-from placewise.readers.tensorflow.wanted import wanted
 from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})

@@ -12,9 +12,9 @@ from placewise.readers.tensorflow.call import Call, Type, Value
 from placewise.readers.tensorflow.draft import Draft
 from placewise.readers.tensorflow.infer import RULES, types_of
 from placewise.readers.tensorflow.inputs import Dims, input_types
-from placewise.readers.tensorflow.items import elements_of, results_without_op
 from placewise.readers.tensorflow.kinds import DOMAIN, kind_of
 from placewise.readers.tensorflow.library import CALLS, Library
+from placewise.readers.tensorflow.list_elements import elements_of, results_without_op
 from placewise.readers.tensorflow.lists import HANDLE, MEASURES
 from placewise.readers.tensorflow.nodes import Body, Loop, Node
 from placewise.readers.tensorflow.packing import opened, packed, solid

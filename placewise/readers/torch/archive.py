@@ -10,8 +10,8 @@ from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.regular import open_regular
 
 MOST_MEMBERS = 200_000
 LARGEST_DIRECTORY = 64 << 20

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from placewise._util.safe_open import open_regular
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import Reading
@@ -15,7 +16,6 @@ from placewise.readers.torch.archive import descriptions, parsed
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.serialized import KNOWN_VERSION, listing_of_json, modules_of_json
-from placewise.regular import open_regular
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _ZIP = b"PK\3\4"

@@ -6,9 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from placewise._util.text import dim_options
 from placewise.errors import ModelFileError
 from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
-from placewise.words import dim_options
 
 _FROM_DATA = re.compile(r"z?uf?\d+")
 BATCH = "batch"

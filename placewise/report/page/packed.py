@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from placewise._util.text import visible
 from placewise.model.tables import Interned
-from placewise.words import visible
 
 LONGEST_NAME = 400
 """Characters of a name that a page shows; of a longer one it shows both ends."""

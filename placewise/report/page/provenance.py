@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from placewise._util.units import format_bytes, format_count, format_seconds
 from placewise.files.plan_file import PlanFile
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Problem
 from placewise.report.page.opened import Opened
 from placewise.report.page.packed import shown
-from placewise.units import format_bytes, format_count, format_seconds
 
 AGREE = 1e-9
 """The share by which the judge's value may differ from the plan's: rounding."""

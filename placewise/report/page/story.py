@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from placewise._util.units import format_bytes, format_seconds
 from placewise.files.plan_file import BaselineRecord
 from placewise.model.problem import Objective
 from placewise.model.result import SINGLE_DEVICE, DeviceUse, gap_of
@@ -17,7 +18,6 @@ from placewise.report.page.layers import layers_of
 from placewise.report.page.opened import Opened
 from placewise.report.page.packed import shown
 from placewise.report.words import Naive, lines_of, phase_line, value_name, verdict_of
-from placewise.units import format_bytes, format_seconds
 
 FULL, IDLE, MUCH = 0.9, 0.5, 0.15
 """Shares from which a page speaks: of memory that is taken, of time without work, of the value that is transfers."""

@@ -19,8 +19,8 @@ from placewise.processes.arena import Arena
 from placewise.processes.worker import START, Worker, answers
 from placewise.runtimes.base import Realised
 from placewise.runtimes.inputs import Arrays, fresh_inputs
-from placewise.runtimes.onnxruntime.crew import Crew
 from placewise.runtimes.onnxruntime.wiring import CELL, GO, RUNNING, Region, Role, board_of, laid_out
+from placewise.runtimes.onnxruntime.workers import Crew
 
 _SERVER = "placewise.runtimes.onnxruntime.server:Server"
 _GLANCE, _NANO = 5e-5, 1e-9

@@ -9,7 +9,7 @@ from dataclasses import replace
 import onnx
 
 from placewise.processes.scratch import scratch
-from placewise.readers.onnx.parts import Part
+from placewise.readers.onnx.submodels import Part
 from placewise.runtimes.onnxruntime.wiring import Work
 
 LARGEST = 1 << 30

@@ -9,17 +9,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from placewise.cutting import cut, sub_models
+from placewise._util.units import format_bytes
+from placewise.core.split_model import cut, sub_models
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
-from placewise.runtimes.onnxruntime.crew import Crew, Habits, Works, crew_of, crowded, threads_of
 from placewise.runtimes.onnxruntime.dataflow import Dataflow
 from placewise.runtimes.onnxruntime.memory.needs import needs_of_devices
 from placewise.runtimes.onnxruntime.packing import packed
+from placewise.runtimes.onnxruntime.workers import Crew, Habits, Works, crew_of, crowded, threads_of
 from placewise.transform.pieces import Pieces
-from placewise.units import format_bytes
 
 HAND_OVER, CALL = 5e-6, 4e-6
 """Seconds from the end of a piece to the start of one on another device that waits for it, and of a piece besides its

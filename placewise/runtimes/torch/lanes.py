@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from placewise.errors import RunError
-from placewise.runtimes.torch.flow import HOST
-from placewise.runtimes.torch.handed import LanePlace
+from placewise.runtimes.torch.payload import LanePlace
+from placewise.runtimes.torch.task_graph import HOST
 
 _CUDA: Any = torch.cuda
 

@@ -8,7 +8,7 @@ import torch
 
 from placewise.errors import RunError
 from placewise.readers.torch.cutting import calls_of
-from placewise.runtimes.torch.handed import Handed
+from placewise.runtimes.torch.payload import Handed
 
 
 def load(handed: Handed) -> torch.export.ExportedProgram:

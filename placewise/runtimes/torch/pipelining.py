@@ -16,8 +16,8 @@ from placewise.processes.scratch import Scratch
 from placewise.processes.worker import Worker
 from placewise.runtimes.base import Job, Prepared, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
-from placewise.runtimes.torch.handed import Handed
-from placewise.runtimes.torch.handing import Program
+from placewise.runtimes.torch.job_payload import Program
+from placewise.runtimes.torch.payload import Handed
 from placewise.runtimes.torch.runtime import FORMATS, device_of, realised_of, require_torch
 from placewise.transform.stages import stage_order
 
@@ -99,7 +99,7 @@ class _Prepared:
         for device in order:
             place = job.places[device]
             worker = Worker(
-                "placewise.runtimes.torch.later:Later", name=str(place), cores=place.cores, environment=environment
+                "placewise.runtimes.torch.deferred:Later", name=str(place), cores=place.cores, environment=environment
             )
             self._workers.append(worker)
         self._all(

@@ -17,8 +17,8 @@ from placewise.errors import RunError
 from placewise.readers.torch.cutting import Micro, stage_of
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
-from placewise.runtimes.torch.handed import Handed
 from placewise.runtimes.torch.loading import load
+from placewise.runtimes.torch.payload import Handed
 
 
 class Rank:

@@ -15,8 +15,8 @@ from placewise.processes.worker import Worker
 from placewise.runtimes.base import Job, Prepared, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.torch.handed import LanePlace
-from placewise.runtimes.torch.handing import Program, nodes_of
+from placewise.runtimes.torch.job_payload import Program, nodes_of
+from placewise.runtimes.torch.payload import LanePlace
 
 FORMATS = ("torch-export", "torch-module")
 

@@ -11,11 +11,11 @@ import torch
 
 from placewise.readers.torch.cutting import inputs_of, outputs_of, piece_of, weights_of
 from placewise.runtimes.torch.arrays import array_of, tensor_of
-from placewise.runtimes.torch.cutup import cut_up
-from placewise.runtimes.torch.flow import Flow, Task
-from placewise.runtimes.torch.handed import Handed, LanePlace
 from placewise.runtimes.torch.lanes import Lanes
 from placewise.runtimes.torch.loading import load
+from placewise.runtimes.torch.payload import Handed, LanePlace
+from placewise.runtimes.torch.split_program import cut_up
+from placewise.runtimes.torch.task_graph import Flow, Task
 
 
 class Server:

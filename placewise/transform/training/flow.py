@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from placewise._util.regex import compiled, in_time
 from placewise.errors import InputError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
-from placewise.patterns import compiled, in_time
 from placewise.transform.training.constants import is_buffer, is_constant, makers_of_scores
 from placewise.transform.training.rules.table import entry_of
 from placewise.transform.training.values import Value, positions_of

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
-from placewise.placers.learned.corpus.breeding import Ways
-from placewise.placers.learned.crew.messages import Drawn
-from placewise.placers.learned.learning import Lesson
+from placewise.placers.learned.corpus.evolution import Ways
+from placewise.placers.learned.objectives import Lesson
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy
+from placewise.placers.learned.workers.messages import Drawn
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 

@@ -19,10 +19,10 @@ import torch
 from placewise.model.columns import offsets_of
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.learned.corpus.breeding import children, portfolio
+from placewise.placers.learned.corpus.evolution import children, portfolio
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
-from placewise.placers.learned.corpus.school import School
-from placewise.placers.learned.learning import Diverged, Learner, Lesson
+from placewise.placers.learned.corpus.worker_pool import School
+from placewise.placers.learned.objectives import Diverged, Learner, Lesson
 
 SEARCHED = 32
 """Problems searched between two signs of life."""

@@ -28,10 +28,10 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.gdp import GdpOptions
+from placewise.placers.learned.networks.gdp_features import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
 from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
-from placewise.placers.learned.networks.gdp_leanings import lean
-from placewise.placers.learned.networks.gdp_scene import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
-from placewise.placers.learned.networks.stretches import drawn, odds, ranks
+from placewise.placers.learned.networks.gdp_priors import lean
+from placewise.placers.learned.networks.segments import drawn, odds, ranks
 from placewise.placers.learned.orders import BUCKETS
 from placewise.placers.learned.policy import NEVER, Policy, Price, Rollout, best_so_far, draw, explored, masked
 from placewise.placers.learned.pricing import Spent, always_fits

@@ -18,8 +18,8 @@ from placewise.model.columns import Ints, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, Singles, features_of
 from placewise.placers.learned.hdp import HDPOptions
+from placewise.placers.learned.networks.segments import elsewhere, gains, moved, odds, ranks
 from placewise.placers.learned.networks.sequence import Memory, Sequencer
-from placewise.placers.learned.networks.stretches import elsewhere, gains, moved, odds, ranks
 from placewise.placers.learned.orders import places
 from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, scored
 from placewise.placers.learned.view import View, view_of

@@ -20,7 +20,7 @@ from placewise.model.columns import Floats, Ints, Longs, distinct, firsts_of
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.hsdag import HsdagOptions
-from placewise.placers.learned.networks.stretches import gains
+from placewise.placers.learned.networks.segments import gains
 from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
 from placewise.placers.learned.policy import Policy, Price, Rollout, best_so_far, draw, explored, masked, scored
 from placewise.placers.learned.units import chains

@@ -13,7 +13,7 @@ from placewise.model.columns import Bools, Floats
 from placewise.model.problem import Problem
 from placewise.placers.learned.features import Features, scale_of
 from placewise.placers.learned.view import View
-from placewise.simulate.ranks import mean_transfer_seconds
+from placewise.simulate.judge.ranks import mean_transfer_seconds
 
 GROUPS = 3
 """Those that lead to a unit, those that it leads to, and those beside it."""

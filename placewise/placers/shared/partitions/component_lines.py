@@ -10,7 +10,7 @@ from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.shared.memory_footprint import holdings, may_run
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 MOST_STATES = 1 << 17
 """Numbers of devices used of each class, all together; beyond it, classes merge, with the least room of each."""

@@ -15,7 +15,7 @@ from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.partitions.hypergraph import Net, net_of
 from placewise.placers.shared.partitions.repair_and_select import Finish
 from placewise.simulate import Evaluator
-from placewise.simulate.infeasible import why_infeasible
+from placewise.simulate.bounds.infeasible import why_infeasible
 
 IMBALANCES = (0.1, 0.03, 0.3)
 """How much heavier than its share a part may be, one after the other."""

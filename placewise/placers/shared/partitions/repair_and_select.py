@@ -23,7 +23,7 @@ from placewise.placers.shared.partitions.component_lines import fill_line, shift
 from placewise.placers.shared.repair import cargo_of, repair
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.stages.line_split import MOST_SEGMENTS, best_split
-from placewise.simulate.contract import Contraction, contract
+from placewise.simulate.contiguity import Contraction, contract
 
 LONG, SEGMENTS = 20_000, 1_000
 """Lines of more components are only split between so many segments: the whole program takes longer than cuts do."""

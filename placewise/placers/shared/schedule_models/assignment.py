@@ -17,8 +17,8 @@ from placewise.placers.shared.interchangeable import alike
 from placewise.placers.shared.memory_footprint import holdings, may_run
 from placewise.placers.shared.move_space import choices
 from placewise.placers.shared.schedule_models.model import Literal, Program, Sum, negated
-from placewise.simulate.arrays import Arrays
-from placewise.simulate.contract import Contraction, contract, forward_edges
+from placewise.simulate.contiguity import Contraction, contract, forward_edges
+from placewise.simulate.problem_arrays import Arrays
 
 
 @dataclass(frozen=True, slots=True, eq=False)

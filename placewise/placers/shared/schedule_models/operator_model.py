@@ -22,7 +22,7 @@ from placewise.model.problem import Problem
 from placewise.placers.shared.schedule_models.assignment import Groups, Homes
 from placewise.placers.shared.schedule_models.model import Literal, Program, Sum, negated
 from placewise.placers.shared.schedule_models.time_units import Units
-from placewise.simulate.arrays import arrays_of
+from placewise.simulate.problem_arrays import arrays_of
 
 
 def estimate(problem: Problem) -> int:

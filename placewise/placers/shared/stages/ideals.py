@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from placewise import _native
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 
 Ideals = _native.Ideals
 

@@ -16,7 +16,7 @@ from placewise import _native
 from placewise.model.columns import Bools, Bytes8, Floats, Ints, Longs, frozen
 from placewise.model.problem import Problem
 from placewise.placers.shared.stages.stage_costs import MODES, NEVER, crossing_tensors, resident_sizes
-from placewise.simulate.contract import Contraction
+from placewise.simulate.contiguity import Contraction
 from placewise.simulate.phases import two_phases
 
 NOTHING = frozen([], np.int32)

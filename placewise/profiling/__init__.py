@@ -1,0 +1,1 @@
+"""Measuring: ops, links and memory of this machine, and the catalogue fitted to them."""

@@ -1,0 +1,57 @@
+"""What the bodies of If, Loop, Scan and SequenceMap do, as plain values: costs are counted from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import onnx
+
+from placewise.readers.onnx.attributes import attributes_of
+from placewise.readers.onnx.compute import compute_dtype
+from placewise.readers.onnx.control_flow import WITH_BODIES, Body, bodies_of
+from placewise.readers.onnx.known import Known
+from placewise.readers.onnx.names import kind_of
+from placewise.readers.onnx.shapes import DEEPEST_BODY, infer
+from placewise.readers.onnx.types import Types, dtype_of, shape_of
+
+
+def bodies_described(
+    model: onnx.ModelProto, nodes: list[onnx.NodeProto], known: Known, depth: int = 0
+) -> Mapping[int, tuple[dict[str, Any], ...]]:
+    """For every node with bodies, what each of them does: ``{"rounds": …, "ops": …}``, rounds −1 where unknown.
+
+    An op is ``{"kind", "attributes", "dtype", "inputs", "outputs", "times"}``; arguments are (position, dimensions,
+    element type), results (dimensions, element type), and dimensions None where not even their number is known.
+    """
+    found = {}
+    for index, node in enumerate(nodes):
+        if depth < DEEPEST_BODY and node.op_type in WITH_BODIES:
+            bodies = bodies_of(model, node, known, partial(infer, depth=depth + 1))
+            if bodies and all(body.known is not None for body in bodies):
+                found[index] = tuple(_described(body, depth) for body in bodies)
+    return found
+
+
+def _described(body: Body, depth: int) -> dict[str, Any]:
+    known = body.known or Known({})
+    nodes = list(body.model.graph.node)
+    inner = bodies_described(body.model, nodes, known, depth + 1)
+    ops = [_op(node, known.types, inner.get(index)) for index, node in enumerate(nodes)]
+    times, first = Counter(map(repr, ops)), {repr(op): op for op in ops}
+    return {"rounds": body.rounds, "ops": tuple({**op, "times": times[key]} for key, op in first.items())}
+
+
+def _op(node: onnx.NodeProto, types: Types, bodies: tuple[dict[str, Any], ...] | None) -> dict[str, Any]:
+    def kind(name: str) -> tuple[tuple[int, ...] | None, str]:
+        return (shape_of(types.get(name)), dtype_of(types.get(name))) if name else ((0,), "bool")
+
+    return {
+        "kind": kind_of(node),
+        "attributes": attributes_of(node) | ({} if bodies is None else {"bodies": bodies}),
+        "dtype": compute_dtype(node, types),
+        "inputs": tuple((position, *kind(name)) for position, name in enumerate(node.input) if name),
+        "outputs": tuple(kind(name) for name in node.output),
+    }

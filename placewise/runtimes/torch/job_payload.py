@@ -1,0 +1,144 @@
+"""A job's program in a file, and what its worker is told of a placement."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from placewise.errors import InputError, MissingExtraError, RunError
+from placewise.model.graph import Graph
+from placewise.model.placement import Placement
+from placewise.model.problem import Objective, Problem
+from placewise.processes.scratch import Scratch
+from placewise.runtimes.base import Job
+from placewise.runtimes.torch.payload import Handed
+from placewise.simulate.judge import judge
+from placewise.transform.fold import fold
+
+
+class Program:
+    """A program in a file: the one that the job names, or one made of its live model, until `close`."""
+
+    def __init__(self, job: Job) -> None:
+        self._archive: Archive | None = None
+        source = job.problem.graph.source
+        if source is None or source.format not in ("torch-export", "torch-module"):
+            raise RunError(_what_else(source.format if source else ""))
+        if job.problem.graph.ops.backward.any():
+            raise RunError("a training graph does not run here, only the forward pass that it was made from")
+        self.shown = source.path or "the program"
+        if job.model is None:
+            if source.format != "torch-export" or not os.path.isfile(source.path):
+                raise InputError(f"the model of {self.shown} is not at hand", remedy="give the .pt2 file or the module")
+            self.path = source.path
+            return
+        self._archive = archive_of(job)
+        self.path = self._archive.path
+
+    def handed(self, problem: Problem, placement: Placement) -> Handed:
+        """What a worker is told of a placement."""
+        device, names = nodes_of(problem, placement), dict[int, str]()
+        for name, origin in zip(problem.graph.ops.name, problem.graph.ops.origin, strict=True):
+            if origin and "." not in name:
+                names[origin[0]] = name.partition("#")[0]
+        return Handed(self.path, self.shown, device, names, _starts(problem, placement))
+
+    def close(self) -> None:
+        self._archive = None
+
+
+class Archive:
+    """A live model in a file, which goes when nobody holds this any more."""
+
+    def __init__(self, job: Job) -> None:
+        folder = Scratch()
+        self.model, self.path = job.model, str(folder.path / "model.pt2")
+        weakref.finalize(self, folder.close)
+        _save(job, self.path)
+
+
+def archive_of(job: Job) -> Archive:
+    """The archive of a job's model: one for all placements of it that are prepared at the same time.
+
+    torch.export takes seconds, and one thread at a time.
+    """
+    key = (id(job.model), job.problem.graph.digest())
+    with _MAKING:
+        found = _ARCHIVES.get(key)
+        if found is None:
+            found = _ARCHIVES[key] = Archive(job)
+        return found
+
+
+_ARCHIVES: weakref.WeakValueDictionary[tuple[int, str], Archive] = weakref.WeakValueDictionary()
+_MAKING = threading.Lock()
+
+
+def nodes_of(problem: Problem, placement: Placement) -> dict[int, int]:
+    """Number of a call → device. A call that several ops stand for goes where most of their seconds are."""
+    graph = problem.graph
+    seconds = problem.costs.op_seconds[np.arange(graph.n_ops), placement.device].tolist()
+    votes: dict[int, dict[int, float]] = {}
+    found: dict[int, int] = {}
+    for op, device in enumerate(placement.device.tolist()):
+        own, *others = graph.ops.origin[op] or (-1,)
+        votes.setdefault(own, {}).setdefault(device, 0.0)
+        votes[own][device] += seconds[op]
+        for number in others:
+            found.setdefault(number, device)
+    votes.pop(-1, None)
+    return found | {number: max(shares, key=lambda device: shares[device]) for number, shares in votes.items()}
+
+
+def _starts(problem: Problem, placement: Placement) -> dict[int, float]:
+    """When each call starts, as the judge sees one sample; empty where it sees no order."""
+    alone = problem.with_(objective=Objective("latency", execution="operator"))
+    timeline = judge(alone, placement).timeline
+    if timeline is None:
+        return {}
+    origins, starts = problem.graph.ops.origin, timeline.start.tolist()
+    return {origin[0]: start for origin, start in zip(origins, starts, strict=True) if origin}
+
+
+def _what_else(found: str) -> str:
+    if found == "torch-modules":
+        return "torch.export cannot take this module, and PyTorch runs here what torch.export makes"
+    return f"PyTorch runs here programs of torch.export, not {found or 'a graph without a file'}"
+
+
+def _save(job: Job, path: str) -> None:
+    """The live model of a job as an archive. Raises RunError, and InputError for another model than the plan's."""
+    try:
+        import torch
+
+        from placewise.readers.torch.example import prepared, unwrapped
+        from placewise.readers.torch.export import exported_program
+        from placewise.readers.torch.program import graph_of_program
+    except ImportError:
+        raise MissingExtraError("running PyTorch models", "torch") from None
+    graph = job.problem.graph
+    program: Any = job.model
+    dims = dict(graph.source.options.get("dims", {})) if graph.source else {}
+    if not isinstance(program, torch.export.ExportedProgram):
+        example = job.example if isinstance(job.example, (tuple, list, dict)) else (job.example,)
+        args, kwargs = ((), example) if isinstance(example, dict) else (tuple(example), {})
+        case = prepared(unwrapped(job.model), args, kwargs, dims)
+        if not case.has_data:
+            raise InputError("the model has no weights (it is on the meta device)", remedy="give it data to run it")
+        program, reason = exported_program(case)
+        if program is None:
+            raise RunError(f"torch.export cannot take this module ({reason})")
+    _same(graph, graph_of_program(program, dims=dims, source=graph.source))
+    torch.export.save(program, path)
+
+
+def _same(graph: Graph, found: Graph) -> None:
+    viewed = found if graph.source is not None and graph.source.view == "raw" else fold(found)
+    if viewed.digest() != graph.digest():
+        raise InputError(
+            "this plan was made for another model", remedy="give the model and inputs that it was made for"
+        )

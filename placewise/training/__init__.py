@@ -1,0 +1,1 @@
+"""Training a policy: on one problem, or on a corpus of many."""
