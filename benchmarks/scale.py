@@ -37,7 +37,7 @@ from placewise.model.problem import Constraints, Problem
 from placewise.model.result import Result
 from placewise.placers import registry
 from placewise.placers.base import Budget, Hints
-from placewise.simulate import lower_bound, simulate, why_infeasible
+from placewise.simulate import judge_placement, lower_bound, why_infeasible
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "scale"
@@ -127,7 +127,7 @@ def _steps(problem: Problem) -> tuple[dict[str, float], dict[str, Row]]:
     proofs, _ = _timed(lambda: (why_infeasible(problem), lower_bound(problem)))
     placers = {name: row for name in QUICK if (row := _figures(problem, name, LIMIT))}
     naive = registry.create("balanced").propose(problem, Budget(LIMIT)).placement
-    judge = _timed(lambda: simulate(problem, naive))[0] if naive is not None else math.nan
+    judge = _timed(lambda: judge_placement(problem, naive))[0] if naive is not None else math.nan
     return {"bound and proofs": proofs, "judge": judge}, placers
 
 
@@ -145,7 +145,7 @@ def _figures(problem: Problem, name: str, limit: float) -> Row | None:
         return {"refuses": str(error)}
     if found.placement is None:
         return {"seconds": seconds, "notes": found.notes[:1]}
-    judged = simulate(problem, found.placement)
+    judged = judge_placement(problem, found.placement)
     return {"seconds": seconds, "value": judged.value, "valid": judged.valid}
 
 

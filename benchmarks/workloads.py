@@ -25,7 +25,7 @@ from placewise.model.result import Result
 from placewise.placers import registry
 from placewise.placers.base import Budget
 from placewise.readers.workload import read_workload
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "workloads.json"
@@ -96,7 +96,7 @@ def _judged(folder: Path, kind: str, name: str, problem: Problem) -> Iterator[tu
     for method, path in places.items():
         if path.exists() and (group == "LayerGraphs" or method != "expert"):
             extended, placement = read_split(path, problem)
-            judgement = simulate(extended, placement)
+            judgement = judge_placement(extended, placement)
             broken = sorted({violation.kind for violation in judgement.violations})
             yield method, {"value": judgement.value * 1e3, "breaks": broken}
 

@@ -39,7 +39,7 @@ _HOMES = {
     "diff": "placewise.api",
     "explain": "placewise.api",
     "export_plan": "placewise.api",
-    "judge": "placewise.simulate",
+    "judge": "placewise.simulate:judge_placement",
     "lower_bound": "placewise.simulate",
     "place": "placewise.api",
     "pretrain": "placewise.api",
@@ -117,12 +117,13 @@ if TYPE_CHECKING:
     from placewise.model.result import Result
     from placewise.placers.base import Budget
     from placewise.simulate import lower_bound
-    from placewise.simulate.judge.judge import simulate as judge
+    from placewise.simulate.judge.judge import judge_placement as judge
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(import_module(module), attribute or name)
     raise AttributeError(f"module 'placewise' has no attribute {name!r}")
 
 

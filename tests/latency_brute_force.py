@@ -11,7 +11,7 @@ import numpy as np
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 
 def weak_orders(n: int) -> list[tuple[int, ...]]:
@@ -49,7 +49,7 @@ def optimum(problem: Problem) -> float:
     """The least value of a placement that keeps the rules; inf if there is none."""
     best = math.inf
     for placement in every_placement(problem):
-        judgement = simulate(problem, placement)
+        judgement = judge_placement(problem, placement)
         if judgement.valid:
             best = min(best, judgement.value)
     return best

@@ -12,7 +12,7 @@ from twins.throughput import throughput_value
 
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.replicas import equal_devices
 
 
@@ -95,7 +95,7 @@ def placements(problem: Problem) -> Iterator[tuple[list[int], float]]:
 
 def keeps_the_rules(problem: Problem, device: list[int]) -> bool:
     """Whether the checker finds no fault but calls in a circle, which are no matter of memory or rules."""
-    judged = simulate(problem, Placement(np.array(device, np.int32)))
+    judged = judge_placement(problem, Placement(np.array(device, np.int32)))
     return {violation.kind for violation in judged.violations} <= {"calls"}
 
 

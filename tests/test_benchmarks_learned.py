@@ -21,7 +21,7 @@ from methods import Method  # noqa: E402
 
 from placewise.core.place import place  # noqa: E402
 from placewise.placers.base import Budget  # noqa: E402
-from placewise.simulate import simulate  # noqa: E402
+from placewise.simulate import judge_placement  # noqa: E402
 
 
 @pytest.mark.parametrize("model", calibrate.PUBLISHED)
@@ -73,7 +73,9 @@ def test_small_graphs_are_worth_a_split(workload):
     """No small graph of the table is best on one device, so that a policy that knows nothing else fails."""
     problem = small.problem(workload)
     best = place(problem, "exhaustive", Budget())
-    alone = min(simulate(problem, placement).value for placement, _ in best.baselines.values() if _one(placement))
+    alone = min(
+        judge_placement(problem, placement).value for placement, _ in best.baselines.values() if _one(placement)
+    )
     assert alone > 1.02 * best.value
 
 

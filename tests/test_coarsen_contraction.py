@@ -15,7 +15,7 @@ from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.contiguity import contract, device_cycle, path_back
 from placewise.simulate.judge.memory import resident_bytes
 
@@ -50,7 +50,7 @@ def test_throughput_and_resident_memory_are_those_of_the_ops(data: st.DataObject
     assert able == problem.allowed[np.arange(problem.n_ops), fine].all()
     if able:
         np.testing.assert_allclose(evaluate(small, device), evaluate(problem, fine), rtol=1e-12)
-        judged = simulate(small, Placement(device)), simulate(problem, Placement(fine))
+        judged = judge_placement(small, Placement(device)), judge_placement(problem, Placement(fine))
         loads = [[use.load for use in judgement.devices] for judgement in judged]
         np.testing.assert_allclose(*loads, rtol=1e-12)
 

@@ -25,7 +25,7 @@ from placewise.export.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 from placewise.zoo.registry import generate
 
 SECOND = 1e6
@@ -43,7 +43,7 @@ def places(events: Events) -> dict[int, str]:
 
 def runnable(**options: Any) -> st.SearchStrategy[tuple[Problem, Placement]]:
     """Problems and placements that can run: pieces of a group that is torn apart may wait for each other."""
-    return placed(**options).filter(lambda both: math.isfinite(judge(*both).value))
+    return placed(**options).filter(lambda both: math.isfinite(judge_placement(*both).value))
 
 
 @settings(max_examples=120, deadline=None)
@@ -52,7 +52,7 @@ def test_a_trace_adds_up_to_what_the_judge_says(both: tuple[Problem, Placement],
     """Per device: seconds of ops and of copies, the peak of memory; every op once per sample; the last end."""
     problem, placement = both
     made = export_placement(problem, placement, "trace", {"samples": samples})
-    events, judged = events_of(made), judge(problem, placement)
+    events, judged = events_of(made), judge_placement(problem, placement)
     called, seconds, peak = places(events), Counter[tuple[str, str]](), dict[str, float]()
     slices = [event for event in events if event["ph"] == "X"]
     for event in slices:

@@ -17,7 +17,7 @@ from placewise.export.stages import stages_of
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 
 def moved(problem: Problem, before: Placement, after: Placement) -> float:
@@ -37,9 +37,9 @@ def test_half_a_layer_goes_back_to_where_most_of_it_is() -> None:
     late = {scope: "cuda:1" for scope in graph.ops.scope if scope not in ("embed", "layers.0.attn", "layers.0.mlp")}
     plan = on(problem, late | {"layers.1.attn": "cuda:0"})
     stages = stages_of(problem, plan, "test")
-    assert judge(problem, plan).value == pytest.approx(9.0)
+    assert judge_placement(problem, plan).value == pytest.approx(9.0)
     assert stages.devices == (0, 1) and stages.layers == (1, 3)
-    assert judge(problem, stages.placement()).value == pytest.approx(10.0)
+    assert judge_placement(problem, stages.placement()).value == pytest.approx(10.0)
     assert moved(problem, plan, stages.placement()) == 1.0
 
 
@@ -59,7 +59,7 @@ def test_what_a_host_ran_is_shared_out_where_that_is_faster() -> None:
     problem = stack_problem(graph)
     stages = stages_of(problem, on(problem, plan_on), "test")
     assert stages.layers == (3, 3)
-    assert judge(problem, stages.placement()).value == pytest.approx(7.0)
+    assert judge_placement(problem, stages.placement()).value == pytest.approx(7.0)
 
 
 def test_memory_moves_the_cut() -> None:
@@ -69,7 +69,7 @@ def test_memory_moves_the_cut() -> None:
     roomy, tight = stack_problem(graph, cpu=False), stack_problem(graph, cpu=False, memory=65.0)
     assert stages_of(roomy, on(roomy, late), "test").layers == (3, 1)
     stages = stages_of(tight, on(tight, late), "test")
-    assert stages.layers == (2, 2) and judge(tight, stages.placement()).valid
+    assert stages.layers == (2, 2) and judge_placement(tight, stages.placement()).valid
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,7 +117,7 @@ def test_units_go_where_memory_is() -> None:
     tight = stack_problem(graph, seconds={"layers.1.mlp": 5.0}, memory=25.0)
     found = nearest(tight, plan, unit)
     assert found.device[3] == found.device[4] == 0 and found.device[1] == found.device[2] != 0
-    assert judge(tight, found).valid
+    assert judge_placement(tight, found).valid
 
 
 def test_layers_of_ops_without_a_scope() -> None:

@@ -19,7 +19,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 SPLITS = sorted(path.name for path in (WORKLOADS / "splits").glob("*.json"))
 EXPERTS = {  # milliseconds, as the published programs print them
@@ -38,7 +38,7 @@ def test_published_splits_are_worth_what_they_say(name: str) -> None:
     _, placement = read_split(WORKLOADS / "splits" / name, problem)
     document = json.loads((WORKLOADS / "splits" / name).read_text())
     milliseconds = document.get("maxLoad") or document["totalLatency"]
-    assert simulate(problem, placement).value == pytest.approx(milliseconds / 1e3, rel=1e-9)
+    assert judge_placement(problem, placement).value == pytest.approx(milliseconds / 1e3, rel=1e-9)
 
 
 @needs_workloads
@@ -51,7 +51,7 @@ def test_expert_splits(model: str, milliseconds: float) -> None:
     problem = read_workload(WORKLOADS / "throughput" / "LayerGraphs" / f"{model}.json").problem
     assert problem is not None
     _, placement = read_placement(split, problem)
-    assert simulate(problem, placement).value == pytest.approx(milliseconds / 1e3, rel=1e-5)
+    assert judge_placement(problem, placement).value == pytest.approx(milliseconds / 1e3, rel=1e-5)
 
 
 @needs_workloads
@@ -113,7 +113,7 @@ def test_blocks_of_lists_are_calls(tmp_path: Path) -> None:
     assert placement.call.tolist() == [0, 0, 1, 0]
     assert problem.n_devices == 3
     # acc0: 1 s and 1 s to send, cpu0: 20 s, acc0 again: 1 + 3 + 1 s, acc1: 1 + 6 s; nobody reads op 3
-    assert simulate(problem, placement).value == pytest.approx(1 + 1 + 20 + 1 + 3 + 1 + 1 + 6)
+    assert judge_placement(problem, placement).value == pytest.approx(1 + 1 + 20 + 1 + 3 + 1 + 1 + 6)
 
 
 def test_all_cpu_lists_are_one_host_in_latency(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_surplus_lists_get_clones_that_are_not_available(tmp_path: Path, direct:
     assert np.array_equal(problem.costs.op_seconds[:, :3], small.costs.op_seconds)
     assert np.array_equal(problem.costs.transfer_seconds, transfer_seconds_of(problem.graph, problem.cluster))
     wire = 0.5 if direct else 1.0
-    judgement = simulate(problem, placement)
+    judgement = judge_placement(problem, placement)
     assert judgement.value == pytest.approx(wire + 1.5 * (3 + 4))
     assert [violation.ops for violation in judgement.violations if violation.device == "acc2"] == [("2", "3")]
 
@@ -145,7 +145,7 @@ def test_surplus_cpus_get_clones_in_throughput(tmp_path: Path) -> None:
     problem, placement = read_split(split(tmp_path, [], [[0, 3], [1, 2]]), chain(THROUGHPUT))
     assert problem.cluster.names[-1] == "cpu1"
     assert placement.device.tolist() == [2, 3, 3, 2]
-    assert simulate(problem, placement).value == pytest.approx(10 * 5)
+    assert judge_placement(problem, placement).value == pytest.approx(10 * 5)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.checkpoint import problem_digest, read, written
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.trainer import Trainer, Update
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 
 def wide_problem() -> Problem:
@@ -250,7 +250,7 @@ def test_what_training_found_is_known_on_the_same_problem_alone(tmp_path: Path) 
     assert placer.trained is not None and placer.trained.best(problem) is not None
     asked = placer.propose(problem, Budget()).placement
     favourite = float(trainer.pricing(trainer.policy.greedy(trainer.pricing))[0])
-    assert asked is not None and simulate(problem, asked).value == trainer.pricing.value < favourite
+    assert asked is not None and judge_placement(problem, asked).value == trainer.pricing.value < favourite
     dearer = replace(problem, costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * 2))
     assert placer.trained.best(dearer) is None
     rows = trainer.pricing.best.copy() if trainer.pricing.best is not None else np.zeros(0, np.int32)

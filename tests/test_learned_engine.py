@@ -29,7 +29,7 @@ from placewise.placers.learned.policy import Rollout, draw, masked, scored
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.learned.view import view_of
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 
 
 def some_problem(seed: int = 0, **options: object) -> Problem:
@@ -109,7 +109,7 @@ def test_prices_are_the_judges_where_rules_are_kept(problem: Problem, seed: int)
     pricing = Pricing(problem)
     seconds = pricing(rows)
     for row, found in zip(rows, seconds.tolist(), strict=True):
-        judged = simulate(problem, Placement(row))
+        judged = judge_placement(problem, Placement(row))
         good = not {v.kind for v in judged.violations} and math.isfinite(judged.value)
         assert math.isnan(found) != good
         if good:

@@ -27,7 +27,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers import registry
-from placewise.simulate import lower_bound, simulate
+from placewise.simulate import judge_placement, lower_bound
 
 SHAPES = (Constraints(), Constraints(convex=True), Constraints(contiguous=True))
 
@@ -162,17 +162,17 @@ def test_the_judge_scales_and_forgets_names(seed: int, objective: Objective) -> 
     choose = seeded(seed)
     problem = random_problem(choose, objective=objective, alike=True)
     placement = random_placement(problem, choose)
-    value = simulate(problem, placement).value
+    value = judge_placement(problem, placement).value
     costs, devices = problem.costs, problem.cluster.devices
     scaled = problem.with_(
         costs=replace(costs, op_seconds=costs.op_seconds * 4, transfer_seconds=costs.transfer_seconds * 4),
         cluster=replace(problem.cluster, devices=tuple(replace(d, call_overhead=4 * d.call_overhead) for d in devices)),
     )
-    assert simulate(scaled, placement).value == 4 * value
+    assert judge_placement(scaled, placement).value == 4 * value
     if objective.kind == "throughput":
         order = list(range(problem.n_devices))[::-1]
         moved = Placement(np.array([order.index(d) for d in placement.device.tolist()], np.int32))
-        assert simulate(permuted(problem, order), moved).value == pytest.approx(value, rel=1e-12)
+        assert judge_placement(permuted(problem, order), moved).value == pytest.approx(value, rel=1e-12)
 
 
 def with_another(problem: Problem, *, host: bool) -> Problem:

@@ -21,8 +21,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.tables import Phase
 from placewise.report.words import phase_line
-from placewise.simulate import evaluate
-from placewise.simulate.judge import judge
+from placewise.simulate import evaluate, judge_placement
 
 LAYERS = 4
 
@@ -147,13 +146,13 @@ def test_the_judge_tells_what_a_run_takes(execution: str) -> None:
     objective = Objective("latency", execution=execution)  # type: ignore[arg-type]
     one, ten = (problem_of(generator(tokens), objective) for tokens in (1, 10))
     device = np.array([int(name[-1] in "23") for name in ten.graph.ops.name], np.int32)
-    once, often = (judge(problem, Placement(device)) for problem in (one, ten))
+    once, often = (judge_placement(problem, Placement(device)) for problem in (one, ten))
     assert [(use.phase, use.repeats) for use in often.phases] == [("prefill", 1), ("decode", 10)]
     assert often.phases[0].seconds + 10 * often.phases[1].seconds == pytest.approx(often.value)
     assert [use.seconds for use in once.phases] == pytest.approx([use.seconds for use in often.phases], rel=1e-9)
     assert "10 × decode of" in phase_line(ten, often)
     throughput = problem_of(generator(10), Objective("throughput"))
-    judged = judge(throughput, Placement(device))
+    judged = judge_placement(throughput, Placement(device))
     assert phase_line(throughput, judged) == f"in a full pipeline ({10 / judged.value:.4g} tokens per second)"
 
 

@@ -10,7 +10,7 @@ from placewise.core.options import Wishes
 from placewise.errors import InputError
 from placewise.model.placement import Placement
 from placewise.model.problem import scopes_together
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 MODEL, DIMS = "examples/models/bert_base.onnx", {"batch": 1, "seq": 8}
 
@@ -31,7 +31,7 @@ def test_sets_that_overlap_are_one():
     assert problem.block[0] == problem.block[1] == problem.block[2]
     torn = [0] * problem.n_ops
     torn[2] = 1
-    violations = judge(problem, Placement(torn)).violations
+    violations = judge_placement(problem, Placement(torn)).violations
     assert [violation.kind for violation in violations] == ["colocation"]
 
 
@@ -41,7 +41,7 @@ def test_a_plan_keeps_its_sets(tmp_path):
     plan.save(tmp_path / "plan.json")
     problem, placement = build_for_plan(MODEL, tmp_path / "plan.json")
     assert problem.constraints.together == plan.problem.constraints.together
-    assert judge(problem, placement).valid
+    assert judge_placement(problem, placement).valid
 
 
 @pytest.mark.parametrize("wrong", ["nowhere", "(", 3, [("no op",)]])

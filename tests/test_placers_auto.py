@@ -15,8 +15,7 @@ from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import REMEMBERED, Ledger
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
 from placewise.report.words import history_line
-from placewise.simulate import Evaluator
-from placewise.simulate.judge import judge
+from placewise.simulate import Evaluator, judge_placement
 
 OBJECTIVES = (Objective("throughput"), Objective("latency"), Objective("latency", execution="subgraph"))
 
@@ -65,7 +64,7 @@ def test_ledger_keeps_claims_that_the_judge_confirms() -> None:
     """A claim below what the judge then says is dropped; one above it is a step on the way."""
     problem = posed(1, OBJECTIVES[1])
     on_first = Placement(np.zeros(problem.n_ops, np.int32))
-    value = judge(problem, on_first).value
+    value = judge_placement(problem, on_first).value
     ledger = ledger_of(problem)
     for claim in (value * 3, value * 2, value / 2):
         ledger.tell(Progress("someone", 0.0, "", claim))

@@ -19,7 +19,7 @@ from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
 from placewise.placers.pipeline_dp.path_bound import backbone_bound
 from placewise.placers.pipeline_dp.random_orders import _random_line, wander
 from placewise.placers.shared.stages.stage_costs import price
-from placewise.simulate import evaluate, simulate, why_infeasible
+from placewise.simulate import evaluate, judge_placement, why_infeasible
 from placewise.simulate.contiguity import contract, depth_first
 
 CONTIGUOUS = {"kind": "throughput", "contiguous": True, "memory_model": "sum"}
@@ -50,7 +50,7 @@ def test_the_bound_holds_where_pipelines_flush_and_for_dp_itself(problem: Proble
         proposal = DpPlacer(DpOptions(max_ideals=2)).propose(asked, Budget())
         assert proposal.bound is None or proposal.bound.value <= best * (1 + 1e-12)
         if proposal.placement is not None:
-            judged = simulate(asked, proposal.placement)
+            judged = judge_placement(asked, proposal.placement)
             assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
@@ -77,7 +77,7 @@ def test_many_lines_never_lose(problem: Problem) -> None:
     assert runs[0][0] == runs[1][0]
     values = evaluate(problem, np.stack([start, runs[0][0].device]))
     assert values[1] <= values[0]
-    assert not [v for v in simulate(problem, runs[0][0]).violations if v.kind != "memory"]
+    assert not [v for v in judge_placement(problem, runs[0][0]).violations if v.kind != "memory"]
 
 
 def test_with_replicas_many_lines_are_no_worse() -> None:
@@ -88,8 +88,8 @@ def test_with_replicas_many_lines_are_no_worse() -> None:
         values = []
         for problem in (alone, shared):
             placement = DpPlacer(DpOptions(max_ideals=2)).propose(problem, Budget()).placement
-            assert placement is not None and simulate(problem, placement).valid
-            values.append(simulate(problem, placement).value)
+            assert placement is not None and judge_placement(problem, placement).valid
+            values.append(judge_placement(problem, placement).value)
         assert values[1] <= values[0] * (1 + 1e-12)
 
 
@@ -100,7 +100,7 @@ def test_dear_transfers_are_seen(mode: str) -> None:
     proposal = DpPlacer(DpOptions(max_ideals=2)).propose(problem, Budget())
     assert proposal.placement is not None and proposal.bound is not None
     assert len(set(proposal.placement.device.tolist())) == 1
-    assert proposal.bound.value >= simulate(problem, proposal.placement).value * (1 - 1e-6)
+    assert proposal.bound.value >= judge_placement(problem, proposal.placement).value * (1 - 1e-6)
     assert "path of minimum cuts" in proposal.bound.method
 
 

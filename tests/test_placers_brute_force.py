@@ -24,7 +24,7 @@ from placewise.model.problem import Constraints, Objective, Problem, Schedule
 from placewise.model.result import Outcome, Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.simulate import evaluate, lower_bound, simulate
+from placewise.simulate import evaluate, judge_placement, lower_bound
 
 SHAPES = {"free": Constraints(), "convex": Constraints(convex=True), "contiguous": Constraints(contiguous=True)}
 """Options that make placers quick; proofs do not depend on them."""
@@ -84,7 +84,7 @@ def optimum(problem: Problem) -> float:
     found = (
         value
         for device, value in placements(problem)
-        if not live or simulate(problem, Placement(np.array(device, np.int32))).valid
+        if not live or judge_placement(problem, Placement(np.array(device, np.int32))).valid
     )
     return min(found, default=math.inf)
 
@@ -150,7 +150,7 @@ def test_latency(execution: str) -> None:
             rules=seed % 5 == 0, alike=seed % 2 == 0, constraints=Constraints(),
         )  # fmt: skip
         every = np.array([device for device, _ in placements(problem)], np.int32).reshape(-1, problem.n_ops)
-        valid = [d for d in every if simulate(problem, Placement(d)).valid]
+        valid = [d for d in every if judge_placement(problem, Placement(d)).valid]
         best = float(evaluate(problem, np.array(valid)).min()) if valid else math.inf
         assert lower_bound(problem).value <= best
         for name, result in results(problem, slow=seed % 5 == 0):

@@ -21,7 +21,7 @@ from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
 from placewise.placers.shared.stages.stage_costs import NEVER, price
 from placewise.placers.shared.throughput_search.pipeline_costs import native_costs
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 
 STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wires": False}
 
@@ -35,7 +35,7 @@ def test_free_placements_are_optimal(problem: Problem) -> None:
         assert proposal.placement is None
         return
     assert proposal.placement is not None
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid
     assert judged.value == pytest.approx(best, rel=1e-12)
     if proposal.bound is not None:
@@ -50,7 +50,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.placement is not None:
-        judged = simulate(problem, proposal.placement)
+        judged = judge_placement(problem, proposal.placement)
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 

@@ -27,7 +27,7 @@ from placewise.placers.base import Budget, Hints
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer, on_machines
 from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
 from placewise.placers.shared.stages.stage_costs import price
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.contiguity import contract
 
 
@@ -40,7 +40,7 @@ def test_the_program_is_the_optimum(problem: Problem) -> None:
         assert proposal.placement is None and proposal.infeasible and proposal.reason is Reason.PROVED
         return
     assert proposal.placement is not None and proposal.bound is not None
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid
     assert judged.value == pytest.approx(best, rel=1e-5)
     assert best * (1 - 1e-5) <= proposal.bound.value <= best
@@ -54,9 +54,9 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.infeasible:
-        assert not any(simulate(problem, Placement(np.array(device))).valid for device, _ in placements(problem))
+        assert not any(judge_placement(problem, Placement(np.array(device))).valid for device, _ in placements(problem))
     if proposal.placement is not None:
-        judged = simulate(problem, proposal.placement)
+        judged = judge_placement(problem, proposal.placement)
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
@@ -98,7 +98,7 @@ def test_the_note_on_rounding_is_true(problem: Problem, units: int, seed: int) -
     said = ROUNDED.search(" ".join(proposal.notes))
     assert said is not None and proposal.reason is Reason.FINISHED
     unit, lost = float(said[1]), float(said[2])
-    value = simulate(problem, proposal.placement).value
+    value = judge_placement(problem, proposal.placement).value
     slack = 1e-11 * value
     assert best - lost - slack <= proposal.bound.value <= best <= value <= best + lost + slack
     assert lost <= 1.01 * unit * (problem.n_blocks + problem.graph.n_tensors) + slack
@@ -142,7 +142,7 @@ def test_equal_devices_with_unequal_links_are_not_equal(transfers: str) -> None:
             problem = unequal(seed, transfers).with_(constraints=constraints)
             best, proposal = optimum(problem), CpsatPlacer().propose(problem, Budget())
             assert proposal.placement is not None and proposal.bound is not None
-            value = simulate(problem, proposal.placement).value
+            value = judge_placement(problem, proposal.placement).value
             assert proposal.bound.value <= best <= value * (1 + 1e-12)
             if transfers == "staged":
                 assert value == pytest.approx(best, rel=1e-8) and proposal.bound.value == pytest.approx(best, rel=1e-6)

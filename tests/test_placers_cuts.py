@@ -22,7 +22,7 @@ from placewise.placers.base import Budget
 from placewise.placers.shared.partitions.hypergraph import net_of
 from placewise.placers.shared.partitions.partition import takers
 from placewise.placers.shared.repair import cargo_of
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract, device_cycle
 
 NAMES = ("metis", "mincut")
@@ -79,7 +79,7 @@ def test_the_edge_between_two_cliques_is_cut(name: str, transfers: str, contiguo
     proposal = registry.create(name).propose(problem, Budget())
     assert proposal.placement is not None
     assert proposal.placement.device.tolist() == [0] * 8 + [1] * 8
-    assert simulate(problem, proposal.placement).value == 9.0
+    assert judge_placement(problem, proposal.placement).value == 9.0
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -161,7 +161,7 @@ def test_cuts_keep_the_rules(problem: Problem) -> None:
             if proposal.infeasible:
                 assert not any(keeps_the_rules(problem, device) for device, _ in placements(problem))
             continue
-        assert {violation.kind for violation in simulate(problem, proposal.placement).violations} <= {"calls"}
+        assert {violation.kind for violation in judge_placement(problem, proposal.placement).violations} <= {"calls"}
         if problem.constraints.contiguous:
             assert device_cycle(contract(problem), proposal.placement.device) is None
 
@@ -177,7 +177,7 @@ def test_parts_are_made_to_fit(name: str) -> None:
         builder.add_tensor(op, nbytes=1)
     problem = problem_of(builder.build(), machines(3, memory=13))
     proposal = registry.create(name).propose(problem, Budget())
-    assert proposal.placement is not None and simulate(problem, proposal.placement).valid
+    assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
     assert sorted(proposal.placement.device[:3].tolist()) == [0, 1, 2]
 
 

@@ -28,7 +28,7 @@ from placewise.placers.shared.stages.dp_driver import search
 from placewise.placers.shared.stages.ideals import Ideals, all_ideals, prefixes
 from placewise.placers.shared.stages.stage_costs import native_costs, price
 from placewise.readers.workload import read_workload
-from placewise.simulate import Evaluator, evaluate, simulate
+from placewise.simulate import Evaluator, evaluate, judge_placement
 from placewise.simulate.contiguity import contract, join
 
 QUICK = (
@@ -47,7 +47,7 @@ def test_staged_pipelines_are_optimal(problem: Problem) -> None:
         assert proposal.placement is None and proposal.infeasible and proposal.reason is Reason.PROVED
         return
     assert proposal.placement is not None and proposal.bound is not None
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid
     assert judged.value == pytest.approx(best, rel=1e-12)
     assert best * (1 - 1e-9) <= proposal.bound.value <= best
@@ -61,9 +61,9 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.infeasible:
-        assert not any(simulate(problem, Placement(np.array(device))).valid for device, _ in placements(problem))
+        assert not any(judge_placement(problem, Placement(np.array(device))).valid for device, _ in placements(problem))
     if proposal.placement is not None:
-        judged = simulate(problem, proposal.placement)
+        judged = judge_placement(problem, proposal.placement)
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
@@ -74,7 +74,7 @@ def test_without_contiguity_there_is_no_bound(problem: Problem) -> None:
     proposal = DpPlacer().propose(problem, Budget())
     assert proposal.bound is None
     if proposal.placement is not None:
-        assert simulate(problem, proposal.placement).valid
+        assert judge_placement(problem, proposal.placement).valid
     if proposal.infeasible:
         assert math.isinf(optimum(problem))
 
@@ -143,7 +143,7 @@ def test_free_leaves_are_merged() -> None:
     assert merge_leaves(graph, price(heavy, graph.component, graph.n, heavy.capacity).costs).max() == 12
     proposal = DpPlacer().propose(heavy, Budget())
     assert proposal.placement is not None
-    assert simulate(heavy, proposal.placement).valid
+    assert judge_placement(heavy, proposal.placement).valid
 
 
 def test_ideals_of_a_small_graph() -> None:
@@ -175,7 +175,7 @@ def test_too_many_ideals_fall_back_to_one_line() -> None:
     assert proposal.bound is None or "path" in proposal.bound.method
     said = re.match(r"([0-9,]+) ideals of \d+ components or more, too many .* instead the best", proposal.notes[0])
     assert said is not None and 100 < int(said[1].replace(",", "")) <= 1 + (1 << 12)
-    assert simulate(problem, proposal.placement).valid
+    assert judge_placement(problem, proposal.placement).valid
 
 
 def test_no_time_is_no_proof() -> None:
@@ -194,7 +194,7 @@ def test_interrupted_with_the_best_so_far() -> None:
 
     proposal = DpPlacer().propose(problem, Budget(), on_progress=interrupt)
     assert proposal.reason is Reason.INTERRUPTED and proposal.bound is None
-    assert proposal.placement is not None and simulate(problem, proposal.placement).valid
+    assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
 
 
 def line(n: int, devices: int) -> Problem:
@@ -272,7 +272,7 @@ def test_published_values(name: str) -> None:
     assert problem is not None
     proposal = DpPlacer().propose(problem, Budget())
     assert proposal.placement is not None and proposal.bound is not None
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid
     assert judged.value * 1e3 == pytest.approx(reference, rel=1e-9)
     assert judged.value * (1 - 1e-9) <= proposal.bound.value <= judged.value
@@ -294,7 +294,7 @@ def test_with_direct_transfers_no_reading_hurts(problem: Problem) -> None:
     for reading in readings(problem):
         other = DpPlacer().propose(reading, Budget())
         if other.placement is not None and other.bound is not None and found.placement is not None:
-            mine = simulate(problem, found.placement)
+            mine = judge_placement(problem, found.placement)
             assert mine.valid
             assert mine.value >= (found.bound.value if found.bound else 0.0)
 
@@ -315,7 +315,7 @@ def test_a_slow_host_between_two_accelerators_is_left_out() -> None:
     problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=True))
     placement = DpPlacer().propose(problem, Budget()).placement
     assert placement is not None
-    assert simulate(problem, placement).value == pytest.approx(2.001)
+    assert judge_placement(problem, placement).value == pytest.approx(2.001)
 
 
 @settings(max_examples=60, deadline=None)
@@ -324,10 +324,10 @@ def test_climbing_keeps_the_rules_and_never_loses(problem: Problem) -> None:
     """From any valid split, climbing ends at a valid split that is no worse, and where the start is the optimum."""
     graph, price = contract(problem), Evaluator(problem)
     starts = [np.array(device, np.int32) for device, _ in placements(problem)]
-    starts = [device for device in starts if simulate(problem, Placement(device)).valid][:20]
-    values = [simulate(problem, Placement(device)).value for device in starts]
+    starts = [device for device in starts if judge_placement(problem, Placement(device)).valid][:20]
+    values = [judge_placement(problem, Placement(device)).value for device in starts]
     for device, value in zip(starts, values, strict=True):
-        climbed = simulate(problem, Placement(improve(problem, graph, device, price, Stopwatch(Budget()))))
+        climbed = judge_placement(problem, Placement(improve(problem, graph, device, price, Stopwatch(Budget()))))
         assert climbed.valid and climbed.value <= value
         assert climbed.value >= min(values) * (1 - 1e-12) or len(starts) == 20
 
@@ -349,4 +349,4 @@ def test_shared_wires_and_unequal_links_reach_the_optimum(transfers: str) -> Non
     problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=True))
     placement = DpPlacer().propose(problem, Budget()).placement
     assert placement is not None
-    assert simulate(problem, placement).value == pytest.approx(optimum(problem))
+    assert judge_placement(problem, placement).value == pytest.approx(optimum(problem))

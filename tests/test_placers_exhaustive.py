@@ -15,7 +15,7 @@ from placewise.model.problem import Constraints, Problem, Rule
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 pytestmark = pytest.mark.usefixtures("brief_proofs")
 SHAPES = (Constraints(), Constraints(contiguous=True), Constraints(convex=True))
@@ -25,7 +25,7 @@ def brute_force(problem: Problem) -> float:
     """The least value of any placement that the judge finds valid, inf if there is none."""
     values = [np.inf]
     for device in product(range(problem.n_devices), repeat=problem.n_ops):
-        judged = judge(problem, Placement(np.array(device, np.int32)))
+        judged = judge_placement(problem, Placement(np.array(device, np.int32)))
         values += [judged.value] if judged.valid else []
     return min(values)
 

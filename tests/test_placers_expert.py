@@ -22,7 +22,7 @@ from placewise.placers.base import Budget, Hints
 from placewise.placers.baselines.expert import ExpertOptions, ExpertPlacer
 from placewise.placers.baselines.expert_layers import layers_of
 from placewise.readers.workload import read_workload
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 
 def scoped(*scopes: str) -> Graph:
@@ -107,7 +107,7 @@ def test_memory_is_kept() -> None:
         fits = sizes[0] == 1
         assert (proposal.placement is not None) == fits
         if proposal.placement is not None:
-            assert simulate(problem, proposal.placement).valid
+            assert judge_placement(problem, proposal.placement).valid
 
 
 @settings(max_examples=60, deadline=None)
@@ -117,7 +117,7 @@ def test_experts_keep_the_rules(problem: Problem) -> None:
     proposal = ExpertPlacer().propose(problem, Budget(seed=1))
     assert proposal.placement == ExpertPlacer().propose(problem, Budget(seed=1)).placement
     if proposal.placement is not None:
-        assert {violation.kind for violation in simulate(problem, proposal.placement).violations} <= {"calls"}
+        assert {violation.kind for violation in judge_placement(problem, proposal.placement).violations} <= {"calls"}
         return
     assert proposal.notes or proposal.infeasible
     if proposal.infeasible:

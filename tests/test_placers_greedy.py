@@ -21,7 +21,7 @@ from placewise.placers.base import Budget
 from placewise.placers.baselines.greedy import GreedyPlacer, branch_by_branch
 from placewise.placers.shared.interchangeable import relabel
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.contiguity import contract
 
 SPLITS = sorted((ROOT / "dnn-partitioning" / "splits").glob("latency_*_greedy.json"))
@@ -40,7 +40,7 @@ def test_published_splits() -> None:
         assert problem is not None
         placement = GreedyPlacer().propose(problem, Budget()).placement
         assert placement is not None
-        judgement, published = simulate(problem, placement), json.loads(path.read_text())["totalLatency"]
+        judgement, published = judge_placement(problem, placement), json.loads(path.read_text())["totalLatency"]
         assert judgement.valid
         if ELSEWHERE in name:
             assert judgement.value * 1e3 <= published
@@ -59,7 +59,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
         if proposal.infeasible:
             assert not any(keeps_the_rules(problem, device) for device, _ in placements(problem))
         return
-    assert {violation.kind for violation in simulate(problem, proposal.placement).violations} <= {"calls"}
+    assert {violation.kind for violation in judge_placement(problem, proposal.placement).violations} <= {"calls"}
     if problem.allowed.all() and not problem.graph.ops.backward.any():
         assert np.isfinite(evaluate(problem, proposal.placement.device[None])).all()
 
@@ -116,7 +116,7 @@ def test_where_filling_fails_blocks_are_moved() -> None:
     pins = Constraints(forbidden=(Rule("", "cpu"), Rule("op[012]$", "b")))
     placement = GreedyPlacer().propose(problem.with_(constraints=pins), Budget()).placement
     assert placement is not None and placement.device[:3].tolist() == [0, 0, 0]
-    assert simulate(problem.with_(constraints=pins), placement).valid
+    assert judge_placement(problem.with_(constraints=pins), placement).valid
 
 
 def test_without_a_host_it_says_that_memory_ran_out() -> None:

@@ -26,7 +26,7 @@ from placewise.placers.registry import create
 from placewise.placers.shared.move_space import movable
 from placewise.placers.shared.priors import agreeing, drawn, likely_of, nothing, quantiles
 from placewise.placers.shared.rules import broken
-from placewise.simulate import Evaluator, simulate
+from placewise.simulate import Evaluator, judge_placement
 from placewise.zoo.random import random_graph
 
 OPERATOR = Objective("latency", execution="operator")
@@ -202,7 +202,9 @@ def test_the_favourite_of_sure_probabilities_is_where_a_search_begins(objective:
     assert best is not None
     hints = Hints(probabilities=certain(problem, best.device))
     found = create(name).propose(problem, Budget(evaluations=20), hints=hints).placement
-    assert found is not None and simulate(problem, found).value <= simulate(problem, best).value * (1 + 1e-12)
+    assert found is not None and judge_placement(problem, found).value <= judge_placement(problem, best).value * (
+        1 + 1e-12
+    )
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -218,7 +220,7 @@ def test_wrong_probabilities_hide_nothing(seed: int, monkeypatch: pytest.MonkeyP
     found = create("temper" if objective.kind == "latency" else "local").propose(problem, Budget(), hints=hints)
     assert (found.placement is None) == bool(np.isinf(best))
     if found.placement is not None:
-        assert simulate(problem, found.placement).value == pytest.approx(best, rel=1e-9, abs=1e-15)
+        assert judge_placement(problem, found.placement).value == pytest.approx(best, rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("name", ["temper", "multilevel", "windows", "auto"])
@@ -230,7 +232,7 @@ def test_whoever_searches_hears_probabilities(name: str) -> None:
     hints = Hints(probabilities=certain(problem, best.device))
     found = [create(name).propose(problem, Budget(iterations=2), hints=hints).placement for _ in range(2)]
     assert found[0] is not None and found[0] == found[1]
-    assert simulate(problem, found[0]).value <= simulate(problem, best).value * (1 + 1e-12)
+    assert judge_placement(problem, found[0]).value <= judge_placement(problem, best).value * (1 + 1e-12)
 
 
 def test_other_quick_placers_are_asked_where_hints_say_who_made_them() -> None:
@@ -243,4 +245,8 @@ def test_other_quick_placers_are_asked_where_hints_say_who_made_them() -> None:
         for by in ((), ("somebody",))
     )
     assert alone is not None and beside is not None
-    assert simulate(problem, beside).value < simulate(problem, alone).value == simulate(problem, poor).value
+    assert (
+        judge_placement(problem, beside).value
+        < judge_placement(problem, alone).value
+        == judge_placement(problem, poor).value
+    )

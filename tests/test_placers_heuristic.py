@@ -28,7 +28,7 @@ from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import alike, relabel
 from placewise.placers.shared.rules import broken
-from placewise.simulate import evaluate, lower_bound, simulate
+from placewise.simulate import evaluate, judge_placement, lower_bound
 
 PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(PairOptions("start")), AutoPlacer()]
 
@@ -67,7 +67,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
             if proposal.infeasible:
                 assert not any(keeps_the_rules(problem, device) for device, _ in placements(problem))
             continue
-        kinds = {violation.kind for violation in simulate(problem, proposal.placement).violations}
+        kinds = {violation.kind for violation in judge_placement(problem, proposal.placement).violations}
         assert kinds <= ({"calls"} if placer is not PLACERS[-1] else set())
 
 
@@ -81,7 +81,7 @@ def test_broken_agrees_with_the_judge(problem: Problem) -> None:
         device = home[problem.block].astype(np.int32)
         if rng.integers(0, 4) == 0:
             device = rng.integers(0, problem.n_devices, problem.n_ops).astype(np.int32)
-        kinds = {violation.kind for violation in simulate(problem, Placement(device)).violations} - {"calls"}
+        kinds = {violation.kind for violation in judge_placement(problem, Placement(device)).violations} - {"calls"}
         assert bool(broken(problem, device)) == bool(kinds)
 
 

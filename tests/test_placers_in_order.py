@@ -24,8 +24,7 @@ from placewise.errors import InputError
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget
-from placewise.simulate import why_infeasible
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement, why_infeasible
 
 ORDERED = Constraints(contiguous=True, ordered=True)
 
@@ -54,7 +53,7 @@ def test_the_rule_and_the_best_of_all_placements(kind: Any) -> None:
         best = math.inf
         for device in itertools.product(range(problem.n_devices), repeat=problem.n_ops):
             placement = Placement(np.array(device, np.int32))
-            said, loosely = judge(problem, placement), judge(free, placement)
+            said, loosely = judge_placement(problem, placement), judge_placement(free, placement)
             assert said.valid == (loosely.valid and not goes_back(problem, device)), (seed, device)
             best = min(best, said.value if said.valid else math.inf)
         found = place(problem, "in_order", Budget(iterations=50))
@@ -129,7 +128,9 @@ def test_the_proof_is_right_and_misses_nothing(seed: int) -> None:
     rng = np.random.default_rng(seed)
     rules = tuple(Rule(f"op{rng.integers(4)}$", f"d{rng.integers(3)}") for _ in range(rng.integers(1, 8)))
     problem = chain(4, (1.0, 1.0, 1.0), math.inf).with_(constraints=replace(ORDERED, forbidden=rules))
-    kept = (judge(problem, Placement(np.array(d, np.int32))).valid for d in itertools.product(range(3), repeat=4))
+    kept = (
+        judge_placement(problem, Placement(np.array(d, np.int32))).valid for d in itertools.product(range(3), repeat=4)
+    )
     assert bool(why_infeasible(problem)) != any(kept)
 
 
@@ -138,7 +139,7 @@ def test_the_order_from_the_command_line(tmp_path: Path) -> None:
     path, plan = workload(tmp_path / "w.json"), tmp_path / "plan.json"
     run("place", path, "--in-order", "--placer", "in_order", "-o", plan)
     problem, placement = build_for_plan(path, plan)
-    assert problem.constraints.ordered and judge(problem, placement).valid
+    assert problem.constraints.ordered and judge_placement(problem, placement).valid
     document = json.loads(plan.read_text())
     document["assignment"] = {"0": "acc1", "1": "acc0", "2": "acc0"}
     document["devices"] = []

@@ -28,7 +28,7 @@ from placewise.placers.min_cut.paths import PathsPlacer
 from placewise.placers.shared.move_space import movable
 from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 
 EXECUTIONS = ("operator", "subgraph", "sequential")
 
@@ -44,7 +44,7 @@ def best_of_all(problem: Problem) -> float:
         return np.inf
     values = evaluate(problem, np.stack(rows))
     for k in np.argsort(values, kind="stable").tolist():
-        if simulate(problem, Placement(rows[k])).valid:
+        if judge_placement(problem, Placement(rows[k])).valid:
             return float(values[k])
     return np.inf
 
@@ -64,7 +64,7 @@ def test_optimal_on_small_problems(execution, memory):
         if proposal.infeasible:
             assert best == np.inf
         elif proposal.placement is not None:
-            judgement = simulate(problem, proposal.placement)
+            judgement = judge_placement(problem, proposal.placement)
             assert judgement.valid
             assert judgement.value >= best
             tried, optimal = tried + 1, optimal + (judgement.value <= best * (1 + 1e-9))
@@ -81,7 +81,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
     proposal = placer.propose(problem, budget)
     assert proposal.placement == placer.propose(problem, budget).placement
     if proposal.placement is not None:
-        assert simulate(problem, proposal.placement).valid
+        assert judge_placement(problem, proposal.placement).valid
         assert np.isfinite(evaluate(problem, proposal.placement.device[None])).all()
     else:
         assert proposal.notes or proposal.infeasible
@@ -125,7 +125,7 @@ def test_better_than_the_published_baselines(name, baseline):
     problem = published(name)
     proposal = TemperPlacer().propose(problem, Budget(evaluations=6000))
     assert proposal.placement is not None and proposal.reason is Reason.FINISHED
-    judgement = simulate(problem, proposal.placement)
+    judgement = judge_placement(problem, proposal.placement)
     assert judgement.valid
     assert judgement.value < baseline * 1e-3
 
@@ -190,7 +190,7 @@ def test_contiguous_stages_stay_contiguous():
         for placer in (TemperPlacer(), AutoPlacer()):
             placement = placer.propose(problem, Budget(iterations=20)).placement
             assert placement is not None
-            assert simulate(problem, placement).valid
+            assert judge_placement(problem, placement).valid
 
 
 @needs_workloads
@@ -215,7 +215,7 @@ def test_paths_keeps_the_rules(problem: Problem) -> None:
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         return
-    judgement = simulate(problem, proposal.placement)
+    judgement = judge_placement(problem, proposal.placement)
     assert {violation.kind for violation in judgement.violations} <= {"calls"}
     if problem.n_ops and judgement.valid:
         assert proposal.bound is not None
@@ -260,7 +260,7 @@ def test_workloads_that_are_solved(name):
     problem = published(name)
     proposal = PathsPlacer().propose(problem, Budget(seconds=60))
     assert proposal.placement is not None and proposal.bound is not None
-    judgement = simulate(problem, proposal.placement)
+    judgement = judge_placement(problem, proposal.placement)
     assert judgement.valid
     assert proposal.bound.value <= judgement.value <= proposal.bound.value * (1 + 1e-6)
 
@@ -283,4 +283,4 @@ def test_an_interrupted_bound_leaves_the_quick_answers(monkeypatch):
     assert PathsPlacer().propose(problem, Budget()).reason is Reason.INTERRUPTED
     proposal = TemperPlacer().propose(problem, Budget())
     assert proposal.reason is Reason.INTERRUPTED
-    assert proposal.placement is not None and simulate(problem, proposal.placement).valid
+    assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid

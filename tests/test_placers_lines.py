@@ -27,7 +27,7 @@ from placewise.placers.pipeline_dp.pipedream import PipeDreamPlacer, coarsened
 from placewise.placers.pipeline_dp.topological_orders import last_ready_first
 from placewise.placers.shared.stages.stage_costs import price
 from placewise.readers.workload import read_workload
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import Contraction, contract, join
 
 PUBLISHED = RECORDED["throughput"]
@@ -54,7 +54,7 @@ def best_along(problem: Problem, graph: Contraction, position: Ints) -> float:
     best = math.inf
     for home in splits(np.argsort(position).tolist(), problem.n_devices):
         device = np.array([home[c] for c in graph.component.tolist()], np.int32)
-        judged = simulate(problem, Placement(device))
+        judged = judge_placement(problem, Placement(device))
         best = min(best, judged.value) if judged.valid else best
     return best
 
@@ -65,7 +65,7 @@ def value_of(problem: Problem, placer: DplPlacer | PipeDreamPlacer | DpPlacer) -
     if proposal.placement is None:
         assert proposal.infeasible or proposal.notes
         return math.inf
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid
     return judged.value
 

@@ -31,7 +31,7 @@ from placewise.placers.registry import create
 from placewise.placers.shared.partitions import repair_and_select
 from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.judge.ranks import mean_op_seconds
 
 LISTS = ("critical_path", "etf", "heft", "sct", "topo")
@@ -268,7 +268,7 @@ def test_lists_keep_the_rules(problem: Problem) -> None:
             proposal = placer.propose(problem, Budget(seed=1))
             assert proposal == placer.propose(problem, Budget(seed=1))
             if proposal.placement is not None:
-                kinds = {violation.kind for violation in simulate(problem, proposal.placement).violations}
+                kinds = {violation.kind for violation in judge_placement(problem, proposal.placement).violations}
                 assert kinds <= {"calls"}, (name, kinds)
                 continue
             assert proposal.notes or proposal.infeasible

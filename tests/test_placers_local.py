@@ -21,7 +21,7 @@ from placewise.placers.base import Budget, Hints, Progress
 from placewise.placers.local_search.local import LocalOptions, LocalPlacer
 from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 
 FREE = {"kind": "throughput", "contiguous": False, "convex": False}
 
@@ -33,7 +33,7 @@ def optimal(problem: Problem) -> None:
         assert proposal.placement is None
         return
     assert proposal.placement is not None, proposal.notes
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid and judged.value == pytest.approx(best, rel=1e-12, abs=1e-15)
 
 
@@ -67,7 +67,7 @@ def test_proposals_keep_the_rules_and_come_twice(problem: Problem) -> None:
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
     else:
-        assert simulate(problem, proposal.placement).valid
+        assert judge_placement(problem, proposal.placement).valid
 
 
 @settings(max_examples=30, deadline=None)
@@ -108,6 +108,6 @@ def test_published_workloads(name: str) -> None:
     heard: list[Progress] = []
     proposal = LocalPlacer().propose(free, Budget(), on_progress=heard.append)
     assert proposal.placement is not None and proposal.reason is Reason.FINISHED
-    judged = simulate(free, proposal.placement)
+    judged = judge_placement(free, proposal.placement)
     assert judged.valid and judged.value * 1e3 <= RECORDED["throughput"][name]["dp"]["value"] * (1 + 1e-9)
     assert all(said.value is not None and said.value >= judged.value * (1 - 1e-9) for said in heard)

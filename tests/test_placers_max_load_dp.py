@@ -19,7 +19,7 @@ from placewise.placers.base import Budget
 from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.pipeline_dp.max_load_dp import MaxLoadDpPlacer
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 
 
 @settings(max_examples=60, deadline=None)
@@ -37,7 +37,7 @@ def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
         assert proposal.notes or proposal.infeasible
         assert not proposal.infeasible or best is None
         return
-    assert simulate(problem, proposal.placement).valid
+    assert judge_placement(problem, proposal.placement).valid
     assert best is not None
     assert evaluate(pipeline, proposal.placement.device[None])[0] == evaluate(pipeline, best.device[None])[0]
 

@@ -20,7 +20,7 @@ from placewise.placers.pipeline_dp.node_hierarchy import over_nodes, partitions,
 from placewise.placers.pipeline_dp.ordered_line import rows, split_in_row
 from placewise.placers.shared.stages.dp_driver import n_states
 from placewise.placers.shared.stages.ideals import all_ideals
-from placewise.simulate import evaluate, simulate, why_infeasible
+from placewise.simulate import evaluate, judge_placement, why_infeasible
 from placewise.simulate.contiguity import contract
 
 SHAPES = (
@@ -45,7 +45,7 @@ def test_most_optima_are_reached_and_many_proved(shape: tuple[int, ...], speeds:
                 assert proposal.placement is None
                 continue
             assert proposal.placement is not None and proposal.bound is not None
-            judged = simulate(problem, proposal.placement)
+            judged = judge_placement(problem, proposal.placement)
             assert judged.valid and proposal.bound.value <= best <= judged.value * (1 + 1e-12)
             total += 1
             reached += judged.value <= best * (1 + 1e-9)
@@ -66,7 +66,7 @@ def test_a_second_node_never_hurts(schedule: str, replicas: int) -> None:
             problem = problem.with_(objective=objective, constraints=constraints)
             proposal = DpPlacer().propose(problem, Budget(6.0))
             assert proposal.placement is not None
-            values.append(simulate(problem, proposal.placement).value)
+            values.append(judge_placement(problem, proposal.placement).value)
         assert values[1] <= values[0] * (1 + 1e-9)
 
 

@@ -16,7 +16,7 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget
 from placewise.placers.packing.placer import PackPlacer
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 
 def boxes(sizes: list[int], capacities: list[int], *, contiguous: bool = False, kind: str = "throughput") -> Problem:
@@ -40,7 +40,7 @@ def test_a_packing_that_greedy_fills_miss() -> None:
     """5 4 3 3 3 into 9 and 9: only {5, 4} and {3, 3, 3} fit, and the order of the ops forbids it to any chain fill."""
     problem = boxes([3, 5, 3, 4, 3], [9, 9])
     placement = PackPlacer().propose(problem, Budget()).placement
-    assert placement is not None and simulate(problem, placement).valid
+    assert placement is not None and judge_placement(problem, placement).valid
     result = place(problem)
     assert result.placement is not None and result.status.outcome is not Outcome.UNKNOWN
 
@@ -101,7 +101,7 @@ def test_tight_packings_are_found(seed: int, rooms: list[int], per: int, slack: 
     problem = exact.with_(cluster=roomier.cluster)
     assert PackPlacer().propose(problem, Budget()).placement is not None
     result = place(problem, budget=Budget(iterations=1, evaluations=1))
-    assert result.placement is not None and simulate(problem, result.placement).valid
+    assert result.placement is not None and judge_placement(problem, result.placement).valid
 
 
 def test_packings_to_the_last_byte_are_found_or_not_called_impossible() -> None:
@@ -118,7 +118,7 @@ def test_thirty_thousand_blocks_to_the_last_percent() -> None:
     exact = planted(5, [10_000_000] * 16, 1_900)
     problem = exact.with_(cluster=boxes([1], [10_100_000] * 16).cluster)
     placement = PackPlacer().propose(problem, Budget()).placement
-    assert placement is not None and simulate(problem, placement).valid
+    assert placement is not None and judge_placement(problem, placement).valid
 
 
 def test_equal_blocks_are_counted() -> None:
@@ -136,7 +136,7 @@ def test_pack_is_never_wrong(problem: Problem) -> None:
     """Live activations, shared weights, shapes and all: what it proposes keeps the rules, what it refutes is not."""
     found = PackPlacer().propose(problem, Budget())
     if found.placement is not None:
-        assert {violation.kind for violation in simulate(problem, found.placement).violations} <= {"calls"}
+        assert {violation.kind for violation in judge_placement(problem, found.placement).violations} <= {"calls"}
     elif found.infeasible:
         assert not any(keeps_the_rules(problem, device) for device, _ in placements(problem))
     else:
@@ -157,4 +157,4 @@ def test_live_memory_is_repaired(contiguous: bool) -> None:
         graph=builder.build(), objective=Objective("throughput"), constraints=Constraints(contiguous=contiguous)
     )
     placement = PackPlacer().propose(problem, Budget()).placement
-    assert placement is not None and simulate(problem, placement).valid
+    assert placement is not None and judge_placement(problem, placement).valid

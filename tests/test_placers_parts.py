@@ -20,7 +20,7 @@ from placewise.placers.large_neighbourhood.subproblem import cut
 from placewise.placers.large_neighbourhood.throughput_windows import Search
 from placewise.placers.large_neighbourhood.units import units_of
 from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 SHAPES = (Constraints(), Constraints(contiguous=True))
 FROM_HINTS = WindowsPlacer(WindowsOptions(search=0.0))
@@ -34,7 +34,7 @@ def states(problem: Problem, seed: int) -> list[Placement]:
     if problem.constraints.contiguous:
         drawn += [np.sort(row) for row in drawn]
     placed = [Placement(home[units.of].astype(np.int32)) for home in drawn]
-    return [placement for placement in placed if simulate(problem, placement).valid]
+    return [placement for placement in placed if judge_placement(problem, placement).valid]
 
 
 @settings(max_examples=40, deadline=None)
@@ -49,12 +49,12 @@ def test_proposals_keep_the_rules_and_come_again(problem: Problem) -> None:
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         return
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid and (proposal.bound is None or proposal.bound.value <= judged.value)
     for hint in states(problem, 3):
         again = FROM_HINTS.propose(problem, Budget(iterations=1), hints=Hints((hint,)))
         assert again.placement is not None
-        assert simulate(problem, again.placement).value <= simulate(problem, hint).value
+        assert judge_placement(problem, again.placement).value <= judge_placement(problem, hint).value
 
 
 @pytest.mark.parametrize(("shape", "mode"), [*product(SHAPES, ("blocking", "overlap", "duplex"))])
@@ -69,18 +69,18 @@ def test_a_part_is_worth_what_it_says(shape: Constraints, mode: str) -> None:
         )  # fmt: skip
         rng, units = np.random.default_rng(seed), units_of(problem)
         for now in states(problem, seed):
-            before = simulate(problem, now)
+            before = judge_placement(problem, now)
             loads = np.array([use.load for use in before.devices])
             kind = KINDS[int(rng.integers(len(KINDS)))]
             part = cut(problem, units, now, choose(kind, units, units.home(now.device), loads, 5, 2, rng))
             assert part.whole(part.hint) == now
             small = part.coarse.problem
             for answer in (part.hint, *(Placement(draw(small, rng)) for _ in range(5))):
-                inside = simulate(small, answer)
+                inside = judge_placement(small, answer)
                 outside = [d for d in range(problem.n_devices) if d not in part.devices]
                 if not inside.valid or max((inside.devices[d].load for d in outside), default=0.0) == inside.value:
                     continue
-                after = simulate(problem, part.whole(answer))
+                after = judge_placement(problem, part.whole(answer))
                 assert after.valid and inside.value == pytest.approx(max(after.devices[d].load for d in part.devices))
                 told += 1
     assert told > 30
@@ -111,7 +111,7 @@ def test_small_problems_are_solved_from_a_bad_start(shape: Constraints) -> None:
         search.run()
         placement = search.answer().placement
         assert placement is not None
-        value, best = simulate(problem, placement).value, optimum(problem)
+        value, best = judge_placement(problem, placement).value, optimum(problem)
         assert value >= best * (1 - 1e-9)
         tried, solved = tried + 1, solved + (value <= best * (1 + 1e-6))
     assert tried > 15 and solved == tried
@@ -137,16 +137,16 @@ def test_time_and_interruption() -> None:
     """No time leaves the hint, Ctrl-C the best so far, and who found what is in the history."""
     problem = large(30)
     hint = states(problem, 0)[0]
-    before = simulate(problem, hint).value
+    before = judge_placement(problem, hint).value
     none = FROM_HINTS.propose(problem, Budget(seconds=0), hints=Hints((hint,)))
-    assert none.placement is not None and simulate(problem, none.placement).value == before
+    assert none.placement is not None and judge_placement(problem, none.placement).value == before
     assert none.reason is Reason.TIME_LIMIT
 
     def impatient(progress: Progress) -> None:
         raise KeyboardInterrupt
 
     done = FROM_HINTS.propose(problem, Budget(seconds=5), hints=Hints((hint,)), on_progress=impatient)
-    assert done.placement is not None and simulate(problem, done.placement).value <= before
+    assert done.placement is not None and judge_placement(problem, done.placement).value <= before
     assert [step.value for step in done.history] == sorted((step.value for step in done.history), reverse=True)
 
 
@@ -155,7 +155,7 @@ def test_large_windows_take_groups() -> None:
     for shape in SHAPES:
         problem = large(80).with_(constraints=shape)
         units, now = units_of(problem), states(problem, 1)[0]
-        loads = np.array([use.load for use in simulate(problem, now).devices])
+        loads = np.array([use.load for use in judge_placement(problem, now).devices])
         window = choose("chunks", units, units.home(now.device), loads, 12, 3, np.random.default_rng(0))
         part = cut(problem, units, now, window)
         assert part.coarse.problem.n_blocks < 40 < problem.n_ops and part.whole(part.hint) == now
@@ -173,10 +173,10 @@ def test_stages_that_share_devices() -> None:
             alike=True, constraints=shape,
         )  # fmt: skip
         start = Placement.on(0, problem.n_ops)
-        if not simulate(problem, start).valid:
+        if not judge_placement(problem, start).valid:
             continue
         found = FROM_HINTS.propose(problem, Budget(iterations=3), hints=Hints((start,)))
-        assert found.placement is not None and simulate(problem, found.placement).valid
-        assert simulate(problem, found.placement).value <= simulate(problem, start).value
+        assert found.placement is not None and judge_placement(problem, found.placement).valid
+        assert judge_placement(problem, found.placement).value <= judge_placement(problem, start).value
         better += found.placement.replicas is not None
     assert better

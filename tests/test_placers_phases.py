@@ -23,7 +23,7 @@ from placewise.placers.pipeline_dp.topological_orders import last_ready_first
 from placewise.placers.registry import create
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.phase_dp import price
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
 from placewise.simulate.phases import two_phases
 
@@ -51,7 +51,7 @@ def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
         assert proposal.placement is None and proposal.infeasible
         return
     assert proposal.placement is not None and proposal.bound is not None
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid and judged.value == pytest.approx(best, rel=1e-12)
     assert best * (1 - 1e-9) <= proposal.bound.value <= best
 
@@ -64,7 +64,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
     best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
     assert proposal.bound is None or proposal.bound.value <= best
     if proposal.placement is not None:
-        judged = simulate(problem, proposal.placement)
+        judged = judge_placement(problem, proposal.placement)
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
@@ -74,7 +74,7 @@ def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     """Brute force over all splits of the same line finds nothing better."""
     problem = flushing(problem)
     graph, proposal = contract(problem), DplPlacer().propose(problem, Budget())
-    value = math.inf if proposal.placement is None else simulate(problem, proposal.placement).value
+    value = math.inf if proposal.placement is None else judge_placement(problem, proposal.placement).value
     assert value == pytest.approx(best_along(problem, graph, last_ready_first(problem, graph)), rel=1e-12)
 
 
@@ -85,7 +85,7 @@ def test_a_gap_ends_the_search_with_a_true_bound(problem: Problem) -> None:
     problem = flushing(problem)
     best, proposal = optimum(problem), DpPlacer().propose(problem, Budget(gap=0.2))
     if proposal.placement is not None and proposal.bound is not None:
-        value = simulate(problem, proposal.placement).value
+        value = judge_placement(problem, proposal.placement).value
         assert proposal.bound.value <= best <= value <= proposal.bound.value * 1.25 * (1 + 1e-9)
 
 

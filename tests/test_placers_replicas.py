@@ -23,7 +23,7 @@ from placewise.placers.base import Budget
 from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
 from placewise.placers.shared.stages.line_split import most_segments
 from placewise.placers.shared.stages.stage_costs import price
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
 
 
@@ -56,7 +56,7 @@ def test_replicated_pipelines_are_optimal(problem: Problem) -> None:
         assert proposal.placement is None and proposal.infeasible and proposal.reason is Reason.PROVED
         return
     assert proposal.placement is not None and proposal.bound is not None
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid
     assert judged.value == pytest.approx(best, rel=1e-11, abs=1e-15)
     assert best * (1 - 1e-9) <= proposal.bound.value <= best
@@ -68,14 +68,14 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
     best, proposal = math.inf, DpPlacer().propose(problem, Budget())
     for placement, value in with_replicas(problem, placements(problem)):
-        if value < best and simulate(problem, placement).valid:
+        if value < best and judge_placement(problem, placement).valid:
             best = value
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.infeasible:
         assert math.isinf(best)
     if proposal.placement is not None:
-        judged = simulate(problem, proposal.placement)
+        judged = judge_placement(problem, proposal.placement)
         assert judged.valid and judged.value >= best * (1 - 1e-12)
 
 
@@ -96,7 +96,7 @@ def test_replication_never_hurts(problem: Problem, most: int) -> None:
     for limit in (1, most, 0):
         asked = problem.with_(constraints=replace(problem.constraints, replicas=limit))
         proposal = DpPlacer().propose(asked, Budget())
-        values.append(math.inf if proposal.placement is None else simulate(asked, proposal.placement).value)
+        values.append(math.inf if proposal.placement is None else judge_placement(asked, proposal.placement).value)
     assert values[1] <= values[0] * (1 + 1e-9)
     assert values[2] <= values[1] * (1 + 1e-9)
     if math.isfinite(values[0]):
@@ -112,7 +112,7 @@ def test_more_samples_per_step_never_hurt(problem: Problem) -> None:
     for samples in (problem.n_devices, 2 * problem.n_devices, 10**9):
         asked = problem.with_(objective=replace(problem.objective, step_samples=samples))
         proposal = DpPlacer().propose(asked, Budget())
-        values.append(math.inf if proposal.placement is None else simulate(asked, proposal.placement).value)
+        values.append(math.inf if proposal.placement is None else judge_placement(asked, proposal.placement).value)
     assert values == sorted(values, reverse=True) or values == pytest.approx(sorted(values, reverse=True), rel=1e-11)
 
 
@@ -130,7 +130,7 @@ def test_no_placer_bounds_what_it_cannot_see(problem: Problem, contiguous: bool)
         if registry.create(name).supports(problem) is None:
             result = place(problem, name, Budget(1.0))
             lower = [placement for placement, value in known if value < result.lower_bound * (1 - 1e-9)]
-            assert not any(simulate(problem, placement).valid for placement in lower)
+            assert not any(judge_placement(problem, placement).valid for placement in lower)
 
 
 def layers(count: int, devices: int, *, seconds: float = 1.0, weight: int = 8, memory: float = 1e6) -> Problem:

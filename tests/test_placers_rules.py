@@ -18,7 +18,7 @@ from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 RULES: dict[str, dict[str, Any]] = {
     "ordered": {"contiguous": True, "ordered": True},
@@ -76,7 +76,7 @@ def test_the_best_pipeline_in_the_order_is_proved(name: str) -> None:
             transfers="staged", wires=False, scarce=seed % 3 == 0,
         )  # fmt: skip
         homes = itertools.product(range(problem.n_devices), repeat=problem.n_blocks)
-        every = (judge(problem, Placement(np.array(home, np.int32)[problem.block])) for home in homes)
+        every = (judge_placement(problem, Placement(np.array(home, np.int32)[problem.block])) for home in homes)
         best = min((judged.value for judged in every if judged.valid), default=math.inf)
         found = place(problem, name)
         assert found.value == pytest.approx(best) if found.placement is not None else best == math.inf, seed

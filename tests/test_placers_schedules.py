@@ -25,7 +25,7 @@ from placewise.placers.local_search.scope_levels import levels_of
 from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import broken
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.judge.memory import device_memory, resident_bytes
 
 OPERATOR = Objective("latency", execution="operator")
@@ -54,7 +54,7 @@ def test_a_schedule_from_any_checkpoint_is_the_judges(seed):
     search, device = search_problem_of(problem), home[problem.block]
     chain = _native.LatencyChain(search, home, seed)
     assert not chain.run(0)
-    judged = simulate(problem, Placement(device))
+    judged = judge_placement(problem, Placement(device))
     assert chain.value == judged.value
     assert judged.timeline is not None and chain.start.tolist() == judged.timeline.start.tolist()
     assert chain.used_bytes.tolist() == resident_bytes(problem, device).tolist()
@@ -221,7 +221,7 @@ def test_without_a_bound_it_searches_at_once():
     proposal = TemperPlacer(TemperOptions(bound=False)).propose(problem, Budget(iterations=20), hints=Hints((hint,)))
     assert proposal.bound is not None and proposal.bound.value == 0
     assert proposal.placement is not None
-    assert simulate(problem, proposal.placement).value <= simulate(problem, hint).value
+    assert judge_placement(problem, proposal.placement).value <= judge_placement(problem, hint).value
 
 
 def trace(search: _native.LatencySearchProblem, home: Ints, seed: int) -> list[tuple[float, bytes]]:

@@ -27,7 +27,7 @@ from placewise.placers.base import Budget, Hints, Stopwatch, ignore
 from placewise.placers.cp_sat.latency import TimedLimits, improve
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
 from placewise.placers.shared.schedule_models.incumbents import Known
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.bounds.infeasible import why_infeasible
 
 
@@ -59,7 +59,7 @@ def test_the_program_is_the_optimum(execution):
             assert proposal.placement is None and proposal.infeasible
             continue
         assert proposal.placement is not None and proposal.bound is not None and not proposal.infeasible
-        judged = simulate(problem, proposal.placement)
+        judged = judge_placement(problem, proposal.placement)
         assert judged.valid
         assert judged.value == pytest.approx(best, rel=1e-9, abs=1e-12)
         assert best * (1 - 1e-6) <= proposal.bound.value <= best
@@ -79,7 +79,7 @@ def test_the_bound_holds_for_every_order():
         assert not proposal.infeasible and proposal.bound is not None
         assert proposal.bound.value <= best
         if proposal.placement is not None:
-            judged = simulate(problem, proposal.placement)
+            judged = judge_placement(problem, proposal.placement)
             assert judged.valid and judged.value >= best * (1 - 1e-12)
             tried, solved = tried + 1, solved + (judged.value <= proposal.bound.value * (1 + 1e-6))
     assert tried > 40 and solved >= 0.9 * tried
@@ -98,7 +98,7 @@ def test_shaped_stages(execution, shape):
             assert proposal.bound is not None and proposal.bound.value <= best
         else:
             assert proposal.placement is not None
-            assert simulate(problem, proposal.placement).value == pytest.approx(best, rel=1e-9, abs=1e-12)
+            assert judge_placement(problem, proposal.placement).value == pytest.approx(best, rel=1e-9, abs=1e-12)
 
 
 def test_coarse_units_cost_quality_and_never_the_proof():
@@ -127,7 +127,7 @@ def test_calls_of_its_own():
     result = place(problem, "cpsat")
     assert result.value == 7.0 and str(result.status) == "optimal (proved)"
     assert result.placement is not None and result.placement.call is not None
-    assert simulate(problem, Placement(result.placement.device)).value == 12.0
+    assert judge_placement(problem, Placement(result.placement.device)).value == 12.0
 
 
 def test_more_calls_than_tried_leave_the_bound_to_others():
@@ -168,8 +168,8 @@ def test_a_time_limit_leaves_the_best_so_far(execution):
     proposal = CpsatPlacer().propose(problem, Budget(seconds=2), hints=Hints((hint,)))
     assert time.monotonic() - begun < 20
     assert proposal.placement is not None and proposal.bound is not None
-    judged = simulate(problem, proposal.placement)
-    assert judged.valid and proposal.bound.value <= judged.value <= simulate(problem, hint).value
+    judged = judge_placement(problem, proposal.placement)
+    assert judged.valid and proposal.bound.value <= judged.value <= judge_placement(problem, hint).value
     assert proposal.reason in (Reason.TIME_LIMIT, Reason.FINISHED)
 
 
@@ -272,4 +272,4 @@ def test_memory_models_and_measurements():
         proposal = CpsatPlacer().propose(
             free, Budget(iterations=20), evaluate=lambda rows, last=last: 1e9 + (rows != last).sum(axis=1)
         )
-        assert proposal.placement is None or simulate(free, proposal.placement).valid
+        assert proposal.placement is None or judge_placement(free, proposal.placement).valid

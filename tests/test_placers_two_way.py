@@ -16,7 +16,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.min_cut.two_way import TwoWayPlacer
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 SIFTED = [HealthCheck.filter_too_much]
 """Few problems that are drawn have two devices and a host."""
@@ -36,7 +36,7 @@ def on_two_devices(problem: Problem, *, overhead: bool, memory: bool) -> Problem
 
 def best_of_all(problem: Problem) -> float:
     """The least value of all placements that keep every rule."""
-    found = (simulate(problem, Placement(np.array(device, np.int32))) for device, _ in placements(problem))
+    found = (judge_placement(problem, Placement(np.array(device, np.int32))) for device, _ in placements(problem))
     return min((judged.value for judged in found if judged.valid), default=math.inf)
 
 

@@ -17,7 +17,7 @@ from placewise.model.result import Bound, Reason
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
 from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer, _Search
 from placewise.placers.shared.schedule_models.incumbents import Known
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 
 @settings(max_examples=12, deadline=None)
@@ -32,7 +32,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         return
-    judged = simulate(problem, proposal.placement)
+    judged = judge_placement(problem, proposal.placement)
     assert judged.valid
     assert proposal.bound is not None and proposal.bound.value <= judged.value
 
@@ -62,12 +62,12 @@ def test_windows_improve_what_they_start_from(execution):
     """A bad hint of a larger problem gets better, and is never lost."""
     problem = chains(2, 8, execution)
     hint = Placement(np.arange(problem.n_ops, dtype=np.int32) // 4)
-    before = simulate(problem, hint)
+    before = judge_placement(problem, hint)
     known = Known(problem, None, Bound(0.0, "none"))
     assert known.offer(hint) and before.valid
     _Search(problem, known, WindowsOptions(), Stopwatch(Budget(iterations=2)), ignore).run()
     assert known.value < before.value
-    assert known.best is not None and simulate(problem, known.best).value == known.value
+    assert known.best is not None and judge_placement(problem, known.best).value == known.value
 
 
 def test_time_interruption_and_refusals():

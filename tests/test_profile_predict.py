@@ -13,7 +13,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 from placewise.transform.pieces import pieces_of
 
 CORES = tuple(
@@ -142,6 +142,9 @@ def test_links_are_charged_what_a_tuning_says():
     """4,000 bytes take 0.25 s and 4 ms by the link, and by the tuning a call, a hand-over and twice 4 ms more."""
     tuning = Tuning(call=0.5, hand_over=0.125, per_byte=1e-6)
     split = Placement(np.array([0, 0, 1], np.int32))
-    plain, dear = (judge(problem, split).value for problem in (CHAIN, with_tuning(CHAIN, tuning)))
+    plain, dear = (judge_placement(problem, split).value for problem in (CHAIN, with_tuning(CHAIN, tuning)))
     assert dear - plain == pytest.approx(0.5 + 0.125 + 2 * 0.004)
-    assert judge(with_tuning(CHAIN, tuning), Placement.on(0, 3)).value == judge(CHAIN, Placement.on(0, 3)).value
+    assert (
+        judge_placement(with_tuning(CHAIN, tuning), Placement.on(0, 3)).value
+        == judge_placement(CHAIN, Placement.on(0, 3)).value
+    )

@@ -20,7 +20,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.readers import Asked, format_of, read
 from placewise.readers.pipedream import read_pipedream
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 NAMES = (
     "alexnet", "gnmt", "inception_v3", "nasnetamobile", "resnet18", "resnet50", "resnet101", "resnext101",
@@ -97,7 +97,7 @@ def test_a_training_split_by_hand(tmp_path: Path) -> None:
     cluster = Cluster(machines, tuple(Link(*ends, 1e3) for d in "ab" for ends in ((d, HOST), (HOST, d))))
     problem = build(write(tmp_path / "small.txt", SMALL), cluster, Wishes(objective="throughput", graph="training"))
     split = np.array([int(name[:5] in ("node3", "node4")) for name in problem.graph.ops.name], np.int32)
-    judged = simulate(problem, Placement(split))
+    judged = judge_placement(problem, Placement(split))
     assert judged.valid and problem.costs.sources == ("profiled",)
     assert [use.compute for use in judged.devices] == pytest.approx([0.006, 0.00375])
     assert [use.send for use in judged.devices] == pytest.approx([0.012, 0.024])
@@ -113,7 +113,7 @@ def test_a_plan_knows_which_graph_it_is_for(tmp_path: Path) -> None:
     plan.save(tmp_path / "plan.json")
     problem, placement = build_for_plan(model, tmp_path / "plan.json")
     assert problem.graph.n_ops == 7
-    assert simulate(problem, placement).value == plan.value
+    assert judge_placement(problem, placement).value == plan.value
 
 
 def test_cpus_run_nothing_of_a_profile(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from placewise.report.console import result_view, rows_table
 from placewise.report.devices import DeviceView
 from placewise.report.plain import lines, plain
 from placewise.report.words import baseline_lines, host_remark, replica_lines, verdict
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 
 def side_by_side(seconds: list[list[float]], kinds: tuple[str, ...], objective: Objective, *pins: Rule) -> Problem:
@@ -46,7 +46,7 @@ def use(name: str) -> DeviceUse:
 def answered(problem: Problem, *device: int) -> Result:
     """The result of placing `problem`, with another placement put in for the placer's."""
     placement = Placement(np.array(device, np.int32))
-    return replace(place(problem, "single"), placement=placement, judgement=judge(problem, placement))
+    return replace(place(problem, "single"), placement=placement, judgement=judge_placement(problem, placement))
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 80, 100, 120])

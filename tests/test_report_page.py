@@ -1,4 +1,4 @@
-"""The page of a plan: its data against the judge, names that harm nobody, and what it says is missing."""
+"""The page of a plan: its data against the judge_placement, names that harm nobody, and what it says is missing."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from placewise.report.page.layers import layers_of
 from placewise.report.page.packed import LONGEST_NAME, packed, shown
 from placewise.report.page.timeline import lanes
 from placewise.report.words import verdict
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 LATENCY, PIPELINE = Objective("latency"), Objective("throughput")
 CALLS = Objective("latency", execution="subgraph")
@@ -55,7 +55,7 @@ def placed(seed: int, objective: Objective, **options: Any) -> tuple[Problem, Pl
 def data_of(problem: Problem, placement: Placement) -> dict[str, Any]:
     """The page's data of a placement, as a reader of the file finds it."""
     result = place(problem, "single")
-    judged = judge(problem, placement)
+    judged = judge_placement(problem, placement)
     plan = plan_of(replace(result, placement=placement, judgement=judged))
     found: dict[str, Any] = json.loads(json_text(page_data(opened(plan, "m.onnx", problem, placement, judged))))
     return found
@@ -112,7 +112,7 @@ def test_the_page_asks_nobody() -> None:
 def test_the_timeline_is_the_judges(objective: Objective, seed: int) -> None:
     """Ops and copies stand when and where the judge says, on lanes where no two meet; the path ends with the value."""
     problem, placement = placed(seed, objective)
-    data, judged = data_of(problem, placement), judge(problem, placement)
+    data, judged = data_of(problem, placement), judge_placement(problem, placement)
     assert column(data["ops"]["device"]).tolist() == placement.device.tolist()
     if not np.isfinite(judged.value) or judged.value == 0:
         assert data["timeline"] is None and data["no_timeline"]
@@ -142,7 +142,7 @@ def test_the_timeline_is_the_judges(objective: Objective, seed: int) -> None:
 def test_copies_of_a_pipeline_are_those_that_the_judge_charges(seed: int, transfers: str) -> None:
     """What the cuts list sends and receives, device by device, is what the judge counts."""
     problem, placement = placed(seed, PIPELINE, transfers=transfers)
-    judged = judge(problem, placement)
+    judged = judge_placement(problem, placement)
     if not np.isfinite(judged.value):
         return
     copies, host = copies_of(problem, placement, None), problem.n_devices
@@ -158,7 +158,7 @@ def test_cuts_are_sorted_and_add_up() -> None:
     found = 0
     for seed in range(6):
         problem, placement = placed(seed, LATENCY, max_ops=30, max_devices=3)
-        made, timeline = data_of(problem, placement)["cuts"], judge(problem, placement).timeline
+        made, timeline = data_of(problem, placement)["cuts"], judge_placement(problem, placement).timeline
         assert timeline is not None
         times = [cut["seconds"] for cut in made["cuts"]]
         assert times == sorted(times, reverse=True)
@@ -213,7 +213,7 @@ def test_why_there_is_no_timeline() -> None:
     flushing = training.with_(objective=Objective("throughput", schedule="gpipe"))
     assert "gpipe" in data_of(flushing, Placement.on(0, flushing.n_ops))["no_timeline"]
     stuck = problem.with_(costs=replace(problem.costs, op_seconds=np.full_like(problem.costs.op_seconds, np.inf)))
-    judged = judge(stuck, placement)
+    judged = judge_placement(stuck, placement)
     found = page_data(opened(plan_of(place(problem, "single")), "m", stuck, placement, judged))
     assert "cannot run" in found["no_timeline"] and found["timeline"] is None
 

@@ -35,7 +35,7 @@ from placewise.report.gantt import Gantt
 from placewise.report.lanes import lanes_of, marks, shares
 from placewise.report.moves import module_paths, moves_of
 from placewise.report.plain import plain
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 
 def problem_of(
@@ -76,7 +76,7 @@ PLACED = Placement(np.array([0, 0, 1, 0], np.int32))
 
 def test_the_critical_path_of_a_diamond_worked_by_hand() -> None:
     """a 0–1, b 1–5, d 5–6: c, which is away from 2 to 4 and back at 5, holds nobody up."""
-    judged = judge(DIAMOND, PLACED)
+    judged = judge_placement(DIAMOND, PLACED)
     assert judged.timeline is not None and judged.value == 6.0
     steps = critical_path(DIAMOND, PLACED, judged.timeline)
     names = [(DIAMOND.graph.ops.name[s.index], s.start, s.finish) for s in steps if s.kind == "op"]
@@ -87,7 +87,7 @@ def test_the_critical_path_of_a_diamond_worked_by_hand() -> None:
 def test_a_path_through_a_copy_names_the_link() -> None:
     """With b on d1 instead, a 0–1, its tensor 1–2, b 2–6, its tensor 6–7, d 7–8."""
     placement = Placement(np.array([0, 1, 0, 0], np.int32))
-    judged = judge(DIAMOND, placement)
+    judged = judge_placement(DIAMOND, placement)
     assert judged.timeline is not None
     steps = critical_path(DIAMOND, placement, judged.timeline)
     assert [step.place for step in steps] == ["d0", "d0 → d1", "d1", "d1 → d0", "d0"]
@@ -120,7 +120,7 @@ def placed(draw: st.DrawFn) -> tuple[Problem, Placement]:
 def test_the_parts_add_up_to_the_value(drawn: tuple[Problem, Placement]) -> None:
     """In every objective and execution; the path has no hole, and every step but overhead is an event of the run."""
     problem, placement = drawn
-    judged = judge(problem, placement)
+    judged = judge_placement(problem, placement)
     if not math.isfinite(judged.value):
         assert account(problem, placement, judged) == ()
         return
@@ -142,7 +142,7 @@ def test_the_parts_add_up_to_the_value(drawn: tuple[Problem, Placement]) -> None
 def test_lanes_hold_all_the_seconds(drawn: tuple[Problem, Placement], slots: int) -> None:
     """What is marked is busy, no slot is more than full, and where ops do not overlap the slots add up to the time."""
     problem, placement = drawn
-    judged = judge(problem, placement)
+    judged = judge_placement(problem, placement)
     for lane in lanes_of(problem, placement, judged, slots):
         assert (lane.marked <= lane.busy + 1e-9).all() and (lane.busy <= 1).all() and len(marks(lane)) == slots
         covered = float(lane.busy.sum()) * judged.value / slots
@@ -167,7 +167,7 @@ def test_the_gantt_fits_its_width_and_shows_names_as_text() -> None:
         for link in DIAMOND.cluster.links
     )
     problem = DIAMOND.with_(cluster=Cluster((hostile, DIAMOND.cluster.devices[1]), links, "direct"))
-    gantt = Gantt(problem, PLACED, judge(problem, PLACED))
+    gantt = Gantt(problem, PLACED, judge_placement(problem, PLACED))
     for width in (60, 80, 120):
         text = plain(gantt, width=width)
         drawn = text.splitlines()[:-1]
@@ -175,7 +175,7 @@ def test_the_gantt_fits_its_width_and_shows_names_as_text() -> None:
     assert (
         "█" in text
         and "on the critical path" in text
-        and "100%" in plain(Gantt(DIAMOND, PLACED, judge(DIAMOND, PLACED)))
+        and "100%" in plain(Gantt(DIAMOND, PLACED, judge_placement(DIAMOND, PLACED)))
     )
     svg = gantt._repr_html_()
     assert "\x1b" not in svg and "<script" not in svg and svg.count("<title>") == svg.count("<g>") > 2
@@ -183,7 +183,7 @@ def test_the_gantt_fits_its_width_and_shows_names_as_text() -> None:
 
 def test_pace_parts_take_the_longer_side() -> None:
     """compute 3, send 2, receive 2: blocking 7; overlap copies of 4 s; duplex compute of 3 s; a wire has one part."""
-    judged = judge(problem_of([[3.0, 1.0]], [], PIPELINE), Placement.on(0, 1))
+    judged = judge_placement(problem_of([[3.0, 1.0]], [], PIPELINE), Placement.on(0, 1))
     use = replace(judged.devices[0], compute=3.0, send=2.0, receive=2.0, load=7.0)
 
     def total(mode: str) -> float:
@@ -235,7 +235,9 @@ def test_explain_counts_compute_and_copies_by_hand() -> None:
     here, there = found.choices
     assert (here.chosen, here.compute, here.copies, here.tensors) == (True, 1.0, 1.0, 1)
     assert (there.compute, there.copies, there.tensors, there.broken) == (1.0, 1.0, 1, ())
-    assert found.value == 3.0 and there.value == judge(CHAIN, Placement(np.array([0, 1, 1, 1], np.int32))).value
+    assert (
+        found.value == 3.0 and there.value == judge_placement(CHAIN, Placement(np.array([0, 1, 1, 1], np.int32))).value
+    )
 
 
 def test_a_forced_move_takes_along_what_a_chain_needs() -> None:
@@ -246,7 +248,9 @@ def test_a_forced_move_takes_along_what_a_chain_needs() -> None:
     best = min(
         judged.value
         for code in range(16)
-        if (judged := judge(CHAIN, Placement(np.array([1, code & 1, code >> 1 & 1, code >> 2 & 1], np.int32)))).valid
+        if (
+            judged := judge_placement(CHAIN, Placement(np.array([1, code & 1, code >> 1 & 1, code >> 2 & 1], np.int32)))
+        ).valid
     )
     assert forced.value == pytest.approx(best) and forced.traded
     assert found.results[0].placement is not None and found.results[0].placement.device[0] == 1
@@ -261,7 +265,7 @@ def test_a_forced_move_is_no_worse_than_the_move_alone(drawn: tuple[Problem, Pla
     """Whatever the placer, the plan with the op forced is at most the plan with nothing else moved; the op is there."""
     problem, placement = drawn
     op = op % problem.n_ops
-    if placement.device[op] == device or not math.isfinite(judge(problem, placement).value):
+    if placement.device[op] == device or not math.isfinite(judge_placement(problem, placement).value):
         return
     asked, name = problem.graph.ops.name[op], problem.cluster.names[device]
     found = explain(problem, placement, asked, [name], pw.Budget(iterations=20), placer="round_robin")

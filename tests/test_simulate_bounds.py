@@ -15,7 +15,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.simulate import evaluate, lower_bound, simulate, why_infeasible
+from placewise.simulate import evaluate, judge_placement, lower_bound, why_infeasible
 
 
 def candidates(problem: Problem) -> Ints:
@@ -32,7 +32,7 @@ def best_valid(problem: Problem) -> float:
     rows = candidates(problem)
     values: Floats = evaluate(problem, rows) if len(rows) else np.zeros(0)
     for k in np.argsort(values, kind="stable").tolist():
-        if simulate(problem, Placement(rows[k])).valid:
+        if judge_placement(problem, Placement(rows[k])).valid:
             return float(values[k])
     return np.inf
 
@@ -75,7 +75,7 @@ def test_bounds_with_calls_and_orders(execution):
             device = random_placement(problem, choose).device
             numbers = np.array([choose(0, 2) for _ in device], np.int32)
             own = Placement(device, call=numbers) if execution == "subgraph" else Placement(device, order=numbers)
-            judgement = simulate(problem, own)
+            judgement = judge_placement(problem, own)
             assert not (judgement.valid and proof)
             if judgement.valid:
                 assert bound <= judgement.value
@@ -142,7 +142,7 @@ def test_streams_share_a_group():
         builder.add_op(f"op{op}", "Op", group=0)
     cluster = Cluster((Device("cpu", kind="cpu", streams=2),))
     problem = Problem(builder.build(), cluster, CostTable.given(np.ones((2, 1)), np.zeros((0, 1))), Objective())
-    assert simulate(problem, Placement.on(0, 2)).value == 1
+    assert judge_placement(problem, Placement.on(0, 2)).value == 1
     assert lower_bound(problem).value == pytest.approx(1, rel=1e-9)
 
 

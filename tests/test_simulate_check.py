@@ -13,8 +13,8 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Violation
-from placewise.simulate import simulate, why_infeasible
-from placewise.simulate.check.check import check
+from placewise.simulate import judge_placement, why_infeasible
+from placewise.simulate.check.check import check_placement
 
 GIB = 2**30
 
@@ -57,7 +57,9 @@ def chain(
 
 
 def broken(problem: Problem, *device: int, call: list[int] | None = None) -> list[Violation]:
-    return list(simulate(problem, Placement(np.array(device), None if call is None else np.array(call))).violations)
+    return list(
+        judge_placement(problem, Placement(np.array(device), None if call is None else np.array(call))).violations
+    )
 
 
 def test_nothing_is_wrong():
@@ -71,7 +73,7 @@ def test_nothing_is_wrong():
 )
 def test_coverage(device, message):
     """An op without a device, or no entry for it at all; nothing else is looked at."""
-    found = check(chain(), Placement(np.array(device)), None, None)
+    found = check_placement(chain(), Placement(np.array(device)), None, None)
     assert [(violation.kind, violation.message) for violation in found] == [("coverage", message)]
 
 
@@ -196,7 +198,7 @@ def test_calls_in_a_circle():
     graph = builder.build()
     table = CostTable.given(np.ones((4, 3)), problem.costs.transfer_seconds[:2])
     problem = problem.with_(graph=graph, costs=table)
-    judged = simulate(problem, Placement(np.array([0, 1, 1, 0])))
+    judged = judge_placement(problem, Placement(np.array([0, 1, 1, 0])))
     assert judged.value == np.inf
     assert [violation.kind for violation in judged.violations] == ["calls"]
     assert broken(problem, 0, 1, 1, 0, call=[0, 0, 1, 1]) == []

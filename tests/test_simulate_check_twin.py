@@ -16,7 +16,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Timeline, Violation
-from placewise.simulate.check.check import check
+from placewise.simulate.check.check import check_placement
 from placewise.simulate.judge.memory import piece_numbers
 from placewise.simulate.judge.schedule import prepare, timeline
 from placewise.simulate.problem_arrays import arrays_of
@@ -82,9 +82,9 @@ def compared(seed: int, objective: Objective) -> list[Violation]:
     )
     placement = careless(problem, choose)
     piece, ran = schedule_of(problem, placement)
-    found = check(problem, placement, piece, ran)
+    found = check_placement(problem, placement, piece, ran)
     assert found == twins.check(problem, placement, piece, ran)
-    assert check(problem, placement, None, None) == twins.check(problem, placement, None, None)
+    assert check_placement(problem, placement, None, None) == twins.check(problem, placement, None, None)
     return found
 
 

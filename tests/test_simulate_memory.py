@@ -20,7 +20,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.tables import Interned
 from placewise.report.peaks import peak_line, peak_record
-from placewise.simulate import device_memory, memory_peaks, memory_while, simulate, why_infeasible
+from placewise.simulate import device_memory, judge_placement, memory_peaks, memory_while, why_infeasible
 from placewise.transform.untied import untied
 
 
@@ -51,7 +51,7 @@ def agree(problem: Problem, placement: Placement) -> None:
     resident, peak = device_memory(problem, placement)
     assert resident.tolist() == resident_memory(problem, placement.device.tolist())
     assert peak.tolist() == peak_memory(problem, placement)
-    judged = simulate(starved(problem), placement)
+    judged = judge_placement(starved(problem), placement)
     short = {v.device: v.bytes_short for v in judged.violations if v.kind == "memory"}
     for d, device in enumerate(problem.cluster):
         limited = problem.objective.memory == "live" or not device.is_host
@@ -106,7 +106,7 @@ def test_ops_on_hosts_are_in_no_call():
         device = random_placement(problem, choose).device
         numbers = np.array([choose(0, 2) for _ in device], np.int32)
         elsewhere = np.where(problem.cluster.is_host[device], 2 - numbers, numbers)
-        one, other = (simulate(problem, Placement(device, call=call)) for call in (numbers, elsewhere))
+        one, other = (judge_placement(problem, Placement(device, call=call)) for call in (numbers, elsewhere))
         assert one.value == other.value
         assert [use.peak for use in one.devices] == [use.peak for use in other.devices]
 
@@ -182,7 +182,7 @@ def test_a_block_that_just_fits_is_not_called_infeasible():
         _, peak = device_memory(problem, placement)
         devices = tuple(replace(d, memory=float(need)) for d, need in zip(problem.cluster, peak, strict=True))
         tight = problem.with_(cluster=Cluster(devices, problem.cluster.links, problem.cluster.transfers))
-        if not simulate(tight, placement).violations:
+        if not judge_placement(tight, placement).violations:
             assert why_infeasible(tight) == ""
 
 

@@ -16,7 +16,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.readers.workload import read_workload
-from placewise.simulate import evaluate, simulate
+from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
 from placewise.simulate.bounds.paths import hop_bound, path_bound
 
@@ -39,7 +39,7 @@ def valid_values(problem: Problem) -> list[float]:
         return []
     values = evaluate(problem, np.stack(rows))
     for k in np.argsort(values, kind="stable").tolist():
-        if np.isfinite(values[k]) and simulate(problem, Placement(rows[k])).valid:
+        if np.isfinite(values[k]) and judge_placement(problem, Placement(rows[k])).valid:
             return [float(values[k])]
     return []
 
@@ -109,7 +109,7 @@ def test_no_calls_are_below_the_bound():
         bound, rows = path_bound(problem), rows_of(problem)
         for _ in range(12):
             device = rows[rng.integers(len(rows))]
-            judgement = simulate(problem, Placement(device, rng.integers(0, 4, problem.n_ops)))
+            judgement = judge_placement(problem, Placement(device, rng.integers(0, 4, problem.n_ops)))
             if judgement.valid:
                 assert bound.value <= judgement.value
                 ran += 1

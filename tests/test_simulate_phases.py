@@ -15,7 +15,7 @@ from twins import throughput_value
 
 from placewise.errors import InputError
 from placewise.model.problem import Objective, Problem
-from placewise.simulate import Evaluator, lower_bound, simulate
+from placewise.simulate import Evaluator, judge_placement, lower_bound
 from placewise.simulate.phases import phase_problems, two_phases
 
 MODES = ("blocking", "overlap", "duplex")
@@ -32,7 +32,7 @@ def test_the_twin_agrees(mode: str) -> None:
         choose = seeded(seed)
         problem = random_problem(choose, objective=Objective("throughput", communication=mode), training=True)  # type: ignore[arg-type]
         problem, placement = scheduled(problem, "gpipe"), random_placement(problem, choose)
-        judged = simulate(problem, placement)
+        judged = judge_placement(problem, placement)
         assert judged.value == throughput_value(problem, placement.device.tolist())
         assert judged.value == Evaluator(problem, threads=1)(placement.device[None])[0]
 
@@ -76,15 +76,15 @@ def test_loads_of_phases_add_up() -> None:
         choose = seeded(1000 + seed)
         problem = random_problem(choose, objective=Objective("throughput"), training=True)
         placement, flushing = random_placement(problem, choose), scheduled(problem, "gpipe")
-        judged = simulate(flushing, placement)
-        phases = [simulate(phase, placement) for phase in phase_problems(flushing)]
+        judged = judge_placement(flushing, placement)
+        phases = [judge_placement(phase, placement) for phase in phase_problems(flushing)]
         assert judged.value == sum(phase.value for phase in phases)
         for d, use in enumerate(judged.devices if two_phases(flushing) else ()):
             assert (use.forward, use.backward) == tuple(phase.devices[d].load for phase in phases)
             assert use.forward is not None and use.backward is not None
             assert use.load == use.forward + use.backward <= judged.value
             assert not use.waits_for or use.waits_for in {phase.bottleneck for phase in phases}
-        assert all(use.forward is None for use in simulate(scheduled(problem, "1f1b"), placement).devices)
+        assert all(use.forward is None for use in judge_placement(scheduled(problem, "1f1b"), placement).devices)
 
 
 def test_an_unknown_schedule_is_refused() -> None:

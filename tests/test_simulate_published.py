@@ -15,7 +15,7 @@ from published import RECORDED, WORKLOADS, needs_workloads
 from placewise.files.split_file import read_split
 from placewise.model.result import Judgement
 from placewise.readers.workload import read_workload
-from placewise.simulate import lower_bound, simulate, why_infeasible
+from placewise.simulate import judge_placement, lower_bound, why_infeasible
 
 pytestmark = needs_workloads
 SPLITS = sorted(path.stem for path in WORKLOADS.glob("splits/*.json"))
@@ -43,7 +43,7 @@ def judged(kind: str, graph: str, split: Path) -> tuple[Judgement, float]:
     assert problem is not None
     assert why_infeasible(problem) == ""
     extended, placement = read_split(split, problem)
-    return simulate(extended, placement), lower_bound(problem).value
+    return judge_placement(extended, placement), lower_bound(problem).value
 
 
 @pytest.mark.parametrize("name", SPLITS)

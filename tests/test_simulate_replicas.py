@@ -20,7 +20,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.simulate import lower_bound, simulate, why_infeasible
+from placewise.simulate import judge_placement, lower_bound, why_infeasible
 from placewise.simulate.replicas import equal_devices, sync_pace
 
 MODES = ("blocking", "overlap", "duplex")
@@ -61,7 +61,7 @@ def replicated(draw: st.DrawFn) -> tuple[Problem, Placement]:
 def test_the_twin_finds_the_same_value(case: tuple[Problem, Placement]) -> None:
     """Sending samples to every combination of members gives the judge's mean, wires and synchronization included."""
     problem, placement = case
-    judged = simulate(problem, placement)
+    judged = judge_placement(problem, placement)
     if math.isfinite(judged.value):
         assert placement.replicas is not None
         twin = replicated_value(problem, placement.device.tolist(), placement.replicas.tolist())
@@ -74,8 +74,8 @@ def test_the_twin_finds_the_same_value(case: tuple[Problem, Placement]) -> None:
 def test_members_do_and_hold_the_same(case: tuple[Problem, Placement]) -> None:
     """Every member reports the stage's ops, load and memory, and who repeats whom."""
     problem, placement = case
-    uses = simulate(problem, placement).devices
-    alone = simulate(problem, replace(placement, replicas=None)).devices
+    uses = judge_placement(problem, placement).devices
+    alone = judge_placement(problem, replace(placement, replicas=None)).devices
     assert placement.replicas is not None
     for d, e in enumerate(placement.replicas.tolist()):
         assert (uses[d].ops, uses[d].load, uses[d].peak) == (uses[e].ops, uses[e].load, uses[e].peak)
@@ -91,7 +91,7 @@ def test_no_replicas_are_as_no_column(case: tuple[Problem, Placement]) -> None:
     problem, placement = case
     plain = replace(placement, replicas=None)
     itself = replace(placement, replicas=np.arange(problem.n_devices, dtype=np.int32))
-    one, other = simulate(problem, plain), simulate(problem, itself)
+    one, other = judge_placement(problem, plain), judge_placement(problem, itself)
     assert one.value == other.value
     assert one.devices == other.devices
     assert one.violations == other.violations
@@ -104,7 +104,7 @@ def test_bounds_hold_for_every_replicated_placement(problem: Problem) -> None:
     bound, proof = lower_bound(problem), why_infeasible(problem)
     for placement, value in with_replicas(problem, placements(problem)):
         if value < bound.value or proof:
-            assert not simulate(problem, placement).valid
+            assert not judge_placement(problem, placement).valid
 
 
 def test_a_bound_counts_the_devices_that_may_share_most() -> None:
@@ -119,7 +119,7 @@ def test_a_bound_counts_the_devices_that_may_share_most() -> None:
     cluster = Cluster(devices, tuple(links), transfers="direct")
     costs = CostTable.given(np.full((1, 3), 8.0), transfer_seconds_of(graph, cluster))
     problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=False, replicas=0))
-    assert simulate(problem, on(problem, 1, stage=[0, 1, 1])).value == 4.0
+    assert judge_placement(problem, on(problem, 1, stage=[0, 1, 1])).value == 4.0
     assert lower_bound(problem).value == pytest.approx(4.0)
 
 
@@ -148,26 +148,28 @@ def on(problem: Problem, *device: int, stage: list[int]) -> Placement:
 def test_worked_by_hand() -> None:
     """One device for a; three for b, a third of 8 + 2 s each, and 2 · 2/3 · 20 B / 10 B/s for three samples."""
     problem = pair()
-    judged = simulate(problem, on(problem, 0, 1, 1, stage=[0, 1, 1, 1]))
+    judged = judge_placement(problem, on(problem, 0, 1, 1, stage=[0, 1, 1, 1]))
     assert judged.valid
     assert [use.sync for use in judged.devices] == pytest.approx([0, *[2 * (2 / 3) * 2 / 3] * 3])
     assert [use.load for use in judged.devices] == pytest.approx([6, *[10 / 3 + 8 / 9] * 3])
     assert judged.value == 6.0
     with_step = problem.with_(objective=replace(problem.objective, step_samples=12))
-    assert simulate(with_step, on(problem, 0, 1, 1, stage=[0, 1, 1, 1])).devices[1].sync == pytest.approx(8 / 3 / 12)
+    assert judge_placement(with_step, on(problem, 0, 1, 1, stage=[0, 1, 1, 1])).devices[1].sync == pytest.approx(
+        8 / 3 / 12
+    )
 
 
 @pytest.mark.parametrize(("mode", "load"), [("blocking", 3 + 3.0), ("overlap", 3.0), ("duplex", 3.0)])
 def test_all_on_one_stage(mode: str, load: float) -> None:
     """Data parallelism: four devices share all ops and synchronize 80 B, 2 · 3/4 · 80 / 10 s for four samples."""
     problem = pair(communication=mode)
-    assert simulate(problem, on(problem, 0, 0, 0, stage=[0, 0, 0, 0])).value == pytest.approx(load)
+    assert judge_placement(problem, on(problem, 0, 0, 0, stage=[0, 0, 0, 0])).value == pytest.approx(load)
 
 
 def test_inference_needs_no_synchronization() -> None:
     """Without backward ops, members only share the samples."""
     problem = pair(training=False)
-    judged = simulate(problem, on(problem, 0, 0, stage=[0, 0, 0, 0]))
+    judged = judge_placement(problem, on(problem, 0, 0, stage=[0, 0, 0, 0]))
     assert judged.value == 3.0
     assert {use.sync for use in judged.devices} == {0.0}
 
@@ -194,11 +196,11 @@ def test_shared_wires_carry_the_mean_and_the_rings() -> None:
     cluster = Cluster(base.cluster.devices[:3], tuple(k for k in links if "acc3" not in (k.source, k.target)))
     costs = CostTable.given(base.costs.op_seconds[:, :3], base.costs.transfer_seconds)
     problem = Problem(base.graph, cluster, costs, base.objective, base.constraints)
-    judged = simulate(problem, on(problem, 0, 1, 1, stage=[0, 1, 1]))
+    judged = judge_placement(problem, on(problem, 0, 1, 1, stage=[0, 1, 1]))
     assert judged.wires == pytest.approx({"pciehost": 2 + 2 + 4 * 1.0})
     apart = [replace(link, shared=min(link.source, link.target)) for link in cluster.links]
     problem = problem.with_(cluster=Cluster(cluster.devices, tuple(apart)))
-    judged = simulate(problem, on(problem, 0, 1, 1, stage=[0, 1, 1]))
+    judged = judge_placement(problem, on(problem, 0, 1, 1, stage=[0, 1, 1]))
     assert judged.wires == pytest.approx({"acc0": 2.0, "acc1": 1 + 2 * 1.0, "acc2": 1 + 2 * 1.0})
 
 
@@ -206,22 +208,24 @@ def test_what_is_wrong_with_replicas() -> None:
     """Too many members, unequal ones, and columns that name no stage: each in words."""
     problem = pair()
     few = problem.with_(constraints=Constraints(replicas=2))
-    (found,) = simulate(few, on(few, 0, 1, 1, stage=[0, 1, 1, 1])).violations
+    (found,) = judge_placement(few, on(few, 0, 1, 1, stage=[0, 1, 1, 1])).violations
     assert (found.kind, found.device) == ("replicas", "acc1")
     assert "acc1, acc2, acc3" in found.message and "at most 2" in found.message
     seconds = problem.costs.op_seconds.copy()
     seconds[0, 2] = 5.0
     unequal = problem.with_(costs=CostTable.given(seconds, problem.costs.transfer_seconds))
-    (found,) = simulate(unequal, on(problem, 0, 1, 1, stage=[0, 1, 1, 1])).violations
+    (found,) = judge_placement(unequal, on(problem, 0, 1, 1, stage=[0, 1, 1, 1])).violations
     assert (found.kind, found.device) == ("replicas", "acc2")
     latency = problem.with_(objective=Objective("latency"))
-    assert [v.kind for v in simulate(latency, on(problem, 0, 1, 1, stage=[0, 1, 1, 1])).violations] == ["replicas"]
+    assert [v.kind for v in judge_placement(latency, on(problem, 0, 1, 1, stage=[0, 1, 1, 1])).violations] == [
+        "replicas"
+    ]
     for stage, words in (
         ([0, 0, 2, 3], "ops of its own"), ([0, 1, 1, 2], "repeats that of another"), ([0, 1, 1], "3 devices"),
         ([0, 1, 9, 3], "number 9"),
     ):  # fmt: skip
         with pytest.raises(PlanError, match=words):
-            simulate(problem, on(problem, 0, 1, 1, stage=stage))
+            judge_placement(problem, on(problem, 0, 1, 1, stage=stage))
 
 
 def test_members_hold_all_weights() -> None:
@@ -230,7 +234,7 @@ def test_members_hold_all_weights() -> None:
     tight = problem.with_(
         cluster=Cluster(tuple(replace(d, memory=70) for d in problem.cluster.devices), problem.cluster.links)
     )
-    judged = simulate(tight, on(tight, 0, 0, 0, stage=[0, 0, 2, 3]))
+    judged = judge_placement(tight, on(tight, 0, 0, 0, stage=[0, 0, 2, 3]))
     assert [v.device for v in judged.violations if v.kind == "memory"] == ["acc0", "acc1"]
 
 

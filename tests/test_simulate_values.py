@@ -21,7 +21,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Timeline
-from placewise.simulate import Evaluator, evaluate, simulate
+from placewise.simulate import Evaluator, evaluate, judge_placement
 from placewise.simulate.judge.ranks import upward_ranks
 from placewise.simulate.problem_arrays import arrays_of
 
@@ -54,7 +54,7 @@ def same(one: float, other: float) -> bool:
 
 def agree(problem: Problem, placement: Placement) -> None:
     """The judge, the evaluator and the twin say the same of a placement."""
-    judged, run = simulate(problem, placement), twin_of(problem, placement)
+    judged, run = judge_placement(problem, placement), twin_of(problem, placement)
     assert same(judged.value, run.value)
     if placement.call is None and placement.order is None:
         assert evaluate(problem, placement.device)[0] == judged.value
@@ -120,7 +120,7 @@ def test_times_without_ties(objective):
         )
         problem = problem.with_(costs=table)
         placement = random_placement(problem, choose)
-        judged, run = simulate(problem, placement), twin_of(problem, placement)
+        judged, run = judge_placement(problem, placement), twin_of(problem, placement)
         assert same(judged.value, run.value)
         if judged.timeline is not None:
             assert judged.timeline.start.tolist() == pytest.approx(run.start, rel=1e-12)
@@ -166,7 +166,7 @@ def test_upward_ranks(case):
 def test_operator_schedules_are_lawful(case):
     """Seen from outside: inputs before ops, streams kept, queues in order, no idling while an op is ready."""
     problem, placement = case
-    timeline = simulate(problem, placement).timeline
+    timeline = judge_placement(problem, placement).timeline
     assert timeline is not None
     graph, cluster = problem.graph, problem.cluster
     place = cluster.location[placement.device]
@@ -221,13 +221,13 @@ def test_batches(objective, threads, monkeypatch):
 def test_scaling(case):
     """Doubling every cost doubles the value and every moment exactly; thrice is thrice but for rounding."""
     problem, placement = case
-    value = simulate(problem, placement).value
+    value = judge_placement(problem, placement).value
     for factor in (2.0, 3.0):
         devices = [replace(device, call_overhead=device.call_overhead * factor) for device in problem.cluster]
         cluster = Cluster(tuple(devices), problem.cluster.links, problem.cluster.transfers)
         costs = problem.costs
         table = CostTable.given(costs.op_seconds * factor, costs.transfer_seconds * factor)
-        scaled = simulate(problem.with_(cluster=cluster, costs=table), placement).value
+        scaled = judge_placement(problem.with_(cluster=cluster, costs=table), placement).value
         assert scaled == value * factor if factor == 2 else same(scaled, value * factor)
 
 
@@ -236,7 +236,7 @@ def test_scaling(case):
 def test_what_the_judge_says_of_devices(case):
     """Ops and compute add up, idle time is what the load leaves of the value, the bottleneck is the busiest."""
     problem, placement = case
-    judged = simulate(problem, placement)
+    judged = judge_placement(problem, placement)
     seconds = problem.costs.op_seconds[np.arange(problem.n_ops), placement.device]
     assert sum(use.ops for use in judged.devices) == problem.n_ops
     assert same(sum(use.compute for use in judged.devices), float(seconds.sum()))
@@ -270,7 +270,7 @@ def test_an_op_where_it_cannot_run(objective):
         lame = choose(0, problem.n_ops - 1)
         seconds[lame, placement.device[lame]] = math.inf
         costs = CostTable.given(seconds, problem.costs.transfer_seconds)
-        judged = simulate(problem.with_(costs=costs), placement)
+        judged = judge_placement(problem.with_(costs=costs), placement)
         assert judged.value == math.inf
         assert "support" in {violation.kind for violation in judged.violations}
         for use in judged.devices:
@@ -292,9 +292,9 @@ def test_everything_costs_nothing(objective):
         costs = CostTable.given(problem.costs.op_seconds * 0, problem.costs.transfer_seconds * 0)
         problem = problem.with_(cluster=cluster, costs=costs)
         placement = random_placement(problem, choose)
-        assert simulate(problem, placement).value == twin_of(problem, placement).value
+        assert judge_placement(problem, placement).value == twin_of(problem, placement).value
         if objective.execution != "subgraph" or objective.kind == "throughput":
-            assert simulate(problem, placement).value == 0
+            assert judge_placement(problem, placement).value == 0
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=str)
@@ -302,7 +302,7 @@ def test_a_graph_without_ops(objective):
     """An empty model takes no time and breaks no rule."""
     cluster = Cluster((Device("cpu", kind="cpu"),))
     problem = Problem(GraphBuilder().build(), cluster, CostTable.given(np.zeros((0, 1)), np.zeros((0, 1))), objective)
-    judged = simulate(problem, Placement(np.zeros(0, np.int32)))
+    judged = judge_placement(problem, Placement(np.zeros(0, np.int32)))
     assert judged.value == 0
     assert judged.valid
 
@@ -313,6 +313,6 @@ def test_placements_that_are_none():
     whole = random_placement(problem, seeded(2)).device
     for device in (whole[:-1], np.where(np.arange(len(whole)) == 0, -1, whole), whole + problem.n_devices):
         with pytest.raises(PlanError):
-            simulate(problem, Placement(device))
+            judge_placement(problem, Placement(device))
         with pytest.raises(PlanError):
             evaluate(problem, device)

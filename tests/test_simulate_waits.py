@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate_problems import OBJECTIVES, placed
 
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.judge.memory import piece_numbers
 from placewise.simulate.judge.waits import longest_waits
 
@@ -21,7 +21,7 @@ from placewise.simulate.judge.waits import longest_waits
 def test_the_same_waits(objective, data):
     """In every execution, and where ops start and tensors arrive at the same time."""
     problem, placement = data.draw(placed(max_ops=14, objective=objective))
-    judged = simulate(problem, placement)
+    judged = judge_placement(problem, placement)
     if not math.isfinite(judged.value):
         return
     piece = piece_numbers(problem, placement)

@@ -19,7 +19,7 @@ from worked_page import MODES, PAGE, facts, fill
 
 from placewise.model.cluster import Device
 from placewise.model.problem import Objective
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 TEXT = PAGE.read_text("utf-8")
 BLOCKS = re.findall(r"```arithmetic ([a-z0-9-]+)\n(.*?)```", TEXT, re.DOTALL)
@@ -62,7 +62,7 @@ def test_every_example_is_shown(name):
         assert f"<!-- picture: {name} -->" in TEXT
         return
     assert "value" in shown
-    if simulate(EXAMPLES[name].problem, EXAMPLES[name].placement).timeline is not None:
+    if judge_placement(EXAMPLES[name].problem, EXAMPLES[name].placement).timeline is not None:
         assert {f"start({op})" for op in EXAMPLES[name].problem.graph.ops.name} <= shown
         assert f"<!-- picture: {name} -->" in TEXT
 
@@ -83,9 +83,9 @@ def test_throughput_twin(name, mode):
     example = EXAMPLES[name]
     problem, placement = example.in_mode(mode), example.placement
     stage = list(range(problem.n_devices)) if placement.replicas is None else placement.replicas.tolist()
-    judged, device = simulate(problem, placement), placement.device.tolist()
+    judged, device = judge_placement(problem, placement), placement.device.tolist()
     for priced in (problem, example.in_mode(mode, "gpipe")):
-        value = simulate(priced, placement).value
+        value = judge_placement(priced, placement).value
         assert replicated_value(priced, device, stage) == pytest.approx(value, rel=1e-12)
         assert placement.replicas is not None or throughput_value(priced, device) == value
     peaks = peak_memory(problem, placement)
@@ -96,7 +96,7 @@ def test_throughput_twin(name, mode):
 def test_latency_twin(name):
     """The plain twins find the values, start times and memory of the page."""
     problem, placement = EXAMPLES[name].problem, EXAMPLES[name].placement
-    judged, device = simulate(problem, placement), placement.device.tolist()
+    judged, device = judge_placement(problem, placement), placement.device.tolist()
     call = None if placement.call is None else placement.call.tolist()
     order = None if placement.order is None else placement.order.tolist()
     run = {
@@ -127,16 +127,16 @@ def test_latency_twin(name):
 )
 def test_what_devices_wait_for(name, waits):
     """Each device names the one whose tensors keep it idle for longest; "" if it never idles, or nothing runs."""
-    judged = simulate(EXAMPLES[name].problem, EXAMPLES[name].placement)
+    judged = judge_placement(EXAMPLES[name].problem, EXAMPLES[name].placement)
     assert [use.waits_for for use in judged.devices] == waits
 
 
 def test_what_a_pipeline_waits_for():
     """In the steady state everybody waits for the busiest device or wire."""
-    judged = simulate(EXAMPLES["shared-wire"].in_mode("overlap"), EXAMPLES["shared-wire"].placement)
+    judged = judge_placement(EXAMPLES["shared-wire"].in_mode("overlap"), EXAMPLES["shared-wire"].placement)
     assert judged.bottleneck == "pcie"
     assert [use.waits_for for use in judged.devices] == ["pcie", "pcie"]
-    judged = simulate(EXAMPLES["two-stages"].in_mode("blocking"), EXAMPLES["two-stages"].placement)
+    judged = judge_placement(EXAMPLES["two-stages"].in_mode("blocking"), EXAMPLES["two-stages"].placement)
     assert [use.waits_for for use in judged.devices] == ["", "acc0"]
 
 
@@ -149,7 +149,7 @@ def test_waiting_is_for_what_arrives_last():
     }
     devices = [Device("acc0"), Device("acc1"), Device("cpu", kind="cpu")]
     problem = make_problem(ops, devices, "staged", Objective(execution="operator"))
-    judged = simulate(problem, make_placement(ops, problem))
+    judged = judge_placement(problem, make_placement(ops, problem))
     assert judged.value == 7
     assert judged.devices[2].waits_for == "acc0"
 
@@ -166,7 +166,7 @@ def test_a_call_waits_for_all_its_inputs():
     }
     devices = [Device("acc0"), Device("acc1"), Device("cpu", kind="cpu")]
     problem = make_problem(ops, devices, "staged", Objective(execution="subgraph"))
-    judged = simulate(problem, make_placement(ops, problem))
+    judged = judge_placement(problem, make_placement(ops, problem))
     assert judged.timeline is not None
     assert judged.timeline.start.tolist() == [0, 0, 8, 9, 6, 11]
     # The CPU idles for 5 s before r, which needs v, and for 4 s before s, which needs q.

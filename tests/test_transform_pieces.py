@@ -18,7 +18,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 from placewise.transform.joining import joined, predicted
 from placewise.transform.pieces import (
     Pieces,
@@ -51,7 +51,7 @@ def chained(edges: dict[str, str]) -> Graph:
 
 def by_operator(problem: Problem, device: np.ndarray) -> tuple[Pieces, np.ndarray]:
     """The pieces of `operator` execution, and the order in which the judge runs the ops."""
-    order = in_time(judge(problem, Placement(device)).timeline)
+    order = in_time(judge_placement(problem, Placement(device)).timeline)
     return pieces_of(problem.graph, device, cut_in_order(problem.graph, device, order), order), order
 
 
@@ -97,7 +97,7 @@ def test_operator_pieces_delay_nothing(case):
             )
             makers = graph.tensors.producer[graph.inputs_of(after)]
             assert all(maker < 0 or device[maker] == device[after] for maker in makers)
-    assert predicted(problem, pieces) == judge(problem, Placement(device)).value
+    assert predicted(problem, pieces) == judge_placement(problem, Placement(device)).value
 
 
 @settings(deadline=None)
@@ -220,7 +220,7 @@ def test_orders_with_kernels_are_topological(case: tuple[Problem, np.ndarray], d
     sets = data.draw(st.lists(st.sets(st.integers(0, graph.n_ops - 1), min_size=2, max_size=4), max_size=3))
     taken: set[int] = set()
     apart = [sorted(ops) for ops in sets if taken.isdisjoint(ops) and not taken.update(ops)]
-    before = in_time(judge(problem, Placement(device)).timeline)
+    before = in_time(judge_placement(problem, Placement(device)).timeline)
     order, kernel = kernels_in_a_row(graph, device, before, apart)
     rank = np.argsort(order)
     for op in range(graph.n_ops):

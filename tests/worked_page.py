@@ -14,7 +14,7 @@ from worked_examples import EXAMPLES, Example
 
 from placewise.model.cluster import HOST
 from placewise.model.result import Judgement
-from placewise.simulate import lower_bound, simulate
+from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.judge.ranks import upward_ranks
 from placewise.simulate.problem_arrays import arrays_of
 
@@ -69,7 +69,7 @@ def facts(example: Example) -> dict[str, set[float]]:
     names = problem.cluster.names
     if problem.objective.kind == "throughput":
         for mode in MODES:
-            judged = simulate(example.in_mode(mode), example.placement)
+            judged = judge_placement(example.in_mode(mode), example.placement)
             found[f"value({mode})"].add(judged.value)
             for use in judged.devices:
                 found[f"{mode}({use.device})"].add(use.load)
@@ -77,7 +77,7 @@ def facts(example: Example) -> dict[str, set[float]]:
             _device_facts(judged, found)
             _phase_facts(example, mode, found)
     else:
-        judged = simulate(problem, example.placement)
+        judged = judge_placement(problem, example.placement)
         found["value"].add(judged.value)
         _device_facts(judged, found)
         for use in judged.phases:
@@ -98,7 +98,7 @@ def facts(example: Example) -> dict[str, set[float]]:
 
 
 def _phase_facts(example: Example, mode: str, found: dict[str, set[float]]) -> None:
-    judged = simulate(example.in_mode(mode, "gpipe"), example.placement)
+    judged = judge_placement(example.in_mode(mode, "gpipe"), example.placement)
     found[f"gpipe({mode})"].add(judged.value)
     for use in judged.devices:
         for phase, load in (("forward", use.forward), ("backward", use.backward)):
@@ -126,7 +126,7 @@ def draw(example: Example) -> str:
     """The picture of an example: when ops and hops run, or how the seconds of one sample add up to loads."""
     if example.problem.objective.kind == "throughput":
         return "\n\n".join(_draw_loads(example, mode) for mode in MODES)
-    line, graph = simulate(example.problem, example.placement).timeline, example.problem.graph
+    line, graph = judge_placement(example.problem, example.placement).timeline, example.problem.graph
     assert line is not None
     names = (*example.problem.cluster.names, HOST)
     rows: dict[str, list[Bar]] = {name: [] for name in names[:-1]}
@@ -143,7 +143,7 @@ def draw(example: Example) -> str:
 
 def _draw_loads(example: Example, mode: str) -> str:
     """One period in the steady state: what a device does one after another stands in one row."""
-    judged = simulate(example.in_mode(mode), example.placement)
+    judged = judge_placement(example.in_mode(mode), example.placement)
     rows: list[tuple[str, list[Bar]]] = []
     for use in judged.devices:
         parts = {"compute": use.compute, "send": use.send, "receive": use.receive, "sync": use.sync}

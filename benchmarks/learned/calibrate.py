@@ -23,7 +23,7 @@ from placewise.core.options import Wishes
 from placewise.model.cluster import Device
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 HERE = Path(__file__).parent
 CLUSTERS = HERE / "clusters"
@@ -54,7 +54,7 @@ def factors(model: str, view: str) -> dict[str, float]:
     found = {}
     for device, name in enumerate((GPU, CPU)):
         computing = float(problem.costs.op_seconds[:, device].sum())
-        moving = simulate(problem, Placement.on(device, problem.n_ops)).value - computing
+        moving = judge_placement(problem, Placement.on(device, problem.n_ops)).value - computing
         found[name] = (PUBLISHED[model][name] - moving) / computing
     return found
 
@@ -85,7 +85,7 @@ def check(model: str, view: str) -> float:
     problem = problem_of(model, view, CLUSTERS / f"{model}-{view}.toml")
     errors = []
     for device, name in enumerate((GPU, CPU)):
-        value = simulate(problem, Placement.on(device, problem.n_ops)).value
+        value = judge_placement(problem, Placement.on(device, problem.n_ops)).value
         errors.append(abs(value / PUBLISHED[model][name] - 1))
         print(f"{model} {view}: {name} alone {value:.6g} s, published {PUBLISHED[model][name]} s")
     return max(errors)

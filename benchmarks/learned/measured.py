@@ -52,7 +52,7 @@ from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.openvino.runtime import own_split
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.training.measured_reward import Care, MeasuredReward, reward_of
 
 TASKS = {"dataflow": "inception_v3", "hetero": "resnet50"}
@@ -208,7 +208,7 @@ def raced(done: Mapping[str, Found], known: Mapping[str, Found], workloads: Iter
             winners[hetero.OWN] = own_split(Job(made, single, bind(made.cluster, hetero.BINDING)))
         busy = calm()
         lines = lines_of(race(made, winners, setting(workload)))
-        predicted = {name: simulate(made, placement).value for name, placement in winners.items()}
+        predicted = {name: judge_placement(made, placement).value for name, placement in winners.items()}
         races[workload] = {"digest": digest, "busy": busy, "command": command(), "predicted": predicted, "lines": lines}
     return races
 

@@ -26,7 +26,7 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.placer import proposal_of
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chains
-from placewise.simulate import Evaluator, lower_bound, simulate
+from placewise.simulate import Evaluator, judge_placement, lower_bound
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
 MOST_SECONDS = 300.0
@@ -99,7 +99,7 @@ def policies(evaluations: int, names: tuple[str, ...] = LEARNED) -> list[Method]
 def _judged(problem: Problem, placement: Placement | None) -> float | None:
     if placement is None:
         return None
-    judgement = simulate(problem, placement)
+    judgement = judge_placement(problem, placement)
     return judgement.value if judgement.valid and math.isfinite(judgement.value) else None
 
 
@@ -110,7 +110,7 @@ def _alone(method: Method, problem: Problem, seed: int) -> tuple[Placement | Non
     if not problem.allowed[:, device].all():
         return None, {"status": "unsupported", **found}
     placement = Placement.on(device, problem.n_ops)
-    broken = sorted({violation.kind for violation in simulate(problem, placement).violations})
+    broken = sorted({violation.kind for violation in judge_placement(problem, placement).violations})
     return placement, {"status": f"breaks {', '.join(broken)}" if broken else "one device", **found}
 
 

@@ -32,7 +32,7 @@ from placewise.profiling.calibrate import rank_correlation
 from placewise.profiling.profile import Profiling
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.onnxruntime.runtime import CALL, HAND_OVER
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
 CALIBRATION, TEST, NEAR, BATCH = 12, 36, 12, 6
@@ -83,7 +83,7 @@ def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     tested = cases(problem, drawn(problem, best, TEST, NEAR, 2), options.rounds)
     measured = np.array([case.seconds for case, _ in tested])
     predicted = np.array([predictor(case.placement, case.pieces, tuning).seconds for case, _ in tested])
-    judged = np.array([judge(problem, case.placement).value for case, _ in tested])
+    judged = np.array([judge_placement(problem, case.placement).value for case, _ in tested])
     halves = [np.array([np.median(rounds[start::2]) for _, rounds in tested]) for start in (0, 1)]
     lowest = min(measured.min(), known[0][0].seconds)
     return {

@@ -24,7 +24,7 @@ from placewise.report.alike import traded
 from placewise.report.difference import Difference, Side
 from placewise.report.moves import module_paths, moves_of
 from placewise.report.words import value_name
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 DRIFT = 1e-6
 """A value that is judged again may be off the plan's by so much, as a share, before it is told."""
@@ -142,7 +142,7 @@ def _opened(side: _Planned, given: PlanLike, model: Model, wishes: Wishes, input
 
 def _side(side: _Planned, name: str, notes: list[str]) -> Side:
     if side.problem is not None and side.placement is not None:
-        judged = judge(side.problem, side.placement)
+        judged = judge_placement(side.problem, side.placement)
         notes += _drifted(side, name, judged)
         return Side(
             name=name,

@@ -26,9 +26,8 @@ from placewise.report.copies import copies_of
 from placewise.report.difference import Change, part_changes
 from placewise.report.explanation import Choice, Explanation, Forced
 from placewise.report.words import value_name
-from placewise.simulate import lower_bound
+from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.judge import judge
 
 MOST_DEVICES = 64
 """So many devices are tried; of more, those that were asked for and the first."""
@@ -60,7 +59,7 @@ def explain(
     ops, what = chosen_ops(problem, asked)
     here = _home(problem, placement, ops, asked)
     wanted = _wanted(problem, placement, here, why_not)
-    judged = judge(problem, placement)
+    judged = judge_placement(problem, placement)
     together = np.isin(problem.block, problem.block[ops])
     tried = [here, *wanted, *(d for d in range(problem.n_devices) if d != here and d not in wanted)][:MOST_DEVICES]
     choices = {d: _choice(problem, placement, judged, together, d, chosen=d == here) for d in sorted(tried)}
@@ -123,7 +122,7 @@ def _choice(
     if refusal:
         return Choice(device=name, refusal=refusal)
     moved = placement if chosen else moved_to(placement, together, d)
-    word = judged if chosen else judge(problem, moved)
+    word = judged if chosen else judge_placement(problem, moved)
     copies, tensors, size = _copies(problem, moved, word, together)
     use = word.devices[d]
     return Choice(

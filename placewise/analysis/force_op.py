@@ -14,8 +14,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem, Rule
 from placewise.model.result import Judgement, Outcome, Result, Status
 from placewise.placers.base import Budget, Hints, OnProgress
+from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
-from placewise.simulate.judge import judge
 from placewise.simulate.judge.schedule import prepare
 from placewise.simulate.problem_arrays import arrays_of
 
@@ -38,7 +38,7 @@ def placed_anew(
     names = [problem.graph.ops.name[op] for op in np.flatnonzero(together).tolist()]
     pins = (*problem.constraints.pins, Rule(_only(problem, names), problem.cluster.names[d]))
     forced = problem.with_(constraints=replace(problem.constraints, pins=pins))
-    judged = [(start, judge(forced, start)) for start in _starts(problem, placement, together, d)]
+    judged = [(start, judge_placement(forced, start)) for start in _starts(problem, placement, together, d)]
     known = [(start, word) for start, word in judged if word.valid]
     hints = Hints(tuple(start for start, _ in known))
     return _no_worse_than(place(forced, placer, budget, hints=hints, on_progress=on_progress), known)

@@ -22,7 +22,7 @@ from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.measure import Fresh, Measurement, Protocol, fresh_of, measure, settled
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 SINGLE = SINGLE_DEVICE
 """What every measured placement is compared with."""
@@ -158,7 +158,7 @@ def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting
 
 
 def _entered(problem: Problem, name: str, placement: Placement) -> Timed:
-    return Timed(name, placement, judge(problem, placement).value, Measurement(name))
+    return Timed(name, placement, judge_placement(problem, placement).value, Measurement(name))
 
 
 def protocol_of(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:

@@ -24,7 +24,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 from placewise.transform.pieces import Pieces
 
 ROUNDS = 4
@@ -102,7 +102,7 @@ class Predictor:
         for _ in range(ROUNDS if (loaded > idle).any() else 1):
             times = idle + tuning.load * np.maximum(loaded - idle, 0.0) * busy[coarse.op]
             made = self._priced(coarse, device, np.bincount(coarse.op, times, len(device)).astype(np.float64), tuning)
-            found = judge(made, Placement(device, order=number))
+            found = judge_placement(made, Placement(device, order=number))
             seconds = found.value
             loads = np.array([use.load for use in found.devices])
             busy = _overlaps(found.timeline, device) if found.timeline else _shares(loads, device)

@@ -25,7 +25,7 @@ from placewise.report.critical import critical_path
 from placewise.report.page.data import page_data
 from placewise.report.page.html import page_text
 from placewise.report.page.opened import Opened, Period
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 
 def open_plan(
@@ -56,7 +56,7 @@ def open_plan(
     problem, placement = build_for_plan(source, Path(path), devices, wishes, inputs=inputs)
     if model is None:
         same_file(path, problem.graph)
-    return opened(plan, name, problem, placement, judge(problem, placement))
+    return opened(plan, name, problem, placement, judge_placement(problem, placement))
 
 
 def open_result(result: Result, plan: PlanFile | None = None) -> Opened:

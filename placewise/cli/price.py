@@ -71,12 +71,12 @@ def _judge(
     model: opt.Model, plan: opt.PlanPath, devices: str | None, wishes: Wishes, quiet: bool
 ) -> tuple[Problem, Placement, Judgement]:
     from placewise.core.build import build_for_plan
-    from placewise.simulate.judge import judge
+    from placewise.simulate import judge_placement
 
     listen(quiet)
     with working(quiet, "reading the model"):
         problem, placement = build_for_plan(model, plan, devices, wishes)
-        judgement = judge(problem, placement)
+        judgement = judge_placement(problem, placement)
     warn(problem.warnings, quiet)
     return problem, placement, judgement
 

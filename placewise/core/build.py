@@ -34,7 +34,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
 from placewise.readers.base import Reading
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 from placewise.transform.untied import untied
 
 Devices = str | Path | Mapping[Any, object] | Cluster
@@ -100,7 +100,7 @@ def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placem
             raise PlanError(f"has {len(placement)} ops, and the model {problem.n_ops}", where=where)
     else:
         where, (asked, placement) = str(start), read_placement(start, problem)
-    broken = judge(asked, placement).violations
+    broken = judge_placement(asked, placement).violations
     if broken:
         said = "; ".join(f"{violation.kind}: {violation.message}" for violation in broken)
         raise PlanError(f"breaks a rule: {said}", where=where, remedy="mend it, or start without it")

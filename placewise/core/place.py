@@ -37,7 +37,7 @@ from placewise.placers.base import (
     ignore,
     sound,
 )
-from placewise.simulate import lower_bound, simulate, why_infeasible
+from placewise.simulate import judge_placement, lower_bound, why_infeasible
 
 BASELINES = {SINGLE_DEVICE: "single", BALANCED_SPLIT: "balanced"}
 """What people do without a placer, and the placer that does it."""
@@ -126,7 +126,7 @@ def _with_baselines(hints: Hints, bound: Bound, baselines: Mapping[str, Judged],
 def _judge(problem: Problem, placement: Placement, known: Mapping[str, Judged]) -> Judgement:
     """The judge's word on a placement, which it may have given already."""
     said = next((judgement for other, judgement in known.values() if other == placement), None)
-    return said or simulate(problem, placement)
+    return said or judge_placement(problem, placement)
 
 
 def _no_worse_than(
@@ -200,7 +200,7 @@ def _baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> tuple[dict
         placement = naive.propose(problem, budget).placement
         if placement is not None:
             proposed = watch.elapsed
-            found[name] = (placement, simulate(problem, placement))
+            found[name] = (placement, judge_placement(problem, placement))
             judging = max(judging, watch.elapsed - proposed)
         spent = watch.elapsed - begun
     return found, judging

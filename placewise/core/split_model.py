@@ -18,7 +18,7 @@ from placewise.model.result import Timeline
 from placewise.readers.onnx import read_onnx
 from placewise.readers.onnx.model import load_whole
 from placewise.readers.onnx.submodels import ANYWHERE, Part, kinds_of, parts_of
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 from placewise.transform.joining import joined
 from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, kernels_in_a_row, pieces_of
 
@@ -113,7 +113,7 @@ def _together(problem: Problem) -> list[list[int]]:
 def _timeline(problem: Problem, placement: Placement) -> Timeline:
     """What runs when in `operator` execution, as the judge has it."""
     operator = problem.with_(objective=replace(problem.objective, kind="latency", execution="operator"))
-    timeline = judge(operator, placement).timeline
+    timeline = judge_placement(operator, placement).timeline
     if timeline is None or not np.isfinite(timeline.start).all():
         raise InputError("some op cannot run where the placement puts it", remedy="judge the placement first")
     return timeline

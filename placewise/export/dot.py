@@ -19,7 +19,7 @@ from placewise.export.commands import printable
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 FILE = "plan.dot"
 FEWEST = 0.1
@@ -121,7 +121,7 @@ def _clusters(problem: Problem, placement: Placement, label: Ints, texts: Sequen
         members[box].append(quote(name, safe="/:._-"))
     home = np.zeros(len(texts), np.int32)
     home[label] = device
-    for place, use in enumerate(judge(problem, placement).devices):
+    for place, use in enumerate(judge_placement(problem, placement).devices):
         about = f"{use.device}\n{format_seconds(use.load)} of work, {format_bytes(use.peak)}"
         colour = _COLOURS[place % len(_COLOURS)]
         yield f'  subgraph "cluster_{place}" {{'

@@ -17,8 +17,8 @@ from placewise.export.stack import seconds_of
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
+from placewise.simulate import judge_placement
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.judge import judge
 
 NOTHING: Mapping[int, int] = {}
 TRIES = 8
@@ -61,12 +61,12 @@ def in_stages(
     load, held = np.zeros(cost.shape), _range_bytes(problem, unit, len(cost))
     np.add.at(load, unit, table)
     found: list[tuple[bool, float, int, tuple[int, ...]]] = []
-    slowest = math.inf if np.isin(placement.device, line).all() else judge(problem, placement).value
+    slowest = math.inf if np.isin(placement.device, line).all() else judge_placement(problem, placement).value
     for rank, even in enumerate(EVEN):
         cuts = _fitting(problem, unit, line, cost, even * load, held)
         if not cuts:
             return ()
-        judged = judge(problem, Placement(staged(cuts, line)[unit]))
+        judged = judge_placement(problem, Placement(staged(cuts, line)[unit]))
         found.append((not judged.valid, judged.value, rank, cuts))
         if found[0][1] <= slowest:
             break
@@ -149,7 +149,7 @@ def _within_memory(problem: Problem, chosen: Callable[[Floats], Ints]) -> Placem
 def _short(problem: Problem, device: Ints) -> Floats:
     """The bytes that each device [n_devices] lacks."""
     short = np.zeros(problem.n_devices)
-    for broken in judge(problem, Placement(device)).violations:
+    for broken in judge_placement(problem, Placement(device)).violations:
         if broken.kind == "memory":
             short[problem.cluster.index(broken.device)] += broken.bytes_short
     return short

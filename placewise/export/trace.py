@@ -20,8 +20,7 @@ from placewise.export.picture import Task, tasks_of
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.simulate import memory_while
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement, memory_while
 
 FILE = "trace.json"
 MOST_SAMPLES = 1000
@@ -51,7 +50,7 @@ class TraceExporter:
         if not 1 <= samples <= MOST_SAMPLES:
             raise ExportError(f"samples is {samples}", remedy=f"show 1 to {MOST_SAMPLES}")
         placement = replace(placement, replicas=None)
-        judged = judge(problem, placement)
+        judged = judge_placement(problem, placement)
         if not math.isfinite(judged.value):
             raise ExportError("this placement cannot run, so nothing can be shown", remedy="see placewise check")
         tasks = tasks_of(problem, placement, judged, samples)

@@ -21,8 +21,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Judgement, Outcome, Reason, Result, Status, gap_of
-from placewise.simulate import lower_bound
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement, lower_bound
 
 SMALLEST = 5e-4
 """A loss that is told in percent; less is none."""
@@ -60,7 +59,7 @@ def export_placement(
     made = exporter(target)
     values = filled(made.info, options or {})
     available(made.info)
-    asked = judge(problem, placement)
+    asked = judge_placement(problem, placement)
     unplaced = np.flatnonzero(placement.device < 0)
     if len(unplaced):
         name = problem.graph.ops.name[unplaced[0]]
@@ -74,7 +73,7 @@ def export_placement(
     exported = replace(exported, notes=(*exported.notes, *_idle(problem, exported.placement)))
     moved = int((exported.placement.device != placement.device).sum())
     projected = exported.placement != placement
-    said = judge(problem, exported.placement) if projected else asked
+    said = judge_placement(problem, exported.placement) if projected else asked
     return Export(made.info, exported, asked, said, projected, moved)
 
 

@@ -26,7 +26,7 @@ from placewise.model.result import Judgement
 from placewise.report.console import judgement_view
 from placewise.report.plain import plain
 from placewise.runtimes.inputs import load_inputs
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 
 Journey = Callable[[Path, Seed, Random], None]
 _MEASURED = {
@@ -104,7 +104,7 @@ def judged(problem: Problem) -> None:
 
 
 def _checked(problem: Problem, placement: Placement) -> Judgement:
-    found = judge(problem, placement)
+    found = judge_placement(problem, placement)
     if math.isnan(found.value) or found.value < 0 or np.isnan(problem.costs.op_seconds).any():
         raise Unsound(f"the value is {found.value}")
     return found

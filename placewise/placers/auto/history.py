@@ -12,7 +12,7 @@ from placewise.model.result import Bound, Improvement, Judgement, Proposal, Reas
 from placewise.placers.base import Evaluate, OnProgress, Progress, Stopwatch
 from placewise.placers.shared.objective_value import worth
 from placewise.placers.shared.rules import broken
-from placewise.simulate import Evaluator, simulate
+from placewise.simulate import Evaluator, judge_placement
 
 REMEMBERED = 4
 """So many of the best placements are where searches may begin."""
@@ -145,4 +145,4 @@ def _refused(problem: Problem, placement: Placement) -> bool:
     """Whether a placement breaks a rule; calls and orders of its own change how much is alive at once."""
     if placement.call is None and placement.order is None:
         return bool(broken(problem, placement.device))
-    return not simulate(problem, placement).valid
+    return not judge_placement(problem, placement).valid

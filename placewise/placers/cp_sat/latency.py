@@ -20,14 +20,14 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import Evaluate, Hints, OnProgress, Progress, Stopwatch
-from placewise.placers.cp_sat import sequential_model, subgraph_model
+from placewise.placers.cp_sat import sequential_model
 from placewise.placers.shared.interchangeable import alike
-from placewise.placers.shared.schedule_models import operator_model
+from placewise.placers.shared.schedule_models import operator_model, subgraph_model
 from placewise.placers.shared.schedule_models.assignment import Groups, groups_of, in_order
 from placewise.placers.shared.schedule_models.incumbents import Known, start
 from placewise.placers.shared.schedule_models.time_units import Units, units_of
 from placewise.placers.shared.solve import Solved, parameters, solve
-from placewise.simulate import device_memory, simulate
+from placewise.simulate import device_memory, judge_placement
 from placewise.simulate.judge.subgraph import cut_calls
 from placewise.simulate.problem_arrays import arrays_of
 
@@ -150,7 +150,7 @@ class _Run:
                 return
             placement = program.placement(solved.solver.value)
             self.known.offer(placement)
-            if simulate(self.problem, placement).valid:
+            if judge_placement(self.problem, placement).valid:
                 return
             refused += 1
             proof = proof and self.problem.objective.execution != "operator"
@@ -227,7 +227,7 @@ def improve(known: Known, limits: TimedLimits, watch: Stopwatch, on_progress: On
     scale = units_of(problem, known.value, limits.units)
     horizon = _horizon(problem, scale)
     if known.best is not None:
-        horizon = min(horizon, int(np.ceil(simulate(problem, known.best).value / scale.seconds)) + 1)
+        horizon = min(horizon, int(np.ceil(judge_placement(problem, known.best).value / scale.seconds)) + 1)
     most = _calls(problem, limits.calls)
     run = _Run(problem, groups_of(problem), known, scale, horizon, most, limits.workers, watch, on_progress)
     try:

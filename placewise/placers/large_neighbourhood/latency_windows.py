@@ -16,11 +16,11 @@ import numpy as np
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.cp_sat.subgraph_model import CallProgram, Layout
 from placewise.placers.shared.schedule_models.assignment import Groups
 from placewise.placers.shared.schedule_models.operator_model import QueueProgram
+from placewise.placers.shared.schedule_models.subgraph_model import CallProgram, Layout
 from placewise.placers.shared.schedule_models.time_units import Units
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 from placewise.simulate.judge.subgraph import cut_calls
 from placewise.simulate.problem_arrays import arrays_of
 
@@ -41,7 +41,7 @@ class Incumbent:
 
 def incumbent_of(problem: Problem, groups: Groups, placement: Placement) -> Incumbent:
     """What windows are cut from."""
-    judgement = simulate(problem, placement)
+    judgement = judge_placement(problem, placement)
     timeline = judgement.timeline
     assert timeline is not None  # latency always has one where it can run
     call = cut_calls(arrays_of(problem), placement.device) if placement.call is None else placement.call

@@ -25,7 +25,7 @@ from placewise.placers.large_neighbourhood.units import units_of
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabelled
 from placewise.placers.shared.objective_value import worth
-from placewise.simulate import simulate
+from placewise.simulate import judge_placement
 
 SOLVERS: dict[bool, tuple[tuple[str, dict[str, int]], ...]] = {
     True: (("dp", {"max_ideals": 60_000}), ("cpsat", {})),
@@ -246,7 +246,7 @@ class Search:
         return any(a < b * (1 - WORTH) for a, b in zip(state.key(), now.key(), strict=True))
 
     def _judged(self, placement: Placement) -> _State | None:
-        judgement = simulate(self._problem, placement)
+        judgement = judge_placement(self._problem, placement)
         if not judgement.valid or not np.isfinite(judgement.value):
             return None
         value = judgement.value

@@ -1,6 +1,6 @@
 """paths: the placement that a lower bound for latency has in mind.
 
-The bound cuts a path through the model into calls (`placewise.simulate.bounds.paths`). Each call becomes an accelerator, the
+The bound (`simulate.bounds.paths`) cuts a path through the model into calls. Each call becomes an accelerator, the
 rest of the path goes to the host, and what is beside the path follows its neighbours. Where that
 costs no more than the bound charged, the placement is optimal, and proved to be.
 """

@@ -25,7 +25,7 @@ from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.dp_driver import GoOn
 from placewise.placers.shared.stages.line_split import best_split
 from placewise.placers.shared.stages.replicated_stages import replicas_of
-from placewise.simulate import Evaluator, simulate
+from placewise.simulate import Evaluator, judge_placement
 from placewise.simulate.contiguity import Contraction
 
 ROUNDS, WORK = 60, 60_000
@@ -109,7 +109,7 @@ def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
         split = best_split(problem, search.graph.component, (search.line(True),), problem.capacity, search.go_on)
         if split.device is not None and split.value < value:
             placement = Placement(split.device, replicas=replicas_of(split.groups, problem.n_devices))
-            if simulate(problem, placement).valid:
+            if judge_placement(problem, placement).valid:
                 best, value, search.best = [placement], split.value, split.device
         if split.reason is not Reason.FINISHED:
             search.reason = split.reason

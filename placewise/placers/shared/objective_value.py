@@ -5,7 +5,7 @@ from __future__ import annotations
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
-from placewise.simulate import Evaluator, simulate
+from placewise.simulate import Evaluator, judge_placement
 
 
 def worth(problem: Problem, placement: Placement, price: Evaluate) -> float:
@@ -15,5 +15,5 @@ def worth(problem: Problem, placement: Placement, price: Evaluate) -> float:
     """
     decided = placement.call is not None or placement.order is not None
     if placement.replicas is not None or (decided and isinstance(price, Evaluator)):
-        return simulate(problem, placement).value
+        return judge_placement(problem, placement).value
     return float(price(placement.device[None])[0])

@@ -16,7 +16,7 @@ from placewise.model.problem import Objective, Problem
 from placewise.processes.scratch import Scratch
 from placewise.runtimes.base import Job
 from placewise.runtimes.torch.payload import Handed
-from placewise.simulate.judge import judge
+from placewise.simulate import judge_placement
 from placewise.transform.fold import fold
 
 
@@ -97,7 +97,7 @@ def nodes_of(problem: Problem, placement: Placement) -> dict[int, int]:
 def _starts(problem: Problem, placement: Placement) -> dict[int, float]:
     """When each call starts, as the judge sees one sample; empty where it sees no order."""
     alone = problem.with_(objective=Objective("latency", execution="operator"))
-    timeline = judge(alone, placement).timeline
+    timeline = judge_placement(alone, placement).timeline
     if timeline is None:
         return {}
     origins, starts = problem.graph.ops.origin, timeline.start.tolist()

@@ -25,7 +25,9 @@ _CLOSED, _UNABLE, _FORBIDDEN, _PINNED = range(4)
 """Why an op may not be where it is; from `_PINNED` on, because it is pinned to device 0, 1, …"""
 
 
-def check(problem: Problem, placement: Placement, piece: Ints | None, timeline: Timeline | None) -> list[Violation]:
+def check_placement(
+    problem: Problem, placement: Placement, piece: Ints | None, timeline: Timeline | None
+) -> list[Violation]:
     """Every rule that `placement` breaks; an empty list if it breaks none.
 
     `piece` [n_ops] numbers the pieces of each device, or `timeline` says when ops run (`operator`); without

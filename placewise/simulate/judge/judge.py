@@ -19,7 +19,7 @@ from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import DeviceUse, Judgement, PhaseUse, Timeline
-from placewise.simulate.check.check import check, check_calls, check_coverage
+from placewise.simulate.check.check import check_calls, check_coverage, check_placement
 from placewise.simulate.judge import schedule, sequential, subgraph, throughput
 from placewise.simulate.judge.memory import device_memory, piece_numbers
 from placewise.simulate.judge.waits import longest_waits
@@ -92,7 +92,7 @@ def evaluate(problem: Problem, placements: Ints) -> Floats:
     return Evaluator(problem)(placements)
 
 
-def simulate(problem: Problem, placement: Placement) -> Judgement:
+def judge_placement(problem: Problem, placement: Placement) -> Judgement:
     """Price any complete placement, also one that breaks rules, and list every rule that it breaks.
 
     Raises PlanError only if an op has no device at all.
@@ -134,7 +134,7 @@ def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judg
         devices = tuple(replace(u, forward=f, backward=b) for u, (f, b) in zip(devices, both, strict=True))
     if placement.replicas is not None:
         devices = _shared_uses(problem, devices, placement.replicas, parts[-1].sync)
-    violations = check(problem, placement, piece_numbers(problem, placement), None)
+    violations = check_placement(problem, placement, piece_numbers(problem, placement), None)
     traffic = dict(zip(problem.cluster.wires, wires.sum(axis=0).tolist(), strict=True))
     return Judgement(value, devices, tuple(violations), traffic, None, busiest[int(slowest.argmax())])
 
@@ -169,7 +169,9 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
     send = np.bincount(timeline.source, weights=spent, minlength=count + 1)[:count]
     receive = np.bincount(timeline.target, weights=spent, minlength=count + 1)[:count]
     piece = piece_numbers(problem, placement)
-    violations = check_calls(problem, value) + check(problem, placement, piece, ran if piece is None else None)
+    violations = check_calls(problem, value) + check_placement(
+        problem, placement, piece, ran if piece is None else None
+    )
     waits = [""] * count if ran is None else longest_waits(problem, placement, ran, piece)
     load = compute if problem.objective.execution == "operator" else compute + send + receive
     devices = _uses(problem, placement, ran, (compute, send, receive, load), value, waits)

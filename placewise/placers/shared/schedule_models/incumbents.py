@@ -13,7 +13,7 @@ from placewise.placers.base import Evaluate, Hints, OnProgress, Stopwatch
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.objective_value import worth
-from placewise.simulate import lower_bound, simulate
+from placewise.simulate import judge_placement, lower_bound
 
 SEARCH = "temper"
 SEARCH_EVALUATIONS = 3000
@@ -22,7 +22,7 @@ SEARCH_EVALUATIONS = 3000
 
 def value_of(problem: Problem, placement: Placement, evaluate: Evaluate | None) -> float:
     """Seconds of a placement, inf where it breaks a rule or cannot run; measured where a measurement is given."""
-    judgement = simulate(problem, placement)
+    judgement = judge_placement(problem, placement)
     if not judgement.valid:
         return float("inf")
     value = judgement.value if evaluate is None else worth(problem, placement, evaluate)
