@@ -14,8 +14,9 @@ from placewise.model.columns import Floats, Ints, Longs, offsets_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
-from placewise.placers.shared.memory_footprint import holdings, may_run
+from placewise.placers.shared.memory_footprint import holdings
 from placewise.placers.shared.memory_repair import Cargo, settle
+from placewise.simulate.blocks import block_seconds
 from placewise.simulate.judge.memory import device_memory
 
 ROUNDS = 12
@@ -32,13 +33,11 @@ def cargo_of(problem: Problem) -> Cargo:
     private = users[held.storage] == 1
     own = held.state.copy()
     np.add.at(own, held.group[private], held.stored[held.storage[private]])
-    runs = may_run(problem, block, n)
-    seconds = np.where(problem.allowed, problem.costs.op_seconds, 0.0)
-    damage = np.stack([np.bincount(block, weights=column, minlength=n) for column in seconds.T], axis=1)
+    seconds = block_seconds(problem, np.arange(problem.n_devices))
     near, other, pull = _affinity(problem)
     return Cargo(
         own, offsets_of(held.group[~private], n), held.storage[~private].astype(np.int32), held.stored,
-        runs, np.where(runs, damage, np.inf), near, other, pull,
+        np.isfinite(seconds), seconds, near, other, pull,
     )  # fmt: skip
 
 
