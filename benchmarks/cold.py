@@ -137,7 +137,7 @@ def read(python: Path, model: str) -> float:
         "    if name == '--dim': dims[value.split('=')[0]] = int(value.split('=')[1])\n"
         "    if name == '--graph': graph = value\n"
         "    if name == '-d': devices = value\n"
-        "build(sys.argv[1], devices, pw.Wishes(objective='throughput', graph=graph, dims=dims))\n"
+        "build(sys.argv[1], devices, pw.ProblemOptions(objective='throughput', graph=graph, dims=dims))\n"
     )
     words = [*kept, *(["--graph", "training"] if "--graph training" in model else [])]
     with empty_home() as variables:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.files.problem_file import load_problem, save_problem
 from placewise.placers import registry
@@ -90,7 +90,7 @@ def _saved(folder: Path, objective: str, size: int) -> Path:
     """The file of a problem, made unless it is there."""
     path = folder / f"{objective}-{size}.pwp"
     if not path.exists():
-        save_problem(build(f"zoo:{MODEL}", DEVICES, Wishes(objective=objective, dims={"n_ops": size})), path)
+        save_problem(build(f"zoo:{MODEL}", DEVICES, ProblemOptions(objective=objective, dims={"n_ops": size})), path)
     return path
 
 

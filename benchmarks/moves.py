@@ -27,7 +27,7 @@ import numpy as np
 from judge import calm, processor
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.local_search.stage_order import chain_order
@@ -47,7 +47,7 @@ TARGET = 1e6
 
 def problem_of(transfers: str, *, contiguous: bool) -> Problem:
     """The problem, with links between the devices or through host memory only."""
-    made = build(MODEL, DEVICES, Wishes("throughput", contiguous=contiguous, dims={"n_ops": N_OPS}))
+    made = build(MODEL, DEVICES, ProblemOptions("throughput", contiguous=contiguous, dims={"n_ops": N_OPS}))
     if transfers == made.cluster.transfers:
         return made
     cluster = replace(made.cluster, transfers=transfers)

@@ -54,9 +54,9 @@ def main() -> int:
     options = parser.parse_args()
     measured, missed = {}, False
     with tempfile.TemporaryDirectory() as folder:
-        for name, (model, wishes) in models().items():
+        for name, (model, problem_options) in models().items():
             page = Path(folder) / "page.html"
-            found = _written(model, wishes, page) | _opened(page, options.repeat)
+            found = _written(model, problem_options, page) | _opened(page, options.repeat)
             missed |= found["bytes"] > LARGEST or found["open"] > LONGEST
             measured[name] = found
             print(f"{name:20} {found['ops']:6,} ops: {found['bytes'] / 1e6:.1f} MB, made in {found['make']:.2f} s")
@@ -70,9 +70,9 @@ def main() -> int:
     return int(missed)
 
 
-def _written(model: Any, wishes: dict[str, Any], page: Path) -> dict[str, Any]:
+def _written(model: Any, problem_options: dict[str, Any], page: Path) -> dict[str, Any]:
     """Place a model and write its page; what it took without the placing."""
-    plan = pw.place(model, devices=DEVICES, placer="heft", budget="60s", **wishes)
+    plan = pw.place(model, devices=DEVICES, placer="heft", budget="60s", **problem_options)
     result = plan.result
     started = time.perf_counter()
     shown = opened(plan_of(result), "benchmark", result.problem, result.placement, result.judgement)

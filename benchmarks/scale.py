@@ -30,7 +30,7 @@ from typing import Any
 from plot import log_log
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.errors import PlacewiseError
 from placewise.model.problem import Constraints, Problem
@@ -110,7 +110,9 @@ def _timed(work: Callable[[], Any]) -> tuple[float, Any]:
 
 def _sizes(size: int, objective: str) -> Row:
     """Every step at one size."""
-    read, problem = _timed(lambda: build(f"zoo:{MODEL}", DEVICES, Wishes(objective=objective, dims={"n_ops": size})))
+    read, problem = _timed(
+        lambda: build(f"zoo:{MODEL}", DEVICES, ProblemOptions(objective=objective, dims={"n_ops": size}))
+    )
     steps, placers = _steps(problem)
     return {
         "ops": size,
@@ -188,7 +190,7 @@ def _command(size: int, objective: str) -> Row:
 
 def _gnmt(objective: str) -> Row:
     """GNMT-8's training step: the first valid placement after reading, and auto against its rivals."""
-    problem = build(GNMT, GNMT_DEVICES, Wishes(objective=objective, graph="training"))
+    problem = build(GNMT, GNMT_DEVICES, ProblemOptions(objective=objective, graph="training"))
     auto = place(problem, "auto", Budget(GNMT_SECONDS))
     rows = {"auto": _outcome(auto)}
     for name in RIVALS:

@@ -32,7 +32,7 @@ _HOMES = {
     "Problem": "placewise.model.problem",
     "Result": "placewise.model.result",
     "Training": "placewise.api",
-    "Wishes": "placewise.core.options",
+    "ProblemOptions": "placewise.core.options",
     "build": "placewise.core.build",
     "compare": "placewise.api",
     "device_map": "placewise.analysis.device_map",
@@ -66,9 +66,9 @@ __all__ = [
     "PlacewiseError",
     "Plan",
     "Problem",
+    "ProblemOptions",
     "Result",
     "Training",
-    "Wishes",
     "build",
     "compare",
     "device_map",
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     )
     from placewise.catalog import read_cluster
     from placewise.core.build import build
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.errors import PlacewiseError
     from placewise.model.builder import GraphBuilder
     from placewise.model.cluster import Cluster, Device, Link

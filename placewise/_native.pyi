@@ -935,7 +935,7 @@ def split_line(ends: NDArray[numpy.int64], count: NDArray[numpy.int64]) -> NDArr
 
 class MemoryRepair:
     """
-    Moves blocks between devices until their bytes fit; columns as in placewise.placers.shared.memory_repair.Cargo, `limit` [n_devices] bytes.
+    Moves blocks between devices until their bytes fit; columns as in placewise.placers.shared.memory_repair.PackingInstance, `limit` [n_devices] bytes.
     """
 
     def __init__(

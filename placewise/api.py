@@ -13,11 +13,19 @@ from placewise.analysis.compare import Entry, best_bound, best_plan, board_of, p
 from placewise.analysis.compare import compare as run_all
 from placewise.analysis.diff import diff as compare_plans
 from placewise.analysis.explain import explain as explain_op
-from placewise.analysis.measure_placements import PLAN, Race, Setting, protocol_of, race, sheet_of, verdict
+from placewise.analysis.measure_placements import (
+    PLAN,
+    MeasuredPlacements,
+    Setting,
+    protocol_of,
+    race,
+    sheet_of,
+    verdict,
+)
 from placewise.analysis.report import html_of, open_plan, open_result, write_page
 from placewise.core.build import Devices, build, build_for_plan, start_of
 from placewise.core.open_model import Model
-from placewise.core.options import Rules, Wishes
+from placewise.core.options import ProblemOptions, Rules
 from placewise.core.place import place as place_problem
 from placewise.errors import ExportError, InputError, PlanError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
@@ -158,7 +166,7 @@ def place(
     example `inputs` (a tuple, or a mapping of arguments by name); `devices` a line such as ``"2xA100-80GB,cpu"``,
     ``"this"``, a TOML path, a mapping of device to memory, or a Cluster. `start` is where to start
     from: a plan, a published split or a Placement. `budget` may be seconds, also as "60s"; up to `threads` search at a
-    time (default: one per core). The other wishes are those of `placewise.core.options.Wishes`.
+    time (default: one per core). The other options are those of `placewise.core.options.ProblemOptions`.
     Raises PlacewiseError; an infeasible problem is a plan whose status says so.
     """
     wished: dict[str, Any] = {
@@ -171,7 +179,7 @@ def place(
         "ordered": ordered,
     }  # fmt: skip
     given = _budget(budget, threads)
-    problem = build(model, devices, Wishes(**wished), inputs=inputs)
+    problem = build(model, devices, ProblemOptions(**wished), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
     return Plan(place_problem(problem, placer, given, options=options, hints=hints, on_progress=on_progress))
 
@@ -235,15 +243,15 @@ def compare(
     budget: Budget | float | str | None = None,
     threads: int | None = None,
     on_progress: OnProgress = ignore,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> Leaderboard:
     """Run several placers (names, or "all") on one problem, each with the whole `budget` and all `threads` for itself.
 
-    `model`, `devices`, `inputs` and the wishes (`objective`, `dims`, …) are those of `place`. `expert` is a human's
+    `model`, `devices`, `inputs` and the options (`objective`, `dims`, …) are those of `place`. `expert` is a human's
     placement, a plan or a published split: the placer `expert` takes it, and no other. Raises PlacewiseError.
     """
     names, given = parse_placers(placers if isinstance(placers, str) else ",".join(placers)), _budget(budget, threads)
-    problem = build(model, devices, Wishes(**wishes), inputs=inputs)
+    problem = build(model, devices, ProblemOptions(**problem_options), inputs=inputs)
     human = None if expert is None else start_of(expert, problem)
     return Leaderboard(run_all(problem, names, given, expert=human, on_progress=on_progress))
 
@@ -252,7 +260,7 @@ def compare(
 class Measured:
     """The answer of `run`: what a plan really took, beside the best single device."""
 
-    race: Race
+    race: MeasuredPlacements
 
     @property
     def seconds(self) -> float:
@@ -309,7 +317,7 @@ def run(
     measure_time: float | str = "60s",
     options: Mapping[str, Any] | None = None,
     seed: int = 0,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> Measured:
     """Run a plan (or plan file) on this machine, check its outputs against one device, and time it.
 
@@ -317,10 +325,10 @@ def run(
     a name (docs/runtimes.md; default: by the model's format), `bind` says where devices are
     (``{"npu": "openvino:NPU", "cpu": "cores:0-3"}``), `feeds` gives the model's inputs by name instead of random ones,
     `in_flight` above 1 measures a pipeline's time per sample (default: by the plan's objective), `options` are those of
-    the runtime. `wishes` are those of `place`, such as the `costs` by which the plan is predicted. Raises
+    the runtime. `problem_options` are those of `place`, such as the `costs` by which the plan is predicted. Raises
     PlacewiseError; a plan that fails while it runs is an answer with a `failure`.
     """
-    problem, placement = _behind(plan, model, inputs, wishes)
+    problem, placement = _behind(plan, model, inputs, problem_options)
     live = None if isinstance(model, (str, os.PathLike)) else model
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     said = {name: str(value) for name, value in (options or {}).items()}
@@ -377,7 +385,7 @@ def train(
     feeds: Mapping[str, Any] | None = None,
     bind: Mapping[str, str] | None = None,
     on_progress: OnProgress = ignore,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> Training:
     """Train a policy to place a model (docs/learning.md); the best placement that it came by is the plan.
 
@@ -387,13 +395,13 @@ def train(
     `budget`. It is kept in `checkpoint` at least `every` so many updates, from where `resume` goes on. `weights` is
     a checkpoint whose weights (and policy) it begins with: fine-tuning. `log` is a folder for TensorBoard. Many
     work at it where `controllers`, `workers` of each that measure, or the address of a Ray cluster (`ray`) are
-    given. `model`, `devices`, `inputs`, `start` and the wishes are those of `place`. Raises PlacewiseError.
+    given. `model`, `devices`, `inputs`, `start` and the options are those of `place`. Raises PlacewiseError.
     """
     from placewise.training.resume import with_weights
     from placewise.training.train import TrainingSetting, crew_of
     from placewise.training.train import train as learn
 
-    problem = build(model, devices, Wishes(**{"dims": {}, **wishes}), inputs=inputs)
+    problem = build(model, devices, ProblemOptions(**{"dims": {}, **problem_options}), inputs=inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
     given = _budget(budget) or Budget(seed=seed)
     limits: dict[str, Any] = {"iterations": updates, "evaluations": evaluations, "seed": seed or None}
@@ -464,15 +472,15 @@ def profile(
     cache: bool = True,
     afresh: bool = False,
     seed: int = 0,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> ProfileFile:
     """Measure every op of a model file on the devices of this machine, and write that to `path`, for `costs`.
 
     `loaded` measures also while all devices run the same; with `cache`, times are kept for the next profile, and used
-    unless all is to be measured `afresh` (docs/measured.md). `runtime` and `bind` are those of `run`, `wishes` those of
-    `place`, such as `dims`. Raises PlacewiseError.
+    unless all is to be measured `afresh` (docs/measured.md). `runtime` and `bind` are those of `run`, the other
+    options those of `place`, such as `dims`. Raises PlacewiseError.
     """
-    problem = build(model, devices, Wishes(**{"dims": {}, **wishes}))
+    problem = build(model, devices, ProblemOptions(**{"dims": {}, **problem_options}))
     shelf = Shelf() if cache else None
     made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, shelf, afresh, seed))
     if path is not None:
@@ -488,7 +496,7 @@ def export_plan(
     model: Model = None,
     inputs: Any = None,
     options: Mapping[str, Any] | None = None,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> Export:
     """A plan (or plan file) in the form of the target `to` (docs/export.md), read back, and written if `path` is given.
 
@@ -497,7 +505,7 @@ def export_plan(
     written beside the files. `model` and `inputs` are those of `run`; `options` those of the target. Raises
     PlacewiseError, also for files that would break a rule.
     """
-    problem, placement = _behind(plan, model, inputs, wishes)
+    problem, placement = _behind(plan, model, inputs, problem_options)
     if not isinstance(plan, Plan) and model is None:
         same_file(plan, problem.graph)
     made = export_placement(problem, placement, to, options)
@@ -540,14 +548,14 @@ def explain(
     placer: str = "auto",
     budget: Budget | float | str | None = "10s",
     on_progress: OnProgress = ignore,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> Why:
     """Why an op (a name, a module, or a pattern that finds one op) is where it is in a plan (or plan file).
 
     For each device of `why_not` the op is forced there and the rest placed anew, within `budget` each. `model` and
-    `inputs` are those of `run`, `wishes` those of `place`. Raises PlacewiseError.
+    `inputs` are those of `run`, the other options those of `place`. Raises PlacewiseError.
     """
-    problem, placement = _behind(plan, model, inputs, wishes)
+    problem, placement = _behind(plan, model, inputs, problem_options)
     devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
     found = explain_op(problem, placement, op, devices, _budget(budget), placer=placer, on_progress=on_progress)
     return Why(found.explanation, tuple(Plan(result) for result in found.results))
@@ -577,14 +585,16 @@ def diff(
     *,
     model: Model = None,
     inputs: Any = None,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> Changed:
     """What differs between two plans (or plan files) of one model: values, where their seconds go, what moved.
 
-    `model` and `inputs` are those of `run`, `wishes` those of `place`. Raises PlacewiseError.
+    `model` and `inputs` are those of `run`, the other options those of `place`. Raises PlacewiseError.
     """
     first, second = (plan.result if isinstance(plan, Plan) else plan for plan in (before, after))
-    return Changed(compare_plans(first, second, model, Wishes(**{"dims": {}, **wishes}), inputs=inputs))
+    return Changed(
+        compare_plans(first, second, model, ProblemOptions(**{"dims": {}, **problem_options}), inputs=inputs)
+    )
 
 
 def report_plan(
@@ -593,16 +603,16 @@ def report_plan(
     *,
     model: Model = None,
     inputs: Any = None,
-    **wishes: Any,
+    **problem_options: Any,
 ) -> str:
     """A plan (or plan file) as one HTML page that opens offline (docs/report.md); written if `path` is given.
 
-    `model`, `inputs` and the wishes are those of `run`. A plan file whose model is not there makes a page that says
+    `model`, `inputs` and the options are those of `run`. A plan file whose model is not there makes a page that says
     what is missing. Raises PlacewiseError.
     """
     if isinstance(plan, Plan):
         return plan.report(path)
-    return _page(open_plan(plan, model, None, Wishes(**wishes), inputs=inputs), path)
+    return _page(open_plan(plan, model, None, ProblemOptions(**problem_options), inputs=inputs), path)
 
 
 def _page(shown: Opened, path: str | os.PathLike[str] | None) -> str:
@@ -613,12 +623,12 @@ def _page(shown: Opened, path: str | os.PathLike[str] | None) -> str:
 
 
 def _behind(
-    plan: Plan | str | os.PathLike[str], model: Model, inputs: Any, wishes: Mapping[str, Any]
+    plan: Plan | str | os.PathLike[str], model: Model, inputs: Any, problem_options: Mapping[str, Any]
 ) -> tuple[Problem, Placement]:
     """The problem and the placement of a plan, or of a plan file and the model that it was made from."""
     if not isinstance(plan, Plan):
         source = model_behind(plan, None) if model is None else model
-        return build_for_plan(source, Path(plan), None, Wishes(**wishes), inputs=inputs)
+        return build_for_plan(source, Path(plan), None, ProblemOptions(**problem_options), inputs=inputs)
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
     return plan.problem, plan.placement

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.registry import create
@@ -46,7 +46,7 @@ def problem_of(family: str, n_ops: int, seed: int, devices: str, graph: str) -> 
     """A random graph of the zoo on devices of the catalogue."""
     dims = {"n_ops": n_ops, "seed": seed, "size": 64}
     optimizer = "sgd" if graph == "training" else None
-    return build(f"zoo:random-{family}", devices, Wishes(graph=graph, dims=dims, optimizer=optimizer))
+    return build(f"zoo:random-{family}", devices, ProblemOptions(graph=graph, dims=dims, optimizer=optimizer))
 
 
 def seconds(problem: Problem, name: str, options: Mapping[str, Any], budget: Budget) -> float:

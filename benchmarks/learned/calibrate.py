@@ -19,7 +19,7 @@ from pathlib import Path
 
 from placewise.catalog import read_cluster
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.model.cluster import Device
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -45,7 +45,7 @@ def problem_of(model: str, view: str, cluster: str | Path, execution: str = "seq
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{model}.xml"
         path.write_bytes(gzip.decompress((FILES / f"{model}.xml.gz").read_bytes()))
-        return build(str(path), cluster, Wishes(view=view, execution=execution))
+        return build(str(path), cluster, ProblemOptions(view=view, execution=execution))
 
 
 def factors(model: str, view: str) -> dict[str, float]:

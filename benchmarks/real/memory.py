@@ -36,7 +36,7 @@ from common import EXAMPLES, SCRATCH, command, even_split, report
 
 from placewise._util.units import format_bytes
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.split_model import cut, sub_models
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
@@ -138,7 +138,7 @@ def alone(function: Callable[..., Any], path: Path, *arguments: Any) -> Any:
 def row(name: str, batch: int) -> dict[str, Any]:
     """One model at one batch."""
     path, dims = model_file(name), {"batch": batch, **MODELS[name]}
-    problem = build(str(path), "cpu", Wishes(dims=dims))
+    problem = build(str(path), "cpu", ProblemOptions(dims=dims))
     _, peak = device_memory(problem, Placement.on(0, problem.n_ops))
     return {"model": name, "dims": dims} | _compared(problem.graph, range(problem.n_ops), float(peak[0]), path, dims, 0)
 
@@ -160,8 +160,8 @@ def _compared(
 def pieces(name: str, batch: int) -> list[dict[str, Any]]:
     """Two cores that share one model, as a pipeline: a row per core that has one piece."""
     path, dims = model_file(name), {"batch": batch, **MODELS[name]}
-    wishes = Wishes(dims=dims, objective="throughput", communication="blocking")
-    problem = build(str(path), "2xcore", wishes)
+    problem_options = ProblemOptions(dims=dims, objective="throughput", communication="blocking")
+    problem = build(str(path), "2xcore", problem_options)
     placement = even_split(problem)
     cuts = cut(problem, placement, "few")
     parts, _ = sub_models(problem.graph, cuts)
@@ -185,7 +185,7 @@ def pieces(name: str, batch: int) -> list[dict[str, Any]]:
 def grown(name: str, batch: int) -> dict[str, Any]:
     """By how much a process grows in two runs, with patterns and without, and what the rules say of that."""
     path, dims = model_file(name), {"batch": batch, **MODELS[name]}
-    graph = build(str(path), "cpu", Wishes(dims=dims)).graph
+    graph = build(str(path), "cpu", ProblemOptions(dims=dims)).graph
     found = {key: alone(growth, path, dims, key == "pattern") for key in ("pattern", "plain")}
     return {
         "model": name,

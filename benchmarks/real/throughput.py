@@ -36,7 +36,7 @@ from common import (
 from machine import cluster_file
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.model.placement import Placement
 from placewise.profiling.profile import Profiling
 from placewise.runtimes.base import Job
@@ -74,7 +74,7 @@ def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, A
         result = placed(problem, "auto", options.seconds)
         assert result.placement is not None and result.judgement is not None
         model, dims = model_of(name)
-        whole = build(model, "this", Wishes(dims=dims))
+        whole = build(model, "this", ProblemOptions(dims=dims))
         runtime, places = OnnxRuntime(), bind(problem.cluster)
         job = Job(problem, result.placement, places)
         fresh = fresh_of(problem.graph)

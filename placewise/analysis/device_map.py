@@ -11,7 +11,7 @@ from placewise._util.units import parse_seconds
 from placewise.catalog import read_cluster
 from placewise.core.build import Devices, build
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.errors import InputError, MissingExtraError
 from placewise.export.device_map import Value, mapped
@@ -77,12 +77,14 @@ def device_map_of(
     modules = _modules(weightless, no_split_module_classes)
     cluster = _cluster(max_memory)
     share: Any = headroom
-    wishes = Wishes(objective=objective, headroom=share, execution="sequential" if objective == "latency" else None)
-    reading = open_model(weightless, wishes, _inputs(model, inputs))
+    options = ProblemOptions(
+        objective=objective, headroom=share, execution="sequential" if objective == "latency" else None
+    )
+    reading = open_model(weightless, options, _inputs(model, inputs))
     units = units_of(reading.graph, modules)
-    wishes = replace(wishes, together=sets_of(reading.graph, units))
+    options = replace(options, together=sets_of(reading.graph, units))
     given = budget if isinstance(budget, Budget) else Budget() if budget is None else Budget(parse_seconds(budget))
-    for attempt in _attempts(wishes, cluster, offload):
+    for attempt in _attempts(options, cluster, offload):
         result = place(build(reading, cluster, attempt), "auto", given)
         if result.placement is not None:
             break
@@ -95,13 +97,13 @@ def device_map_of(
     return mapping, replace(result, placement=said)
 
 
-def _attempts(wishes: Wishes, cluster: Cluster, offload: bool) -> list[Wishes]:
+def _attempts(options: ProblemOptions, cluster: Cluster, offload: bool) -> list[ProblemOptions]:
     """What to try, one after the other: stages in a chain, any stages; no CPU beside accelerators, one, a disk too."""
-    chains = [True, False] if wishes.objective == "throughput" else [None]
+    chains = [True, False] if options.objective == "throughput" else [None]
     hosts = tuple(Rule("", device.name) for device in cluster if device.is_host and not cluster.is_host.all())
     disks = tuple(Rule("", device.name) for device in cluster if device.kind == "disk")
     rules = list(dict.fromkeys([hosts or disks, disks, ()])) if offload else [hosts or disks]
-    return [replace(wishes, contiguous=chain, forbidden=rule) for rule in rules for chain in chains]
+    return [replace(options, contiguous=chain, forbidden=rule) for rule in rules for chain in chains]
 
 
 def _weightless(model: Any, dtype: Any, special: Mapping[str, Any]) -> Any:

@@ -13,7 +13,7 @@ import numpy as np
 from placewise._util.units import format_seconds
 from placewise.core.build import build_for_plan
 from placewise.core.open_model import Model
-from placewise.core.options import NO_WISHES, Wishes
+from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import PlacewiseError, PlanError
 from placewise.files.plan_file import PlanFile, load_unless_split, model_behind, plan_of
 from placewise.model.placement import Placement
@@ -48,7 +48,12 @@ class _Planned:
 
 
 def diff(
-    before: PlanLike, after: PlanLike, model: Model = None, wishes: Wishes = NO_WISHES, *, inputs: Any = None
+    before: PlanLike,
+    after: PlanLike,
+    model: Model = None,
+    options: ProblemOptions = NO_OPTIONS,
+    *,
+    inputs: Any = None,
 ) -> Difference:
     """What differs between two plans, as results, plan files or published splits of one model.
 
@@ -61,7 +66,7 @@ def diff(
     notes: list[str] = []
     try:
         first, second = (
-            _opened(side, given, model, wishes, inputs) for side, given in ((first, before), (second, after))
+            _opened(side, given, model, options, inputs) for side, given in ((first, before), (second, after))
         )
     except PlacewiseError as error:
         if model is not None or first.plan is None or second.plan is None:
@@ -132,11 +137,11 @@ def _same_ops(old: dict[str, str], new: dict[str, str], names: tuple[str, str]) 
         )
 
 
-def _opened(side: _Planned, given: PlanLike, model: Model, wishes: Wishes, inputs: Any) -> _Planned:
+def _opened(side: _Planned, given: PlanLike, model: Model, options: ProblemOptions, inputs: Any) -> _Planned:
     if side.problem is not None or isinstance(given, Result):
         return side
     source = model_behind(given, None) if model is None else model
-    problem, placement = build_for_plan(source, Path(given), None, wishes, inputs=inputs)
+    problem, placement = build_for_plan(source, Path(given), None, options, inputs=inputs)
     return _Planned(side.name, side.plan, problem, placement)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from placewise.costing.work import work_of
 from placewise.model.columns import Floats
 from placewise.model.graph import Graph
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Inspection:
     phases: tuple[PhaseRow, ...] = ()
 
 
-def inspect(reading: Reading, *, depth: int = 2) -> Inspection:
+def inspect(reading: ImportedModel, *, depth: int = 2) -> Inspection:
     """Look at a model; scopes are cut to `depth` parts."""
     graph = reading.graph
     work = work_of(graph) if reading.problem is None and reading.op_seconds is None else None

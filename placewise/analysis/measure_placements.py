@@ -74,7 +74,7 @@ class Timed:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Race:
+class MeasuredPlacements:
     """What a race found: the runtime, where the devices were, the problem as it is executed, and every placement."""
 
     runtime: RuntimeInfo
@@ -124,7 +124,7 @@ def course_of(problem: Problem, setting: Setting) -> Course:
     return Course(runtime, executed, job, fresh)
 
 
-def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()) -> Race:
+def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()) -> MeasuredPlacements:
     """Run every placement, and the best single device beside them.
 
     A placement that fails, or whose outputs differ from those of the single device, has a failure and no times.
@@ -154,7 +154,7 @@ def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting
             found[name] = replace(found[name], realised=prepared.realised, notes=prepared.notes)
         for measurement in measure(ready, course.fresh, setting.protocol):
             found[measurement.name] = replace(found[measurement.name], measurement=measurement)
-    return Race(runtime.info, course.places, executed, setting.protocol, tuple(found.values()))
+    return MeasuredPlacements(runtime.info, course.places, executed, setting.protocol, tuple(found.values()))
 
 
 def _entered(problem: Problem, name: str, placement: Placement) -> Timed:
@@ -210,7 +210,7 @@ def _precision(places: tuple[Place, ...]) -> str:
     return next((name for name in ("bfloat16", "float16") if name in said), "")
 
 
-def verdict(race: Race, name: str) -> str:
+def verdict(race: MeasuredPlacements, name: str) -> str:
     """Whether a measured placement is worth it against the best single device, in one sentence."""
     plan, single = race.of(name), race.single
     if plan.measurement.failure:
@@ -226,7 +226,7 @@ def verdict(race: Race, name: str) -> str:
     return f"The split is worth it: measured {1 + gain:.2f}× as fast as the best single device."
 
 
-def sheet_of(race: Race, name: str = "") -> Sheet:
+def sheet_of(race: MeasuredPlacements, name: str = "") -> Sheet:
     """The race as lines of numbers and words; with what is to be said of the placement called `name`, if one is."""
     return Sheet(
         runtime=race.runtime.name,

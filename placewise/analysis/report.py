@@ -12,7 +12,7 @@ import numpy as np
 
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
-from placewise.core.options import NO_WISHES, Wishes
+from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import PlanError
 from placewise.export.picture import tasks_of
 from placewise.files.atomic import atomic_write
@@ -32,7 +32,7 @@ def open_plan(
     path: str | os.PathLike[str],
     model: Model = None,
     devices: Devices | None = None,
-    wishes: Wishes = NO_WISHES,
+    options: ProblemOptions = NO_OPTIONS,
     *,
     inputs: Any = None,
 ) -> Opened:
@@ -53,7 +53,7 @@ def open_plan(
         return Opened(plan, name, missing=f"the plan {error.problem}: give the model with --model")
     if not plan.assignment:
         return Opened(plan, name, missing=plan.unmet or f"the plan holds no placement: it is {plan.status}")
-    problem, placement = build_for_plan(source, Path(path), devices, wishes, inputs=inputs)
+    problem, placement = build_for_plan(source, Path(path), devices, options, inputs=inputs)
     if model is None:
         same_file(path, problem.graph)
     return opened(plan, name, problem, placement, judge_placement(problem, placement))

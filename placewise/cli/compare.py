@@ -15,7 +15,7 @@ from placewise.errors import InputError
 
 if TYPE_CHECKING:
     from placewise.analysis.compare import Entry
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
@@ -49,7 +49,7 @@ def compare(
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -73,7 +73,7 @@ def compare(
         if path is not None:
             ensure_writable(path)
     with progress(quiet) as on_progress:
-        problem = build(model, devices, wishes)
+        problem = build(model, devices, problem_options)
         human = None if expert is None else start_of(expert, problem)
         entries = run(problem, names, budget, expert=human, on_progress=on_progress)
     warn_of(problem, devices, quiet)

@@ -11,7 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, working
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
@@ -21,7 +21,7 @@ def diff(
     after: Annotated[Path, typer.Argument(help="Another one, of the same model.")],
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the plans say.")] = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -31,7 +31,7 @@ def diff(
 
     listen(quiet)
     with working(quiet, "reading the model"):
-        found = compare(before, after, model, wishes)
+        found = compare(before, after, model, problem_options)
     if as_json:
         show_json(document_of(found))
     else:

@@ -11,7 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.runtimes.inputs import Arrays
 
 Runtime = Annotated[
@@ -51,7 +51,7 @@ def run(
     option: RuntimeOption = None,
     seed: opt.Seed = 0,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -68,7 +68,7 @@ def run(
 
     listen(quiet)
     with working(quiet, "reading the model"):
-        problem, placement = build_for_plan(model_behind(plan, model), plan, wishes=wishes)
+        problem, placement = build_for_plan(model_behind(plan, model), plan, options=problem_options)
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
     setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)

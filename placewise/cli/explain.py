@@ -12,7 +12,7 @@ from placewise.cli.run import guarded, listen, progress, show, show_json, warn
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
@@ -37,7 +37,7 @@ def explain(
     threads: opt.Threads = None,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -58,7 +58,7 @@ def explain(
         ensure_writable(output)
     budget = opt.budget_of(time_limit, gap, seed, threads)
     with progress(quiet, budget.seconds * len(why_not or ())) as on_progress:
-        problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)
+        problem, placement = build_for_plan(model_behind(plan, model), plan, devices, problem_options)
         found = study(problem, placement, op, tuple(why_not or ()), budget, placer=placer, on_progress=on_progress)
     warn(problem.warnings, quiet)
     kept = [result for result in found.results if result.placement is not None]

@@ -12,7 +12,7 @@ from placewise.cli.run import INFEASIBLE, emit, guarded, listen, say, show, show
 from placewise.errors import InputError, OutputError
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.export.writing import Export
 
 
@@ -34,7 +34,7 @@ def export(
     list_targets: Annotated[bool, typer.Option("--list", help="Show the targets, and stop.")] = False,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -52,7 +52,7 @@ def export(
         raise InputError("export takes a plan and a target", remedy="write placewise export PLAN --to TARGET")
     listen(quiet)
     with working(quiet, "reading the model"):
-        problem, placement = _opened(plan, model, devices, wishes)
+        problem, placement = _opened(plan, model, devices, problem_options)
         made = export_placement(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
     told = sentence(made, problem.n_ops)
@@ -77,11 +77,11 @@ def export(
         show(*(f"wrote {path}" for path in (*written, *([save_plan] if save_plan else []))))
 
 
-def _opened(plan: Path, model: str | None, devices: str | None, wishes: Wishes) -> Any:
+def _opened(plan: Path, model: str | None, devices: str | None, problem_options: ProblemOptions) -> Any:
     from placewise.core.build import build_for_plan
     from placewise.files.plan_file import model_behind, same_file
 
-    problem, placement = build_for_plan(model_behind(plan, model), plan, devices, wishes)
+    problem, placement = build_for_plan(model_behind(plan, model), plan, devices, problem_options)
     if model is None:
         same_file(plan, problem.graph)
     return problem, placement

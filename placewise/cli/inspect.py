@@ -32,13 +32,15 @@ def inspect(
     """Show ops, tensors, FLOPs and weights, by kind and by scope."""
     from placewise.analysis.inspect import inspect as look
     from placewise.core.open_model import open_model
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
 
     listen(quiet)
     frozen = tuple(freeze or ())
-    wishes = Wishes(dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype, frozen=frozen)
+    options = ProblemOptions(
+        dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype, frozen=frozen
+    )
     with working(quiet, "reading the model"):
-        inspection = look(open_model(model, wishes), depth=depth)
+        inspection = look(open_model(model, options), depth=depth)
     if as_json:
         show_json(asdict(inspection))
         return

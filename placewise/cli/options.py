@@ -14,7 +14,7 @@ import typer
 from placewise.errors import InputError
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.model.problem import Rule
     from placewise.placers.base import Budget
 
@@ -169,14 +169,14 @@ def wishes_of(
     no_offload: Offload = False,
     unsupported: Unsupported = None,
     in_order: InOrder = False,
-) -> Wishes:
-    """The options that say what is wanted, as `Wishes`. Raises InputError."""
-    from placewise.core.options import Wishes
+) -> ProblemOptions:
+    """The options that say what is wanted, as `ProblemOptions`. Raises InputError."""
+    from placewise.core.options import ProblemOptions
 
     most: Any = replicas
     room: Any = headroom or None
     limits: Any = _memory(max_memory)
-    return Wishes(
+    return ProblemOptions(
         objective, execution, communication, memory, contiguous, room,
         _rules(pin, "--pin"), _rules(forbid, "--forbid"), parse_dims(dim), view, tuple(costs or ()), graph,
         convex or None, replicas=most, step_samples=step_samples, schedule=schedule, dtype=dtype, optimizer=optimizer,
@@ -187,15 +187,15 @@ def wishes_of(
 
 
 def wishing(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options of `wishes_of` in the place of its parameter `wishes`, which they fill."""
+    """The command with the options of `wishes_of` in the place of its parameter `problem_options`, which they fill."""
     shared, parameters = _parameters(wishes_of), dict[str, inspect.Parameter]()
     for name, parameter in _parameters(command).items():
         parameters |= shared if name == "wishes" else {name: parameter}
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
-        wishes = wishes_of(**{name: given.pop(name) for name in shared})
-        command(wishes=wishes, **given)
+        problem_options = wishes_of(**{name: given.pop(name) for name in shared})
+        command(problem_options=problem_options, **given)
 
     run.__signature__ = inspect.Signature([*parameters.values()])  # type: ignore[attr-defined]
     run.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
@@ -204,7 +204,7 @@ def wishing(command: Callable[..., None]) -> Callable[..., None]:
 
 def _parameters(command: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The parameters of a function by name, all by keyword, with their types as objects."""
-    hints = get_type_hints(command, localns={"Wishes": Any}, include_extras=True)
+    hints = get_type_hints(command, localns={"ProblemOptions": Any}, include_extras=True)
     return {
         name: parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in inspect.signature(command).parameters.items()

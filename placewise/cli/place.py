@@ -12,7 +12,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
@@ -33,7 +33,7 @@ def place(
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -53,7 +53,7 @@ def place(
     if output is not None:
         ensure_writable(output)
     with progress(quiet, budget.seconds) as on_progress:
-        problem = build(model, devices, wishes)
+        problem = build(model, devices, problem_options)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
         result = place_problem(problem, placer, budget, options=opt.typed(option), hints=hints, on_progress=on_progress)
     warn_of(problem, devices, quiet)

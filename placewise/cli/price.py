@@ -11,7 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import INFEASIBLE, guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.model.placement import Placement
     from placewise.model.problem import Problem
     from placewise.model.result import Judgement
@@ -24,7 +24,7 @@ def simulate(
     plan: opt.PlanPath,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -36,7 +36,7 @@ def simulate(
     from placewise.report.peaks import peak_record
     from placewise.simulate import memory_peaks
 
-    problem, placement, judgement = _judge(model, plan, devices, wishes, quiet)
+    problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
     peaks = memory_peaks(problem, placement, judgement.timeline)
     if as_json:
         show_json(_document(judgement) | {"peaks": [peak_record(peak) for peak in peaks]})
@@ -51,12 +51,12 @@ def check(
     plan: opt.PlanPath,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Check a plan against every rule: exit code 0 if it keeps them, 3 if it breaks one."""
-    _, _, judgement = _judge(model, plan, devices, wishes, quiet)
+    _, _, judgement = _judge(model, plan, devices, problem_options, quiet)
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
     else:
@@ -68,14 +68,14 @@ def check(
 
 
 def _judge(
-    model: opt.Model, plan: opt.PlanPath, devices: str | None, wishes: Wishes, quiet: bool
+    model: opt.Model, plan: opt.PlanPath, devices: str | None, problem_options: ProblemOptions, quiet: bool
 ) -> tuple[Problem, Placement, Judgement]:
     from placewise.core.build import build_for_plan
     from placewise.simulate import judge_placement
 
     listen(quiet)
     with working(quiet, "reading the model"):
-        problem, placement = build_for_plan(model, plan, devices, wishes)
+        problem, placement = build_for_plan(model, plan, devices, problem_options)
         judgement = judge_placement(problem, placement)
     warn(problem.warnings, quiet)
     return problem, placement, judgement

@@ -39,7 +39,7 @@ def profile(
     Exit codes: 0 done, 2 bad input or it does not run, 130 interrupted.
     """
     from placewise.core.build import build
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.files.atomic import ensure_writable
     from placewise.files.profile_file import save_profile
     from placewise.profiling.profile import Profiling
@@ -50,7 +50,7 @@ def profile(
     if output is not None:
         ensure_writable(output)
     with working(quiet, "reading the model"):
-        problem = build(model, devices, Wishes(dims=opt.parse_dims(dim), view=view))
+        problem = build(model, devices, ProblemOptions(dims=opt.parse_dims(dim), view=view))
     how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, afresh, seed)
     found = measure(problem, how)
     warn(found.notes, quiet)

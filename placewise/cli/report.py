@@ -11,7 +11,7 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, say, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
 
 
 @guarded
@@ -24,7 +24,7 @@ def report(
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,
     devices: opt.Devices = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -44,7 +44,7 @@ def report(
     if output is not None:
         ensure_writable(output)
     with working(quiet, "reading the model"):
-        opened = open_plan(plan, model, devices, wishes)
+        opened = open_plan(plan, model, devices, problem_options)
     if opened.problem is not None:
         warn(opened.problem.warnings, quiet)
     elif not quiet:

@@ -13,7 +13,7 @@ from placewise.cli.execute import Bind, Inputs, read_inputs
 from placewise.cli.run import INFEASIBLE, UNKNOWN, guarded, listen, progress, show, show_json, warn_of
 
 if TYPE_CHECKING:
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.training.pretrain import PretrainSetting
 
 LEARNING = "Learning"
@@ -115,7 +115,7 @@ def train(
     seed: opt.Seed = 0,
     threads: opt.Threads = None,
     *,
-    wishes: Wishes,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -127,7 +127,7 @@ def train(
 
     from placewise.analysis.measure_placements import Setting
     from placewise.core.build import build, start_of
-    from placewise.core.options import Wishes
+    from placewise.core.options import ProblemOptions
     from placewise.errors import InputError
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import plan_of, save_plan
@@ -149,7 +149,7 @@ def train(
                  "--evaluations": evaluations, "--patience": patience, "--workers": workers, "--bind": bind,
                  "--inputs": inputs}  # fmt: skip
         strangers = [name for name, value in given.items() if value not in (None, [], ())]
-        if strangers or wishes != Wishes():
+        if strangers or problem_options != ProblemOptions():
             stranger = strangers[0] if strangers else "what a model is given"
             raise InputError(
                 f"a corpus goes without {stranger}", remedy="leave it out: the corpus file says everything"
@@ -183,7 +183,7 @@ def train(
     if output is not None:
         ensure_writable(output)
     with progress(quiet, budget.seconds) as on_progress:
-        problem = build(model, devices, wishes)
+        problem = build(model, devices, problem_options)
         hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
         trained = learn(problem, setting, hints=hints, on_progress=on_progress)
     result = trained.result

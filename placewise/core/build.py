@@ -1,4 +1,4 @@
-"""build(): a model, a cluster and the user's wishes → a Problem. Here readers, transforms and costs meet."""
+"""build(): a model, a cluster and the user's options → a Problem. Here readers, transforms and costs meet."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placewise.catalog import read_cluster
 from placewise.catalog.adapt import adapted
 from placewise.core.apply_profile import with_profile
 from placewise.core.open_model import Model, name_of, open_model, replayed
-from placewise.core.options import NO_WISHES, Wishes
+from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.costing.measured import load_measured
 from placewise.costing.measured.load import split_device
 from placewise.costing.roofline import cost_table
@@ -33,26 +33,33 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.simulate import judge_placement
 from placewise.transform.untied import untied
 
 Devices = str | Path | Mapping[Any, object] | Cluster
 
 
-def build(model: Model, devices: Devices | None = None, wishes: Wishes = NO_WISHES, *, inputs: Any = None) -> Problem:
+def build(
+    model: Model, devices: Devices | None = None, options: ProblemOptions = NO_OPTIONS, *, inputs: Any = None
+) -> Problem:
     """The problem of placing `model` on `devices`.
 
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
     model needs them. `inputs` are the example arguments of a PyTorch module. Costs are the roofline's, but for those
-    that the wishes give. Raises InputError and its kin.
+    that the options give. Raises InputError and its kin.
     """
-    reading = open_model(model, wishes, inputs)
-    return _with_notes(_problem(reading, name_of(model), devices, wishes))
+    reading = open_model(model, options, inputs)
+    return _with_notes(_problem(reading, name_of(model), devices, options))
 
 
 def build_for_plan(
-    model: Model, plan: str | Path, devices: Devices | None = None, wishes: Wishes = NO_WISHES, *, inputs: Any = None
+    model: Model,
+    plan: str | Path,
+    devices: Devices | None = None,
+    options: ProblemOptions = NO_OPTIONS,
+    *,
+    inputs: Any = None,
 ) -> tuple[Problem, Placement]:
     """The problem that a plan (or a published split) answers, and its placement.
 
@@ -60,20 +67,20 @@ def build_for_plan(
     devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
     PlanError if the plan belongs to another model.
     """
-    made, sizes = load_unless_split(plan), wishes.dims
+    made, sizes = load_unless_split(plan), options.dims
     if made is not None:
-        wishes = _as_planned(made, wishes)
-    elif wishes.objective is None and split_is_latency(plan):
-        wishes = replace(wishes, objective="latency")
-    reading = open_model(model, wishes, inputs)
+        options = _as_planned(made, options)
+    elif options.objective is None and split_is_latency(plan):
+        options = replace(options, objective="latency")
+    reading = open_model(model, options, inputs)
     if made is None:
-        return read_placement(plan, _problem(reading, name_of(model), devices, wishes))
+        return read_placement(plan, _problem(reading, name_of(model), devices, options))
     if devices is None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
     with naming(plan):
         made, notes = _for_sizes(made, sizes, reading.graph)
         same_model(made, reading.graph)
-    problem = _problem(reading, name_of(model), devices, wishes)
+    problem = _problem(reading, name_of(model), devices, options)
     with naming(plan):
         placement = placement_of(made, problem.graph, problem.cluster)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
@@ -107,29 +114,29 @@ def start_of(start: str | PathLike[str] | Placement, problem: Problem) -> Placem
     return placement
 
 
-def _problem(reading: Reading, name: str, devices: Devices | None, wishes: Wishes) -> Problem:
+def _problem(reading: ImportedModel, name: str, devices: Devices | None, options: ProblemOptions) -> Problem:
     if reading.problem is not None:
         if devices is not None:
             raise InputError("this file brings its own devices and costs", where=name, remedy="leave out the devices")
-        return _adjusted(reading.problem, wishes)
+        return _adjusted(reading.problem, options)
     if devices is None:
         raise InputError("no devices are given", remedy="say them, for example -d 2xA100-80GB,cpu or -d this")
-    cluster = _adapted(devices if isinstance(devices, Cluster) else read_cluster(devices), reading.graph, wishes)
-    kind = wishes.objective or "latency"
+    cluster = _adapted(devices if isinstance(devices, Cluster) else read_cluster(devices), reading.graph, options)
+    kind = options.objective or "latency"
     base, warnings = _costs(reading, name, cluster)
-    given = _with_given(base, reading.graph, cluster, wishes, kind)
-    constraints = _constraints(kind == "throughput", False, wishes)
+    given = _with_given(base, reading.graph, cluster, options, kind)
+    constraints = _constraints(kind == "throughput", False, options)
     return Problem(
         untied(reading.graph),
         given.cluster,
         given.costs,
-        _objective(Objective(_kind(kind)), wishes),
-        replace(constraints, together=(*given.together, *_together(reading.graph, wishes, reading.modules))),
+        _objective(Objective(_kind(kind)), options),
+        replace(constraints, together=(*given.together, *_together(reading.graph, options, reading.modules))),
         (*reading.warnings, *warnings, *given.notes),
     )
 
 
-def _costs(reading: Reading, name: str, cluster: Cluster) -> tuple[CostTable, tuple[str, ...]]:
+def _costs(reading: ImportedModel, name: str, cluster: Cluster) -> tuple[CostTable, tuple[str, ...]]:
     """The roofline's costs, or a profile's times on every accelerator; and what to warn of."""
     graph, seconds = reading.graph, reading.op_seconds
     if seconds is None:
@@ -155,10 +162,10 @@ class _Given:
     notes: tuple[str, ...] = ()
 
 
-def _with_given(base: CostTable, graph: Graph, cluster: Cluster, wishes: Wishes, kind: str) -> _Given:
+def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: ProblemOptions, kind: str) -> _Given:
     """The cost table and the cluster with the figures of the files that the user names, the last over the others."""
     given = _Given(base, cluster)
-    for name in wishes.costs:
+    for name in options.costs:
         device, file = split_device(name)
         if format_name(name) == "placewise-costs":
             given = replace(given, costs=load_costs(name, graph, cluster))
@@ -182,62 +189,64 @@ def _calling(cluster: Cluster, calls: Mapping[str, float]) -> Cluster:
     return Cluster(tuple(devices), cluster.links, cluster.transfers)
 
 
-def _as_planned(plan: PlanFile, wishes: Wishes) -> Wishes:
-    """The wishes, with the plan's own where the user has none."""
+def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
+    """The options, with the plan's own where the user has none."""
     source, objective, constraints = plan.source, plan.objective, plan.constraints
     if source is not None:
-        wishes = replayed(wishes, source)
-    if objective is not None and wishes.objective in (None, objective.kind):
+        options = replayed(options, source)
+    if objective is not None and options.objective in (None, objective.kind):
         latency = objective.kind == "latency"
-        wishes = replace(
-            wishes,
+        options = replace(
+            options,
             objective=objective.kind,
-            execution=wishes.execution or (objective.execution if latency else None),
-            communication=wishes.communication or (None if latency else objective.communication),
-            schedule=wishes.schedule or (None if latency else objective.schedule),
-            memory=wishes.memory or objective.memory,
-            step_samples=objective.step_samples if wishes.step_samples is None and not latency else wishes.step_samples,
+            execution=options.execution or (objective.execution if latency else None),
+            communication=options.communication or (None if latency else objective.communication),
+            schedule=options.schedule or (None if latency else objective.schedule),
+            memory=options.memory or objective.memory,
+            step_samples=objective.step_samples
+            if options.step_samples is None and not latency
+            else options.step_samples,
         )
     if constraints is not None:
-        unshaped = wishes.contiguous is None and not wishes.convex
-        wishes = replace(
-            wishes,
-            contiguous=constraints.contiguous if unshaped else wishes.contiguous,
-            convex=constraints.convex if unshaped else wishes.convex,
-            ordered=constraints.ordered if unshaped and wishes.ordered is None else wishes.ordered,
-            headroom=constraints.headroom if wishes.headroom is None and not wishes.spare else wishes.headroom,
-            spare=wishes.spare if wishes.spare or wishes.headroom is not None else constraints_of(constraints).spare,
-            pins=constraints_of(constraints).pins if wishes.pins is None else wishes.pins,
-            forbidden=constraints_of(constraints).forbidden if wishes.forbidden is None else wishes.forbidden,
-            together=constraints.together if wishes.together is None else wishes.together,
+        unshaped = options.contiguous is None and not options.convex
+        options = replace(
+            options,
+            contiguous=constraints.contiguous if unshaped else options.contiguous,
+            convex=constraints.convex if unshaped else options.convex,
+            ordered=constraints.ordered if unshaped and options.ordered is None else options.ordered,
+            headroom=constraints.headroom if options.headroom is None and not options.spare else options.headroom,
+            spare=options.spare if options.spare or options.headroom is not None else constraints_of(constraints).spare,
+            pins=constraints_of(constraints).pins if options.pins is None else options.pins,
+            forbidden=constraints_of(constraints).forbidden if options.forbidden is None else options.forbidden,
+            together=constraints.together if options.together is None else options.together,
         )
-        if wishes.replicas is None and wishes.objective == "throughput":
-            wishes = replace(wishes, replicas=constraints.replicas)
-    return wishes
+        if options.replicas is None and options.objective == "throughput":
+            options = replace(options, replicas=constraints.replicas)
+    return options
 
 
-def _adjusted(problem: Problem, wishes: Wishes) -> Problem:
-    """A problem that came whole, with what the user wishes otherwise."""
+def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
+    """A problem that came whole, with what the user options otherwise."""
     before = problem.objective
-    if wishes.objective and wishes.objective != before.kind:
-        before = Objective(_kind(wishes.objective), memory=before.memory)
-    objective = _objective(before, wishes)
+    if options.objective and options.objective != before.kind:
+        before = Objective(_kind(options.objective), memory=before.memory)
+    objective = _objective(before, options)
     kept = problem.constraints
-    shape = (objective.kind == "throughput", False) if wishes.objective else (kept.contiguous, kept.convex)
-    wished = _constraints(*shape, wishes)
-    cluster = _adapted(problem.cluster, problem.graph, wishes)
-    given = _with_given(problem.costs, problem.graph, cluster, wishes, objective.kind)
-    anew = wishes.headroom is not None or wishes.spare
+    shape = (objective.kind == "throughput", False) if options.objective else (kept.contiguous, kept.convex)
+    wished = _constraints(*shape, options)
+    cluster = _adapted(problem.cluster, problem.graph, options)
+    given = _with_given(problem.costs, problem.graph, cluster, options, objective.kind)
+    anew = options.headroom is not None or options.spare
     constraints = Constraints(
         (*kept.pins, *wished.pins),
         (*kept.forbidden, *wished.forbidden),
         wished.contiguous,
         wished.headroom if anew else kept.headroom,
         wished.convex,
-        kept.replicas if wishes.replicas is None else wished.replicas,
-        (*kept.together, *given.together, *_together(problem.graph, wishes, {})),
+        kept.replicas if options.replicas is None else wished.replicas,
+        (*kept.together, *given.together, *_together(problem.graph, options, {})),
         wished.spare if anew else kept.spare,
-        wished.ordered or (kept.ordered and wished.contiguous and wishes.ordered is None),
+        wished.ordered or (kept.ordered and wished.contiguous and options.ordered is None),
     )
     return problem.with_(
         cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
@@ -249,50 +258,50 @@ def _kind(name: str) -> Any:
     return name
 
 
-def _objective(default: Objective, wishes: Wishes) -> Objective:
-    if wishes.execution and default.kind == "throughput":
+def _objective(default: Objective, options: ProblemOptions) -> Objective:
+    if options.execution and default.kind == "throughput":
         raise InputError("an execution belongs to latency", remedy="add --objective latency")
-    if wishes.communication and default.kind == "latency":
+    if options.communication and default.kind == "latency":
         raise InputError("a communication mode belongs to throughput", remedy="add --objective throughput")
-    if wishes.schedule and default.kind == "latency":
+    if options.schedule and default.kind == "latency":
         raise InputError("a schedule belongs to throughput", remedy="add --objective throughput")
-    if default.kind == "latency" and (wishes.replicas is not None or wishes.step_samples is not None):
+    if default.kind == "latency" and (options.replicas is not None or options.step_samples is not None):
         raise InputError("replicas and step samples belong to throughput", remedy="add --objective throughput")
     wished: dict[str, Any] = {
         "kind": default.kind,
-        "communication": wishes.communication or default.communication,
-        "execution": wishes.execution or default.execution,
-        "memory": wishes.memory or default.memory,
-        "schedule": wishes.schedule or default.schedule,
-        "step_samples": default.step_samples if wishes.step_samples is None else wishes.step_samples,
+        "communication": options.communication or default.communication,
+        "execution": options.execution or default.execution,
+        "memory": options.memory or default.memory,
+        "schedule": options.schedule or default.schedule,
+        "step_samples": default.step_samples if options.step_samples is None else options.step_samples,
     }
     return Objective(**wished)
 
 
-def _constraints(contiguous: bool, convex: bool, wishes: Wishes) -> Constraints:
-    if wishes.contiguous and wishes.convex:
+def _constraints(contiguous: bool, convex: bool, options: ProblemOptions) -> Constraints:
+    if options.contiguous and options.convex:
         raise InputError("contiguous stages are convex already", remedy="ask for one of contiguous and convex")
-    if wishes.contiguous is not None or wishes.convex:
-        contiguous, convex = bool(wishes.contiguous), bool(wishes.convex)
-    elif wishes.convex is not None or wishes.ordered:
-        contiguous, convex = contiguous or bool(wishes.ordered), False
-    most = 1 if wishes.replicas is None else wishes.replicas
-    rules = wishes.pins or (), wishes.forbidden or ()
-    room = wishes.headroom or 0.0
-    return Constraints(*rules, contiguous, room, convex, most, (), wishes.spare, bool(wishes.ordered))
+    if options.contiguous is not None or options.convex:
+        contiguous, convex = bool(options.contiguous), bool(options.convex)
+    elif options.convex is not None or options.ordered:
+        contiguous, convex = contiguous or bool(options.ordered), False
+    most = 1 if options.replicas is None else options.replicas
+    rules = options.pins or (), options.forbidden or ()
+    room = options.headroom or 0.0
+    return Constraints(*rules, contiguous, room, convex, most, (), options.spare, bool(options.ordered))
 
 
-def _adapted(cluster: Cluster, graph: Graph, wishes: Wishes) -> Cluster:
-    """The cluster with what the user wishes of its devices."""
+def _adapted(cluster: Cluster, graph: Graph, options: ProblemOptions) -> Cluster:
+    """The cluster with what the user options of its devices."""
     return adapted(
-        cluster, max_memory=wishes.max_memory, excluded=wishes.exclude, offload=wishes.offload is not False,
-        unsupported=wishes.unsupported or (), kinds=graph.ops.kind.values,
+        cluster, max_memory=options.max_memory, excluded=options.exclude, offload=options.offload is not False,
+        unsupported=options.unsupported or (), kinds=graph.ops.kind.values,
     )  # fmt: skip
 
 
-def _together(graph: Graph, wishes: Wishes, modules: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+def _together(graph: Graph, options: ProblemOptions, modules: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     """The sets that the user names or finds by a pattern. Raises InputError for a pattern that finds nothing."""
-    wished = wishes.together or ()
+    wished = options.together or ()
     named = tuple(item for item in wished if not isinstance(item, str))
     return (*named, *scopes_together(graph, [item for item in wished if isinstance(item, str)], modules))
 

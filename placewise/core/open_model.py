@@ -1,4 +1,4 @@
-"""open_model(): whatever a user has → a Reading. Here readers, the zoo and transforms meet."""
+"""open_model(): whatever a user has → an ImportedModel. Here readers, the zoo and transforms meet."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from placewise.core.options import NO_WISHES, Wishes
+from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import InputError
 from placewise.files.format import format_name
 from placewise.files.graph_file import load_graph
 from placewise.files.problem_file import load_problem
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.readers import Asked, read
-from placewise.readers.base import Reading
+from placewise.readers import ReadOptions, read
+from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.torch.live import read_live
 from placewise.transform.fold import fold
@@ -24,47 +24,47 @@ from placewise.transform.training import OPTIMIZERS, STEP, to_training
 from placewise.zoo.registry import generate
 
 Model = Any
-"""A path, "zoo:NAME", "hf:NAME", a Graph, Problem or Reading, or a PyTorch module or exported program."""
+"""A path, "zoo:NAME", "hf:NAME", a Graph, Problem or ImportedModel, or a PyTorch module or exported program."""
 
 VIEWS = ("folded", "raw")
 GRAPHS = ("inference", "training")
 ZOO, PRESET = "zoo:", "hf:"
 
 
-def open_model(model: Model, wishes: Wishes = NO_WISHES, inputs: Any = None) -> Reading:
+def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any = None) -> ImportedModel:
     """The graph of a model in the wished view, or the whole problem where the file holds one.
 
     A wish for a training graph adds a backward pass and an optimizer to a graph that has none. `inputs` are the
     example arguments of a PyTorch module: a tuple, or a mapping by name. Raises InputError and its kin.
     """
-    _check(wishes)
-    reading = _opened(model, wishes, inputs)
+    _check(options)
+    reading = _opened(model, options, inputs)
     has_backward = bool(reading.graph.ops.backward.any())
     given = reading.problem is not None or reading.op_seconds is not None
-    if wishes.graph == "training" and not has_backward and not given:
-        return _trained(reading, wishes)
+    if options.graph == "training" and not has_backward and not given:
+        return _trained(reading, options)
     found = "training" if has_backward else "inference"
-    if wishes.graph not in (None, found):
+    if options.graph not in (None, found):
         where = "" if isinstance(model, (Graph, Problem)) else str(model)
-        remedy = f"leave out --graph {wishes.graph}"
+        remedy = f"leave out --graph {options.graph}"
         raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
-    if wishes.optimizer is not None or wishes.frozen:
+    if options.optimizer is not None or options.frozen:
         raise InputError("this training graph is made already", remedy="leave out --optimizer and --freeze")
     return reading
 
 
-def replayed(wishes: Wishes, source: Any) -> Wishes:
-    """The wishes, with what a plan's source says of how its model was opened where the user says nothing."""
-    options: Mapping[str, Any] = source.options
+def replayed(options: ProblemOptions, source: Any) -> ProblemOptions:
+    """The options, with what a plan's source says of how its model was opened where the user says nothing."""
+    told: Mapping[str, Any] = source.options
     made = next((step for step in source.transforms if step.startswith(STEP)), "")
     return replace(
-        wishes,
-        dims={**options.get("dims", {}), **wishes.dims},
-        view=wishes.view or source.view,
-        graph=wishes.graph or ("training" if made else options.get("graph")),
-        dtype=wishes.dtype or options.get("dtype"),
-        optimizer=wishes.optimizer or made.removeprefix(STEP) or None,
-        frozen=wishes.frozen or options.get("frozen", ()),
+        options,
+        dims={**told.get("dims", {}), **options.dims},
+        view=options.view or source.view,
+        graph=options.graph or ("training" if made else told.get("graph")),
+        dtype=options.dtype or told.get("dtype"),
+        optimizer=options.optimizer or made.removeprefix(STEP) or None,
+        frozen=options.frozen or told.get("frozen", ()),
     )
 
 
@@ -73,57 +73,65 @@ def name_of(model: Model) -> str:
     return str(model) if isinstance(model, (str, os.PathLike)) else f"this {type(model).__name__}"
 
 
-def _check(wishes: Wishes) -> None:
+def _check(options: ProblemOptions) -> None:
     for what, value, known in (
-        ("view", wishes.view, VIEWS), ("graph", wishes.graph, GRAPHS), ("optimizer", wishes.optimizer, OPTIMIZERS),
+        ("view", options.view, VIEWS), ("graph", options.graph, GRAPHS), ("optimizer", options.optimizer, OPTIMIZERS),
     ):  # fmt: skip
         if value not in (None, *known):
             raise InputError(f"there is no {what} {value!r}", remedy=f"choose {' or '.join(known)}")
-    if (wishes.optimizer is not None or wishes.frozen) and wishes.graph != "training":
-        what = "what is frozen" if wishes.optimizer is None else "an optimizer"
+    if (options.optimizer is not None or options.frozen) and options.graph != "training":
+        what = "what is frozen" if options.optimizer is None else "an optimizer"
         raise InputError(f"{what} belongs to a training graph", remedy="add --graph training")
 
 
-def _opened(model: Model, wishes: Wishes, inputs: Any) -> Reading:
-    if isinstance(model, Reading):
+def _opened(model: Model, options: ProblemOptions, inputs: Any) -> ImportedModel:
+    if isinstance(model, ImportedModel):
         return model
     if isinstance(model, Problem):
-        return Reading(model.graph, model, model.warnings)
+        return ImportedModel(model.graph, model, model.warnings)
     if isinstance(model, Graph):
-        return Reading(model)
+        return ImportedModel(model)
     if isinstance(model, (str, os.PathLike)) and isinstance(os.fspath(model), str):
-        return _from_path(os.fspath(model), wishes)
-    reading = read_live(model, inputs, dims=wishes.dims)
+        return _from_path(os.fspath(model), options)
+    reading = read_live(model, inputs, dims=options.dims)
     if reading is None:
         remedy = "give the path of a file, 'zoo:NAME', 'hf:NAME', a Graph, a Problem or a PyTorch module"
         raise InputError(f"a {type(model).__name__} is no model", remedy=remedy)
-    return _in_view(reading, wishes)
+    return _in_view(reading, options)
 
 
-def _from_path(model: str, wishes: Wishes) -> Reading:
-    training = wishes.graph == "training"
+def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
+    training = options.graph == "training"
     if model.startswith(ZOO):
-        graph = generate(model.removeprefix(ZOO), wishes.dims, wishes.dtype or "float32", training=training)
-        return _in_view(Reading(graph), wishes)
+        graph = generate(model.removeprefix(ZOO), options.dims, options.dtype or "float32", training=training)
+        return _in_view(ImportedModel(graph), options)
     if model.startswith(PRESET):
-        return _in_view(read_huggingface(model, dims=wishes.dims, dtype=wishes.dtype, training=training), wishes)
+        return _in_view(
+            read_huggingface(model, dims=options.dims, dtype=options.dtype, training=training),
+            options,
+        )
     ours = format_name(Path(model))
     if ours == "placewise-problem":
         problem = load_problem(model)
-        return Reading(problem.graph, problem, problem.warnings)
+        return ImportedModel(problem.graph, problem, problem.warnings)
     if ours == "placewise-graph":
-        return Reading(load_graph(model))
-    asked = Asked(wishes.dims, wishes.objective or "throughput", wishes.graph or "inference", wishes.dtype)
+        return ImportedModel(load_graph(model))
+    asked = ReadOptions(
+        options.dims,
+        options.objective or "throughput",
+        options.graph or "inference",
+        options.dtype,
+    )
     reading = read(Path(model), asked)
-    return reading if reading.problem is not None or reading.op_seconds is not None else _in_view(reading, wishes)
+    return reading if reading.problem is not None or reading.op_seconds is not None else _in_view(reading, options)
 
 
-def _in_view(reading: Reading, wishes: Wishes) -> Reading:
-    return reading if wishes.view == "raw" else replace(reading, graph=fold(reading.graph))
+def _in_view(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
+    return reading if options.view == "raw" else replace(reading, graph=fold(reading.graph))
 
 
-def _trained(reading: Reading, wishes: Wishes) -> Reading:
-    if wishes.view == "raw":
+def _trained(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
+    if options.view == "raw":
         raise InputError("a training graph is made of the folded view", remedy="leave out --view raw")
-    graph = to_training(reading.graph, optimizer=wishes.optimizer or "adam", frozen=wishes.frozen)
+    graph = to_training(reading.graph, optimizer=options.optimizer or "adam", frozen=options.frozen)
     return replace(reading, graph=graph)

@@ -17,7 +17,7 @@ import numpy as np
 from placewise._util.regex import compiled
 from placewise._util.units import parse_bytes, parse_fraction
 from placewise.errors import InputError
-from placewise.model.problem import Rule, Spare
+from placewise.model.problem import Headroom, Rule
 
 Rules = Mapping[str, str] | Iterable[Rule | tuple[str, str]]
 """Regular expressions and devices: a mapping, or rules or pairs where one expression has several devices."""
@@ -30,7 +30,7 @@ MOST = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class ProblemOptions:
     """What the user asks for; None means the default of the model's format.
 
     `objective` "latency" or "throughput" (default: throughput for published workloads, else latency); `execution`,
@@ -75,7 +75,7 @@ class Wishes:
     optimizer: str | None = None
     frozen: tuple[str, ...] = ()
     together: tuple[str | tuple[str, ...], ...] | None = None
-    spare: tuple[Spare, ...] = ()
+    spare: tuple[Headroom, ...] = ()
     max_memory: Mapping[str, float] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
     offload: bool | None = None
@@ -116,7 +116,7 @@ def _truth(name: str, value: object) -> bool | None:
     return None if value is None else bool(value)
 
 
-def _headroom(value: Any) -> tuple[float | None, tuple[Spare, ...]]:
+def _headroom(value: Any) -> tuple[float | None, tuple[Headroom, ...]]:
     """The share of every accelerator, where only that is given, else what each amount is and of which device."""
     if value is None:
         return None, ()
@@ -137,7 +137,7 @@ def _of_device(amount: object) -> tuple[str, object]:
     return device.strip(), rest
 
 
-def _spare(device: str, amount: object) -> Spare:
+def _spare(device: str, amount: object) -> Headroom:
     if isinstance(amount, bool) or not isinstance(amount, (str, Real)):
         remedy = "give a share, like '10%' or 0.1, or a size, like '2GiB'"
         raise InputError(f"headroom is {_shown(amount)}", remedy=remedy)
@@ -147,7 +147,7 @@ def _spare(device: str, amount: object) -> Spare:
     except InputError:
         problem = f"{amount!r} is neither a share nor a size"
         raise InputError(problem, where="headroom", remedy="write it like '10%' or '2GiB'") from None
-    return Spare(device, bytes=parsed) if is_size else Spare(device, share=parsed)
+    return Headroom(device, bytes=parsed) if is_size else Headroom(device, share=parsed)
 
 
 def _memory(value: object) -> dict[str, float]:
@@ -233,4 +233,4 @@ def _shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-NO_WISHES = Wishes()
+NO_OPTIONS = ProblemOptions()

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from placewise.core.open_model import open_model, replayed
-from placewise.core.options import NO_WISHES
+from placewise.core.options import NO_OPTIONS
 from placewise.errors import ExportError, InputError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
 from placewise.export.modules import NUMBERED, Apart, Modules, Units, keys_of, located, modules_of, units_of
@@ -148,7 +148,7 @@ def _raw(graph: Graph) -> Graph | None:
     if not source.path.startswith("hf:") and not os.path.exists(source.path):
         return None
     try:
-        return open_model(source.path, replace(replayed(NO_WISHES, source), view="raw", graph=None)).graph
+        return open_model(source.path, replace(replayed(NO_OPTIONS, source), view="raw", graph=None)).graph
     except InputError:
         return None
 

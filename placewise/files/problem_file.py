@@ -12,7 +12,7 @@ from placewise.files.columns import read_columns, write_columns
 from placewise.files.costs_file import CostSources, cost_arrays, cost_sources, costs_of
 from placewise.files.graph_file import GraphHeader, graph_of, graph_parts
 from placewise.files.records import Amount, Record, naming
-from placewise.model.problem import Constraints, Objective, Problem, Rule, Spare
+from placewise.model.problem import Constraints, Headroom, Objective, Problem, Rule
 
 
 class ObjectiveRecord(Record):
@@ -35,7 +35,7 @@ class RuleRecord(Record):
     device: str
 
 
-class SpareRecord(Record):
+class HeadroomRecord(Record):
     """What stays free of a device's memory."""
 
     device: str = Field(description="its name; empty: every accelerator")
@@ -53,7 +53,7 @@ class ConstraintsRecord(Record):
     convex: bool = Field(False, description="no path of forward ops leaves a device and comes back")
     replicas: int = Field(1, ge=0, description="the most devices that may run one stage; 0: any number")
     together: tuple[tuple[str, ...], ...] = Field((), description="sets of op names that share a device")
-    spare: tuple[SpareRecord, ...] = Field((), description="what stays free of a device, instead of the headroom")
+    spare: tuple[HeadroomRecord, ...] = Field((), description="what stays free of a device, instead of the headroom")
     ordered: bool = Field(False, description="stages follow each other as the devices do in the cluster")
 
 
@@ -125,5 +125,5 @@ def constraints_of(record: ConstraintsRecord) -> Constraints:
     pins, forbidden = (tuple(Rule(**dict(rule)) for rule in rules) for rules in (record.pins, record.forbidden))
     return Constraints(
         pins, forbidden, record.contiguous, record.headroom, record.convex, record.replicas, record.together,
-        tuple(Spare(**dict(spare)) for spare in record.spare), record.ordered,
+        tuple(Headroom(**dict(spare)) for spare in record.spare), record.ordered,
     )  # fmt: skip

@@ -72,7 +72,7 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
-class Spare:
+class Headroom:
     """What stays free of a device's memory ("": of every accelerator's): bytes, or else a share of it."""
 
     device: str
@@ -111,7 +111,7 @@ class Constraints:
     convex: bool = False
     replicas: int = 1
     together: tuple[tuple[str, ...], ...] = ()
-    spare: tuple[Spare, ...] = ()
+    spare: tuple[Headroom, ...] = ()
     ordered: bool = False
 
     def __post_init__(self) -> None:

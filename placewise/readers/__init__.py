@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
@@ -31,7 +31,7 @@ _IR_VERSION = b"\x08"
 _CONFIGURATION = re.compile(rb'"(model_type|architectures)"\s*:')
 
 
-class Asked(NamedTuple):
+class ReadOptions(NamedTuple):
     """What a reader may be told besides the file; each takes what it needs."""
 
     dims: Mapping[str, int] = _NO_DIMS
@@ -44,7 +44,7 @@ class Format(NamedTuple):
     """A format: what it is called in messages, its reader, and whether its files have open dimensions."""
 
     name: str
-    read: Callable[[Path, Asked], Reading]
+    read: Callable[[Path, ReadOptions], ImportedModel]
     has_dims: bool = True
 
 
@@ -66,7 +66,7 @@ FORMATS: Mapping[str, Format] = MappingProxyType(
 )
 
 
-def read(path: Path, asked: Asked = Asked()) -> Reading:  # noqa: B008
+def read(path: Path, asked: ReadOptions = ReadOptions()) -> ImportedModel:  # noqa: B008
     """The graph, or the problem, in a file of any of the `FORMATS`.
 
     `asked.dims` gives open dimensions their numbers; `objective` ("throughput" or "latency") says how a workload is

@@ -17,7 +17,7 @@ LARGEST_TEXT = 1 << 28
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Reading:
+class ImportedModel:
     """What a reader gives back: a graph, a whole problem where the file says one, and what to warn of.
 
     `op_seconds` [n_ops] are the times on an accelerator, where the file is a profile of one. `modules` has the class of

@@ -28,7 +28,7 @@ import numpy as np
 from placewise.errors import CostError, GraphError, InputError, ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Source
-from placewise.readers.base import Reading, file_bytes
+from placewise.readers.base import ImportedModel, file_bytes
 
 BACKWARD = ".backward"
 """What the name of a twin adds to that of its op."""
@@ -77,7 +77,7 @@ def looks_like_pipedream(start: bytes) -> bool:
     return _LOOKS_LIKE.search(start) is not None
 
 
-def read_pipedream(path: Path, *, graph: str = "inference") -> Reading:
+def read_pipedream(path: Path, *, graph: str = "inference") -> ImportedModel:
     """A profile as its `inference` or `training` graph, with the seconds of every op on an accelerator.
 
     Raises ModelFileError, GraphError or CostError with the file, the line and the remedy.
@@ -161,7 +161,9 @@ def _check(nodes: dict[str, _Node], edges: dict[tuple[str, str], int]) -> None:
         raise GraphError(f"closes a cycle: {shown}", where=where, remedy="a placement needs an acyclic graph") from None
 
 
-def _reading(nodes: dict[str, _Node], edges: dict[tuple[str, str], int], training: bool, source: Source) -> Reading:
+def _reading(
+    nodes: dict[str, _Node], edges: dict[tuple[str, str], int], training: bool, source: Source
+) -> ImportedModel:
     builder = GraphBuilder()
     ops, twins, seconds = dict[str, int](), dict[str, int](), dict[str, float]()
     nodes = dict(sorted(nodes.items(), key=lambda item: int(item[0].removeprefix("node"))))
@@ -191,7 +193,7 @@ def _reading(nodes: dict[str, _Node], edges: dict[tuple[str, str], int], trainin
     graph = builder.build(source)
     loaded = sum(node.forward for node in nodes.values() if node.is_input)
     note = (f"{loaded:.4g} s of loading inputs are left out, as PipeDream does",) if loaded else ()
-    return Reading(graph, warnings=note, op_seconds=np.array([seconds[name] for name in graph.ops.name]))
+    return ImportedModel(graph, warnings=note, op_seconds=np.array([seconds[name] for name in graph.ops.name]))
 
 
 def _add(builder: GraphBuilder, name: str, node: _Node, *, group: int, backward: bool = False) -> int:

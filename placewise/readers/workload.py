@@ -24,7 +24,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.graph import Source
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.readers.base import Reading, file_bytes
+from placewise.readers.base import ImportedModel, file_bytes
 
 _MS = 1e-3
 MOST_DEVICES = 4096
@@ -40,7 +40,7 @@ def is_workload(document: object) -> bool:
     return isinstance(document, dict) and set(document) >= _KEYS
 
 
-def read_workload(path: Path, *, objective: str = "throughput") -> Reading:
+def read_workload(path: Path, *, objective: str = "throughput") -> ImportedModel:
     """A published workload as a problem: max-load over contiguous stages, or `subgraph` latency.
 
     Raises ModelFileError, GraphError or CostError with the file, the node or edge and the remedy.
@@ -57,7 +57,7 @@ def read_workload(path: Path, *, objective: str = "throughput") -> Reading:
         problem = _problem(document, source, objective)
     except InputError as error:
         raise error.at(str(path)) from None
-    return Reading(problem.graph, problem)
+    return ImportedModel(problem.graph, problem)
 
 
 def _problem(document: Mapping[str, Any], source: Source, objective: str) -> Problem:

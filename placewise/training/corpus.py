@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise.catalog import read_cluster
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, PlacewiseError
 from placewise.files.corpus_file import CorpusFile, FactorSpan, ModelRecord, RandomClusters, WholeSpan, load_corpus
 from placewise.files.records import naming
@@ -120,8 +120,8 @@ class Corpus:
             if any(map(self._is_out, chosen)):
                 return None
         optimizer = "sgd" if kind == "training" else None
-        wishes = Wishes(objective="latency", execution=execution, graph=kind, optimizer=optimizer, dims=dims)
-        problem = build(ZOO + _name(model), cluster, wishes)
+        options = ProblemOptions(objective="latency", execution=execution, graph=kind, optimizer=optimizer, dims=dims)
+        problem = build(ZOO + _name(model), cluster, options)
         if problem.n_ops > self.recipe.most_ops:
             return None
         title = f"{_name(model)} ({', '.join(f'{name} {size}' for name, size in dims.items())}), {kind}, on {said}"

@@ -24,7 +24,7 @@ from placewise.errors import InputError, RunError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.shared.interchangeable import alike, relabel
+from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.processes.turns import turn
 from placewise.runtimes import registry
 from placewise.runtimes.base import Movable, Prepared
@@ -265,7 +265,7 @@ def _needs(place: Place) -> list[str]:
 
 def _exchangeable(course: Course) -> bool:
     """Whether the devices that the costs cannot tell apart are also in places that are alike."""
-    kind, places = alike(course.problem), course.places
+    kind, places = interchangeable(course.problem), course.places
     alike_places = [
         (places[d].kind, len(places[d].cores), sorted(places[d].options.items()))
         == (places[k].kind, len(places[k].cores), sorted(places[k].options.items()))

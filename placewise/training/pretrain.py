@@ -34,7 +34,7 @@ try:
     from placewise.placers.learned.checkpoint import Checkpoint, read
     from placewise.placers.learned.corpus.messages import Brief
     from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
-    from placewise.placers.learned.corpus.worker_pool import Class, Private, School
+    from placewise.placers.learned.corpus.worker_pool import Class, Private, WorkerPool
     from placewise.placers.learned.policy import Policy
     from placewise.training.resume import begun
     from placewise.training.search_cache import FOLDER, Answered
@@ -143,7 +143,7 @@ def _shelf(setting: PretrainSetting, teacher: str) -> Answered | None:
     return Answered(str(folder.resolve()), teacher)
 
 
-def school_of(brief: Brief, crew: Crew | None) -> School:
+def school_of(brief: Brief, crew: Crew | None) -> WorkerPool:
     """Pupils in a crew, or one in this process."""
     return Private(brief) if crew is None else Class(brief, crew)
 

@@ -101,7 +101,7 @@ def train(
         if setting.crew is not None:
             placer.hire(setting.crew, make)
         elif make is not None:
-            rated = Rated(problem, stack.enter_context(make()))
+            rated = JudgedReward(problem, stack.enter_context(make()))
         result = place(problem, placer, setting.budget, hints=hints, evaluate=rated, on_progress=on_progress)
     return keeper.figures(result, None if rated is None else rated.best)
 
@@ -172,7 +172,7 @@ def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
     )
 
 
-class Rated:
+class JudgedReward:
     """A measured reward that also asks the judge, and keeps what that likes best of what could be measured.
 
     A reward is sure of ratios to the single device only: these count as if that took `reference` seconds, which is what

@@ -59,6 +59,6 @@ def test_both_phases_of_a_module_are_on_one_device(tmp_path):
 
 def test_a_preset_is_found_by_its_name():
     """The name of a preset may stand where a model file does; its ops all have a known cost."""
-    problem = pw.build("hf:gpt2", "1xA100-80GB", pw.Wishes(dims={"prompt": 16, "tokens": 4}))
+    problem = pw.build("hf:gpt2", "1xA100-80GB", pw.ProblemOptions(dims={"prompt": 16, "tokens": 4}))
     assert not work_of(problem.graph).warnings
     assert [phase.repeats for phase in problem.graph.phases] == [1, 4]

@@ -19,7 +19,7 @@ from placewise.catalog import read_cluster
 from placewise.cli.app import app
 from placewise.core.build import build, build_for_plan
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.files.corpus_file import load_corpus
 from placewise.files.plan_file import model_behind
@@ -40,8 +40,8 @@ READERS: dict[str, Callable[[Path], object]] = {
     "plan": model_behind,
     "start": lambda path: build_for_plan("x.onnx", path),
     "cluster": read_cluster,
-    "costs": lambda path: build("zoo:random-branchy", "cpu", Wishes(costs=(str(path),))),
-    "costs of a device": lambda path: build("zoo:random-branchy", "cpu", Wishes(costs=(f"cpu={path}",))),
+    "costs": lambda path: build("zoo:random-branchy", "cpu", ProblemOptions(costs=(str(path),))),
+    "costs of a device": lambda path: build("zoo:random-branchy", "cpu", ProblemOptions(costs=(f"cpu={path}",))),
     "corpus": load_corpus,
     "policy": lambda path: load_header(path),
     "inputs": load_inputs,

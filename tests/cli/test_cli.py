@@ -364,7 +364,7 @@ def test_the_training_graph_of_a_profile(tmp_path: Path) -> None:
 
 
 def test_a_model_is_trained(tmp_path: Path) -> None:
-    """`--graph training` adds a backward pass and the optimizer; the plan keeps both, and bad wishes are refused."""
+    """`--graph training` adds a backward pass and the optimizer; the plan keeps both, and bad options are refused."""
     plan = tmp_path / "plan.json"
     asked = (RESNET, "-d", "2xL4,cpu", "--dim", "batch=2", "--graph", "training", "--optimizer", "momentum")
     run("place", *asked, "--objective", "throughput", "-o", plan)

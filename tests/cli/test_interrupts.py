@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Reason
@@ -151,7 +151,7 @@ def test_a_crew_is_interrupted(tmp_path: Path) -> None:
 
 def hard(tmp_path: Path, objective: str, **options: Any) -> Problem:
     """A problem that no placer here proves in a moment."""
-    return build(model(tmp_path / "w.json", **options), wishes=Wishes(objective=objective, contiguous=False))
+    return build(model(tmp_path / "w.json", **options), options=ProblemOptions(objective=objective, contiguous=False))
 
 
 @pytest.mark.parametrize("name", ["cpsat", "auto", "cover"])

@@ -138,12 +138,12 @@ def test_generation_for_a_batch(tmp_path: Path) -> None:
     (use,) = roomy.result.judgement.devices  # type: ignore[union-attr]
     card = {0: int(use.peak + cache)}
     pw.place(config, card, placer="single", dims=dims).save(tmp_path / "plan.json")
-    problem, placement = build_for_plan(config, tmp_path / "plan.json", wishes=pw.Wishes(dims={"batch": 8}))
+    problem, placement = build_for_plan(config, tmp_path / "plan.json", options=pw.ProblemOptions(dims={"batch": 8}))
     judged = pw.judge(problem, placement)
     assert judged.devices[0].resident == use.resident + 7 * cache
     (broken,) = judged.violations
     assert broken.kind == "memory" and broken.bytes_short == judged.devices[0].peak - card[0] >= 6 * cache
-    assert pw.judge(*build_for_plan(config, tmp_path / "plan.json", wishes=pw.Wishes(dims={"batch": 1}))).valid
+    assert pw.judge(*build_for_plan(config, tmp_path / "plan.json", options=pw.ProblemOptions(dims={"batch": 1}))).valid
 
 
 def test_offload_only_if_asked() -> None:

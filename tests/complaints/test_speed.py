@@ -233,10 +233,10 @@ def test_stages_leave_room_for_embedding_and_head(tmp_path: Path) -> None:
     """
     pytest.importorskip("transformers")
     sizes = {"num_hidden_layers": 16, "hidden_size": 512, "intermediate_size": 1408, "vocab_size": 32_000}
-    wishes = pw.Wishes(
+    problem_options = pw.ProblemOptions(
         objective="throughput", dims={"prompt": 64, "tokens": 8}, together=(r"model\.layers\.\d+",)
     )  # fmt: skip
-    problem = pw.build(write_config(tmp_path, "llama", **sizes), "4xL4", wishes)
+    problem = pw.build(write_config(tmp_path, "llama", **sizes), "4xL4", problem_options)
     plan = pw.place(problem, budget="30s")
     assert plan.placement is not None and plan.value == pytest.approx(plan.lower_bound)
     made = export_placement(problem, plan.placement, "vllm")

@@ -13,10 +13,10 @@ from onnx_files import make_node, model, saved, weight
 
 import placewise as pw
 from placewise.core.build import build_for_plan
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, PlacewiseError
 from placewise.files.problem_file import save_problem
-from placewise.model.problem import Spare
+from placewise.model.problem import Headroom
 
 GiB, SIDE = 2**30, 256
 
@@ -35,8 +35,8 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("chain"), model(nodes, {"x": (4, SIDE)}, [last], weights))
 
 
-def capacities(model: Any, devices: str, **wishes: Any) -> list[float]:
-    return pw.build(model, devices, Wishes(**wishes)).capacity.tolist()
+def capacities(model: Any, devices: str, **problem_options: Any) -> list[float]:
+    return pw.build(model, devices, ProblemOptions(**problem_options)).capacity.tolist()
 
 
 def test_memory_over_any_cluster(chain: Path, tmp_path: Path) -> None:
@@ -46,8 +46,11 @@ def test_memory_over_any_cluster(chain: Path, tmp_path: Path) -> None:
     file.write_text('devices = [{ name = "npu", memory = "1GiB", peak_flops = { float32 = 1e12 } }]')
     assert capacities(chain, str(file), max_memory={"npu": "5MB"}) == [5e6]
     published = workload(tmp_path / "w.json")
-    assert pw.build(published, wishes=Wishes(max_memory={"acc0": 50})).capacity.tolist()[:2] == [50, 100]
-    problem = pw.build(chain, "2xL4,cpu", Wishes(max_memory={"cuda:1": 0}))
+    assert pw.build(published, options=ProblemOptions(max_memory={"acc0": 50})).capacity.tolist()[:2] == [
+        50,
+        100,
+    ]
+    problem = pw.build(chain, "2xL4,cpu", ProblemOptions(max_memory={"cuda:1": 0}))
     assert problem.allowed.any(axis=0).tolist() == [True, False, True] and problem.capacity[1] == 0
 
 
@@ -58,26 +61,26 @@ def test_a_device_closed_with_nothing_is_opened_with_something(chain: Path, tmp_
     device = 'name = "cuda:0", peak_flops = { float32 = 1e12 }'
     file.write_text(f'devices = [{{ {device}, memory = 0 }}, {{ model = "cpu" }}]')
     closed.write_text(f'devices = [{{ {device}, memory = "2GiB", available = false }}, {{ model = "cpu" }}]')
-    save_problem(pw.build(chain, "L4,cpu", Wishes(max_memory={"cuda:0": 0})), tmp_path / "problem.npz")
+    save_problem(pw.build(chain, "L4,cpu", ProblemOptions(max_memory={"cuda:0": 0})), tmp_path / "problem.npz")
     for given, devices in ((chain, "L4@0,cpu"), (chain, str(file)), (tmp_path / "problem.npz", None)):
         assert not pw.build(given, devices).allowed[:, 0].any()
-        opened = pw.build(given, devices, Wishes(max_memory=limit))
+        opened = pw.build(given, devices, ProblemOptions(max_memory=limit))
         assert opened.allowed[:, 0].all() and opened.capacity[0] == GiB
         assert not any("0 bytes" in note for note in opened.cluster.devices[0].notes)
-    assert not pw.build(chain, str(closed), Wishes(max_memory=limit)).allowed[:, 0].any()
-    assert not pw.build(chain, "L4,cpu", Wishes(max_memory=limit, exclude=("cuda:0",))).allowed[:, 0].any()
+    assert not pw.build(chain, str(closed), ProblemOptions(max_memory=limit)).allowed[:, 0].any()
+    assert not pw.build(chain, "L4,cpu", ProblemOptions(max_memory=limit, exclude=("cuda:0",))).allowed[:, 0].any()
     options = ("--max-memory", "cuda:0=0", "--max-memory", "cuda:0=1GiB", "--pin", ".*=cuda:0")
     assert "of 1 GiB" in run("place", chain, "-d", "L4,cpu", *options).stdout
 
 
 def test_devices_left_out(chain: Path) -> None:
     """By name or by pattern, matched whole; without any device, or with one that is not there, one sentence."""
-    used = pw.build(chain, "4xL4,cpu", Wishes(exclude=(r"cuda:[12]", "cpu"))).allowed.any(axis=0)
+    used = pw.build(chain, "4xL4,cpu", ProblemOptions(exclude=(r"cuda:[12]", "cpu"))).allowed.any(axis=0)
     assert used.tolist() == [True, False, False, True, False]
     with pytest.raises(PlacewiseError, match="there is no device 'cuda' to leave out; the cluster has cuda:0"):
-        pw.build(chain, "L4,cpu", Wishes(exclude=("cuda",)))
+        pw.build(chain, "L4,cpu", ProblemOptions(exclude=("cuda",)))
     with pytest.raises(PlacewiseError, match="no device may be used"):
-        pw.build(chain, "L4,cpu", Wishes(exclude=(".*",)))
+        pw.build(chain, "L4,cpu", ProblemOptions(exclude=(".*",)))
 
 
 def test_no_offloading(chain: Path) -> None:
@@ -89,7 +92,7 @@ def test_no_offloading(chain: Path) -> None:
     assert "must fit on cuda:0, which is 1 MiB (1048576 bytes) more" in short.summary() and "256 KiB" in short.summary()
     assert pw.place(chain, "L4@1MiB,cpu", placer="greedy").status == "feasible"
     with pytest.raises(PlacewiseError, match="every device is a CPU or a disk, and these may not be used"):
-        pw.build(chain, "cpu,disk", Wishes(offload=False))
+        pw.build(chain, "cpu,disk", ProblemOptions(offload=False))
 
 
 @pytest.mark.parametrize(
@@ -125,15 +128,15 @@ def test_headroom_of_a_plan_holds_until_another_is_given(chain: Path, tmp_path: 
         plan,
     )
     problem, _ = build_for_plan(chain, plan)
-    assert problem.constraints.spare == (Spare("", share=0.05), Spare("cuda:1", bytes=1e9))
+    assert problem.constraints.spare == (Headroom("", share=0.05), Headroom("cuda:1", bytes=1e9))
     assert problem.capacity.tolist() == [0.95 * 24e9, 23e9, 256e9]
     for again, capacity in (
         ("1GB", [23e9, 23e9, 256e9]),
         ("50%", [12e9, 12e9, 256e9]),
         ({"cuda:0": "4GB"}, [20e9, 24e9, 256e9]),
     ):
-        wishes: Any = Wishes(headroom=again)  # type: ignore[arg-type]
-        assert build_for_plan(chain, plan, wishes=wishes)[0].capacity.tolist() == capacity
+        problem_options: Any = ProblemOptions(headroom=again)  # type: ignore[arg-type]
+        assert build_for_plan(chain, plan, options=problem_options)[0].capacity.tolist() == capacity
 
 
 def test_kinds_that_a_device_cannot_run(chain: Path, tmp_path: Path) -> None:
@@ -144,9 +147,9 @@ def test_kinds_that_a_device_cannot_run(chain: Path, tmp_path: Path) -> None:
     problem, placement = build_for_plan(chain, plan)
     assert problem.cluster.devices[0].unsupported == {"Relu"} and pw.judge(problem, placement).valid
     with pytest.raises(InputError, match="no op of the model is of a kind 'Rel'; see `placewise inspect`"):
-        pw.build(chain, "L4,cpu", Wishes(unsupported={"Rel": "cuda:0"}))  # type: ignore[arg-type]
+        pw.build(chain, "L4,cpu", ProblemOptions(unsupported={"Rel": "cuda:0"}))  # type: ignore[arg-type]
     with pytest.raises(PlacewiseError, match="there is no device 'npu'"):
-        pw.build(chain, "L4,cpu", Wishes(unsupported={"Relu": "npu"}))  # type: ignore[arg-type]
+        pw.build(chain, "L4,cpu", ProblemOptions(unsupported={"Relu": "npu"}))  # type: ignore[arg-type]
 
 
 def test_the_rules_from_the_command_line(chain: Path, tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_plan_with_a_disk_from_the_command_line(tmp_path: Path) -> None:
     assert "keeps every rule" in run("check", path, plan).stdout
     assert "cannot say that weights are on 'disk'" in run("export", plan, "--to", "onnx", "-o", tmp_path, code=2).stderr
     assert "disk" in run("export", plan, "--to", "dot").stdout
-    streamed = pw.build(path, "cpu,disk", pw.Wishes(objective="throughput"))
+    streamed = pw.build(path, "cpu,disk", pw.ProblemOptions(objective="throughput"))
     assert "one processor computes for both" in " ".join(streamed.warnings)
 
 

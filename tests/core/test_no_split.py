@@ -12,7 +12,7 @@ from locations import DATA
 
 import placewise as pw
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.model.problem import scopes_together
 
@@ -41,7 +41,7 @@ def test_modules_of_a_class_stay_whole(exported: bool) -> None:
     """A set per module with all of its ops, of a live module and of an exported program; a pattern of paths agrees."""
     inputs = (torch.zeros(2, 8),)
     net: Any = torch.export.export(stacked(), inputs) if exported else stacked()
-    reading = open_model(net, Wishes(), None if exported else inputs)
+    reading = open_model(net, ProblemOptions(), None if exported else inputs)
     assert reading.modules["10"] == "Pair" and reading.modules["10.up"] == "Linear"
     sets = scopes_together(reading.graph, ["Pair"], reading.modules)
     assert len(sets) == 11 and sorted(sum(sets, ())) == sorted(reading.graph.ops.name)
@@ -57,12 +57,12 @@ def test_blocks_of_a_class_share_a_device_in_the_plan() -> None:
         assert len({homes[name] for name in names}) == 1
     assert len(set(homes.values())) > 1
     with pytest.raises(InputError, match="no op's name or scope matches 'BertLayer'"):
-        pw.build(stacked(), "2xL4", Wishes(together="BertLayer"), inputs=given["inputs"])  # type: ignore[arg-type]
+        pw.build(stacked(), "2xL4", ProblemOptions(together="BertLayer"), inputs=given["inputs"])  # type: ignore[arg-type]
 
 
 def test_classes_of_an_archive_from_the_command_line(tmp_path: Path) -> None:
     """The archive says them, without PyTorch; the plan has the sets."""
-    assert open_model(COMMITTED, Wishes(dims={"ids:0": 2})).modules["block"] == "Sequential"
+    assert open_model(COMMITTED, ProblemOptions(dims={"ids:0": 2})).modules["block"] == "Sequential"
     plan = tmp_path / "plan.json"
     arguments = (COMMITTED, "-d", "2xL4,cpu", "--dim", "ids:0=2", "--no-split", "Sequential")
     run("place", *arguments, "--placer", "random", "-o", plan)
@@ -76,6 +76,6 @@ def test_classes_of_a_hugging_face_configuration(tmp_path: Path) -> None:
     config = tmp_path / "config.json"
     sizes = {"n_layer": 2, "n_embd": 8, "n_head": 2, "n_positions": 16, "vocab_size": 20}
     config.write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **sizes}))
-    reading = open_model(str(config), Wishes(dims={"prompt": 4, "tokens": 0}))
+    reading = open_model(str(config), ProblemOptions(dims={"prompt": 4, "tokens": 0}))
     sets = scopes_together(reading.graph, ["GPT2Block"], reading.modules)
     assert set(sets) == set(scopes_together(reading.graph, [r"^transformer\.h\.\d+"])) and len(sets) == 2

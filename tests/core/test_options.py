@@ -12,7 +12,7 @@ from toy_problems import toy
 
 import placewise as pw
 from placewise.core.build import build_for_plan
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, PlacewiseError
 from placewise.model.problem import Constraints, Rule
 from placewise.placers import registry
@@ -20,21 +20,23 @@ from placewise.placers import registry
 
 def test_python_takes_what_the_command_line_takes() -> None:
     """Shares and times as text, rules as a mapping or as pairs, numbers of numpy, a budget in seconds."""
-    assert pw.build(toy(15.0), wishes=pw.Wishes(headroom="25%")).constraints.headroom == 0.25  # type: ignore[arg-type]
+    assert pw.build(toy(15.0), options=pw.ProblemOptions(headroom="25%")).constraints.headroom == 0.25  # type: ignore[arg-type]
     plan = pw.place(toy(15.0), headroom="10%", pins={"a": "y"}, budget="30s", contiguous=np.bool_(True))  # type: ignore[arg-type]
     assert plan.problem.constraints == Constraints((Rule("a", "y"),), (), True, 0.1)
     assert plan.assignment == {"a": "y", "b": "x"}
     for pins in ([("a", "y")], [["a", "y"]], (Rule("a", "y"),), iter([("a", "y")])):
         assert pw.place(toy(15.0), pins=pins, budget=30).problem.constraints.pins == (Rule("a", "y"),)  # type: ignore[arg-type]
-    assert Wishes(dims={"batch": np.int64(8)}).dims == {"batch": 8}  # type: ignore[dict-item]
-    assert Wishes(headroom=np.float64(0.25)).headroom == 0.25 and Wishes(costs=Path("a.csv")).costs == ("a.csv",)  # type: ignore[arg-type]
-    assert Wishes(replicas="any").replicas == 0 and Wishes(replicas="4").replicas == 4  # type: ignore[arg-type]
+    assert ProblemOptions(dims={"batch": np.int64(8)}).dims == {"batch": 8}  # type: ignore[dict-item]
+    assert ProblemOptions(headroom=np.float64(0.25)).headroom == 0.25 and ProblemOptions(costs=Path("a.csv")).costs == (
+        "a.csv",
+    )  # type: ignore[arg-type]
+    assert ProblemOptions(replicas="any").replicas == 0 and ProblemOptions(replicas="4").replicas == 4  # type: ignore[arg-type]
 
 
 def test_wishes_that_change_nothing_are_told(tmp_path: Path) -> None:
     """gpipe without backward ops and step samples without replicas: a note each, and the value as before."""
     path = workload(tmp_path / "w.json")
-    plain, idle = pw.build(path), pw.build(path, wishes=pw.Wishes(schedule="gpipe", step_samples=4))
+    plain, idle = pw.build(path), pw.build(path, options=pw.ProblemOptions(schedule="gpipe", step_samples=4))
     notes = " ".join(set(idle.warnings) - set(plain.warnings))
     assert "no backward ops" in notes and "no stage is replicated" in notes
     assert pw.place(idle).value == pw.place(plain).value
@@ -90,10 +92,10 @@ def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:
         ({"placer": "cover", "options": {"bound": 1}}, "'bound' of 'cover' is 1; give true or false"),
     ],
 )
-def test_wrong_wishes_are_told_in_words(wishes: dict[str, Any], words: str) -> None:
+def test_wrong_wishes_are_told_in_words(problem_options: dict[str, Any], words: str) -> None:
     """An InputError with the wish, what it is and the remedy; never a raw error."""
     with pytest.raises(InputError, match=words):
-        pw.place(toy(15.0), **wishes)
+        pw.place(toy(15.0), **problem_options)
 
 
 @pytest.mark.parametrize(

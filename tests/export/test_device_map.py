@@ -14,7 +14,7 @@ import pytest
 import placewise as pw
 from placewise.analysis.device_map import device_map_of
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError, InputError
 from placewise.export.device_map import read_map
 from placewise.export.modules import Modules, keys_of, located, units_of
@@ -203,7 +203,7 @@ def test_what_a_phase_hands_to_the_next_is_an_input(tmp_path: Path) -> None:
     """A generated token is moved like any input: to the first GPU, wherever it was drawn, in both phases alike."""
     config = gpt2().config.to_dict() | {"architectures": ["GPT2LMHeadModel"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    problem = build(str(tmp_path / "config.json"), "2xA100-80GB", Wishes(dims={"prompt": 8, "tokens": 4}))
+    problem = build(str(tmp_path / "config.json"), "2xA100-80GB", ProblemOptions(dims={"prompt": 8, "tokens": 4}))
     assert len(problem.graph.phases) == 2
     first = ["transformer.h.0" in scope or scope.endswith("ln_f") for scope in problem.graph.ops.scope]
     made = export_placement(problem, Placement(np.where(first, 0, 1).astype(np.int32)), "device-map")

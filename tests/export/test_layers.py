@@ -11,7 +11,7 @@ from export_models import KINDS, on, stack_graph, stack_problem
 from huggingface_configs import SMALL
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.export.base import Exported
 from placewise.export.llama_cpp import layer_places
@@ -154,8 +154,8 @@ def test_any_counts_survive_the_proportions() -> None:
 def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Problem:
     folder = tmp_path_factory.mktemp(request.param)
     (folder / "config.json").write_text(json.dumps({"model_type": request.param, **SMALL[request.param]}))
-    wishes = Wishes(objective="throughput", contiguous=False, dims={"prompt": 8, "tokens": 4})
-    return build(str(folder), "2xL4,cpu", wishes)
+    options = ProblemOptions(objective="throughput", contiguous=False, dims={"prompt": 8, "tokens": 4})
+    return build(str(folder), "2xL4,cpu", options)
 
 
 @pytest.mark.parametrize("target", BY_LAYER)

@@ -14,7 +14,7 @@ import pytest
 from onnx_branches import branching, of_newest_ir, written
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.export.onnx import PIPELINE, SCRIPT, OnnxExporter
 from placewise.export.onnx_annotated import FILE, SETTING, AnnotatedOnnxExporter
@@ -33,7 +33,7 @@ MIXED = Cluster(
 
 
 def problem_of(folder, cluster=CORES, view="folded") -> Problem:
-    return build(written(folder, branching()), cluster, Wishes(view=view))
+    return build(written(folder, branching()), cluster, ProblemOptions(view=view))
 
 
 def alternating(problem: Problem) -> Placement:

@@ -171,7 +171,7 @@ def test_graphviz_reads_a_model_by_ops_and_by_scopes() -> None:
 
 @pytest.mark.parametrize("target", ["trace", "dot"])
 def test_an_op_that_stands_twice_is_found(target: str) -> None:
-    """Reading back refuses files in which an op was repeated, and tells of one that is missing."""
+    """ImportedModel back refuses files in which an op was repeated, and tells of one that is missing."""
     problem = stack_problem(stack_graph(2))
     ((name, text),) = export_placement(problem, on(problem, {}), target).exported.files.items()
     again = str(text).replace("layers/0/attn", "layers/0/mlp")

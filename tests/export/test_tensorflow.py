@@ -9,7 +9,7 @@ import pytest
 from tensorflow_files import DATA, F, constant, function, graph, node, placeholder, saved, weight
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.export.base import Exported
 from placewise.export.registry import exporter
@@ -53,7 +53,7 @@ def test_constants_and_inputs_are_with_who_reads_them(tmp_path: Path) -> None:
 )
 def test_files_of_tensorflow_keep_all_but_devices(file: str, kind: str) -> None:
     """What TensorFlow wrote comes back byte for byte when the devices are as they were."""
-    problem = build(str(DATA / file), "cpu,cpu", Wishes(dims={"batch": 4}))
+    problem = build(str(DATA / file), "cpu,cpu", ProblemOptions(dims={"batch": 4}))
     made = export_placement(problem, halves(problem), "tensorflow")
     message, before = (MESSAGES[kind].FromString(data) for data in (
         made.exported.files["graph.pb"], (DATA / file).read_bytes()
@@ -85,10 +85,10 @@ def test_graphs_that_nodes_cannot_say(tmp_path: Path) -> None:
     problem = build(str(saved(tmp_path, called)), "2xL4")
     with pytest.raises(ExportError, match="no node of the file's graph; freeze the model"):
         export_placement(problem, halves(problem), "tensorflow")
-    text = build(str(DATA / "training.pbtxt"), "2xL4", Wishes(dims={"batch": 4}))
+    text = build(str(DATA / "training.pbtxt"), "2xL4", ProblemOptions(dims={"batch": 4}))
     with pytest.raises(ExportError, match="no graph in binary form"):
         export_placement(text, halves(text), "tensorflow")
-    other = build("zoo:random-layered", "2xL4", Wishes(dims={"n_ops": 10}))
+    other = build("zoo:random-layered", "2xL4", ProblemOptions(dims={"n_ops": 10}))
     with pytest.raises(ExportError, match="takes TensorFlow graphs, and this model was read from"):
         export_placement(other, halves(other), "tensorflow")
     path = saved(tmp_path, graph(placeholder("x", (2,)), node("y", "Relu", "x", T=F)), "changed.pb")
@@ -99,7 +99,7 @@ def test_graphs_that_nodes_cannot_say(tmp_path: Path) -> None:
 
 
 def test_a_node_on_two_devices_is_found(tmp_path: Path) -> None:
-    """Reading back tells where an op's nodes are apart, and where the file is another model."""
+    """ImportedModel back tells where an op's nodes are apart, and where the file is another model."""
     proto = graph(
         placeholder("x", (2, 3)), weight("w", 3, 4), node("w/read", "Identity", "w", T=F),
         node("y", "MatMul", "x", "w/read", T=F), constant("one", np.ones(4, np.float32)),

@@ -17,7 +17,7 @@ from export_models import on, stack_graph, stack_problem
 from tensorflow_files import DATA
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.export.writing import export_placement
 from placewise.model.placement import Placement
 
@@ -109,7 +109,7 @@ def test_tensorflow_runs_nodes_where_it_is_told(tmp_path: Path) -> None:
     tensorflow = os.environ.get("PLACEWISE_TENSORFLOW", sys.executable)
     if tensorflow == sys.executable and find_spec("tensorflow") is None:
         pytest.skip("TensorFlow is not installed: PLACEWISE_TENSORFLOW may name a Python that has it")
-    problem = build(str(DATA / "attention.pb"), "cpu,cpu", Wishes(dims={"batch": 4}))
+    problem = build(str(DATA / "attention.pb"), "cpu,cpu", ProblemOptions(dims={"batch": 4}))
     made = export_placement(problem, Placement(np.arange(problem.n_ops) % 2), "tensorflow")
     (tmp_path / "graph.pb").write_bytes(made.exported.files["graph.pb"])  # type: ignore[arg-type]
     code = """

@@ -16,7 +16,7 @@ from placewise.analysis.inspect import inspect
 from placewise.catalog import read_cluster
 from placewise.core.build import build, build_for_plan
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.files.corpus_file import load_corpus
 from placewise.files.plan_file import model_behind
 from placewise.files.policy_file import load_policy
@@ -42,7 +42,7 @@ def model(path: Path, seed: Seed, rng: Random) -> None:
     dims = dict(seed.dims)
     if dims and rng.random() < 0.25:
         dims = {name: rng.choice(_SIZES) for name in dims if rng.random() < 0.8}
-    wishes = Wishes(
+    options = ProblemOptions(
         dims=dims,
         objective=rng.choice((None, "latency", "throughput")),
         graph="training" if rng.random() < 0.1 else None,
@@ -51,31 +51,31 @@ def model(path: Path, seed: Seed, rng: Random) -> None:
         pins=((text(rng), "cpu"),) if rng.random() < 0.05 else None,
     )
     if rng.random() < 0.2:
-        inspect(open_model(str(path), wishes))
+        inspect(open_model(str(path), options))
         return
-    judged(build(str(path), DEVICES, wishes))
+    judged(build(str(path), DEVICES, options))
 
 
 def whole(path: Path, seed: Seed, rng: Random) -> None:
     """A problem that brings its devices."""
-    judged(build(str(path), None, Wishes(objective=rng.choice((None, "latency", "throughput")))))
+    judged(build(str(path), None, ProblemOptions(objective=rng.choice((None, "latency", "throughput")))))
 
 
 def cluster(path: Path, seed: Seed, rng: Random) -> None:
     """A small model on these devices, which must cost something and take no time that is none."""
-    judged(build(MODEL, path, Wishes(dims={"batch": 2})))
+    judged(build(MODEL, path, ProblemOptions(dims={"batch": 2})))
 
 
 def line(path: Path, seed: Seed, rng: Random) -> None:
     """The same, of devices in a line or as a text of JSON."""
     text = path.read_bytes().decode("utf-8", "replace")
-    judged(build(MODEL, read_cluster(text), Wishes(dims={"batch": 2})))
+    judged(build(MODEL, read_cluster(text), ProblemOptions(dims={"batch": 2})))
 
 
 def topology(path: Path, seed: Seed, rng: Random) -> None:
     """Links between the GPUs of a line of devices; a model of four of them, or another one."""
     devices = rng.choice(("4xV100-16GB,cpu", "4xA100-80GB", "2xL4,cpu", "8xH100-80GB"))
-    judged(build(MODEL, read_cluster(f"{devices},topology={path}"), Wishes(dims={"batch": 2})))
+    judged(build(MODEL, read_cluster(f"{devices},topology={path}"), ProblemOptions(dims={"batch": 2})))
 
 
 def plan(path: Path, seed: Seed, rng: Random) -> None:
@@ -93,7 +93,7 @@ def costs(path: Path, seed: Seed, rng: Random) -> None:
     if rng.random() < 0.2:
         device = rng.choice(("", "cuda:0=", "cpu=", "*="))
     dims = {"batch": 2} if small == MODEL else {}
-    judged(build(small, DEVICES, Wishes(dims=dims, costs=(f"{device}{path}",))))
+    judged(build(small, DEVICES, ProblemOptions(dims=dims, costs=(f"{device}{path}",))))
 
 
 def judged(problem: Problem) -> None:

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from openvino import opset13 as op
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.model.cluster import Cluster, Device
 from placewise.model.placement import Placement
 from placewise.runtimes.base import Job
@@ -92,7 +92,7 @@ def classifier(folder: Path, *, weights: bool = True) -> Path:
 def job(path: Path, device=0, *, cluster=None, said=None, dims=None, view=None, **options) -> Job:
     """A job on two logical devices of one core each, bound as `said`."""
     cluster = cluster or two()
-    problem = build(str(path), cluster, Wishes(dims={"batch": 2} if dims is None else dims, view=view))
+    problem = build(str(path), cluster, ProblemOptions(dims={"batch": 2} if dims is None else dims, view=view))
     column = np.full(problem.n_ops, device) if np.isscalar(device) else np.asarray(device)
     said = said or {name: CORE.format(0) for name in cluster.names}
     return Job(problem, Placement(column.astype(np.int32)), bind(cluster, said), options=options, seconds=60.0)

@@ -6,7 +6,7 @@ import numpy as np
 
 import placewise as pw
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
@@ -65,4 +65,4 @@ def chains(width: int, length: int, execution: str) -> Problem:
 def zoo(family: str, n: int, seed: int, devices: str = "2xV100") -> Problem:
     """A random graph of the zoo."""
     dims = {"n_ops": n, "seed": seed, "batch": 32, "size": 32}
-    return build(f"zoo:random-{family}", devices, Wishes(objective="latency", dims=dims))
+    return build(f"zoo:random-{family}", devices, ProblemOptions(objective="latency", dims=dims))

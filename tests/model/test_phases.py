@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from placewise.catalog import read_cluster
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import GraphError
@@ -159,7 +159,7 @@ def test_the_judge_tells_what_a_run_takes(execution: str) -> None:
 def test_caches_of_samples_in_flight_are_told() -> None:
     """A pipeline of tokens says whose caches its memory counts; latency has one sample, and no cache needs none."""
     graph = generator(10, cache=64)
-    (note,) = (text for text in build(graph, "2xL4,cpu", Wishes("throughput")).warnings if "caches" in text)
+    (note,) = (text for text in build(graph, "2xL4,cpu", ProblemOptions("throughput")).warnings if "caches" in text)
     assert "sequences=3" in note
-    assert not any("caches" in text for text in build(graph, "2xL4,cpu", Wishes("latency")).warnings)
-    assert not any("caches" in text for text in build(generator(10), "2xL4,cpu", Wishes("throughput")).warnings)
+    assert not any("caches" in text for text in build(graph, "2xL4,cpu", ProblemOptions("latency")).warnings)
+    assert not any("caches" in text for text in build(generator(10), "2xL4,cpu", ProblemOptions("throughput")).warnings)

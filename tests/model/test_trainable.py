@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.files.graph_file import load_graph, save_graph
 from placewise.model.graph import Graph
 
@@ -28,7 +28,7 @@ class Net(torch.nn.Module):
 
 def opened(graph: str | None = None) -> Graph:
     """The net as a graph."""
-    return open_model(Net(), Wishes(graph=graph), inputs=(torch.ones(2, 8),)).graph
+    return open_model(Net(), ProblemOptions(graph=graph), inputs=(torch.ones(2, 8),)).graph
 
 
 def named(graph: Graph, what: np.ndarray) -> set[str]:

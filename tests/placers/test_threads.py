@@ -15,7 +15,7 @@ from placewise import _native
 from placewise._util.cores import usable_cores
 from placewise.cli.app import app
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.errors import InputError
 from placewise.model.problem import Problem
@@ -40,7 +40,9 @@ CASES = [
 
 
 def branchy(objective: str, **wish: Any) -> Problem:
-    return build("zoo:random-branchy", "3xV100-16GB,cpu", Wishes(objective=objective, dims={"n_ops": 40}, **wish))
+    return build(
+        "zoo:random-branchy", "3xV100-16GB,cpu", ProblemOptions(objective=objective, dims={"n_ops": 40}, **wish)
+    )
 
 
 @pytest.mark.parametrize(("objective", "wish", "name"), CASES)

@@ -15,7 +15,7 @@ import placewise as pw
 from placewise._util.cores import pinnable_cores
 from placewise.cli.app import app
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, RunError
 from placewise.files.profile_file import load_profile, save_profile
 from placewise.model.cluster import Cluster, Device, Link
@@ -117,14 +117,14 @@ def test_the_file_gives_the_costs(tmp_path, measured):
     assert load_profile(path) == found
     model = problem.graph.source.path
     for objective, state in (("latency", "idle"), ("throughput", "loaded")):
-        costed = build(model, "2xcore", Wishes(objective=objective, costs=(str(path),)))
+        costed = build(model, "2xcore", ProblemOptions(objective=objective, costs=(str(path),)))
         for column, device in enumerate(found.devices):
             wanted = [seconds or 0.0 for seconds in getattr(device, state).ops]
             assert costed.costs.op_seconds[:, column].tolist() == pytest.approx(wanted)
             assert costed.cluster.devices[column].call_overhead == device.call_overhead
         assert costed.n_blocks == 3
         assert any("stays together" in note for note in costed.warnings)
-    alone = build(model, "this", Wishes(costs=(f"cpu={_only(found, tmp_path)}",)))
+    alone = build(model, "this", ProblemOptions(costs=(f"cpu={_only(found, tmp_path)}",)))
     assert alone.costs.op_seconds[:, 0].tolist() == pytest.approx(list(found.devices[0].idle.ops))
 
 
@@ -169,11 +169,11 @@ def test_profiles_that_do_not_fit_are_refused(tmp_path, measured):
     save_profile(found, path)
     other = convolutions(tmp_path / "other.onnx", 3)
     with pytest.raises(InputError, match="of another model"):
-        build(other, "2xcore", Wishes(costs=(str(path),)))
+        build(other, "2xcore", ProblemOptions(costs=(str(path),)))
     with pytest.raises(InputError, match=r"times of core:0, core:1, which the cluster does not have"):
-        build(model, "2xL4", Wishes(costs=(str(path),)))
+        build(model, "2xL4", ProblemOptions(costs=(str(path),)))
     with pytest.raises(InputError, match="several devices"):
-        build(model, "this", Wishes(costs=(f"cpu={path}",)))
+        build(model, "this", ProblemOptions(costs=(f"cpu={path}",)))
     document = json.loads(path.read_text())
     document["devices"][0]["idle"]["ops"].pop()
     path.write_text(json.dumps(document))
@@ -184,7 +184,7 @@ def test_profiles_that_do_not_fit_are_refused(tmp_path, measured):
 def test_a_core_that_was_not_profiled_takes_the_times_of_its_like(tmp_path, measured):
     """Equal devices: the times of one are those of the other, and a note says so."""
     problem, found, _, _ = measured
-    costed = build(problem.graph.source.path, "2xcore", Wishes(costs=(str(_only(found, tmp_path)),)))
+    costed = build(problem.graph.source.path, "2xcore", ProblemOptions(costs=(str(_only(found, tmp_path)),)))
     assert (costed.costs.op_seconds[:, 0] == costed.costs.op_seconds[:, 1]).all()
     assert any("core:1 was not profiled" in note for note in costed.warnings)
 

@@ -361,7 +361,7 @@ def test_parts_that_take_no_part_are_told(tmp_path):
 
 
 def test_the_same_file_gives_the_same_graph(tmp_path):
-    """Reading twice gives one digest, and a source with dimensions and element type."""
+    """ImportedModel twice gives one digest, and a source with dimensions and element type."""
     path = write_config(tmp_path, "qwen3_moe")
     one, other = (read_huggingface(path, dims=DIMS).graph for _ in range(2))
     assert one.digest() == other.digest()

@@ -178,12 +178,12 @@ def test_wishes_for_kernels_are_left_out(tmp_path):
     """Names of kernels to be fetched, also inside, are not passed on: the graph is the same without them."""
     path = write_config(tmp_path, "llama")
     plain = read_huggingface(path, dims=TINY).graph.digest()
-    wishes = {
+    problem_options = {
         "_attn_implementation": "someone/kernel",
         "attn_implementation": "someone/kernel",
         "kernel_config": {"a": 1},
     }
-    write_config(tmp_path, "llama", **wishes, _experts_implementation="someone/kernel")
+    write_config(tmp_path, "llama", **problem_options, _experts_implementation="someone/kernel")
     assert read_huggingface(path, dims=TINY).graph.digest() == plain
 
 

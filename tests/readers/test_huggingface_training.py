@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 
@@ -34,7 +34,7 @@ def test_a_model_that_generates_is_trained(tmp_path: Path, config: dict[str, Any
     """No phases and no cache; every matrix works three times, every parameter has its optimizer state."""
     path = tmp_path / "config.json"
     path.write_text(json.dumps(config))
-    reading = open_model(path, Wishes(graph="training", dims={"batch": 2, "length": 24}, dtype="float32"))
+    reading = open_model(path, ProblemOptions(graph="training", dims={"batch": 2, "length": 24}, dtype="float32"))
     graph = reading.graph
     assert not graph.phases and graph.ops.backward.any()
     weights = graph.weights
@@ -46,4 +46,4 @@ def test_a_model_that_generates_is_trained(tmp_path: Path, config: dict[str, Any
     products = float(work.flops[work.op_class.equals("matmul")].sum())
     assert products >= 3 * 2 * 24 * 2 * sum(a * b for a, b in matrices)
     with pytest.raises(ModelFileError, match="no dimension 'tokens'"):
-        open_model(path, Wishes(graph="training", dims={"tokens": 3}))
+        open_model(path, ProblemOptions(graph="training", dims={"tokens": 3}))

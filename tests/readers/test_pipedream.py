@@ -13,12 +13,12 @@ import placewise as pw
 from placewise.analysis.inspect import inspect
 from placewise.core.build import build, build_for_plan
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers import Asked, format_of, read
+from placewise.readers import ReadOptions, format_of, read
 from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import judge_placement
 
@@ -69,7 +69,7 @@ def test_the_inference_graph(tmp_path: Path) -> None:
 
 def test_the_training_graph(tmp_path: Path) -> None:
     """Each op but the input has a twin in its group with state, which runs after it and sends gradients."""
-    reading = read(write(tmp_path / "small.txt", SMALL), Asked(graph="training"))
+    reading = read(write(tmp_path / "small.txt", SMALL), ReadOptions(graph="training"))
     graph, seconds = reading.graph, reading.op_seconds
     row = {name: op for op, name in enumerate(graph.ops.name)}
     assert seconds is not None and graph.n_ops == 7
@@ -95,7 +95,9 @@ def test_a_training_split_by_hand(tmp_path: Path) -> None:
     """Two accelerators, 1 kB/s to the host, cut behind node2: 12 B go forward, two gradients of 12 B come back."""
     machines = tuple(Device(name) for name in "ab")
     cluster = Cluster(machines, tuple(Link(*ends, 1e3) for d in "ab" for ends in ((d, HOST), (HOST, d))))
-    problem = build(write(tmp_path / "small.txt", SMALL), cluster, Wishes(objective="throughput", graph="training"))
+    problem = build(
+        write(tmp_path / "small.txt", SMALL), cluster, ProblemOptions(objective="throughput", graph="training")
+    )
     split = np.array([int(name[:5] in ("node3", "node4")) for name in problem.graph.ops.name], np.int32)
     judged = judge_placement(problem, Placement(split))
     assert judged.valid and problem.costs.sources == ("profiled",)
@@ -130,21 +132,21 @@ def test_cpus_run_nothing_of_a_profile(tmp_path: Path) -> None:
 def test_the_graph_that_is_there(tmp_path: Path) -> None:
     """`graph` picks one of a profile's two; elsewhere it must be what the file holds, and one of two words."""
     model = write(tmp_path / "small.txt", SMALL)
-    assert open_model(model).graph.n_ops == open_model(model, Wishes(graph="inference")).graph.n_ops == 4
-    training = open_model(model, Wishes(graph="training")).graph
-    assert open_model(training, Wishes(graph="training")).graph is training
+    assert open_model(model).graph.n_ops == open_model(model, ProblemOptions(graph="inference")).graph.n_ops == 4
+    training = open_model(model, ProblemOptions(graph="training")).graph
+    assert open_model(training, ProblemOptions(graph="training")).graph is training
     with pytest.raises(InputError, match="for training; leave out --graph inference"):
-        open_model(training, Wishes(graph="inference"))
+        open_model(training, ProblemOptions(graph="inference"))
     workload = tmp_path / "w.json"
     workload.write_text(
         json.dumps({"maxCPUs": 1, "nodes": [{"id": 1, "cpuLatency": 1, "fpgaLatency": 1}], "edges": []})
     )
     with pytest.raises(InputError, match=r"w\.json: .* for inference; leave out --graph training"):
-        open_model(workload, Wishes(graph="training"))
+        open_model(workload, ProblemOptions(graph="training"))
     with pytest.raises(InputError, match="no graph 'both'; choose inference or training"):
-        open_model(model, Wishes(graph="both"))
+        open_model(model, ProblemOptions(graph="both"))
     with pytest.raises(InputError, match="no symbolic dimensions"):
-        open_model(model, Wishes(dims={"batch": 1}))
+        open_model(model, ProblemOptions(dims={"batch": 1}))
 
 
 def test_profiles_are_known_by_their_content(tmp_path: Path) -> None:

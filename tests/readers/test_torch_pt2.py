@@ -99,7 +99,7 @@ def test_sizes_at_the_ends_of_the_exported_range_are_taken(tmp_path, least, larg
 
 
 def test_pytorch_is_not_needed():
-    """Reading an archive imports nothing of PyTorch."""
+    """ImportedModel an archive imports nothing of PyTorch."""
     code = (
         "import sys; sys.modules['torch'] = None; from pathlib import Path; "
         "from placewise.readers.torch import read_pt2; "

@@ -12,11 +12,11 @@ from published import WORKLOADS, needs_workloads
 
 from placewise.core.build import build
 from placewise.core.open_model import open_model
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, ModelFileError
 from placewise.files.problem_file import save_problem
 from placewise.model.problem import Objective, Rule
-from placewise.readers import Asked, format_of, read
+from placewise.readers import ReadOptions, format_of, read
 from placewise.readers.workload import read_workload
 
 
@@ -64,7 +64,7 @@ def test_every_field_has_its_place(tmp_path: Path) -> None:
 
 def test_latency_is_another_reading(tmp_path: Path) -> None:
     """Read for latency, calls are executed and stages need not form a chain."""
-    problem = read(write(tmp_path / "w.json", [node(0)], []), Asked(objective="latency")).problem
+    problem = read(write(tmp_path / "w.json", [node(0)], []), ReadOptions(objective="latency")).problem
     assert problem is not None
     assert problem.objective.execution == "subgraph" and not problem.constraints.contiguous
 
@@ -134,33 +134,33 @@ def test_wishes_change_a_given_problem(tmp_path: Path) -> None:
     """Objective, mode, headroom and rules may differ from the file's own; its devices may not."""
     path = write(tmp_path / "w.json", [node(0), node(1)], [(0, 1, 0.5)])
     pins = (Rule("^0$", "cpu0"),)
-    problem = build(path, wishes=Wishes(communication="overlap", headroom=0.5, pins=pins, contiguous=False))
+    problem = build(path, options=ProblemOptions(communication="overlap", headroom=0.5, pins=pins, contiguous=False))
     assert problem.objective.communication == "overlap" and not problem.constraints.contiguous
     assert problem.capacity.tolist() == [10, 10, math.inf] and problem.allowed[0].tolist() == [False, False, True]
-    latency = build(path, wishes=Wishes(objective="latency", execution="sequential"))
+    latency = build(path, options=ProblemOptions(objective="latency", execution="sequential"))
     assert latency.objective == Objective("latency", execution="sequential", memory="sum")
     with pytest.raises(InputError, match="leave out the devices"):
         build(path, "cpu")
     with pytest.raises(InputError, match="belongs to latency"):
-        build(path, wishes=Wishes(execution="operator"))
+        build(path, options=ProblemOptions(execution="operator"))
 
 
 def test_the_shape_of_stages_is_a_wish(tmp_path: Path) -> None:
     """Workloads ask for a chain; `convex` asks for less, `contiguous=False` for nothing, both at once is an error."""
     path = write(tmp_path / "w.json", [node(0), node(1)], [(0, 1, 0.5)])
-    for wishes, shape in (
-        (Wishes(), (True, False)),
-        (Wishes(convex=True), (False, True)),
-        (Wishes(convex=False), (True, False)),
-        (Wishes(contiguous=False), (False, False)),
-        (Wishes(contiguous=False, convex=True), (False, True)),
+    for options, shape in (
+        (ProblemOptions(), (True, False)),
+        (ProblemOptions(convex=True), (False, True)),
+        (ProblemOptions(convex=False), (True, False)),
+        (ProblemOptions(contiguous=False), (False, False)),
+        (ProblemOptions(contiguous=False, convex=True), (False, True)),
     ):
-        rules = build(path, wishes=wishes).constraints
+        rules = build(path, options=options).constraints
         assert (rules.contiguous, rules.convex) == shape
-        again = build(build(path, wishes=wishes)).constraints
+        again = build(build(path, options=options)).constraints
         assert again == rules
     with pytest.raises(InputError, match="convex already"):
-        build(path, wishes=Wishes(contiguous=True, convex=True))
+        build(path, options=ProblemOptions(contiguous=True, convex=True))
 
 
 def test_problem_files_are_models_too(tmp_path: Path) -> None:

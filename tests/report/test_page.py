@@ -209,7 +209,7 @@ def test_why_there_is_no_timeline() -> None:
         placement, replicas=np.zeros(problem.n_devices, np.int32), device=np.zeros(problem.n_ops, np.int32)
     )
     assert "replicated" in data_of(problem, shared)["no_timeline"]
-    training = pw.build("zoo:random-branchy", "2xV100-16GB", pw.Wishes(dims={"n_ops": 12}, graph="training"))
+    training = pw.build("zoo:random-branchy", "2xV100-16GB", pw.ProblemOptions(dims={"n_ops": 12}, graph="training"))
     flushing = training.with_(objective=Objective("throughput", schedule="gpipe"))
     assert "gpipe" in data_of(flushing, Placement.on(0, flushing.n_ops))["no_timeline"]
     stuck = problem.with_(costs=replace(problem.costs, op_seconds=np.full_like(problem.costs.op_seconds, np.inf)))
@@ -301,7 +301,7 @@ def test_an_unwritable_output_leaves_the_old_file_whole(plan_file: Path, tmp_pat
 
 def test_the_leaderboard_travels_with_the_best_plan(tmp_path: Path) -> None:
     """The best plan of a comparison holds every placer's answer and the best bound; the page lists them."""
-    problem = pw.build("zoo:random-branchy", "2xV100-16GB,cpu", pw.Wishes(dims={"n_ops": 30}))
+    problem = pw.build("zoo:random-branchy", "2xV100-16GB,cpu", pw.ProblemOptions(dims={"n_ops": 30}))
     entries = compare(problem, ("single", "heft", "dp"))
     plan = best_plan(entries)
     assert plan is not None and plan.value == min(entry.value for entry in entries)

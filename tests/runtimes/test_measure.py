@@ -10,7 +10,7 @@ import pytest
 
 from placewise._util.cores import pinnable_cores
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.runtimes.base import Realised
@@ -84,7 +84,7 @@ def test_a_disk_is_refused_wherever_it_is_said_to_be():
 @pytest.fixture(scope="module")
 def bert():
     """A graph with three inputs of whole numbers."""
-    return build("examples/models/bert_base.onnx", "cpu", Wishes(dims={"batch": 1, "seq": 4})).graph
+    return build("examples/models/bert_base.onnx", "cpu", ProblemOptions(dims={"batch": 1, "seq": 4})).graph
 
 
 def test_inputs_are_fresh_reproducible_and_fit(bert):

@@ -18,7 +18,7 @@ from onnx_branches import branching, modelled, written
 
 from placewise._util.cores import pinnable_cores
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
@@ -42,8 +42,8 @@ def cluster(count: int = 2) -> Cluster:
     return Cluster(tuple(Device(f"core:{n}", kind="cpu", peak_flops={"float32": 1e10}) for n in range(count)))
 
 
-def problem_of(path: str, *, kind: str = "latency", devices: int = 2, **wishes) -> Problem:
-    return build(path, cluster(devices), Wishes(**wishes)).with_(objective=Objective(kind))
+def problem_of(path: str, *, kind: str = "latency", devices: int = 2, **problem_options) -> Problem:
+    return build(path, cluster(devices), ProblemOptions(**problem_options)).with_(objective=Objective(kind))
 
 
 def places(count: int = 2, *, apart: bool = True) -> tuple[Place, ...]:

@@ -18,7 +18,7 @@ import placewise as pw
 from placewise._util.cores import pinnable_cores
 from placewise.analysis.measure_placements import sheet_of
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.split_model import cut
 from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
@@ -235,7 +235,7 @@ def test_what_a_piece_reads_and_makes_is_held_beside_its_arena(tmp_path):
     assert [needs_of(graph, ops).handed for ops in ([0, 1], [2, 3], range(4))] == [2 * size] * 3
     assert [needs_of(graph, ops).arena.in_use for ops in ([0, 1], [2, 3])] == [size, size]
     assert needs_of(graph, [0, 1], bound=False).handed == size
-    problem = build(str(path), "2xcore", Wishes())
+    problem = build(str(path), "2xcore", ProblemOptions())
     pieces = cut(problem, Placement(np.array([0, 0, 1, 1], np.int32)))
     assert needs_of_devices(graph, pieces, [[0], [1]], [True, True]) == [3 * size, 3 * size]
     assert needs_of_devices(graph, pieces, [[0, 1], [1]], [True, True]) == [3 * size, 6 * size]

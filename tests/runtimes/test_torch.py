@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from placewise.core.build import build
-from placewise.core.options import NO_WISHES
+from placewise.core.options import NO_OPTIONS
 from placewise.errors import InputError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -124,7 +124,7 @@ def test_a_program_file_with_an_open_batch(tmp_path: Path) -> None:
     path, batch = tmp_path / "model.pt2", torch.export.Dim("batch", min=2, max=64)
     model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.ReLU(), torch.nn.Flatten(0)).eval()
     torch.export.save(torch.export.export(model, (torch.randn(3, 8),), dynamic_shapes=({0: batch},)), path)
-    problem = build(path, "2xcore", replace(NO_WISHES, dims={"batch": 5}))
+    problem = build(path, "2xcore", replace(NO_OPTIONS, dims={"batch": 5}))
     sample = fresh_inputs(problem.graph, 0)
     device = np.arange(problem.n_ops) % 2
     (outputs,), _ = run_here(job_of(problem, device.tolist()), [sample])

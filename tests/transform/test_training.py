@@ -393,10 +393,10 @@ def folder_of(tmp_path_factory):
 @pytest.mark.parametrize("wishes", [
     {"objective": "throughput"}, {"objective": "throughput", "schedule": "gpipe"}, {"objective": "latency"},
 ])  # fmt: skip
-def test_examples_are_placed(wishes):
+def test_examples_are_placed(problem_options):
     """ResNet-50's training step in stages and as one step: forward and backward of an op share a device."""
     graph = to_training(fold(read_onnx(EXAMPLES / "resnet50.onnx", dims={"batch": 8}).graph))
-    plan = placewise.place(graph, "2xL4,cpu", budget=2.0, **wishes)
+    plan = placewise.place(graph, "2xL4,cpu", budget=2.0, **problem_options)
     assert plan.status in ("optimal", "feasible") and 0 < plan.lower_bound <= plan.value
     device = plan.placement.device
     for group in np.unique(graph.ops.group[graph.ops.group >= 0]):

@@ -28,7 +28,7 @@ class Candidate:
 
 
 @dataclass(slots=True)
-class Ledger:
+class History:
     """One run of `auto`; `judging` is the most seconds that it took to judge a proposal."""
 
     problem: Problem

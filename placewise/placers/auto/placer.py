@@ -18,7 +18,7 @@ from placewise.errors import MissingExtraError
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.auto import strategy
-from placewise.placers.auto.history import Ledger
+from placewise.placers.auto.history import History
 from placewise.placers.auto.strategy import Turn
 from placewise.placers.base import (
     NO_HINTS,
@@ -105,7 +105,7 @@ class _Run:
     ) -> None:
         self.problem, self.given, self.watch = problem, hints, Stopwatch(budget)
         self.timed = bool(np.isfinite(budget.seconds))
-        self.ledger = Ledger(problem, price, self.watch, on_progress, self.timed, judging=hints.judging)
+        self.ledger = History(problem, price, self.watch, on_progress, self.timed, judging=hints.judging)
         self._infeasible: Proposal | None = None
 
     def answer(self) -> Proposal:

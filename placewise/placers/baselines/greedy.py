@@ -20,7 +20,7 @@ from placewise.model.result import Proposal, Reason
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.memory_footprint import Holdings, holdings, may_run
+from placewise.placers.shared.memory_footprint import MemoryFootprint, may_run, memory_footprint
 from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
@@ -54,7 +54,7 @@ class GreedyPlacer:
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
         graph = contract(problem)
-        held = holdings(problem, graph.component, graph.n)
+        held = memory_footprint(problem, graph.component, graph.n)
         runs = may_run(problem, graph.component, graph.n)
         line = branch_by_branch(problem, graph)
         try:
@@ -71,7 +71,9 @@ class GreedyPlacer:
         return Proposal(Placement(relabel(problem, device)))
 
 
-def _backtracked(problem: Problem, graph: Contraction, held: Holdings, runs: Bools, line: list[int]) -> Ints | None:
+def _backtracked(
+    problem: Problem, graph: Contraction, held: MemoryFootprint, runs: Bools, line: list[int]
+) -> Ints | None:
     """Where filling runs out of memory: any split of the same line, or the filling with blocks moved until it fits."""
     if not problem.constraints.shaped:
         filled = _fill(problem, graph, held, runs, line, problem.capacity, spill=True)
@@ -122,7 +124,7 @@ def _successors(problem: Problem, graph: Contraction) -> list[list[int]]:
 def _fill(
     problem: Problem,
     graph: Contraction,
-    held: Holdings,
+    held: MemoryFootprint,
     runs: Bools,
     line: list[int],
     capacity: Floats,

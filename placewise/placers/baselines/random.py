@@ -17,9 +17,9 @@ from placewise.placers.shared.calls import circles
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
-from placewise.placers.shared.memory_repair import Cargo
+from placewise.placers.shared.memory_repair import PackingInstance
 from placewise.placers.shared.partitions.component_lines import fill_line, random_order
-from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
 from placewise.simulate.bounds.infeasible import why_infeasible
@@ -68,7 +68,7 @@ class RandomPlacer:
         watch, price = Stopwatch(budget), evaluate
         best, value, reason = None, np.inf, Reason.FINISHED
         shape = contract(problem)
-        cargo = None if problem.constraints.shaped else cargo_of(problem)
+        cargo = None if problem.constraints.shaped else packing_instance(problem)
         try:
             for sample in range(self.options.samples):
                 if sample and watch.out:
@@ -93,7 +93,7 @@ class RandomPlacer:
         return Proposal(Placement(relabel(problem, best)), reason=reason)
 
 
-def _drawn(problem: Problem, graph: Contraction, cargo: Cargo | None, seed: int) -> Ints | None:
+def _drawn(problem: Problem, graph: Contraction, cargo: PackingInstance | None, seed: int) -> Ints | None:
     """Scattered, unless stages have a shape to keep or calls would wait for each other in a circle."""
     device = None if cargo is None else _scattered(problem, cargo, seed)
     if cargo is None or (device is not None and circles(problem, device)):
@@ -101,7 +101,7 @@ def _drawn(problem: Problem, graph: Contraction, cargo: Cargo | None, seed: int)
     return device
 
 
-def _scattered(problem: Problem, cargo: Cargo, seed: int) -> Ints | None:
+def _scattered(problem: Problem, cargo: PackingInstance, seed: int) -> Ints | None:
     """Uniform over what each block may run on, then made to fit."""
     draws = np.random.default_rng(seed).random(cargo.runs.shape)
     home = np.where(cargo.runs, draws, -1.0).argmax(axis=1).astype(np.int32)

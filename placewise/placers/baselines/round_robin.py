@@ -17,7 +17,7 @@ from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.partitions.partition import takers
-from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import contract
@@ -62,7 +62,7 @@ class RoundRobinPlacer:
 
 def _deal(problem: Problem) -> Ints | None:
     """Each block on the next accelerator that may run it, in turn; repaired where memory or rules forbid it."""
-    cargo = cargo_of(problem)
+    cargo = packing_instance(problem)
     turns = takers(problem) if problem.n_ops else np.zeros(1, np.int32)
     turn = np.arange(problem.n_blocks) % len(turns)
     later = (turn[:, None] + np.arange(len(turns))) % len(turns)

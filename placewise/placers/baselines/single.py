@@ -11,7 +11,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
-from placewise.placers.shared.interchangeable import alike
+from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
@@ -56,7 +56,7 @@ class SinglePlacer:
 
 def _examples(problem: Problem) -> list[int]:
     """The first device of each class that may run anything there is."""
-    kind = alike(problem)
+    kind = interchangeable(problem)
     return [d for d in range(problem.n_devices) if kind[d] == d and (problem.allowed[:, d].any() or not problem.n_ops)]
 
 

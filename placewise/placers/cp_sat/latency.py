@@ -21,7 +21,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import Evaluate, Hints, OnProgress, Progress, Stopwatch
 from placewise.placers.cp_sat import sequential_model
-from placewise.placers.shared.interchangeable import alike
+from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.schedule_models import operator_model, subgraph_model
 from placewise.placers.shared.schedule_models.assignment import Groups, groups_of, in_order
 from placewise.placers.shared.schedule_models.incumbents import Known, start
@@ -189,7 +189,7 @@ def _terms(problem: Problem) -> int:
 def _less(problem: Problem, placement: Placement, capacity: Floats) -> Floats:
     """Capacity [n_devices] for resident bytes, less what activations took too much, on all devices alike."""
     resident, peak = device_memory(problem, placement)
-    kind, less = alike(problem), capacity.copy()
+    kind, less = interchangeable(problem), capacity.copy()
     for d in np.flatnonzero(peak > problem.capacity).tolist():
         same = kind == kind[d]
         room = resident[d] - (peak[d] - problem.capacity[d])

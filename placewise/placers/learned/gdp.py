@@ -91,7 +91,7 @@ class GdpOptions(LearningOptions):
 
 
 class GdpPlacer(LearnedPlacer):
-    """Asked without updates, it places a graph that it was never trained on."""
+    """ReadOptions without updates, it places a graph that it was never trained on."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="gdp",

@@ -19,7 +19,7 @@ from placewise.placers.learned.policy import Policy, Rollout, parameters_of
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class TrainStats:
     """What one update did: mean reward, baseline, mean entropy of a decision, norm of the gradient, loss.
 
     `steps` [D]: the mean of what each step gained with what came after, where a policy is rewarded on its way.
@@ -62,7 +62,7 @@ class Learner:
         self.optimizer = torch.optim.Adam(self.policy.parameters(), self.options.rate)
         self.baseline, self.steps = None, None
 
-    def learn(self, rollout: Rollout, progress: float = 0.0, old: Tensor | None = None) -> Lesson:
+    def learn(self, rollout: Rollout, progress: float = 0.0, old: Tensor | None = None) -> TrainStats:
         """One update: a step of REINFORCE, or `epochs` steps of PPO. `progress`: how much of the budget is spent.
 
         `old`: log p of the decisions [K, D] by the policy that drew them, where that was an older one. Raises
@@ -76,7 +76,7 @@ class Learner:
         self.follow(lesson)
         return lesson
 
-    def apply(self, gradients: Mapping[str, Tensor], lesson: Lesson, progress: float = 0.0) -> Lesson:
+    def apply(self, gradients: Mapping[str, Tensor], lesson: TrainStats, progress: float = 0.0) -> TrainStats:
         """One update by the gradients that `descend` left on another copy of the policy; raises as `learn` does."""
         with self._unharmed(progress):
             for name, value in self.policy.named_parameters():
@@ -85,7 +85,7 @@ class Learner:
         self.follow(lesson)
         return lesson
 
-    def descend(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Lesson, Tensor]:
+    def descend(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[TrainStats, Tensor]:
         """Leave the gradients of a rollout's loss on the parameters; log p of its decisions [K, D] as they are now."""
         loss, lesson, now = self.loss(rollout, old, progress)
         self.optimizer.zero_grad(set_to_none=True)
@@ -107,7 +107,7 @@ class Learner:
             raise
         self.updates += 1
 
-    def _step(self, lesson: Lesson) -> Lesson:
+    def _step(self, lesson: TrainStats) -> TrainStats:
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.options.clip_norm))
         if not (math.isfinite(lesson.loss) and math.isfinite(norm)):
             raise Diverged
@@ -131,7 +131,7 @@ class Learner:
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
 
-    def follow(self, lesson: Lesson) -> None:
+    def follow(self, lesson: TrainStats) -> None:
         """Move a baseline towards the mean reward of a lesson, or those of steps towards the mean gains of its own."""
         decay = self.options.decay
         if lesson.steps is None and math.isfinite(lesson.reward):
@@ -142,7 +142,7 @@ class Learner:
             before = lesson.steps if self.steps is None or self.steps.shape != lesson.steps.shape else self.steps
             self.steps = decay * before + (1 - decay) * lesson.steps
 
-    def loss(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Tensor, Lesson, Tensor]:
+    def loss(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Tensor, TrainStats, Tensor]:
         """The loss of a rollout, what it says of it, and log p of its decisions [K, D] as they are now.
 
         `old`: log p as they were when PPO began its epochs.
@@ -167,7 +167,7 @@ class Learner:
         mean = float(entropy.detach().sum()) / max(n_decisions, 1)
         seen = float(reward.mean()) if len(reward) else math.nan
         steps = None if rollout.path is None else self._gains(rollout.path).mean(axis=0)
-        return loss, Lesson(seen, base, mean, math.nan, math.nan, steps), log_prob.detach()
+        return loss, TrainStats(seen, base, mean, math.nan, math.nan, steps), log_prob.detach()
 
     def _kept(self, rollout: Rollout) -> tuple[Floats, Bools]:
         """Rewards of the episodes that count, and which those are [K]."""

@@ -16,7 +16,7 @@ import torch
 from placewise.model.columns import Ints
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.learned.objectives import Diverged, Learner, Lesson
+from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy, parameters_of
 from placewise.placers.learned.pricing import REMEMBERED, Pricing, Spent, alone
@@ -40,7 +40,7 @@ class Update:
 
     number: int
     best: float
-    lesson: Lesson
+    lesson: TrainStats
     asked: int
     evaluations: int
     seconds: float

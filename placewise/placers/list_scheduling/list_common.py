@@ -20,7 +20,7 @@ from placewise.placers.list_scheduling.fewer_devices import checked, fewer
 from placewise.placers.registry import create
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.memory_footprint import holdings, may_run
+from placewise.placers.shared.memory_footprint import may_run, memory_footprint
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
@@ -96,7 +96,7 @@ def group_needs(
     `plan` [n] is a placement of the groups that fits: what is reserved for a group is free for others as soon as it has
     gone elsewhere.
     """
-    held = holdings(problem, group, n)
+    held = memory_footprint(problem, group, n)
     users = np.bincount(held.storage, minlength=len(held.stored))
     alone = users[held.storage] == 1
     own = held.state.copy()

@@ -32,7 +32,7 @@ from placewise.placers.base import (
 )
 from placewise.placers.local_search.stage_order import chain_order
 from placewise.placers.registry import create
-from placewise.placers.shared.interchangeable import alike, relabel
+from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.placers.shared.priors import agreeing, drawn, likely_of
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.stages.stage_costs import NEVER
@@ -264,7 +264,7 @@ class _Pipelines:
             resident, peak = device_memory(problem, Placement(device))
             self.check_seconds = max(self.check_seconds, self.watch.elapsed - begun)
             if (peak > problem.capacity).any():
-                kind, room = alike(problem), room.copy()
+                kind, room = interchangeable(problem), room.copy()
                 for d in np.flatnonzero(peak > problem.capacity).tolist():
                     same = kind == kind[d]
                     room[same] = np.maximum(np.minimum(room[same], problem.capacity[d] - (peak - resident)[d]), 0.0)
@@ -311,7 +311,7 @@ class _Pipelines:
 
 def tradable(problem: Problem) -> Ints:
     """Pairs [k, 2] of devices that may change places, and are not alike: only then it makes a difference."""
-    kind = np.zeros(problem.n_devices) if problem.constraints.ordered else alike(problem)
+    kind = np.zeros(problem.n_devices) if problem.constraints.ordered else interchangeable(problem)
     one, other = np.nonzero(np.triu(kind[:, None] != kind[None, :]))
     return frozen(np.stack((one, other), axis=1), np.int32)
 

@@ -35,7 +35,7 @@ from placewise.placers.base import (
 )
 from placewise.placers.multilevel.levels import Level, levels_of, shares, tightened
 from placewise.placers.registry import create, names
-from placewise.placers.shared.interchangeable import alike, relabel
+from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
 from placewise.simulate.bounds.infeasible import why_infeasible
@@ -219,7 +219,7 @@ def _search(run: _Run, wanted: int) -> None:
 
     More where nothing fits yet: with less memory each time.
     """
-    taken, kind, idle = np.zeros(run.problem.n_devices), alike(run.problem), 0
+    taken, kind, idle = np.zeros(run.problem.n_devices), interchangeable(run.problem), 0
     if run.best is not None and run.watch.left < GROUPING * run.problem.n_ops:
         run.reason = Reason.TIME_LIMIT
         return

@@ -14,7 +14,7 @@ import numpy as np
 from ortools.sat.python import cp_model
 
 from placewise.model.columns import Bools, Floats, Ints, Longs
-from placewise.placers.shared.memory_repair import Cargo
+from placewise.placers.shared.memory_repair import PackingInstance
 
 MOST_VARIABLES = 40_000
 
@@ -32,7 +32,7 @@ class Kinds:
     sand: int
 
 
-def kinds_of(cargo: Cargo) -> Kinds:
+def kinds_of(cargo: PackingInstance) -> Kinds:
     """Blocks of equal bytes that may be on the same devices and share no storage with others."""
     n, count = cargo.runs.shape
     alone = np.diff(cargo.offsets) == 0
@@ -52,7 +52,7 @@ class Program:
     missing: dict[int, Any]
 
 
-def program_of(cargo: Cargo, kinds: Kinds, room: Floats, alike: Ints) -> Program:
+def program_of(cargo: PackingInstance, kinds: Kinds, room: Floats, alike: Ints) -> Program:
     """Spread the kinds so that the fewest bytes are missing; of devices that are `alike` the first holds most."""
     model = cp_model.CpModel()
     chosen: dict[tuple[int, int], Any] = {}
@@ -90,7 +90,7 @@ def program_of(cargo: Cargo, kinds: Kinds, room: Floats, alike: Ints) -> Program
     return Program(model, chosen, missing)
 
 
-def _sand(cargo: Cargo, kinds: Kinds) -> list[tuple[Bools, int]]:
+def _sand(cargo: PackingInstance, kinds: Kinds) -> list[tuple[Bools, int]]:
     """Where sand may be [n_devices], and how many bytes of it."""
     blocks = np.flatnonzero(kinds.of >= kinds.sand)
     if not len(blocks):

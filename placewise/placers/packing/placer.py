@@ -23,10 +23,10 @@ from placewise.model.result import Proposal, Reason
 from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
 from placewise.placers.packing.bin_packing import Kinds, kinds_of, program_of, spread
 from placewise.placers.shared.fit import fit
-from placewise.placers.shared.interchangeable import alike, relabel
-from placewise.placers.shared.memory_repair import Cargo, fill, settle
+from placewise.placers.shared.interchangeable import interchangeable, relabel
+from placewise.placers.shared.memory_repair import PackingInstance, fill, settle
 from placewise.placers.shared.partitions.component_lines import fill_line, random_order
-from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.solve import parameters, solve
 from placewise.simulate.bounds.infeasible import largest_group, why_infeasible
@@ -88,7 +88,7 @@ class PackPlacer:
             return Proposal(None, reason=Reason.INTERRUPTED, notes=_notes(outcome))
 
     def _answer(self, problem: Problem, hints: Hints, watch: Stopwatch, outcome: _Outcome) -> Proposal:
-        cargo, shaped = cargo_of(problem), problem.constraints.shaped
+        cargo, shaped = packing_instance(problem), problem.constraints.shaped
         starts = [placement.device for placement in hints.placements]
         device = _lined(problem, watch, outcome) if shaped else _searched(problem, cargo, starts, watch, outcome)
         if device is not None:
@@ -122,7 +122,12 @@ def _proof(problem: Problem, outcome: _Outcome) -> str:
 
 
 def _searched(
-    problem: Problem, cargo: Cargo, starts: list[Ints], watch: Stopwatch, outcome: _Outcome, most: int = SEARCHES
+    problem: Problem,
+    cargo: PackingInstance,
+    starts: list[Ints],
+    watch: Stopwatch,
+    outcome: _Outcome,
+    most: int = SEARCHES,
 ) -> Ints | None:
     """Hints, fills by falling size and random fills, each made to fit by local search."""
     fills = [fill(cargo, problem.capacity, even=even)[problem.block] for even in (True, False)]
@@ -139,7 +144,7 @@ def _searched(
     return None
 
 
-def _scattered(cargo: Cargo, problem: Problem, seed: int, most: int) -> Iterator[Ints]:
+def _scattered(cargo: PackingInstance, problem: Problem, seed: int, most: int) -> Iterator[Ints]:
     """Blocks at random where they may be."""
     rng = np.random.default_rng(seed)
     for _ in range(most - SEARCHES):
@@ -166,12 +171,12 @@ def _lined(problem: Problem, watch: Stopwatch, outcome: _Outcome) -> Ints | None
 
 
 def _pack(
-    problem: Problem, cargo: Cargo, kinds: Kinds, watch: Stopwatch, outcome: _Outcome, capacity: Floats
+    problem: Problem, cargo: PackingInstance, kinds: Kinds, watch: Stopwatch, outcome: _Outcome, capacity: Floats
 ) -> Ints | None:
     """The devices [n_ops] of a packing within `capacity` [n_devices], or None; `outcome` hears what is missing."""
     if outcome.stopped is Reason.INTERRUPTED:
         return None
-    program = program_of(cargo, kinds, capacity, alike(problem))
+    program = program_of(cargo, kinds, capacity, interchangeable(problem))
     limits = {"relative_gap_limit": 0.0, "max_time_in_seconds": min(watch.left, LONGEST)}
     solved = solve(program.model, parameters(watch) | limits, stop=watch.budget.stop)
     solver, outcome.missing = solved.solver, max(solved.bound, 0)

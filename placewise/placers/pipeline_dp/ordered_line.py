@@ -15,7 +15,7 @@ from placewise import _native
 from placewise.model.columns import Ints, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.pipeline_dp.node_hierarchy import partitions
-from placewise.placers.shared.memory_footprint import holdings, may_run
+from placewise.placers.shared.memory_footprint import may_run, memory_footprint
 from placewise.placers.shared.stages.stage_costs import MODES
 from placewise.simulate.blocks import storage_bytes
 
@@ -71,7 +71,7 @@ def _row_costs(problem: Problem, position: Ints, n: int, row: Ints) -> _native.R
     made = np.flatnonzero((producer >= 0) & ((last >= 0) | graph.tensors.output))
     by_reader, by_producer = np.argsort(reader, kind="stable"), np.argsort(producer[made], kind="stable")
     places = np.append(cluster.location[row], len(cluster))
-    held = holdings(problem, position, n)
+    held = memory_footprint(problem, position, n)
     size = held.state.copy()
     np.add.at(size, held.group, storage_bytes(graph).astype(np.int64)[held.storage])
     return _native.RowCosts(

@@ -13,7 +13,7 @@ from placewise.model.result import Proposal, Reason
 from placewise.placers.base import OnProgress, Progress, Stopwatch
 from placewise.placers.pipeline_dp.depth_first_orders import walk
 from placewise.placers.shared.fit import fit
-from placewise.placers.shared.interchangeable import alike, relabelled
+from placewise.placers.shared.interchangeable import interchangeable, relabelled
 from placewise.placers.shared.stages.line_split import Split, best_split
 from placewise.placers.shared.stages.replicated_stages import replicas_of
 from placewise.simulate.contiguity import Contraction
@@ -27,7 +27,7 @@ def unsuited(problem: Problem, name: str) -> str | None:
         return f"{name} minimizes the max-load of a pipeline, not latency"
     if problem.constraints.ordered:
         return None
-    kind, states = alike(problem).tolist(), 1
+    kind, states = interchangeable(problem).tolist(), 1
     for k in set(kind):
         states *= min(kind.count(k), problem.n_blocks * problem.most_replicas) + 1
     if states > MOST_STATES:

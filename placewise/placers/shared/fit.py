@@ -9,7 +9,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.shared.interchangeable import alike
+from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.repair import repair
 from placewise.simulate.judge.memory import device_memory
 
@@ -26,7 +26,7 @@ def fit(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Int
     """
     if not problem.n_ops:
         return np.zeros(0, np.int32), False
-    kind = alike(problem)
+    kind = interchangeable(problem)
     capacity = problem.capacity.copy()
     last: Ints | None = None
     for round_ in range(ROUNDS):

@@ -14,7 +14,7 @@ from placewise.simulate.replicas import exchangeable
 
 
 @once
-def alike(problem: Problem) -> Ints:
+def interchangeable(problem: Problem) -> Ints:
     """The class [n_devices] of every device: devices of a class differ in name only.
 
     Their ops, memory and rules are the same, and exchanging two of them changes no link and no wire. Where stages
@@ -47,7 +47,7 @@ def relabel(problem: Problem, device: Ints) -> Ints:
 
 def relabelled(problem: Problem, placement: Placement) -> Placement:
     """The same placement with the devices of each class, replicas and all, used in the order of their first ops."""
-    kind, count = alike(problem), problem.n_devices
+    kind, count = interchangeable(problem), problem.n_devices
     stage = np.arange(count) if placement.replicas is None else placement.replicas
     used, first = np.unique(placement.device, return_index=True)
     fresh = {k: iter(np.flatnonzero(kind == k).tolist()) for k in np.unique(kind).tolist()}

@@ -12,7 +12,7 @@ from placewise.model.problem import Problem
 from placewise.simulate.blocks import storage_bytes
 
 
-class Holdings(NamedTuple):
+class MemoryFootprint(NamedTuple):
     """Bytes of state per group [n]; distinct (group, storage) pairs sorted by group; bytes per storage."""
 
     state: Longs
@@ -27,7 +27,7 @@ class Holdings(NamedTuple):
         return total
 
 
-def holdings(problem: Problem, group: Ints, n: int) -> Holdings:
+def memory_footprint(problem: Problem, group: Ints, n: int) -> MemoryFootprint:
     """What the groups [n_ops] → 0…n − 1 keep in memory."""
     graph = problem.graph
     state = np.zeros(n, np.int64)
@@ -36,7 +36,7 @@ def holdings(problem: Problem, group: Ints, n: int) -> Holdings:
     user = group[graph.weight_edges.consumer].astype(np.int64)
     pairs = distinct(user * max(len(stored), 1) + graph.weights.storage[graph.weight_edges.value])
     held, storage = pairs // max(len(stored), 1), pairs % max(len(stored), 1)
-    return Holdings(state, held.astype(np.int32), storage.astype(np.int32), stored)
+    return MemoryFootprint(state, held.astype(np.int32), storage.astype(np.int32), stored)
 
 
 def may_run(problem: Problem, group: Ints, n: int) -> Bools:
@@ -53,7 +53,7 @@ def unmet(problem: Problem, group: Ints, n: int) -> str:
     homeless = ~allowed.any(axis=1)
     if homeless.any():
         return f"{_who(problem, group, int(np.argmax(homeless)))} may run together on no device"
-    needs = holdings(problem, group, n).totals()
+    needs = memory_footprint(problem, group, n).totals()
     room = np.where(allowed, problem.capacity, -1.0)
     short = needs - room.max(axis=1, initial=-1.0)
     if (short > 0).any():

@@ -14,7 +14,7 @@ WORK = 40_000_000
 _UNLIMITED = 1 << 60
 
 
-class Cargo(NamedTuple):
+class PackingInstance(NamedTuple):
     """What blocks weigh and where they may be, as kernels read it; bytes are whole.
 
     A storage that several blocks use is held once per device.
@@ -31,7 +31,7 @@ class Cargo(NamedTuple):
     pull: Floats  # seconds of that tensor
 
 
-def settle(cargo: Cargo, home: Ints, room: Floats, *, seed: int = 0, work: int = WORK) -> bool:
+def settle(cargo: PackingInstance, home: Ints, room: Floats, *, seed: int = 0, work: int = WORK) -> bool:
     """Move blocks [n_blocks], in place, until every device's bytes stay within `room` [n_devices]; whether they do.
 
     Every block may run somewhere.
@@ -39,7 +39,7 @@ def settle(cargo: Cargo, home: Ints, room: Floats, *, seed: int = 0, work: int =
     return bool(_native.MemoryRepair(*cargo, _limits(room)).run(home, seed, work))
 
 
-def fill(cargo: Cargo, room: Floats, *, even: bool) -> Ints:
+def fill(cargo: PackingInstance, room: Floats, *, even: bool) -> Ints:
     """The device [n_blocks] of every block, largest first: where most room is left if `even`, else the least enough.
 
     Where none has room, the one that has most. Every block may run somewhere.

@@ -7,7 +7,7 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.shared.memory_footprint import holdings, may_run
+from placewise.placers.shared.memory_footprint import may_run, memory_footprint
 from placewise.placers.shared.priors import nothing
 
 
@@ -18,7 +18,7 @@ def movable(problem: Problem, priors: Floats | None = None) -> _native.MoveSpace
     run the same.
     """
     n, graph = problem.n_blocks, problem.graph
-    held, allowed = holdings(problem, problem.block, n), may_run(problem, problem.block, n)
+    held, allowed = memory_footprint(problem, problem.block, n), may_run(problem, problem.block, n)
     by_storage = np.argsort(held.storage, kind="stable")
     tail = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
     made = tail >= 0

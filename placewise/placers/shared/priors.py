@@ -14,9 +14,9 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Bools, Floats, Ints, frozen
 from placewise.model.problem import Problem
 from placewise.placers.base import Hints, Stopwatch
-from placewise.placers.shared.interchangeable import alike
+from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.memory_footprint import may_run
-from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 
 SHARPENED = (1.0, 4.0)
@@ -67,7 +67,7 @@ def drawn(problem: Problem, likely: Floats, count: int, seed: int, watch: Stopwa
             break
         device = home.astype(np.int32)[problem.block]
         if broken(problem, device) and not problem.constraints.shaped:
-            cargo = cargo or cargo_of(problem)
+            cargo = cargo or packing_instance(problem)
             device = repair(problem, device, cargo=cargo, seed=seed, watch=watch, measured=False)
         if device is not None and device.tobytes() not in seen and not broken(problem, device):
             seen.add(device.tobytes())
@@ -84,7 +84,7 @@ def quantiles(likely: Floats, mark: float) -> npt.NDArray[np.int64]:
 
 def agreeing(problem: Problem, likely: Floats, homes: Ints) -> Ints:
     """The same placements [S, n] of groups with devices that are alike named as the probabilities would have them."""
-    kind, found = alike(problem), homes.copy()
+    kind, found = interchangeable(problem), homes.copy()
     for row in range(len(homes) if len(likely) else 0):
         mass = _added(likely, homes[row], problem.n_devices)
         name = np.arange(problem.n_devices, dtype=np.int32)

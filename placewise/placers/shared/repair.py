@@ -14,8 +14,8 @@ from placewise.model.columns import Floats, Ints, Longs, offsets_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Stopwatch
-from placewise.placers.shared.memory_footprint import holdings
-from placewise.placers.shared.memory_repair import Cargo, settle
+from placewise.placers.shared.memory_footprint import memory_footprint
+from placewise.placers.shared.memory_repair import PackingInstance, settle
 from placewise.simulate.blocks import block_seconds
 from placewise.simulate.judge.memory import device_memory
 
@@ -25,17 +25,17 @@ MOST_MEASURED, MEASURED = 3_000, 400
 """Ops of graphs whose blocks are moved one by one under the judge's own peaks, and how often that is tried."""
 
 
-def cargo_of(problem: Problem) -> Cargo:
+def packing_instance(problem: Problem) -> PackingInstance:
     """The blocks of a problem."""
     n, block = problem.n_blocks, problem.block
-    held = holdings(problem, block, n)
+    held = memory_footprint(problem, block, n)
     users = np.bincount(held.storage, minlength=len(held.stored))
     private = users[held.storage] == 1
     own = held.state.copy()
     np.add.at(own, held.group[private], held.stored[held.storage[private]])
     seconds = block_seconds(problem, np.arange(problem.n_devices))
     near, other, pull = _affinity(problem)
-    return Cargo(
+    return PackingInstance(
         own, offsets_of(held.group[~private], n), held.storage[~private].astype(np.int32), held.stored,
         np.isfinite(seconds), seconds, near, other, pull,
     )  # fmt: skip
@@ -63,7 +63,7 @@ def repair(
     problem: Problem,
     device: Ints,
     *,
-    cargo: Cargo | None = None,
+    cargo: PackingInstance | None = None,
     seed: int = 0,
     watch: Stopwatch | None = None,
     measured: bool = True,
@@ -75,7 +75,7 @@ def repair(
     """
     if not problem.n_ops:
         return np.zeros(0, np.int32)
-    cargo = cargo or cargo_of(problem)
+    cargo = cargo or packing_instance(problem)
     if not cargo.runs.any(axis=1).all():
         return None
     home = np.empty(problem.n_blocks, np.int32)
@@ -91,7 +91,7 @@ def repair(
 
 
 def _with_activations(
-    problem: Problem, cargo: Cargo, home: Ints, careful: bool, seed: int, watch: Stopwatch | None
+    problem: Problem, cargo: PackingInstance, home: Ints, careful: bool, seed: int, watch: Stopwatch | None
 ) -> Ints | None:
     """Settle again and again, in place, below what activations leave: of every device if `careful`, or of full ones."""
     room = problem.capacity.copy()
@@ -111,7 +111,7 @@ def _with_activations(
     return None
 
 
-def _descend(problem: Problem, cargo: Cargo, home: Ints, seed: int, watch: Stopwatch | None) -> Ints | None:
+def _descend(problem: Problem, cargo: PackingInstance, home: Ints, seed: int, watch: Stopwatch | None) -> Ints | None:
     """Move one block at a time from a device that is too full, where the judge's peaks then come closer to fitting."""
     rng = np.random.default_rng(seed)
 

@@ -18,7 +18,7 @@ from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import tensor_of
 from placewise.runtimes.torch.loading import load
-from placewise.runtimes.torch.payload import Handed
+from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import device_of
 
 
@@ -31,7 +31,7 @@ class TorchServer:
     def __init__(self, path: str, ops: Mapping[int, tuple[str, ...]], place: Place) -> None:
         torch.set_num_threads(max(len(place.cores), 1))
         self._device, self._ops, self._names = device_of(place), ops, dict[str, tuple[str, ...]]()
-        program = load(Handed(path, path, {}, {}, {}))
+        program = load(Payload(path, path, {}, {}, {}))
         for number, node in enumerate(calls_of(program)):
             self._names[node.name] = ops.get(number, ())
         piece = piece_of(

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from placewise.errors import MissingExtraError, ModelFileError
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface.presets import preset_names
 
 __all__ = ["preset_names", "read_huggingface"]
@@ -19,7 +19,7 @@ _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 def read_huggingface(
     source: str | Path, *, dims: Mapping[str, int] = _NO_DIMS, dtype: str | None = None, training: bool = False
-) -> Reading:
+) -> ImportedModel:
     """Read the model that a configuration describes: ``hf:preset``, a `config.json`, or a folder that holds one.
 
     The raw view has one op per call of ATen, without a single weight being made or downloaded. A model that generates

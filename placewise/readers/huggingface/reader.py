@@ -8,7 +8,7 @@ from pathlib import Path
 
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface.checks import check_states, check_windows
 from placewise.readers.huggingface.dims import Dims, dims_of, in_use
 from placewise.readers.huggingface.instance import Instance, instance_of
@@ -30,7 +30,7 @@ _USUAL = {"input_ids": _TEXT, "pixel_values": 224, "input_values": 160_000}
 
 def read(
     source: str | Path, dims: Mapping[str, int], dtype: str | None, *, training: bool = False, once: bool = True
-) -> Reading:
+) -> ImportedModel:
     """As `read_huggingface`; without `once` every layer is traced by itself, equal or not."""
     settings = read_settings(source)
     try:
@@ -47,7 +47,7 @@ def read(
     except InputError as error:
         raise error.at(settings.path) from None
     modules = {path: type(part).__name__ for path, part in instance.module.named_modules()}
-    return Reading(graph, warnings=tuple(_warnings(settings, instance, run, graph)), modules=modules)
+    return ImportedModel(graph, warnings=tuple(_warnings(settings, instance, run, graph)), modules=modules)
 
 
 def _graph(instance: Instance, dims: Dims, source: Source, once: bool) -> Graph:

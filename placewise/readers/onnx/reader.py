@@ -11,7 +11,7 @@ import onnx
 
 from placewise.errors import InputError
 from placewise.model.graph import Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.onnx.contrib import has_rule
 from placewise.readers.onnx.control_flow_work import bodies_described
 from placewise.readers.onnx.convert import to_graph
@@ -29,7 +29,7 @@ from placewise.readers.unknown import unknown_shapes
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
-def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
+def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel:
     """Read an ONNX file of any opset as the raw view: one op per node, constants included.
 
     `dims` gives symbolic dimensions their numbers (``{"batch": 8}``), and those that depend on data
@@ -53,7 +53,7 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
     except InputError as error:
         raise error.at(str(path)) from None
     warnings = (*_newer_opset(model), *_unknown_ops(model.graph), *_notes(known, counted), *unknown_shapes(graph))
-    return Reading(graph, warnings=warnings)
+    return ImportedModel(graph, warnings=warnings)
 
 
 def _sequences(graph: onnx.GraphProto) -> list[str]:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.openvino.convert import to_graph
 from placewise.readers.openvino.dims import set_dims
 from placewise.readers.openvino.parse import parse
@@ -24,7 +24,7 @@ def looks_like_openvino(start: bytes) -> bool:
     return text.startswith(b"<net") or (text.startswith((b"<?xml", b"<!--")) and b"<net" in text)
 
 
-def read_openvino(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
+def read_openvino(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel:
     """Read the XML of an OpenVINO IR (version 10 or 11) as the raw view: one op per layer.
 
     Inputs, constants and outputs are ops as well, of the kinds Input, Constant and Output: the folded view has tensors
@@ -44,4 +44,4 @@ def read_openvino(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
         graph = to_graph(net, sources, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    return Reading(graph, warnings=tuple(unknown_shapes(graph)))
+    return ImportedModel(graph, warnings=tuple(unknown_shapes(graph)))

@@ -13,7 +13,7 @@ import numpy as np
 from placewise.errors import GraphError, ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.tensorflow.draft import Names, in_gradients, refuse_size
 from placewise.readers.tensorflow.types import dtype_of, shape_of
 
@@ -25,7 +25,7 @@ _ENDS = ("_SOURCE", "_SINK")
 MOST_OUTPUTS = 65_536
 
 
-def cost_graph_reading(proto: Any, source: Source) -> Reading:
+def cost_graph_reading(proto: Any, source: Source) -> ImportedModel:
     """The graph of a CostGraphDef; `op_seconds` are its compute costs, which are microseconds.
 
     State is the persistent memory; temporary memory stays an attribute. What was sent to another device is an edge
@@ -67,7 +67,7 @@ def cost_graph_reading(proto: Any, source: Source) -> Reading:
         _connect(builder, node, op_of, tensor_of, skipped, values, {port: pair[2] for port, pair in moved.items()})
     graph = _with_backward(builder.build(source))
     times = np.array([seconds[name] for name in graph.ops.name])
-    return Reading(graph, warnings=_warnings(nodes), op_seconds=times)
+    return ImportedModel(graph, warnings=_warnings(nodes), op_seconds=times)
 
 
 def _moved(nodes: Sequence[Any]) -> dict[_Port, tuple[int, int, _Port]]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.tensorflow.cost_graph import cost_graph_reading
 from placewise.readers.tensorflow.draft import Made
 from placewise.readers.tensorflow.file import file_in, load
@@ -31,7 +31,7 @@ _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 DEFAULT_SIGNATURE = "serving_default"
 
 
-def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading:
+def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel:
     """Read a GraphDef, MetaGraphDef, SavedModel or CostGraphDef (``.pb``, ``.pbtxt``) as the raw view.
 
     One op per node that runs with the model, except placeholders, which are the model's inputs, and constants and
@@ -81,7 +81,7 @@ def _graph_in(message: Any, kind: str) -> tuple[Any, list[Ref] | None, list[str]
     return message.graph_def, [reference(info.name, f"signature {name}") for _, info in infos if info.name], notes
 
 
-def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, notes: list[str]) -> Reading:
+def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, notes: list[str]) -> ImportedModel:
     if not proto.node:
         raise ModelFileError("the graph has no nodes", remedy="export the model again")
     if len(proto.node) > MOST_NODES:
@@ -106,7 +106,7 @@ def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, 
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
     graph = _closed(_grouped(builder.build(source), walk.draft.ops))
     told = [f"{note} ({times} times)" if times > 1 else note for note, times in walk.notes.items()]
-    return Reading(graph, warnings=(*notes, *told, *unknown_shapes(graph)))
+    return ImportedModel(graph, warnings=(*notes, *told, *unknown_shapes(graph)))
 
 
 def _grouped(graph: Graph, ops: Sequence[Made]) -> Graph:

@@ -11,7 +11,7 @@ from typing import Any
 from placewise._util.safe_open import open_regular
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.torch.archive import descriptions, parsed
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inlined
@@ -32,7 +32,7 @@ def looks_like_pt2(path: Path) -> bool:
         return False
 
 
-def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
+def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> ImportedModel:
     """The raw view of the program in a ``.pt2`` archive: one op per call, `origin` its number in the archive.
 
     `dims` gives symbolic dimensions by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at
@@ -49,7 +49,7 @@ def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> Reading:
     except InputError as error:
         raise error.at(str(path)) from None
     warnings = (*_newer(program), *_unlisted(texts, name, graph))
-    return Reading(graph, warnings=warnings, modules=modules_of_json(program))
+    return ImportedModel(graph, warnings=warnings, modules=modules_of_json(program))
 
 
 def _graph(program: Any, weights: Mapping[str, Any], dims: Mapping[str, int], source: Source) -> Graph:

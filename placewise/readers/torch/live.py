@@ -9,14 +9,14 @@ from typing import Any
 
 from placewise.errors import InputError
 from placewise.model.graph import Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.torch.module import trace_module
 from placewise.readers.torch.program import graph_of_program, modules_of
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
-def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_DIMS) -> Reading | None:
+def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel | None:
     """The raw view of a module, run once on `inputs`, or of an exported program; None if `model` is neither.
 
     `inputs` are a tuple of arguments, a mapping of arguments by name, or the only argument. PyTorch is imported only
@@ -30,7 +30,7 @@ def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_D
         if inputs is not None:
             raise InputError("an exported program has its inputs", remedy="leave out inputs")
         source = Source("", "", "torch-export", options={"dims": dict(dims)}, view="raw")
-        return Reading(graph_of_program(model, source=source, dims=dims), modules=modules_of(model))
+        return ImportedModel(graph_of_program(model, source=source, dims=dims), modules=modules_of(model))
     if not isinstance(model, torch.nn.Module):
         return None
     if inputs is None:

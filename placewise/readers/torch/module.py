@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from placewise.errors import InputError, MissingExtraError
 from placewise.model.graph import Source
-from placewise.readers.base import Reading
+from placewise.readers.base import ImportedModel
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inlined
 from placewise.readers.torch.sizes import is_from_data
@@ -27,7 +27,7 @@ def trace_module(
     *,
     dims: Mapping[str, int] | None = None,
     name: str = "",
-) -> Reading:
+) -> ImportedModel:
     """The raw view of one forward pass of `module`, in the mode (training or not) that it is in.
 
     `args` and `kwargs` are example inputs; only their shapes and types count, and a module on the meta device gets
@@ -57,7 +57,7 @@ def trace_module(
     except InputError as error:
         raise error.at(called) from None
     source = Source(called, "", RECORDED if reason else FORMAT, options={"dims": dims}, view="raw")
-    return Reading(assemble(inlined(listing), source), warnings=_warnings(reason))
+    return ImportedModel(assemble(inlined(listing), source), warnings=_warnings(reason))
 
 
 def _warnings(reason: str) -> tuple[str, ...]:

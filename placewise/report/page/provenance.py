@@ -41,7 +41,7 @@ def _warnings(opened: Opened) -> Iterator[str]:
     if judged is not None and math.isfinite(plan.value) and abs(judged.value - plan.value) > AGREE * plan.value:
         yield (
             f"The plan says {format_seconds(plan.value)}; priced again it takes {format_seconds(judged.value)}, and "
-            "the timeline, memory and cuts are of that. Give the --costs and other wishes that it was placed with."
+            "the timeline, memory and cuts are of that. Give the --costs and other options that it was placed with."
         )
     if opened.missing:
         yield f"Not shown without the model: the timeline, the graph, memory over time and the cuts ({opened.missing})."

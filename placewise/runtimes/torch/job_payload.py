@@ -15,7 +15,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.processes.scratch import Scratch
 from placewise.runtimes.base import Job
-from placewise.runtimes.torch.payload import Handed
+from placewise.runtimes.torch.payload import Payload
 from placewise.simulate import judge_placement
 from placewise.transform.fold import fold
 
@@ -39,13 +39,13 @@ class Program:
         self._archive = archive_of(job)
         self.path = self._archive.path
 
-    def handed(self, problem: Problem, placement: Placement) -> Handed:
+    def handed(self, problem: Problem, placement: Placement) -> Payload:
         """What a worker is told of a placement."""
         device, names = nodes_of(problem, placement), dict[int, str]()
         for name, origin in zip(problem.graph.ops.name, problem.graph.ops.origin, strict=True):
             if origin and "." not in name:
                 names[origin[0]] = name.partition("#")[0]
-        return Handed(self.path, self.shown, device, names, _starts(problem, placement))
+        return Payload(self.path, self.shown, device, names, _starts(problem, placement))
 
     def close(self) -> None:
         self._archive = None

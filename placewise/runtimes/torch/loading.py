@@ -8,10 +8,10 @@ import torch
 
 from placewise.errors import RunError
 from placewise.readers.torch.cutting import calls_of
-from placewise.runtimes.torch.payload import Handed
+from placewise.runtimes.torch.payload import Payload
 
 
-def load(handed: Handed) -> torch.export.ExportedProgram:
+def load(handed: Payload) -> torch.export.ExportedProgram:
     """The program of an archive, if it is the one that the placement is for. Raises RunError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

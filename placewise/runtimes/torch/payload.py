@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Handed:
+class Payload:
     """A program in a file, and per number of a call (`origin`) its device.
 
     `names` are those of the calls that ops stand for, `start` when the judge lets them start (seconds), `shown` what

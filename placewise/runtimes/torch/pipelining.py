@@ -17,7 +17,7 @@ from placewise.processes.worker import Worker
 from placewise.runtimes.base import Job, Prepared, RuntimeInfo
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.torch.job_payload import Program
-from placewise.runtimes.torch.payload import Handed
+from placewise.runtimes.torch.payload import Payload
 from placewise.runtimes.torch.runtime import FORMATS, device_of, realised_of, require_torch
 from placewise.transform.stages import stage_order
 
@@ -90,10 +90,10 @@ class _Prepared:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(self, job: Job, order: Sequence[int], handed: Handed) -> None:
+    def _start(self, job: Job, order: Sequence[int], handed: Payload) -> None:
         """A worker per stage; they load side by side."""
         stages = {device: place for place, device in enumerate(order)}
-        told = Handed(handed.path, handed.shown, {n: stages[d] for n, d in handed.device.items()}, handed.names, {})
+        told = Payload(handed.path, handed.shown, {n: stages[d] for n, d in handed.device.items()}, handed.names, {})
         meeting = str(self._folder.path / "meeting")
         environment = {"GLOO_SOCKET_IFNAME": os.environ.get("GLOO_SOCKET_IFNAME", "lo")}
         for device in order:

@@ -18,13 +18,13 @@ from placewise.readers.torch.cutting import Micro, stage_of
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.loading import load
-from placewise.runtimes.torch.payload import Handed
+from placewise.runtimes.torch.payload import Payload
 
 
 class Rank:
     """Stage `place` of `count`, on `device`; `meeting` is a file that all ranks meet through."""
 
-    def __init__(self, handed: Handed, place: int, count: int, device: str, meeting: str, seconds: float) -> None:
+    def __init__(self, handed: Payload, place: int, count: int, device: str, meeting: str, seconds: float) -> None:
         torch.set_grad_enabled(False)
         program = load(handed)
         try:

@@ -13,7 +13,7 @@ from placewise.readers.torch.cutting import inputs_of, outputs_of, piece_of, wei
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.lanes import Lanes
 from placewise.runtimes.torch.loading import load
-from placewise.runtimes.torch.payload import Handed, LanePlace
+from placewise.runtimes.torch.payload import LanePlace, Payload
 from placewise.runtimes.torch.split_program import cut_up
 from placewise.runtimes.torch.task_graph import Flow, Task
 
@@ -21,17 +21,17 @@ from placewise.runtimes.torch.task_graph import Flow, Task
 class Server:
     """Runs a program on `lanes`; raises RunError for what cannot run so."""
 
-    def __init__(self, handed: Handed, lanes: Sequence[LanePlace]) -> None:
+    def __init__(self, handed: Payload, lanes: Sequence[LanePlace]) -> None:
         self._lanes = Lanes(lanes)
         self._take(handed)
 
-    def move(self, handed: Handed) -> list[int]:
+    def move(self, handed: Payload) -> list[int]:
         """Run another placement from now on; what `pieces` says then."""
         self._flow.close()
         self._take(handed)
         return self.pieces()
 
-    def _take(self, handed: Handed) -> None:
+    def _take(self, handed: Payload) -> None:
         program, lanes = load(handed), self._lanes.places
         held, moved = weights_of(program), dict[tuple[str, str], torch.Tensor]()
         cut = cut_up(program, handed, held)

@@ -21,7 +21,7 @@ from placewise.readers.torch.cutting import (
     steps_of,
     writes_of,
 )
-from placewise.runtimes.torch.payload import Handed
+from placewise.runtimes.torch.payload import Payload
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class CutUp:
     writes: bool
 
 
-def cut_up(program: ExportedProgram, handed: Handed, held: dict[str, torch.Tensor]) -> CutUp:
+def cut_up(program: ExportedProgram, handed: Payload, held: dict[str, torch.Tensor]) -> CutUp:
     """The pieces of a program; what follows from its weights alone is computed now, and put into `held`.
 
     Raises RunError where a call writes in place to what another lane uses as well.

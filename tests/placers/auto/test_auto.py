@@ -12,7 +12,7 @@ from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
-from placewise.placers.auto.history import REMEMBERED, Ledger
+from placewise.placers.auto.history import REMEMBERED, History
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
 from placewise.report.words import history_line
 from placewise.simulate import Evaluator, judge_placement
@@ -55,9 +55,9 @@ def test_stops_at_the_asked_gap() -> None:
     assert len(result.history) == 1
 
 
-def ledger_of(problem: Problem) -> Ledger:
+def ledger_of(problem: Problem) -> History:
     budget = Budget(5.0)
-    return Ledger(problem, Evaluator(problem), Stopwatch(budget), ignore, True)
+    return History(problem, Evaluator(problem), Stopwatch(budget), ignore, True)
 
 
 def test_ledger_keeps_claims_that_the_judge_confirms() -> None:

@@ -26,7 +26,7 @@ from placewise.placers.list_scheduling.etf import EtfPlacer
 from placewise.placers.list_scheduling.ready_queue import PairOptions
 from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.shared.fit import fit
-from placewise.placers.shared.interchangeable import alike, relabel
+from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.placers.shared.rules import broken
 from placewise.simulate import evaluate, judge_placement, lower_bound
 
@@ -229,7 +229,7 @@ def test_etf_options_are_refused_in_a_sentence() -> None:
 @given(problems(max_ops=5))
 def test_equal_devices_change_places_unnoticed(problem: Problem) -> None:
     """Relabelling keeps the value and every rule, and is the same for all names of a placement."""
-    kind = alike(problem)
+    kind = interchangeable(problem)
     rng = np.random.default_rng(problem.n_ops)
     device = rng.integers(0, problem.n_devices, problem.n_ops).astype(np.int32)
     shuffled = np.arange(problem.n_devices, dtype=np.int32)

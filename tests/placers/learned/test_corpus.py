@@ -40,8 +40,8 @@ from placewise.placers.learned.corpus.evolution import portfolio
 from placewise.placers.learned.corpus.local_moves import climb, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
 from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
-from placewise.placers.learned.corpus.worker import Pupil
-from placewise.placers.learned.corpus.worker_pool import Class, Private, School
+from placewise.placers.learned.corpus.worker import CorpusWorker
+from placewise.placers.learned.corpus.worker_pool import Class, Private, WorkerPool
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
@@ -159,7 +159,9 @@ def test_models_in_turn_on_clusters_of_their_own() -> None:
     drawn = [corpus(models=models, in_turn=True).drawn(number) for number in range(3)]
     assert [d.problem.n_devices for d in drawn] == [3, 3, 3] and "on 3xK80" in drawn[1].title
     assert drawn[0].title == drawn[2].title
-    fixed = pw.build("zoo:random-layered", "2xP100,cpu", pw.Wishes(objective="latency", dims={"n_ops": 9, "seed": 3}))
+    fixed = pw.build(
+        "zoo:random-layered", "2xP100,cpu", pw.ProblemOptions(objective="latency", dims={"n_ops": 9, "seed": 3})
+    )
     assert problem_digest(fixed.with_(objective=drawn[0].problem.objective)) == problem_digest(drawn[0].problem)
 
 
@@ -231,7 +233,7 @@ def test_files_that_are_no_corpus(tmp_path: Path) -> None:
         load_corpus(tmp_path / "d.toml")
 
 
-def pretrainer(brief: Brief, school: School, course: Course, seed: int = 0) -> Pretrainer:
+def pretrainer(brief: Brief, school: WorkerPool, course: Course, seed: int = 0) -> Pretrainer:
     """A training that has not begun."""
     return Pretrainer(learner_of(brief), school, course, seed)
 
@@ -302,7 +304,7 @@ def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
     """An update moves the parameters as Adam does with the mean of what single pupils say."""
     made = pretrainer(brief(), Private(brief()), replace(COURSE, imitated=1.0), 0)
     twin = Learner(Made(small())(corpus().problem(0)), small(), 1.0)
-    pupil, total = Pupil(brief()), dict[str, Any]()
+    pupil, total = CorpusWorker(brief()), dict[str, Any]()
     start = {name: value.numpy().copy() for name, value in twin.policy.state_dict().items()}
     for number in made.numbers(0):
         known = pupil.study(Task(number, "search", taught=True)).known
@@ -367,7 +369,7 @@ def test_moves_tried_from_its_own_placements_make_a_policy_better() -> None:
     options = small(rate=1e-2)
     course = replace(COURSE, problems=2, batch=2, updates=20, imitated=0.0, held=0.0, climbed=64, rewarded=False)
     made = pretrainer(brief(options, seed=3), Private(brief(options, seed=3)), course, 0)
-    pupil = Pupil(brief(options, seed=3))
+    pupil = CorpusWorker(brief(options, seed=3))
 
     def worth() -> float:
         tried = [pupil.study(Task(n, "try", made.known.get(n), parameters=made.parameters())) for n in range(2)]
@@ -391,7 +393,7 @@ def test_moves_between_devices_that_are_as_likely_are_learned_from() -> None:
                          inner=8, heads=2)  # fmt: skip
     clusters = {"devices": ["K80"], "count": {"least": 2, "most": 2}, "kinds": {"least": 1, "most": 1}, "host": 0.0,
                 "tight": 0.0}  # fmt: skip
-    pupil = Pupil(Brief(corpus(clusters=clusters).problem, MadeGdp(options), options, ""))
+    pupil = CorpusWorker(Brief(corpus(clusters=clusters).problem, MadeGdp(options), options, ""))
     answer = pupil.study(Task(0, "learn", climb=64))
     assert answer.gradients is not None and any(value.any() for value in answer.gradients.values())
 
@@ -403,7 +405,7 @@ def test_ways_of_scoring_are_bred() -> None:
     models = [{"model": "random-layered", "dims": {"n_ops": 40, "seed": seeds}}]
     told = Brief(corpus(models=models).problem, MadeGdp(options), options, "etf", only=only)
     course = Course(4, 3, 4, 0.0, 0.0, bred=6, only=only, rewarded=False)
-    made, pupil = pretrainer(told, Private(told), course), Pupil(told)
+    made, pupil = pretrainer(told, Private(told), course), CorpusWorker(told)
     start = {key: value.copy() for key, value in made.parameters().items()}
     known = [pupil.study(Task(n, "search", parameters=start)).known for n in range(4)]
 
@@ -424,7 +426,7 @@ def test_what_ways_are_worth_is_what_their_favourites_take() -> None:
     """Each way by itself, as a policy with that row alone; the pupil's own parameters are not touched."""
     options = GdpOptions(pretrained=False, rounds=2, layers=1, attentions=1, hidden=8, inner=8, heads=2, leanings=2)
     told = Brief(corpus().problem, MadeGdp(options), options, "etf")
-    pupil = Pupil(told)
+    pupil = CorpusWorker(told)
     known = pupil.study(Task(1, "search", taught=True)).known
     policy = MadeGdp(options)(corpus().problem(1))
     start = {name: value.detach().numpy().copy() for name, value in policy.named_parameters()}
@@ -456,10 +458,10 @@ def test_what_is_known_only_gets_better() -> None:
     for number, known in made.known.items():
         problem = corpus().problem(number)
         assert pw.judge(problem, Placement(known.best)).value == pytest.approx(known.value)
-        first = Pupil(brief()).study(Task(number, "search", taught=True)).known
+        first = CorpusWorker(brief()).study(Task(number, "search", taught=True)).known
         assert known.value <= first.value <= pw.place(problem, placer="etf").value * (1 + 1e-9)
         worse = Known(first.best, math.inf, 1.0)
-        tried = Pupil(brief()).study(Task(number, "try", worse))
+        tried = CorpusWorker(brief()).study(Task(number, "try", worse))
         assert tried.known.value <= tried.seconds < math.inf
 
 
@@ -505,7 +507,7 @@ def test_all_epochs_of_an_update_have_one_baseline() -> None:
 
 def test_favourites_are_tried_without_what_is_known() -> None:
     """Placeto can begin at the best placement so far: that of a teacher is not its own."""
-    pupil = Pupil(brief())
+    pupil = CorpusWorker(brief())
     for number in range(5):
         known = pupil.study(Task(number, "search", taught=True)).known
         alone = replace(known, best=pupil.study(Task(number, "search")).known.best)
@@ -743,13 +745,13 @@ def test_searched_problems_are_not_searched_again(tmp_path: Path, monkeypatch: p
     pw.pretrain(path, checkpoint=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "answers").rename(tmp_path / "b" / "answers")
-    monkeypatch.setattr(Pupil, "_searched", None)
+    monkeypatch.setattr(CorpusWorker, "_searched", None)
     pw.pretrain(path, checkpoint=tmp_path / "b")
     same(dict(load_policy(tmp_path / "a")[1]), dict(load_policy(tmp_path / "b")[1]))
 
 
 def test_what_does_not_go_with_a_corpus_is_refused(tmp_path: Path) -> None:
-    """A model, devices, wishes; nothing at all."""
+    """A model, devices, problem_options; nothing at all."""
     path = written(tmp_path / "c.toml")
     for arguments, words in (
         (("zoo:rnnlm-2", "--corpus", path), "a corpus goes without MODEL"),

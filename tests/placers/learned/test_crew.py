@@ -42,7 +42,7 @@ from placewise.placers.learned.trainer import Update
 from placewise.placers.learned.workers.controller import told
 from placewise.placers.learned.workers.measuring import Measuring
 from placewise.placers.learned.workers.messages import Brief
-from placewise.placers.learned.workers.processes import Processes, ProcessHouse
+from placewise.placers.learned.workers.processes import ProcessBackend, Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.placers.learned.workers.server import CrewTrainer, crew_trainer
 from placewise.simulate import evaluate
@@ -253,7 +253,7 @@ def test_workers_that_hang_or_die_are_replaced(tmp_path: Path) -> None:
     rows = np.zeros((5, problem.n_ops), np.int32)
     rows[1, 0], rows[3, 0] = 1, 2
     wanted = evaluate(problem, rows)
-    measuring = Measuring(ProcessHouse(), Reward(problem, str(tmp_path), hangs=1, dies=2), 1, 5.0, "worker")
+    measuring = Measuring(ProcessBackend(), Reward(problem, str(tmp_path), hangs=1, dies=2), 1, 5.0, "worker")
     try:
         found = measuring(rows)
     finally:

@@ -22,7 +22,7 @@ from simulate_problems import problems, random_problem, seeded
 
 from placewise.catalog import read_cluster
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
@@ -252,7 +252,7 @@ def test_favourites_are_made_to_fit() -> None:
 
 def test_a_partitioner_is_heard_with_the_advice() -> None:
     """What METIS cuts is among the favourites; without advice, the policy alone is worse on this graph."""
-    problem = build("zoo:bert-base", "4xP100,cpu", Wishes(graph="training", optimizer="sgd"))
+    problem = build("zoo:bert-base", "4xP100,cpu", ProblemOptions(graph="training", optimizer="sgd"))
     pytest.importorskip("pymetis")
     parts = place(problem, "metis").value
     advised, plain = (

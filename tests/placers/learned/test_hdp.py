@@ -17,7 +17,7 @@ from simulate_problems import random_problem, seeded
 from strategies import problems
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
@@ -30,7 +30,7 @@ from placewise.simulate import evaluate
 def zoo(family: str, n: int, seed: int) -> Problem:
     """A random graph of the zoo on two equal devices."""
     dims = {"n_ops": n, "seed": seed, "batch": 32, "size": 32}
-    return build(f"zoo:random-{family}", "2xV100", Wishes(objective="latency", dims=dims))
+    return build(f"zoo:random-{family}", "2xV100", ProblemOptions(objective="latency", dims=dims))
 
 
 def restless(problem: Problem, options: HDPOptions, seed: int = 0) -> HDPPolicy:

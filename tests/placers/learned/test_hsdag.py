@@ -18,7 +18,7 @@ from simulate_problems import random_problem, seeded
 from strategies import problems
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import PlacerError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device, Link
@@ -46,7 +46,7 @@ TWO = Cluster(
 def zoo(family: str, n: int, seed: int, execution: str) -> Problem:
     """A random graph of the zoo on a processor and a graphics card that is twice as fast."""
     dims = {"n_ops": n, "seed": seed, "batch": 1, "size": 28}
-    return build(f"zoo:random-{family}", TWO, Wishes(execution=execution, objective="latency", dims=dims))
+    return build(f"zoo:random-{family}", TWO, ProblemOptions(execution=execution, objective="latency", dims=dims))
 
 
 def wired(edges: list[tuple[int, int]], scopes: list[str], *, barred: tuple[int, ...] = ()) -> Problem:
@@ -375,7 +375,7 @@ def test_training_goes_on_where_it_was() -> None:
 @pytest.mark.parametrize("view", ["raw", "folded"])
 def test_openvino_graphs_by_the_paper(tmp_path: object, view: str) -> None:
     """ResNet-50's IR, raw and folded, two updates of twenty steps each: never behind the best device alone."""
-    problem = build(str(unpacked(tmp_path, "resnet50")), TWO, Wishes(view=view, execution="sequential"))
+    problem = build(str(unpacked(tmp_path, "resnet50")), TWO, ProblemOptions(view=view, execution="sequential"))
     placer = create("hsdag", {**PAPER, "updates": 2})
     proposal = placer.propose(problem, Budget(seed=1))
     assert proposal.placement is not None

@@ -14,7 +14,7 @@ from onnx_branches import branching, modelled, written
 from placewise._util.cores import pinnable_cores
 from placewise.analysis.measure_placements import Setting
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.errors import InputError, RunError
 from placewise.model.problem import Rule
@@ -125,7 +125,7 @@ def test_models_that_cannot_be_measured_are_refused(tmp_path):
     with pytest.raises(InputError, match="not what it was"):
         MeasuredReward(random, SETTING, QUICK)
     with pytest.raises(InputError, match="nothing here runs a model"):
-        MeasuredReward(build("zoo:inception-v3", "2xcore", Wishes()), SETTING, QUICK)
+        MeasuredReward(build("zoo:inception-v3", "2xcore", ProblemOptions()), SETTING, QUICK)
 
 
 def test_rewards_by_name(problem):
@@ -298,7 +298,7 @@ def test_a_training_that_goes_on_counts_in_the_seconds_of_its_beginning(problem,
     for slower in (1.0, 2.0):
         clockwork.slower = lambda moment, slower=slower: slower
         with MeasuredReward(problem, Setting(protocol=BRIEF), QUICK) as reward:
-            pricing = Pricing(problem, train.Rated(problem, reward))
+            pricing = Pricing(problem, train.JudgedReward(problem, reward))
             if states[-1]:
                 pricing.restore(states[-1])
             found.append(pricing(np.stack([one, other])).tolist() if slower == 1.0 else pricing(1 - one[None]).tolist())

@@ -48,7 +48,9 @@ def _table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def problem(ops: int = 60) -> pw.Problem:
     """So many ops on two accelerators and a host."""
-    return pw.build("zoo:random-layered", "2xA100-80GB,cpu", pw.Wishes(objective="latency", dims={"n_ops": ops}))
+    return pw.build(
+        "zoo:random-layered", "2xA100-80GB,cpu", pw.ProblemOptions(objective="latency", dims={"n_ops": ops})
+    )
 
 
 def setting(path: Path | None = None, updates: int | None = 20, **options: Any) -> TrainingSetting:

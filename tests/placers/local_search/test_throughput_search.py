@@ -15,7 +15,7 @@ from simulate_problems import OBJECTIVES, random_problem, seeded
 
 from placewise import _native
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.errors import InternalError
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
@@ -148,7 +148,7 @@ def test_the_incumbent_is_what_a_walk_says(problem: Problem, seed: int) -> None:
 
 def many_ops() -> tuple[Costs, Ints]:
     """A problem that no walk finishes soon, and a start."""
-    problem = build("zoo:random-layered", "4xP100", Wishes("throughput", contiguous=False, dims={"n_ops": 400}))
+    problem = build("zoo:random-layered", "4xP100", ProblemOptions("throughput", contiguous=False, dims={"n_ops": 400}))
     columns, _ = costs_of(problem, problem.block, problem.n_blocks)
     return columns, np.zeros(problem.n_blocks, np.int32)
 

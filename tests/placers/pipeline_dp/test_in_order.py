@@ -18,7 +18,7 @@ from simulate_problems import random_problem, seeded
 
 import placewise as pw
 from placewise.core.build import build_for_plan
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.errors import InputError
 from placewise.model.placement import Placement
@@ -149,5 +149,5 @@ def test_the_order_from_the_command_line(tmp_path: Path) -> None:
     for other in ("--free", "--convex"):
         assert "the order of devices needs a chain of stages" in run("place", path, "--in-order", other, code=2).stderr
     with pytest.raises(InputError, match="the order of devices needs one device per stage"):
-        pw.build(path, wishes=Wishes(ordered=True, replicas=2))
-    assert pw.build(path, wishes=Wishes(ordered=True, objective="latency")).constraints.contiguous
+        pw.build(path, options=ProblemOptions(ordered=True, replicas=2))
+    assert pw.build(path, options=ProblemOptions(ordered=True, objective="latency")).constraints.contiguous

@@ -13,7 +13,7 @@ from toy_problems import boxes
 from placewise.model.columns import Longs
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.shared.memory_repair import settle
-from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate.judge.memory import resident_bytes
 
@@ -44,7 +44,7 @@ def test_a_repaired_placement_keeps_the_rules(problem: Problem, seed: int) -> No
 @given(problems(max_ops=7), st.integers(0, 100))
 def test_settle_counts_bytes_as_the_judge_does(problem: Problem, seed: int) -> None:
     """Where it says that all fits, resident bytes with shared weights are within the room, and every block may be."""
-    cargo = cargo_of(problem)
+    cargo = packing_instance(problem)
     if not cargo.runs.any(axis=1).all():
         return
     rng = np.random.default_rng(seed)

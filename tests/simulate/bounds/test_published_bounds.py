@@ -14,7 +14,7 @@ import pytest
 from published import RECORDED, WORKLOADS, needs_workloads
 
 from placewise.core.build import build
-from placewise.core.options import Wishes
+from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable
@@ -45,7 +45,7 @@ def test_throughput_bounds_and_values(name: str) -> None:
     path, highest = WORKLOADS / "throughput" / f"{name}.json", 0.0
     recorded = RECORDED["throughput"][name]
     for shape in reversed(SHAPES):
-        problem = build(path, wishes=Wishes(**SHAPES[shape]))  # type: ignore[arg-type]
+        problem = build(path, options=ProblemOptions(**SHAPES[shape]))  # type: ignore[arg-type]
         large = {"cover", "cpsat"} if problem.n_ops > 500 else set[str]()
         results = list(ran(problem, {placer: time for placer, time in ASKED[shape].items() if placer not in large}))
         assert all(result.judgement is None or result.judgement.valid for result in results)
@@ -60,7 +60,7 @@ def test_throughput_bounds_and_values(name: str) -> None:
 @pytest.mark.parametrize("name", sorted(RECORDED["latency"]))
 def test_latency_bounds_and_values(name: str) -> None:
     """Bounds of all placers against all their values and the recorded ones."""
-    problem = build(WORKLOADS / "latency" / f"{name}.json", wishes=Wishes(objective="latency"))
+    problem = build(WORKLOADS / "latency" / f"{name}.json", options=ProblemOptions(objective="latency"))
     results = list(ran(problem, {"paths": 0.4, "temper": 0.4, "cpsat": 0.4, "greedy": 9.0, "etf": 9.0}))
     highest = max(result.lower_bound for result in results)
     found = {result.placer: result.value for result in results}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.learned.corpus.evolution import Ways
-from placewise.placers.learned.objectives import Lesson
+from placewise.placers.learned.objectives import TrainStats
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.workers.messages import Drawn
@@ -95,7 +95,7 @@ class Answer:
 
     known: Known
     gradients: Arrays | None = None
-    lesson: Lesson | None = None
+    lesson: TrainStats | None = None
     distance: float = float("nan")
     drawn: Drawn | None = None
     asked: int = 0

@@ -21,8 +21,8 @@ from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
 from placewise.placers.learned.corpus.evolution import children, portfolio
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
-from placewise.placers.learned.corpus.worker_pool import School
-from placewise.placers.learned.objectives import Diverged, Learner, Lesson
+from placewise.placers.learned.corpus.worker_pool import WorkerPool
+from placewise.placers.learned.objectives import Diverged, Learner, TrainStats
 
 SEARCHED = 32
 """Problems searched between two signs of life."""
@@ -63,7 +63,7 @@ class Step:
     """
 
     number: int
-    lesson: Lesson
+    lesson: TrainStats
     distance: float
     score: float
     searched: int
@@ -76,7 +76,7 @@ class Pretrainer:
     """One policy in training on many problems. Close its school in the end."""
 
     learner: Learner
-    school: School
+    school: WorkerPool
     course: Course
     seed: int = 0
     known: dict[int, Known] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Pretrainer:
             some = missing[first : first + SEARCHED]
             answers = self.school.answers([Task(n, "search", taught=self._taught(n)) for n in some], {})
             self._note(answers)
-            on_step(self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan))
+            on_step(self._step(TrainStats(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan))
 
     def _note(self, answers: Sequence[tuple[Task, Answer]]) -> None:
         """Keep what is known now: where a problem had two turns in an update, the better placement of the two."""
@@ -169,7 +169,7 @@ class Pretrainer:
                  explore=explore, imitate=weight, climb=climb)
             for place, number in enumerate(self.numbers(update))
         ]  # fmt: skip
-        step = self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
+        step = self._step(TrainStats(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
         applied = 0
         try:
             for _ in range(epochs):
@@ -200,7 +200,7 @@ class Pretrainer:
                  for n in self.numbers(update)]  # fmt: skip
         answers = self.school.answers(tasks, parameters)
         self._note(answers)
-        step = self._step(Lesson(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
+        step = self._step(TrainStats(math.nan, math.nan, math.nan, math.nan, math.nan), math.nan)
         self.learner.updates = update + 1
         worth = np.array([answer.worth for _, answer in answers if answer.worth is not None])
         if not len(worth):
@@ -213,7 +213,7 @@ class Pretrainer:
         self._parameters = {}
         return replace(step, number=update + 1, distance=float(worth[:, chosen].min(axis=1).mean()))
 
-    def _apply(self, answers: Sequence[Answer], progress: float) -> Lesson:
+    def _apply(self, answers: Sequence[Answer], progress: float) -> TrainStats:
         total: dict[str, torch.Tensor] = {}
         for answer in answers:
             for name, value in (answer.gradients or {}).items():
@@ -223,7 +223,7 @@ class Pretrainer:
         distance = _mean([answer.distance for answer in answers])
         loss = _mean([lesson.loss for lesson in lessons]) if lessons else distance
         loss = 0.0 if math.isnan(distance) and not lessons else loss
-        mean = Lesson(
+        mean = TrainStats(
             _mean([lesson.reward for lesson in lessons]), _mean([lesson.baseline for lesson in lessons]),
             _mean([lesson.entropy for lesson in lessons]), math.nan, loss,
         )  # fmt: skip
@@ -253,7 +253,7 @@ class Pretrainer:
         patience, trials = self.course.patience, [score for _, _, score in self.trials]
         return bool(patience) and len(trials) > patience and min(trials[-patience:]) >= min(trials[:-patience])
 
-    def _step(self, lesson: Lesson, distance: float) -> Step:
+    def _step(self, lesson: TrainStats, distance: float) -> Step:
         spent = time.monotonic() - self.began
         return Step(self.learner.updates, lesson, distance, self.score, len(self.known), self.asked, spent)
 

@@ -19,7 +19,7 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.corpus.evolution import Ways
 from placewise.placers.learned.corpus.local_moves import Neighbours, Tried, climb, gained, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
-from placewise.placers.learned.objectives import Learner, Lesson, tensors
+from placewise.placers.learned.objectives import Learner, TrainStats, tensors
 from placewise.placers.learned.policy import Policy, Price, Rollout
 from placewise.placers.learned.pricing import Pricing, alone
 from placewise.placers.learned.workers.messages import Drawn
@@ -59,7 +59,7 @@ class Seen:
         return self.policy.view.n * self.policy.view.n_devices
 
 
-class Watched:
+class BestTracker:
     """Prices placements [K, n_ops], and remembers the best since it was made, or what was the best before."""
 
     def __init__(self, pricing: Price, known: Known) -> None:
@@ -80,7 +80,7 @@ class Watched:
         return seconds
 
 
-class Pupil:
+class CorpusWorker:
     """Does tasks, whose answers depend on the tasks alone: not on what was done before, or by whom."""
 
     def __init__(self, brief: Brief) -> None:
@@ -163,7 +163,7 @@ class Pupil:
         return Known(relabel(problem, every[best]), float(values[best]), scale if scale > 0 else 1.0)
 
     def _tried(self, seen: Seen, known: Known) -> Answer:
-        watched = Watched(seen.pricing, known)
+        watched = BestTracker(seen.pricing, known)
         rows = seen.policy.greedy(seen.pricing)  # as users get them, who know nothing to begin with
         seconds = watched(rows)
         if not np.isfinite(seconds).any():
@@ -172,7 +172,7 @@ class Pupil:
         found = float(np.nanmin(seconds)) if np.isfinite(seconds).any() else math.inf
         return Answer(self._improved(seen, known, watched), asked=watched.asked, seconds=found)
 
-    def _improved(self, seen: Seen, known: Known, watched: Watched) -> Known:
+    def _improved(self, seen: Seen, known: Known, watched: BestTracker) -> Known:
         if watched.value >= known.value:
             return known
         return replace(known, best=relabel(seen.policy.view.problem, watched.best), value=watched.value)
@@ -180,13 +180,13 @@ class Pupil:
     def _learned(self, seen: Seen, known: Known, task: Task) -> Answer:
         policy = seen.policy
         policy.zero_grad(set_to_none=True)
-        lesson: Lesson | None = None
+        lesson: TrainStats | None = None
         drawn, asked = task.drawn, 0
         if task.explore:
             learner = Learner(policy, self._brief.options, known.scale, known.baseline)
             learner.updates = task.updates
             if drawn is None:
-                watched = Watched(seen.pricing, known)
+                watched = BestTracker(seen.pricing, known)
                 rollout = policy.rollout(self._brief.options.samples, _dice(task.seed), watched)
                 known, asked = self._improved(seen, known, watched), watched.asked
                 lesson, now = learner.descend(rollout, None, task.progress)
@@ -216,7 +216,7 @@ class Pupil:
     @torch.no_grad()
     def _compared(self, seen: Seen, known: Known, ways: Ways) -> Answer:
         """What the favourites take in each of several ways; the parameters stay as they are."""
-        policy, watched, unknown = seen.policy, Watched(seen.pricing, known), seen.pricing
+        policy, watched, unknown = seen.policy, BestTracker(seen.pricing, known), seen.pricing
         values = {name: value for name, value in policy.named_parameters() if name in ways}
         held, worth = {name: value.data for name, value in values.items()}, []
         try:
@@ -236,7 +236,7 @@ class Pupil:
 
         The first of them leads from its first favourite to its best one.
         """
-        view, watched = seen.policy.view, Watched(seen.pricing, known)
+        view, watched = seen.policy.view, BestTracker(seen.pricing, known)
         own = seen.policy.greedy(watched)
         seconds = watched(own)
         best = int(np.where(np.isfinite(seconds), seconds, np.inf).argmin())

@@ -11,7 +11,7 @@ import torch
 
 from placewise.errors import RunError
 from placewise.placers.learned.corpus.messages import Answer, Brief, Task
-from placewise.placers.learned.corpus.worker import Pupil
+from placewise.placers.learned.corpus.worker import CorpusWorker
 from placewise.placers.learned.workers.backend import Crew, require_sizes
 from placewise.placers.learned.workers.measuring import IN_A_ROW
 from placewise.placers.learned.workers.pool import Member, Outcome, Pool
@@ -21,7 +21,7 @@ BREATH = 60.0
 """Seconds between looks at the pupils."""
 
 
-class School(Protocol):
+class WorkerPool(Protocol):
     """Pupils, however many, wherever they are."""
 
     def answers(self, tasks: Sequence[Task], parameters: Parameters) -> list[tuple[Task, Answer]]:
@@ -39,7 +39,7 @@ class Private:
 
     def __init__(self, brief: Brief) -> None:
         threads = torch.get_num_threads()
-        self._pupil = Pupil(brief)
+        self._pupil = CorpusWorker(brief)
         torch.set_num_threads(threads)  # those of this process are the caller's
 
     def answers(self, tasks: Sequence[Task], parameters: Parameters) -> list[tuple[Task, Answer]]:
@@ -58,7 +58,7 @@ class Class:
 
     def __init__(self, brief: Brief, crew: Crew) -> None:
         require_sizes(crew)
-        served = "placewise.placers.learned.corpus.worker:Pupil"
+        served = "placewise.placers.learned.corpus.worker:CorpusWorker"
         self._pool = Pool(crew.house(), crew.controllers, lambda _: (served, brief), "pupil", worker=True)
         self._parameters: Parameters = {}
         self._edition = self.deaths = self._row = 0

@@ -28,7 +28,7 @@ from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.gdp import GdpOptions
-from placewise.placers.learned.networks.gdp_features import DEVICE, GRAPH, PAIR, Scene, facts_of, scene_of
+from placewise.placers.learned.networks.gdp_features import DEVICE, GRAPH, PAIR, GdpFeatures, facts_of, scene_of
 from placewise.placers.learned.networks.gdp_layers import Aggregation, Dense, Segments
 from placewise.placers.learned.networks.gdp_priors import lean
 from placewise.placers.learned.networks.segments import drawn, odds, ranks
@@ -75,7 +75,7 @@ class Gdp(Policy):
         super().__init__()
         self.view, self.options, self.segment = view, options, options.segment
         self.features = Features(features.matrix, (*features.layout, ("device", DEVICE), ("pair", PAIR)))
-        self.scenes: dict[bytes, Scene] = {}
+        self.scenes: dict[bytes, GdpFeatures] = {}
         self.facts, self.fits = facts_of(view), always_fits(view.problem)
         self.scene = self._scene(np.ones(view.n_devices, np.bool_))
         self.rank = ranks(self.facts.place)
@@ -101,7 +101,7 @@ class Gdp(Policy):
         nn.init.zeros_(self.score.bias)
         lean(self.lean_pair, self.lean_belief, options.prior)
 
-    def _scene(self, keep: Bools) -> Scene:
+    def _scene(self, keep: Bools) -> GdpFeatures:
         """The scene of some devices [D], made once."""
         key = keep.tobytes()
         if key not in self.scenes:
@@ -128,12 +128,14 @@ class Gdp(Policy):
             x = layer(x, self.segment, graph, 1 if self.segment < self.options.segment else MOST_SEGMENTS)
         return self.leave(x), graph
 
-    def scores(self, scene: Scene, embedded: Embedded | None, ways: slice = FIRST) -> Tensor:
+    def scores(self, scene: GdpFeatures, embedded: Embedded | None, ways: slice = FIRST) -> Tensor:
         """Logits [W, n, D] of the last round by some of the sets of leanings, −inf where a device is not allowed."""
         share = scene.allowed / scene.allowed.sum(dim=1, keepdim=True).clamp_min(1)
         return self._rounds(scene, embedded, ways, share, self.options.rounds)[-1]
 
-    def _rounds(self, scene: Scene, embedded: Embedded | None, ways: slice, share: Tensor, count: int) -> list[Tensor]:
+    def _rounds(
+        self, scene: GdpFeatures, embedded: Embedded | None, ways: slice, share: Tensor, count: int
+    ) -> list[Tensor]:
         """Logits [W, n, D] of so many rounds, the first of which sees the probabilities `share` [n, D]."""
         pieces, every = self._pieces(), []
         known = self._known(scene, embedded, ways) if len(pieces) == 1 else None
@@ -148,7 +150,7 @@ class Gdp(Policy):
         return every
 
     def _known(
-        self, scene: Scene, embedded: Embedded | None, ways: slice, piece: slice = ALL
+        self, scene: GdpFeatures, embedded: Embedded | None, ways: slice, piece: slice = ALL
     ) -> tuple[Tensor | None, Tensor]:
         """What stays the same in all rounds, of a piece of the units: [n, D, inner], and leanings [W, n, D]."""
         pair = scene.pair[piece]
@@ -337,7 +339,7 @@ class Gdp(Policy):
             self.notes = (f"memory is short: attention in segments of {self.segment} ops, not {self.options.segment}",)
 
 
-def belief(scene: Scene, share: Tensor) -> Tensor:
+def belief(scene: GdpFeatures, share: Tensor) -> Tensor:
     """What probabilities [W, n, D] would mean for every unit on every device [W, n, D, BELIEF]."""
     before = _heard(share[:, scene.tail] * scene.into[:, None], scene.head, scene.n)
     after = _heard(share[:, scene.head] * scene.out[:, None], scene.tail, scene.n)

@@ -19,8 +19,8 @@ from placewise.placers.learned.networks.walk import pace
 from placewise.placers.learned.orders import BUCKETS, buckets, fastest, places
 from placewise.placers.learned.view import View
 from placewise.placers.registry import create
-from placewise.placers.shared.interchangeable import alike
-from placewise.placers.shared.memory_footprint import holdings
+from placewise.placers.shared.interchangeable import interchangeable
+from placewise.placers.shared.memory_footprint import memory_footprint
 from placewise.simulate.judge.ranks import mean_transfer_seconds
 
 NUMBERS = 16
@@ -40,7 +40,7 @@ FAR = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scene:
+class GdpFeatures:
     """n units, D devices, E edges; D are all devices, of which units may use the `allowed` ones [n, D].
 
     `graph` [GRAPH], `device` [D, DEVICE], `pair` [n, D, PAIR]; `tail`, `head` [E]; `into`, `out` [E], the share of an
@@ -90,11 +90,11 @@ def facts_of(view: View) -> Facts:
     takes = np.where(view.allowed, view.seconds, 0.0).sum(axis=0)
     whole = float(work.sum()) or 1.0
     speed = np.where(takes > 0, can / np.where(takes > 0, takes, 1.0), 0.0) * can / whole
-    held = holdings(view.problem, view.unit, view.n).totals().astype(np.float64)
+    held = memory_footprint(view.problem, view.unit, view.n).totals().astype(np.float64)
     return Facts(work, places(view), buckets(view), held, np.maximum(speed, FLOOR), pace(view.problem))
 
 
-def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: bool) -> Scene:
+def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: bool) -> GdpFeatures:
     """The scene where only the devices of `keep` [D] are used, but by units that none of those may run.
 
     `known` false: of devices, the number alone is told. `advised`: list schedulers are asked.
@@ -114,7 +114,7 @@ def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: boo
         device = np.zeros_like(device)
         device[np.arange(len(device)), np.minimum(np.arange(len(device)), NUMBERS)] = 1.0
         pair = np.where(np.arange(PAIR) == 0, allowed[:, :, None], np.zeros_like(pair))
-    return Scene(
+    return GdpFeatures(
         graph=_single(_graph(view, facts, keep, balanced)), device=_single(device), pair=_single(pair),
         allowed=torch.from_numpy(allowed), tail=torch.from_numpy(view.tail.astype(np.int64)),
         head=torch.from_numpy(view.head.astype(np.int64)), into=_single(view.flow / _above(flow_in)[view.head]),
@@ -129,7 +129,7 @@ def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: boo
 def _devices(view: View, facts: Facts, keep: Bools) -> tuple[Floats, Floats]:
     """Features [D, DEVICE], and the part [D, 2] of the work from the first to the last that is a device's by speed."""
     problem, n_devices = view.problem, view.n_devices
-    cluster, kind = problem.cluster, alike(problem)
+    cluster, kind = problem.cluster, interchangeable(problem)
     speed = np.where(keep, facts.speed, 0.0)
     share = speed / (float(speed.sum()) or 1.0)
     order = np.lexsort((np.arange(n_devices), -speed))

@@ -29,7 +29,7 @@ class Seat(Protocol):
         """End it at once."""
 
 
-class House(Protocol):
+class Backend(Protocol):
     """Where seats are: this machine, or a cluster."""
 
     def seat(self, served: str, *args: Any, name: str, worker: bool) -> Seat:
@@ -58,7 +58,7 @@ class Crew(Protocol):
     @property
     def limit(self) -> float: ...
 
-    def house(self) -> House:
+    def house(self) -> Backend:
         """The house, from wherever this is called. Raises MissingExtraError, RunError."""
 
 

@@ -21,7 +21,7 @@ from placewise.placers.learned.workers.messages import Brief, Drawn, Errand, Rep
 from placewise.simulate import Evaluator
 
 
-class Noting(Pricing):
+class RecordingPricing(Pricing):
     """Pricing that keeps what it priced until it is taken, and counts what was lost."""
 
     def __init__(self, problem: Problem, evaluate: Evaluate) -> None:
@@ -62,7 +62,7 @@ class Controller:
             if crew.workers
             else Alone(made())
         )
-        self._pricing = Noting(problem, self._team)
+        self._pricing = RecordingPricing(problem, self._team)
 
     def price(self, rows: Ints, reference: float) -> Report:
         """The seconds of placements that keep the rules, `LOST` where a worker died."""

@@ -16,7 +16,7 @@ from placewise.placers.learned.workers.pool import Member, Outcome, Pool
 _PRICE = "price"
 
 
-class Staff:
+class ControllerPool:
     """All controllers of a crew; also an `Evaluate`, which asks one of them and asks again where samples were lost.
 
     `lost` counts samples of workers that died, `deaths` controllers and workers. `trouble` says why there is no hope:

@@ -10,7 +10,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.placers.base import Evaluate
 from placewise.placers.learned.pricing import LOST, digests
-from placewise.placers.learned.workers.backend import House
+from placewise.placers.learned.workers.backend import Backend
 from placewise.placers.learned.workers.pool import Outcome, Pool
 
 IN_A_ROW = 5
@@ -74,7 +74,7 @@ class Measuring:
     the first one says where nobody did before.
     """
 
-    def __init__(self, house: House, make_evaluate: MakeEvaluate, count: int, limit: float, name: str) -> None:
+    def __init__(self, house: Backend, make_evaluate: MakeEvaluate, count: int, limit: float, name: str) -> None:
         made = ("placewise.placers.learned.workers.measuring:Measurer", make_evaluate)
         self._pool = Pool(house, count, lambda _: made, name, worker=True)
         self._limit = limit

@@ -10,7 +10,7 @@ from typing import Any
 import numpy.typing as npt
 
 from placewise.model.columns import Floats, Ints
-from placewise.placers.learned.objectives import Lesson
+from placewise.placers.learned.objectives import TrainStats
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.workers.backend import Crew
@@ -73,7 +73,7 @@ class Report:
     failure: str = ""
     reference: float = math.nan
     spent: bool = False
-    lesson: Lesson | None = None
+    lesson: TrainStats | None = None
     gradients: Arrays | None = None
     drawn: Drawn | None = None
 

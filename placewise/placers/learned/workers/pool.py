@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from placewise.errors import RunError
-from placewise.placers.learned.workers.backend import House, Seat
+from placewise.placers.learned.workers.backend import Backend, Seat
 
 START = 300.0
 """Seconds that a seat may take until its object is made: on a cluster it may wait for room."""
@@ -44,7 +44,7 @@ class Member:
 class Pool:
     """`size` seats in a house. `made_from(number)` gives the class and arguments of the object of each new seat."""
 
-    house: House
+    house: Backend
     size: int
     made_from: Callable[[int], tuple[Any, ...]]
     name: str

@@ -37,7 +37,7 @@ class Process:
         self.worker.kill()
 
 
-class ProcessHouse:
+class ProcessBackend:
     """The machine that asks."""
 
     def seat(self, served: str, *args: Any, name: str, worker: bool) -> Process:
@@ -68,5 +68,5 @@ class Processes:
     workers: int = 1
     limit: float = LIMIT
 
-    def house(self) -> ProcessHouse:
-        return ProcessHouse()
+    def house(self) -> ProcessBackend:
+        return ProcessBackend()

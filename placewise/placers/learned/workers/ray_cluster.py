@@ -39,7 +39,7 @@ class Actor:
             return False, f"{type(error).__name__}: {error}"
 
 
-class RaySeat:
+class RayWorkerHandle:
     """A seat in an actor."""
 
     def __init__(self, ray: Any, actor: Any, name: str) -> None:
@@ -66,22 +66,22 @@ class RaySeat:
         self._ray.kill(self._actor)
 
 
-class RayHouse:
+class RayBackend:
     """The cluster that this process is part of."""
 
     def __init__(self, ray: Any, cpus: float) -> None:
         self._ray, self._cpus = ray, cpus
 
-    def seat(self, served: str, *args: Any, name: str, worker: bool) -> RaySeat:
+    def seat(self, served: str, *args: Any, name: str, worker: bool) -> RayWorkerHandle:
         kind = self._ray.remote(Actor).options(
             num_cpus=self._cpus if worker else CONTROLLER, scheduling_strategy="SPREAD", max_restarts=0
         )
-        made = RaySeat(self._ray, kind.remote(), name)
+        made = RayWorkerHandle(self._ray, kind.remote(), name)
         made.tell(served, *args)
         return made
 
     def ready(self, seats: Sequence[Seat], seconds: float) -> Sequence[Seat]:
-        waiting = {seat.answers[0]: seat for seat in seats if isinstance(seat, RaySeat)}
+        waiting = {seat.answers[0]: seat for seat in seats if isinstance(seat, RayWorkerHandle)}
         first, rest = self._ray.wait(list(waiting), timeout=seconds)
         more = self._ray.wait(rest, num_returns=len(rest), timeout=0)[0] if first and rest else []
         return [waiting[answer] for answer in (*first, *more)]
@@ -101,7 +101,7 @@ class RayCluster:
     limit: float = LIMIT
     cpus: float = 1.0
 
-    def house(self) -> RayHouse:
+    def house(self) -> RayBackend:
         """The cluster, joined where this process is not part of it. Raises MissingExtraError, RunError."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
@@ -114,7 +114,7 @@ class RayCluster:
                 ray.init(address=self.address, log_to_driver=False, configure_logging=False)
             except (OSError, ValueError, RuntimeError) as error:
                 raise RunError(f"there is no Ray cluster at {self.address!r}: {error}") from None
-        return RayHouse(ray, self.cpus)
+        return RayBackend(ray, self.cpus)
 
 
 def _require_listener(address: str) -> None:

@@ -15,12 +15,12 @@ import torch
 
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch
-from placewise.placers.learned.objectives import Diverged, Lesson, tensors
+from placewise.placers.learned.objectives import Diverged, TrainStats, tensors
 from placewise.placers.learned.policy import Policy, Rollout
 from placewise.placers.learned.pricing import REMEMBERED, Pricing, digests
 from placewise.placers.learned.trainer import GREEDY_EVERY, Trainer, Update, one_thread
 from placewise.placers.learned.workers.backend import require_sizes
-from placewise.placers.learned.workers.controller_pool import Staff
+from placewise.placers.learned.workers.controller_pool import ControllerPool
 from placewise.placers.learned.workers.messages import Brief, Errand, Report
 
 BREATH = 1.0
@@ -35,7 +35,7 @@ class CrewTrainer(Trainer):
     `trouble` says why it ended early, if it did. One seed does not mean one result: what comes first is chance.
     """
 
-    staff: Staff = field(kw_only=True)
+    staff: ControllerPool = field(kw_only=True)
     _news: list[tuple[bytes, float]] = field(default_factory=list)
     _old_news: int = 0
     _largest: int = 0
@@ -135,7 +135,7 @@ class CrewTrainer(Trainer):
             number = self.learner.updates
             on_update(Update(number, pricing.value, lesson, pricing.asked, pricing.evaluations, spent))
 
-    def _learn(self, report: Report, progress: float) -> Lesson | None:
+    def _learn(self, report: Report, progress: float) -> TrainStats | None:
         if report.drawn is not None:
             drawn = report.drawn
             rollout = Rollout(tensors(drawn.choices, ""), drawn.seconds, drawn.path, drawn.weight)
@@ -152,7 +152,7 @@ def crew_trainer(brief: Brief, policy: Policy | None = None, seed: int = 0) -> C
     """
     require_sizes(brief.crew)
     policy = policy or brief.make_policy()
-    staff = Staff(brief, seed)
+    staff = ControllerPool(brief, seed)
     measured = brief.make_evaluate is not None
     pricing = Pricing(policy.view.problem, staff if measured else None)
     return CrewTrainer(policy, brief.options, pricing, seed, measured=measured, staff=staff)

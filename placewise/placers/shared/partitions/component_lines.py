@@ -9,7 +9,7 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.shared.memory_footprint import holdings, may_run
+from placewise.placers.shared.memory_footprint import may_run, memory_footprint
 from placewise.simulate.contiguity import Contraction
 
 MOST_STATES = 1 << 17
@@ -55,7 +55,7 @@ def fill_line(problem: Problem, graph: Contraction, position: Ints, capacity: Fl
         return np.zeros(problem.n_ops, np.int32)
     line = position[graph.component]
     rooms = _rooms(capacity, may_run(problem, line, n))
-    held = holdings(problem, line, n)
+    held = memory_footprint(problem, line, n)
     offsets = offsets_of(held.group, n)
     ends = np.stack(
         [

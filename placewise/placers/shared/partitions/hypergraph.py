@@ -9,7 +9,7 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints, Longs, distinct, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.shared.memory_repair import Cargo
+from placewise.placers.shared.memory_repair import PackingInstance
 
 TOTAL = 1 << 28
 """What node weights, or edge weights, come to at most: partitioners count in 32 bits."""
@@ -57,7 +57,7 @@ class Net:
         return offsets_of(rows, len(self.node)), (key - rows * n).astype(np.int32), _whole(total.astype(np.float64))
 
 
-def net_of(problem: Problem, cargo: Cargo, devices: Ints) -> Net:
+def net_of(problem: Problem, cargo: PackingInstance, devices: Ints) -> Net:
     """The hypergraph for some devices: each tensor one hyperedge over the blocks that make and read it."""
     node = np.flatnonzero(cargo.runs[:, devices].any(axis=1))
     seconds = np.where(cargo.runs[np.ix_(node, devices)], cargo.damage[np.ix_(node, devices)], np.nan)

@@ -17,10 +17,10 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
 from placewise.placers.shared.fit import fit
-from placewise.placers.shared.interchangeable import alike
-from placewise.placers.shared.memory_repair import Cargo
+from placewise.placers.shared.interchangeable import interchangeable
+from placewise.placers.shared.memory_repair import PackingInstance
 from placewise.placers.shared.partitions.component_lines import fill_line, shift_early, shift_late
-from placewise.placers.shared.repair import cargo_of, repair
+from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.stages.line_split import MOST_SEGMENTS, best_split
 from placewise.simulate.contiguity import Contraction, contract
@@ -42,15 +42,15 @@ class Finish:
     best: Ints | None = None
     value: float = float("inf")
     faults: list[str] = field(default_factory=list)
-    _cargo: Cargo | None = field(init=False, default=None)
+    _cargo: PackingInstance | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.graph = contract(self.problem)
 
     @property
-    def cargo(self) -> Cargo:
+    def cargo(self) -> PackingInstance:
         """The blocks of the problem, counted when first asked for."""
-        self._cargo = self._cargo or cargo_of(self.problem)
+        self._cargo = self._cargo or packing_instance(self.problem)
         return self._cargo
 
     def offer(self, home: Ints, *, seed: int = 0) -> None:
@@ -117,7 +117,7 @@ class Finish:
 
     def exchange(self) -> None:
         """Let unlike devices change places, pair by pair, as long as that helps."""
-        problem, kind = self.problem, alike(self.problem)
+        problem, kind = self.problem, interchangeable(self.problem)
         if self.best is None or problem.n_ops > MOST_EXCHANGED:
             return
         improved = True

@@ -13,8 +13,8 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
-from placewise.placers.shared.interchangeable import alike
-from placewise.placers.shared.memory_footprint import holdings, may_run
+from placewise.placers.shared.interchangeable import interchangeable
+from placewise.placers.shared.memory_footprint import may_run, memory_footprint
 from placewise.placers.shared.move_space import choices
 from placewise.placers.shared.schedule_models.model import Literal, Program, Sum, negated
 from placewise.simulate.contiguity import Contraction, contract, forward_edges
@@ -72,7 +72,7 @@ class Homes:
                     self.program.model.add_hint(x, d == where)
 
     def _memory(self, capacity: Floats) -> None:
-        held = holdings(self.problem, self.groups.of, self.groups.n)
+        held = memory_footprint(self.problem, self.groups.of, self.groups.n)
         stored = held.stored.tolist()
         for d in np.flatnonzero(np.isfinite(capacity)).tolist():
             used = Sum()
@@ -126,7 +126,7 @@ class Homes:
     def break_symmetry(self) -> None:
         """Of devices that are alike, the later one is used by a group only behind a group on the one before."""
         last: dict[int, int] = {}
-        for d, kind in enumerate(alike(self.problem).tolist()):
+        for d, kind in enumerate(interchangeable(self.problem).tolist()):
             if kind in last:
                 self._behind(last[kind], d)
             last[kind] = d
@@ -159,7 +159,7 @@ def in_order(problem: Problem, groups: Groups, device: Ints) -> Ints:
     """
     home = np.empty(groups.n, np.int32)
     home[groups.of] = device
-    kind = alike(problem)
+    kind = interchangeable(problem)
     fresh = {k: iter(np.flatnonzero(kind == k).tolist()) for k in np.unique(kind).tolist()}
     name: dict[int, int] = {}
     for d in home.tolist():

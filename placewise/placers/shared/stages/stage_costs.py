@@ -13,7 +13,7 @@ import numpy.typing as npt
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.shared.memory_footprint import holdings
+from placewise.placers.shared.memory_footprint import memory_footprint
 from placewise.placers.shared.stages.replicated_stages import most_members, most_sync, n_usable, sync_paces
 from placewise.simulate.blocks import op_times
 from placewise.simulate.replicas import equal_devices
@@ -97,7 +97,7 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
     )
     most, pace = most_members(problem, classes), sync_paces(problem, classes)
     scale = _scale(op_seconds.seconds, transfers, most_sync(problem))
-    needed = holdings(problem, component, n).totals()
+    needed = memory_footprint(problem, component, n).totals()
     able = np.isfinite(times) & (needed[:, None] <= capacity[first])
     whole = np.where(able, np.floor(np.where(able, times, 0.0) * scale), float(NEVER)).astype(np.int64)
     size, weight, storages = resident_sizes(problem, component, n)
@@ -193,7 +193,7 @@ def _classes(
 
 def resident_sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, Longs, dict[str, npt.NDArray[Any]]]:
     """Bytes of each component [n] with the weights that only it uses, these weights, and the storages of several."""
-    held = holdings(problem, component, n)
+    held = memory_footprint(problem, component, n)
     own = np.bincount(held.storage, minlength=len(held.stored))[held.storage] == 1
     weight = np.zeros(n, np.int64)
     np.add.at(weight, held.group[own], held.stored[held.storage[own]])
