@@ -29,7 +29,7 @@ from judge import calm, processor
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.local_search.stage_order import chain_order
 from placewise.placers.registry import create
 from placewise.placers.shared.throughput_search.clusters import clusters
@@ -59,7 +59,7 @@ def problem_of(transfers: str, *, contiguous: bool) -> Problem:
 def case(name: str, transfers: str, walks: int, *, contiguous: bool = False) -> dict[str, Any]:
     """Everything that one case needs, warm."""
     problem = problem_of(transfers, contiguous=contiguous)
-    start = create("balanced").propose(problem, Budget()).placement
+    start = run_placer(create("balanced"), problem, Budget()).placement
     assert start is not None, "the even split fits"
     chain = contract(problem) if contiguous else None
     group, n = (chain.component, chain.n) if chain is not None else (problem.block, problem.n_blocks)

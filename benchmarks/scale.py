@@ -36,7 +36,7 @@ from placewise.errors import PlacewiseError
 from placewise.model.problem import Constraints, Problem
 from placewise.model.result import Result
 from placewise.placers import registry
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
 
 HERE = Path(__file__).parent
@@ -128,7 +128,7 @@ def _sizes(size: int, objective: str) -> Row:
 def _steps(problem: Problem) -> tuple[dict[str, float], dict[str, Row]]:
     proofs, _ = _timed(lambda: (why_infeasible(problem), lower_bound(problem)))
     placers = {name: row for name in QUICK if (row := _figures(problem, name, LIMIT))}
-    naive = registry.create("balanced").propose(problem, Budget(LIMIT)).placement
+    naive = run_placer(registry.create("balanced"), problem, Budget(LIMIT)).placement
     judge = _timed(lambda: judge_placement(problem, naive))[0] if naive is not None else math.nan
     return {"bound and proofs": proofs, "judge": judge}, placers
 
@@ -142,7 +142,7 @@ def _figures(problem: Problem, name: str, limit: float) -> Row | None:
         refusal = placer.supports(problem)
         if refusal is not None:
             return {"refuses": refusal}
-        seconds, found = _timed(lambda: placer.propose(problem, Budget(limit)))
+        seconds, found = _timed(lambda: run_placer(placer, problem, Budget(limit)))
     except PlacewiseError as error:
         return {"refuses": str(error)}
     if found.placement is None:
@@ -154,14 +154,14 @@ def _figures(problem: Problem, name: str, limit: float) -> Row | None:
 def _moves_per_second(problem: Problem) -> float | None:
     """Of local search over any placements, by the seconds of a round and of half a round from one of them."""
     problem = problem.with_(constraints=Constraints())
-    start = registry.create("dpl").propose(problem, Budget(LIMIT)).placement
+    start = run_placer(registry.create("dpl"), problem, Budget(LIMIT)).placement
     if "local" not in registry.names() or start is None:
         return None
     local, hints = registry.create("local"), Hints((start,))
     moves, spent = max(600_000, 4 * problem.n_ops), []
     for share in (2, 1):
         budget = Budget(iterations=1, evaluations=moves // share)
-        spent.append(_timed(lambda budget=budget: local.propose(problem, budget, hints=hints))[0])
+        spent.append(_timed(lambda budget=budget: run_placer(local, problem, budget, hints=hints))[0])
     return moves / 2 / (spent[1] - spent[0]) if spent[1] > spent[0] else None
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
 
@@ -51,7 +51,7 @@ def problem_of(family: str, n_ops: int, seed: int, devices: str, graph: str) -> 
 
 def seconds(problem: Problem, name: str, options: Mapping[str, Any], budget: Budget) -> float:
     """What a placer's placement takes, by the judge; NaN where it has none."""
-    found = create(name, options).propose(problem, budget).placement
+    found = run_placer(create(name, options), problem, budget).placement
     return float("nan") if found is None else float(evaluate(problem, found.device)[0])
 
 

@@ -22,7 +22,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.placer import proposal_of
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chains
@@ -143,7 +143,7 @@ def _searched(method: Method, problem: Problem, seed: int) -> tuple[Placement | 
         return np.concatenate((seconds, np.full(len(placements) - len(seconds), np.nan)))
 
     budget = Budget(method.seconds, evaluations=REPEATED * method.evaluations, seed=seed)
-    proposal = registry.create(method.placer, method.options).propose(problem, budget, evaluate=evaluate)
+    proposal = run_placer(registry.create(method.placer, method.options), problem, budget, evaluate=evaluate)
     placement = None if price.best is None else Placement(price.best)
     return placement, {"status": str(proposal.reason), "evaluations": price.evaluations, "curve": curve}
 

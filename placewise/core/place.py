@@ -35,6 +35,7 @@ from placewise.placers.base import (
     Progress,
     Stopwatch,
     ignore,
+    run_placer,
     sound,
 )
 from placewise.simulate import judge_placement, lower_bound, why_infeasible
@@ -162,7 +163,7 @@ def _propose(
 ) -> Proposal:
     begun = watch.elapsed
     try:
-        proposal = placer.propose(problem, budget, hints=hints, evaluate=evaluate, on_progress=on_progress)
+        proposal = run_placer(placer, problem, budget, hints=hints, evaluate=evaluate, on_progress=on_progress)
         history = tuple(replace(step, seconds=begun + step.seconds) for step in proposal.history)
         return sound(placer.info, problem, replace(proposal, history=history))
     except KeyboardInterrupt:
@@ -175,7 +176,7 @@ def _in_bytes(problem: Problem, found: Proposal, watch: Stopwatch) -> Proposal:
     packer = registry.create(PACKER)
     if " bytes)" in found.infeasible or packer.supports(free) is not None:
         return found
-    packed = packer.propose(free, replace(watch.rest(), seconds=min(watch.left, PACKING)))
+    packed = run_placer(packer, free, replace(watch.rest(), seconds=min(watch.left, PACKING)))
     if packed.infeasible:
         return replace(found, infeasible=packed.infeasible)
     if packed.placement is not None and problem.constraints.shaped:
@@ -197,7 +198,7 @@ def _baselines(problem: Problem, budget: Budget, watch: Stopwatch) -> tuple[dict
         if naive.supports(problem) is not None or (found and late):
             continue
         begun = watch.elapsed
-        placement = naive.propose(problem, budget).placement
+        placement = run_placer(naive, problem, budget).placement
         if placement is not None:
             proposed = watch.elapsed
             found[name] = (placement, judge_placement(problem, placement))

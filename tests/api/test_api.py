@@ -22,7 +22,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Rule
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers import registry
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, SearchContext
 
 
 def test_the_lines_of_the_readme(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ class Liar:
     def supports(self, problem: pw.Problem) -> str | None:
         return None
 
-    def propose(self, problem: pw.Problem, budget: Budget, **_: object) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         return self.proposal
 
 
@@ -117,7 +117,7 @@ def test_an_interrupted_placer_is_a_status(monkeypatch: pytest.MonkeyPatch) -> N
     """Ctrl-C inside a placer that has nothing ends as unknown, interrupted."""
 
     class Interrupted(Liar):
-        def propose(self, problem: pw.Problem, budget: Budget, **_: object) -> Proposal:
+        def propose(self, search: SearchContext) -> Proposal:
             raise KeyboardInterrupt
 
     placers = iter([Interrupted(Proposal(None)), Liar(Proposal(None)), Liar(Proposal(None))])

@@ -21,20 +21,16 @@ from placewise.placers.auto import strategy
 from placewise.placers.auto.history import History
 from placewise.placers.auto.strategy import Turn
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
-    Evaluate,
     Hints,
-    OnProgress,
     Placer,
     PlacerInfo,
     Progress,
-    Stopwatch,
-    ignore,
+    SearchContext,
+    run_placer,
     sound,
 )
 from placewise.placers.registry import create
-from placewise.simulate import Evaluator, lower_bound
+from placewise.simulate import lower_bound
 
 QUICK_PACE = 8e-6
 """Seconds per op of a quick placer on a large graph."""
@@ -83,51 +79,42 @@ class AutoPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best valid proposal or hint with its notes, under the tightest bound that any placer proved."""
-        price = evaluate or Evaluator(problem, threads=budget.threads)
-        return _Run(problem, budget, hints, price, on_progress).answer()
+        return _Run(search).answer()
 
 
 class _Run:
     """One call."""
 
-    def __init__(
-        self, problem: Problem, budget: Budget, hints: Hints, price: Evaluate, on_progress: OnProgress
-    ) -> None:
-        self.problem, self.given, self.watch = problem, hints, Stopwatch(budget)
-        self.timed = bool(np.isfinite(budget.seconds))
-        self.ledger = History(problem, price, self.watch, on_progress, self.timed, judging=hints.judging)
+    def __init__(self, search: SearchContext) -> None:
+        self.problem, self.given, self.watch = search.problem, search.hints, search.watch
+        self.timed = bool(np.isfinite(search.budget.seconds))
+        self.history = History(
+            self.problem, search.price, self.watch, search.on_progress, self.timed, judging=search.hints.judging
+        )
         self._infeasible: Proposal | None = None
 
     def answer(self) -> Proposal:
         try:
-            self.ledger.bounds.append(self.given.bound or lower_bound(self.problem))
+            self.history.bounds.append(self.given.bound or lower_bound(self.problem))
             for who, (placement, judgement) in self.given.baselines.items():
-                self.ledger.hear(who, Proposal(placement), judgement)
+                self.history.hear(who, Proposal(placement), judgement)
             makers = chain(self.given.by, repeat("a hint"))
             for placement, who in zip(self.given.placements, makers, strict=False):
-                self.ledger.hear(who, Proposal(placement))
+                self.history.hear(who, Proposal(placement))
             self._quick()
             for turn in (*strategy.main(self.problem), *strategy.others(self.problem, self.watch.budget.seconds)):
-                if turn.placer != strategy.LAST_RESORT or self.ledger.best is None:
+                if turn.placer != strategy.LAST_RESORT or self.history.best is None:
                     self._take(turn, turn.share * self.watch.left)
             self._search(strategy.searches(self.problem))
         except _Over:
             pass
         except KeyboardInterrupt:
-            self.ledger.reason = Reason.INTERRUPTED
-        if self.watch.out and self.ledger.reason is Reason.FINISHED:
-            self.ledger.reason = Reason.TIME_LIMIT
-        return self._infeasible or self.ledger.answer()
+            self.history.reason = Reason.INTERRUPTED
+        if self.watch.out and self.history.reason is Reason.FINISHED:
+            self.history.reason = Reason.TIME_LIMIT
+        return self._infeasible or self.history.answer()
 
     def _quick(self) -> None:
         share = HUGE_SHARE if self.problem.n_ops > strategy.HUGE_OPS else QUICK_SHARE
@@ -135,7 +122,7 @@ class _Run:
         for turn in strategy.quick(self.problem):
             if turn.placer in (*self.given.by, *self.given.baselines):
                 continue
-            if self.ledger.best is not None and self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until:
+            if self.history.best is not None and self.watch.elapsed + QUICK_PACE * self.problem.n_ops >= until:
                 return
             self._take(turn, min(turn.share * self.watch.left, max(until - self.watch.elapsed, 0.0) or self.watch.left))
 
@@ -189,28 +176,28 @@ class _Run:
 
     def _take(self, turn: Turn, seconds: float) -> bool:
         """Let a placer work for some seconds; whether it found something better. Raises `_Over`."""
-        ledger, gap = self.ledger, max(self.watch.budget.gap, OPTIMAL_GAP)
-        if ledger.turns and self.watch.left <= (LEAST_TURN * ledger.judging if ledger.best is not None else 0.0):
+        history, gap = self.history, max(self.watch.budget.gap, OPTIMAL_GAP)
+        if history.turns and self.watch.left <= (LEAST_TURN * history.judging if history.best is not None else 0.0):
             raise _Over
         placer, rest = self._placer(turn), self.watch.rest()
         if placer is None:
             return False
         work = rest.iterations if turn.work is None else turn.work
-        seed = (rest.seed + 7919 * ledger.turns) % (1 << 31) if self.timed else rest.seed
-        most = max(rest.seconds - ledger.judging, 0.0)
+        seed = (rest.seed + 7919 * history.turns) % (1 << 31) if self.timed else rest.seed
+        most = max(rest.seconds - history.judging, 0.0)
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
-        ledger.tell(Progress(turn.placer, self.watch.elapsed, "starting"))
-        found = placer.propose(
-            self.problem, budget, hints=self._hints(), evaluate=ledger.price, on_progress=ledger.tell
+        history.tell(Progress(turn.placer, self.watch.elapsed, "starting"))
+        found = run_placer(placer,
+            self.problem, budget, hints=self._hints(), evaluate=history.price, on_progress=history.tell
         )  # fmt: skip
         found = sound(placer.info, self.problem, found)
         if found.infeasible:
             self._infeasible = found
             raise _Over
-        better = ledger.hear(turn.placer, found)
-        if found.reason is Reason.INTERRUPTED or ledger.closed(gap):
+        better = history.hear(turn.placer, found)
+        if found.reason is Reason.INTERRUPTED or history.closed(gap):
             raise _Over
         return better
 
     def _hints(self) -> Hints:
-        return replace(self.given, placements=self.ledger.placements, by=(), baselines={}, bound=self.ledger.bound)
+        return replace(self.given, placements=self.history.placements, by=(), baselines={}, bound=self.history.bound)

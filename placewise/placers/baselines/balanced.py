@@ -19,13 +19,16 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Proposal, Reason
 from placewise.model.tables import Edges
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.stages.line_split import Split, best_split
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import Contraction, contract
 
 
@@ -41,20 +44,9 @@ class BalancedPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The most even split of the line, or words that say why there is none."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch = Stopwatch(budget)
+        problem, watch = search.problem, search.watch
         try:
             device, _ = fit(problem, partial(_split, problem, contract(problem), watch))
         except KeyboardInterrupt:

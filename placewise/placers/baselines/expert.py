@@ -18,7 +18,10 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+)
 from placewise.placers.baselines.expert_layers import Layers, filled, layers_of
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
@@ -28,8 +31,6 @@ from placewise.placers.shared.partitions.partition import takers
 from placewise.placers.shared.partitions.repair_and_select import Finish
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,24 +56,12 @@ class ExpertPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The expert's split, given or made, or words that say why it will not do."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if hints.placements and self.options.hint:
-            return _given(problem, hints.placements[0])
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        finish = Finish(problem, evaluate or Evaluator(problem, threads=budget.threads), Stopwatch(budget))
+        problem = search.problem
+        if search.hints.placements and self.options.hint:
+            return _given(problem, search.hints.placements[0])
+        finish = Finish(problem, search.price, search.watch)
         reason = Reason.FINISHED
         try:
             _by_layers(problem, finish)

@@ -17,14 +17,13 @@ from placewise.model.columns import Bools, Floats, Ints, offsets_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import MemoryFootprint, may_run, memory_footprint
 from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import Contraction, contract
 
 
@@ -40,19 +39,9 @@ class GreedyPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The filling, or words that say why there is none."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        problem = search.problem
         graph = contract(problem)
         held = memory_footprint(problem, graph.component, graph.n)
         runs = may_run(problem, graph.component, graph.n)

@@ -12,7 +12,10 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+)
 from placewise.placers.shared.calls import circles
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
@@ -22,7 +25,6 @@ from placewise.placers.shared.partitions.component_lines import fill_line, rando
 from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import Contraction, contract
 
 CUTS = 64
@@ -52,20 +54,10 @@ class RandomPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None if self.options.samples > 0 else "samples must be one or more"
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best of the draws that keep the rules, or words that say why there is none."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), evaluate
+        problem = search.problem
+        watch, price = search.watch, search.evaluate
         best, value, reason = None, np.inf, Reason.FINISHED
         shape = contract(problem)
         cargo = None if problem.constraints.shaped else packing_instance(problem)
@@ -74,7 +66,7 @@ class RandomPlacer:
                 if sample and watch.out:
                     reason = Reason.TIME_LIMIT
                     break
-                seed = (budget.seed + 7919 * sample) % (1 << 31)
+                seed = (search.budget.seed + 7919 * sample) % (1 << 31)
                 device = _drawn(problem, shape, cargo, seed)
                 if device is None or broken(problem, device):
                     continue

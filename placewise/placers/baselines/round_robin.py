@@ -11,7 +11,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.shared.calls import circles
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import relabel
@@ -19,7 +19,6 @@ from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.partitions.partition import takers
 from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import contract
 
 
@@ -35,19 +34,9 @@ class RoundRobinPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The deal, made to fit; where stages have a shape to keep, or calls would wait in a circle, even stages."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        problem = search.problem
         try:
             device = _stages(problem) if problem.constraints.shaped else _deal(problem)
             if device is not None and circles(problem, device):

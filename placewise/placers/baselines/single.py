@@ -10,11 +10,10 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
-from placewise.simulate import Evaluator
 
 
 class SinglePlacer:
@@ -27,19 +26,12 @@ class SinglePlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best device that may run and hold everything, or words that say why there is none.
 
         Only if no device may run every op, the others' ops are moved as well.
         """
+        problem = search.problem
         whole = [d for d in _examples(problem) if problem.allowed[:, d].all()]
         candidates = [np.full(problem.n_ops, d, np.int32) for d in whole]
         if not whole:
@@ -49,7 +41,7 @@ class SinglePlacer:
         if not valid:
             why = reasons[0] if reasons else "some group of ops may run nowhere"
             return Proposal(None, notes=(f"no single device will do: {why}",))
-        values = (evaluate or Evaluator(problem, threads=budget.threads))(np.stack(valid))
+        values = search.price(np.stack(valid))
         best = valid[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(Placement(best), notes=() if whole else (_moved(problem, best),))
 

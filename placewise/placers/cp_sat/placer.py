@@ -22,7 +22,12 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    Budget,
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.cp_sat.latency import TimedLimits, place_in_time, too_large
 from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
 from placewise.placers.shared.fit import fit
@@ -32,7 +37,6 @@ from placewise.placers.shared.solve import Solved, parameters, solve
 from placewise.placers.shared.stages.line_split import best_split
 from placewise.placers.shared.stages.stage_costs import Priced, price
 from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import Contraction, contract, depth_first
 
 MOST_VARIABLES = 400_000
@@ -204,27 +208,15 @@ class CpsatPlacer:
             )
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best of the program's answer, the hints and a split along a line, under the solver's bound."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
+        problem = search.problem
         if problem.objective.kind == "latency":
-            workers = _workers(self.options, budget)
+            workers = _workers(self.options, search.budget)
             limits = TimedLimits(self.options.units, workers, self.options.calls, self.options.search)
-            return place_in_time(problem, limits, Stopwatch(budget), hints, evaluate, on_progress)
-        watch, graph = Stopwatch(budget), contract(problem)
-        known = [h.device for h in hints.placements if not broken(problem, h.device)]
+            return place_in_time(problem, limits, search.watch, search.hints, search.evaluate, search.on_progress)
+        watch, graph = search.watch, contract(problem)
+        known = [h.device for h in search.hints.placements if not broken(problem, h.device)]
         run = _Run(problem, self.options, graph, watch, known)
         try:
             split = _split(problem, graph, watch)
@@ -242,7 +234,7 @@ class CpsatPlacer:
         if not known:
             notes = (*run.notes(np.inf), "no placement was found that fits in memory")
             return Proposal(None, bound, run.reason, notes)
-        values = (evaluate or Evaluator(problem, threads=budget.threads))(np.stack(known))
+        values = search.price(np.stack(known))
         values = np.where(np.isnan(values), np.inf, values)
         best = known[int(np.argmin(values))]
         return Proposal(Placement(relabel(problem, best)), bound, run.reason, run.notes(float(values.min())))

@@ -16,12 +16,15 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 
 MOST = 1 << 15
 """Placements."""
@@ -46,20 +49,10 @@ class ExhaustivePlacer:
             return f"there are about 10^{digits:.0f} placements, and {MOST:,} are the most that are tried"
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best placement with its proof, or the proof that there is none; what time allowed of both."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), Evaluator(problem, threads=budget.threads)
+        problem = search.problem
+        watch, price = search.watch, Evaluator(problem, threads=search.budget.threads)
         devices = np.concatenate(list(_batches(problem)))
         values = np.concatenate([price(devices[at : at + BATCH]) for at in range(0, len(devices), BATCH)])
         best, whole, why = _first_that_keeps_the_rules(problem, devices, values, watch)

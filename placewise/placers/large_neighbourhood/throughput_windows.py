@@ -18,7 +18,7 @@ from placewise.model.columns import Floats
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Improvement, Proposal, Reason, gap_of
-from placewise.placers.base import Budget, Evaluate, Hints, OnProgress, Progress, Stopwatch
+from placewise.placers.base import Budget, Evaluate, Hints, OnProgress, Progress, Stopwatch, run_placer
 from placewise.placers.large_neighbourhood.choice import KINDS, choose
 from placewise.placers.large_neighbourhood.subproblem import Part, Window, cut
 from placewise.placers.large_neighbourhood.units import units_of
@@ -144,7 +144,7 @@ class Search:
         self._asked.append(name)
         known = () if self._now is None else (self._now.placement,)
         seeds = Hints(known, probabilities=self._likely, bound=self._bound)
-        found = placer.propose(self._problem, budget, hints=seeds, evaluate=self._evaluate, on_progress=self._tell)
+        found = run_placer(placer, self._problem, budget, hints=seeds, evaluate=self._evaluate, on_progress=self._tell)
         state = None if found.placement is None else self._judged(found.placement)
         if state is not None and (self._now is None or state.key() <= self._now.key()):
             self._now = state
@@ -202,7 +202,7 @@ class Search:
         watch, small = Stopwatch(self._budget(seed)), part.coarse.problem
         solvers = (create(name, options) for name, options in SOLVERS[self._chained])
         solver = next((placer for placer in solvers if placer.supports(small) is None), None)
-        found = TOO_LARGE if solver is None else solver.propose(small, watch.budget, hints=Hints((part.hint,)))
+        found = TOO_LARGE if solver is None else run_placer(solver, small, watch.budget, hints=Hints((part.hint,)))
         finished, timed = found.reason in (Reason.FINISHED, Reason.PROVED), np.isfinite(watch.budget.seconds)
         grow = 1.6 if timed and watch.elapsed < QUICK else 1.15
         if not finished or (timed and watch.elapsed > 0.8 * SLICE):

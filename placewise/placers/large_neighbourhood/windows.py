@@ -18,15 +18,13 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
     Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
 )
 from placewise.placers.large_neighbourhood import latency_windows
 from placewise.placers.large_neighbourhood.throughput_windows import Search
@@ -35,7 +33,6 @@ from placewise.placers.shared.schedule_models.incumbents import Known, start
 from placewise.placers.shared.schedule_models.time_units import units_of
 from placewise.placers.shared.solve import parameters, solve_together
 from placewise.simulate import lower_bound
-from placewise.simulate.bounds.infeasible import why_infeasible
 
 UNITS = 1 << 22
 """Units of a value: no bound is read off a window, and small numbers are quicker."""
@@ -91,28 +88,15 @@ class WindowsPlacer:
             return f"{problem.n_ops:,} ops make windows too slow, and {MOST_OPS:,} are the most: use temper or auto"
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best placement found, with calls or an order of its own where they help."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch = Stopwatch(budget)
+        problem, watch = search.problem, search.watch
         if problem.objective.kind == "throughput":
-            return self._throughput(problem, watch, hints, evaluate, on_progress)
-        known = start(problem, watch, hints, evaluate, on_progress, self.options.search)
+            return self._throughput(problem, watch, search.hints, search.evaluate, search.on_progress)
+        known = start(problem, watch, search.hints, search.evaluate, search.on_progress, self.options.search)
         if known.best is not None and known.reason is not Reason.INTERRUPTED:
             try:
-                _Search(problem, known, self.options, watch, on_progress).run()
+                _Search(problem, known, self.options, watch, search.on_progress).run()
             except KeyboardInterrupt:
                 known.reason = Reason.INTERRUPTED
         return known.answer()

@@ -21,20 +21,18 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
     Budget,
-    Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
+    run_placer,
 )
 from placewise.placers.learned.placer import LearnedPlacer, proposal_of
 from placewise.placers.learned.pricing import Pricing, Spent
 from placewise.placers.registry import create
-from placewise.simulate.bounds.infeasible import why_infeasible
 
 if TYPE_CHECKING:
     from placewise.placers.learned.policy import Policy
@@ -91,27 +89,15 @@ class GuidedPlacer:
     def supports(self, problem: Problem) -> str | None:
         return self._asked.supports(problem) or self._search.supports(problem)
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """What the search finds; its notes say how far the policy alone came."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch, name = Stopwatch(budget), self._asked.info.name
-        on_progress(Progress("guided", 0.0, f"asking {name}"))
+        problem = search.problem
+        watch, name = search.watch, self._asked.info.name
+        search.on_progress(Progress("guided", 0.0, f"asking {name}"))
         trainer: Trainer | None = None
         try:
-            trainer = self._asked.trainer(problem, evaluate, budget.seed, budget.threads)
-            told = self._advice(problem, trainer, watch, hints)
+            trainer = self._asked.trainer(problem, search.evaluate, search.budget.seed, search.budget.threads)
+            told = self._advice(problem, trainer, watch, search.hints)
         except KeyboardInterrupt:
             if trainer is None:
                 return Proposal(None, reason=Reason.INTERRUPTED)
@@ -122,8 +108,8 @@ class GuidedPlacer:
         begun, rest, price = watch.elapsed, watch.rest(), trainer.pricing
         if rest.evaluations is not None:
             rest = replace(rest, evaluations=max(rest.evaluations - price.evaluations, 0))
-        found = self._search.propose(
-            problem, rest, hints=told, evaluate=evaluate, on_progress=_later(on_progress, begun)
+        found = run_placer(self._search,
+            problem, rest, hints=told, evaluate=search.evaluate, on_progress=_later(search.on_progress, begun)
         )  # fmt: skip
         history = tuple(replace(step, seconds=begun + step.seconds) for step in found.history)
         if found.placement is None and not found.infeasible and price.best is not None:

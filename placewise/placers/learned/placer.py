@@ -18,19 +18,17 @@ from placewise.model.problem import Problem
 from placewise.model.result import Improvement, Proposal, Reason
 from placewise.placers.base import (
     NO_HINTS,
-    Budget,
     Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
 )
 from placewise.placers.learned.observer import Observer
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.shared.interchangeable import relabel
-from placewise.simulate.bounds.infeasible import why_infeasible
 
 if TYPE_CHECKING:
     from placewise.placers.learned.checkpoint import Checkpoint
@@ -97,29 +95,16 @@ class LearnedPlacer:
         made: Trainer = server.crew_trainer(brief, self.policy(problem, seed), seed)
         return made
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best placement that training saw, or words that say why there is none."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch = Stopwatch(budget)
+        problem, watch = search.problem, search.watch
         trainer: Trainer | None = None
         reason = Reason.INTERRUPTED
         try:
-            trainer = self.trainer(problem, evaluate, budget.seed, budget.threads)
+            trainer = self.trainer(problem, search.evaluate, search.budget.seed, search.budget.threads)
             if not self.observer.begin(trainer):
-                trainer.begin(self.starts(problem, hints))
-            reason = trainer.run(watch.rest(), self._listener(trainer, watch, on_progress))
+                trainer.begin(self.starts(problem, search.hints))
+            reason = trainer.run(watch.rest(), self._listener(trainer, watch, search.on_progress))
         except KeyboardInterrupt:
             pass
         except (MemoryError, RuntimeError) as error:

@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
-from placewise.placers.base import Evaluate, Stopwatch
+from placewise.placers.base import Evaluate, Stopwatch, run_placer
 from placewise.placers.registry import create
 from placewise.placers.shared.partitions.repair_and_select import Finish
 from placewise.placers.shared.rules import broken
@@ -37,7 +37,7 @@ def chained(
     finish.offer(home)
     if finish.best is not None:
         return finish.best, "" if np.array_equal(finish.best, device) else CHAINED
-    filled = create("topo").propose(problem, watch.rest())
+    filled = run_placer(create("topo"), problem, watch.rest())
     if filled.placement is not None:
         return filled.placement.device, FILLED
     return None, f"neither the schedule made a chain nor a fill in topological order will do: {finish.faults[0]}"

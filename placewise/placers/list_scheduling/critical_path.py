@@ -18,9 +18,13 @@ import numpy as np
 from placewise.model.columns import Floats
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.list_scheduling.insertion_schedule import inserted
-from placewise.placers.list_scheduling.list_common import ListOptions, Schedule, listed
+from placewise.placers.list_scheduling.list_common import ListOptions, Schedule, schedule_within_memory
 from placewise.simulate.judge.ranks import downward_ranks, mean_transfer_seconds, upward_ranks
 from placewise.simulate.problem_arrays import Arrays, arrays_of
 
@@ -41,17 +45,9 @@ class CriticalPathPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """One schedule's placement, or words that say what was tried."""
-        return listed(problem, _prepare, self.options.devices, budget, evaluate)
+        return schedule_within_memory(search, _prepare, self.options.devices)
 
 
 def _prepare(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:

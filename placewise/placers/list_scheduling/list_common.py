@@ -14,7 +14,7 @@ from placewise.model.columns import Floats, Ints, Longs, frozen, offsets_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import Budget, Evaluate, Stopwatch
+from placewise.placers.base import SearchContext, Stopwatch, run_placer
 from placewise.placers.list_scheduling.chained_stages import chained
 from placewise.placers.list_scheduling.fewer_devices import checked, fewer
 from placewise.placers.registry import create
@@ -23,8 +23,6 @@ from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run, memory_footprint
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.judge.memory import device_memory
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 
@@ -113,7 +111,7 @@ def group_needs(
     )
 
 
-def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, evaluate: Evaluate | None) -> Proposal:
+def schedule_within_memory(search: SearchContext, prepare: Prepare, devices: int) -> Proposal:
     """The placement of one list schedule, on the first `devices` devices only if that is not 0.
 
     Where its memory runs out, what it would do without limits is repaired, memory is filled in topological order, or
@@ -121,20 +119,18 @@ def listed(problem: Problem, prepare: Prepare, devices: int, budget: Budget, eva
     gone elsewhere. The best of these is the answer. Where stages have a shape to keep, it is made a chain instead. Once
     something fits, nothing is begun for which the time that is left is shorter than what the first schedule took.
     """
-    missing = why_infeasible(problem)
-    if missing:
-        return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-    watch, smaller = Stopwatch(budget), fewer(problem, devices)
+    problem, watch = search.problem, search.watch
+    smaller = fewer(problem, devices)
     try:
         schedule, notes = prepare(smaller, watch)
-        if problem.constraints.shaped and problem.n_ops:
-            device, said = chained(smaller, schedule, evaluate or Evaluator(problem, threads=budget.threads), watch)
+        if problem.constraints.shaped:
+            device, said = chained(smaller, schedule, search.price, watch)
             placement = None if device is None else Placement(relabel(problem, device))
             return Proposal(placement, notes=(*notes, said) if said else notes)
         tried = _Tried([*notes])
         device, shrunk = fit(smaller, partial(_complete, smaller, schedule, tried))
         if device is None or (shrunk and watch.left > watch.elapsed):
-            device, proof = _mended(smaller, schedule, device, watch, evaluate, tried)
+            device, proof = _mended(smaller, schedule, device, search, tried)
             if proof and smaller is problem:
                 return Proposal(None, reason=Reason.PROVED, infeasible=proof)
     except KeyboardInterrupt:
@@ -153,14 +149,10 @@ def _complete(problem: Problem, schedule: Schedule, tried: _Tried, room: Floats)
 
 
 def _mended(
-    problem: Problem,
-    schedule: Schedule,
-    device: Ints | None,
-    watch: Stopwatch,
-    evaluate: Evaluate | None,
-    tried: _Tried,
+    problem: Problem, schedule: Schedule, device: Ints | None, search: SearchContext, tried: _Tried
 ) -> tuple[Ints | None, str]:
     """The best of what fits: `device`, its repairs, and schedules around them; or the proof that nothing fits."""
+    watch = search.watch
     pace = watch.elapsed
     fitting = _fitting(problem, schedule, device, watch)
     if not fitting:
@@ -170,7 +162,7 @@ def _mended(
                 "nor does what it would do without limits fit if repaired, or a fill in topological order"
             )
             return None, ""
-        packed = packer.propose(problem, watch.rest())
+        packed = run_placer(packer, problem, watch.rest())
         if packed.placement is None:
             tried.notes += ["neither repairing it, nor filling in topological order, nor packing fits", *packed.notes]
             return None, packed.infeasible
@@ -178,8 +170,7 @@ def _mended(
     around = {said: _around(problem, schedule, found) for said, found in fitting.items() if watch.left > pace}
     again = {f"{said}, and it was scheduled again around that": found for said, found in around.items()}
     choice = {said: found for said, found in (again | fitting).items() if found is not None}
-    price = evaluate or Evaluator(problem, threads=watch.budget.threads)
-    best = int(np.argmin(price(np.stack(list(choice.values())))))
+    best = int(np.argmin(search.price(np.stack(list(choice.values())))))
     tried.notes.append(list(choice)[best])
     return list(choice.values())[best], ""
 
@@ -189,7 +180,7 @@ def _fitting(problem: Problem, schedule: Schedule, device: Ints | None, watch: S
     if device is not None and problem.n_ops > MANY_OPS:
         return {SHRUNK: device}
     unlimited, _ = schedule(np.full(problem.n_devices, np.inf), None)
-    filled = create("topo").propose(problem, watch.rest()).placement
+    filled = run_placer(create("topo"), problem, watch.rest()).placement
     found = {
         SHRUNK: device,
         "what fitted nowhere was moved": repair(problem, unlimited, watch=watch),

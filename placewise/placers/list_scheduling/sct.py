@@ -18,9 +18,13 @@ from typing import ClassVar
 
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.list_scheduling.favourite_child import favourite_children
-from placewise.placers.list_scheduling.list_common import Schedule, listed
+from placewise.placers.list_scheduling.list_common import Schedule, schedule_within_memory
 from placewise.placers.list_scheduling.ready_queue import PairOptions, first_pairs
 
 
@@ -40,17 +44,9 @@ class SctPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """One schedule's placement, or words that say what was tried."""
-        return listed(problem, self._prepare, self.options.devices, budget, evaluate)
+        return schedule_within_memory(search, self._prepare, self.options.devices)
 
     def _prepare(self, problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, ...]]:
         child, note = favourite_children(problem, watch)

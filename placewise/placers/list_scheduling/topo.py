@@ -24,7 +24,11 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.list_scheduling.fewer_devices import fewer
 from placewise.placers.list_scheduling.list_common import ListOptions, group_needs
 from placewise.placers.shared.fit import fit
@@ -34,7 +38,6 @@ from placewise.placers.shared.partitions.component_lines import fill_line
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import Contraction, contract
 
 GROWTH = 1.25
@@ -57,20 +60,10 @@ class TopoPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The fill, or words that say what was tried."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        smaller, watch = fewer(problem, self.options.devices), Stopwatch(budget)
+        problem = search.problem
+        smaller, watch = fewer(problem, self.options.devices), search.watch
         try:
             device, notes = _filled(smaller, watch)
         except KeyboardInterrupt:

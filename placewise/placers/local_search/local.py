@@ -20,15 +20,14 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
     Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
+    run_placer,
 )
 from placewise.placers.local_search.stage_order import chain_order
 from placewise.placers.registry import create
@@ -39,8 +38,6 @@ from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import Costs, costs_of, native_costs, whole_bytes
 from placewise.placers.shared.throughput_search.rounds import WALKS, Field, Round, Stopped
-from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import Contraction, contract
 from placewise.simulate.judge.memory import device_memory
 
@@ -95,24 +92,11 @@ class LocalPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None if problem.objective.kind == "throughput" else "local searches for throughput; use temper"
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best placement found."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
-        floor = 0.0 if hints.bound is None else hints.bound.value
-        run = _Pipelines(problem, self.options, watch, price, hints, on_progress, floor)
+        problem, watch, price = search.problem, search.watch, search.price
+        floor = 0.0 if search.hints.bound is None else search.hints.bound.value
+        run = _Pipelines(problem, self.options, watch, price, search.hints, search.on_progress, floor)
         try:
             run.start()
             run.search()
@@ -160,7 +144,7 @@ class _Pipelines:
             if name not in self.hints.by and placer.supports(self.problem) is None:
                 most = share if name == LAST_RESORT or np.isinf(share) else max(share - self.watch.elapsed, 0.0)
                 budget = replace(self.watch.rest(), seconds=most, iterations=None, evaluations=None, gap=0.0)
-                found = placer.propose(self.problem, budget, hints=self.hints)
+                found = run_placer(placer, self.problem, budget, hints=self.hints)
                 if found.placement is not None:
                     self._consider(found.placement.device)
 

@@ -21,15 +21,15 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import (
-    NO_HINTS,
     Budget,
     Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
+    run_placer,
 )
 from placewise.placers.local_search.latency_chains import search
 from placewise.placers.local_search.parallel_tempering import Found, Keeps, temper
@@ -40,7 +40,6 @@ from placewise.placers.shared.priors import agreeing, drawn, likely_of
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator, lower_bound
 from placewise.simulate.blocks import block_firsts
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.judge.memory import resident_bytes
 
 QUICK = ("single", "heft", "etf", "balanced", "greedy", "critical_path", "topo")
@@ -97,34 +96,27 @@ class TemperPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None if problem.objective.kind == "latency" else "temper searches for latency, not throughput"
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best placement found. It starts from the hints that keep the rules, else from the quick placers'.
 
         Where the hints say who made them, the other quick placers are asked as well.
         """
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
+        problem, watch, price = search.problem, search.watch, search.price
         best: Ints | None = None
         bound: Bound | None = None
         reason = Reason.FINISHED
         try:
-            likely = likely_of(problem, hints)
-            starts, values, bound, reason = self._starts(problem, watch, hints, likely, price, on_progress)
+            likely = likely_of(problem, search.hints)
+            starts, values, bound, reason = self._starts(
+                problem, watch, search.hints, likely, price, search.on_progress
+            )
             if not len(starts):
                 return Proposal(None, bound, reason, ("no placement was found to start from",))
             best = starts[int(values.argmin())]
             if problem.n_blocks and reason is not Reason.INTERRUPTED:
-                best, reason = self._search(problem, watch, starts, values, likely, price, on_progress, bound.value)
+                best, reason = self._search(
+                    problem, watch, starts, values, likely, price, search.on_progress, bound.value
+                )
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
         return Proposal(None if best is None else Placement(relabel(problem, best)), bound, reason)
@@ -156,7 +148,7 @@ class TemperPlacer:
                 continue
             share = BOUND_SHARE if name == BOUNDING else 1.0
             budget = replace(watch.rest(), seconds=share * watch.left)
-            found = placer.propose(problem, budget, evaluate=price, on_progress=on_progress)
+            found = run_placer(placer, problem, budget, evaluate=price, on_progress=on_progress)
             bound = max(bound, found.bound or bound, key=lambda known: known.value)
             if found.placement is not None and not broken(problem, found.placement.device):
                 rows.append(found.placement.device)

@@ -16,21 +16,14 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
-    Evaluate,
-    Hints,
-    OnProgress,
     PlacerInfo,
     Progress,
-    Stopwatch,
-    ignore,
+    SearchContext,
 )
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
 from placewise.simulate.blocks import unshared_bytes
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.bounds.paths import LONGEST, METHOD, WORK, Cutting, best_cutting
 
 TELL_EVERY = 0.5
@@ -53,28 +46,15 @@ class PathsPlacer:
             return "paths cuts the model into calls, for latency in subgraph execution"
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The placement of the best cutting and its bound; only the bound if the placement breaks a rule."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch = Stopwatch(budget)
-        work, told = np.inf if np.isfinite(budget.seconds) else WORK, [0.0]
+        problem, watch = search.problem, search.watch
+        work, told = np.inf if np.isfinite(search.budget.seconds) else WORK, [0.0]
 
         def go_on() -> bool:
             if watch.elapsed > told[0] + TELL_EVERY:
                 told[0] = watch.elapsed
-                on_progress(Progress("paths", watch.elapsed, "cutting a path into calls"))
+                search.on_progress(Progress("paths", watch.elapsed, "cutting a path into calls"))
             return not watch.out
 
         try:

@@ -18,12 +18,14 @@ from placewise.model.columns import Floats, Ints, distinct
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.shared.repair import repair
 from placewise.placers.shared.rules import broken
-from placewise.simulate import Evaluator
 from placewise.simulate.blocks import block_firsts, block_seconds, unshared_bytes
-from placewise.simulate.bounds.infeasible import why_infeasible
 
 TOTAL = 1 << 42
 """All costs together, in units of capacity, which are rounded down."""
@@ -66,20 +68,9 @@ class TwoWayPlacer:
             return f"{problem.n_ops:,} ops are too many: at most {MOST_OPS:,}"
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best of the cuts that fit, and the highest of their bounds."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
+        problem, watch, price = search.problem, search.watch, search.price
         overhead = max(device.call_overhead for device in problem.cluster)
         found: list[Ints] = []
         bound, reason = 0.0, Reason.FINISHED
@@ -96,7 +87,7 @@ class TwoWayPlacer:
         proved = Bound(bound * ROUNDED, "minimum cut between two devices")
         fitting = [row for row in found if not broken(problem, row)]
         if not fitting and found:
-            mended = repair(problem, found[-1], seed=budget.seed, watch=watch)
+            mended = repair(problem, found[-1], seed=search.budget.seed, watch=watch)
             fitting = [] if mended is None else [mended]
         if not fitting:
             return Proposal(None, proved, reason, ("no cut that was tried fits in memory",))

@@ -22,15 +22,14 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
     Evaluate,
     Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
+    run_placer,
     sound,
 )
 from placewise.placers.multilevel.levels import Level, levels_of, shares, tightened
@@ -38,7 +37,6 @@ from placewise.placers.registry import create, names
 from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.placers.shared.rules import broken
 from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.judge.memory import device_memory
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]
@@ -116,27 +114,21 @@ class MultilevelPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best placement met on any level, hints included."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        price = evaluate or Evaluator(problem, threads=budget.threads)
-        run = _Run(problem, Stopwatch(budget), price, on_progress, hints.probabilities, bound=hints.bound)
+        problem = search.problem
+        run = _Run(
+            problem,
+            search.watch,
+            search.price,
+            search.on_progress,
+            search.hints.probabilities,
+            bound=search.hints.bound,
+        )
         least, each = GROUPS[problem.objective.kind]
         wanted = self.options.groups or max(least, each * problem.n_devices)
         try:
-            for hint in hints.placements:
+            for hint in search.hints.placements:
                 run.offer(hint.device)
             run.hinted = run.best is not None
             if problem.objective.kind == "latency":
@@ -203,7 +195,7 @@ class _Run:
 
         budget = replace(self.watch.rest(), seconds=min(seconds, self.watch.left))
         price = self.price if problem.graph.tensors is self.problem.graph.tensors else None
-        found = placer.propose(problem, budget, hints=hints, evaluate=price, on_progress=tell)
+        found = run_placer(placer, problem, budget, hints=hints, evaluate=price, on_progress=tell)
         if found.reason is Reason.INTERRUPTED:
             self.reason = Reason.INTERRUPTED
         if finest:

@@ -20,7 +20,12 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    Hints,
+    PlacerInfo,
+    SearchContext,
+    Stopwatch,
+)
 from placewise.placers.packing.bin_packing import Kinds, kinds_of, program_of, spread
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import interchangeable, relabel
@@ -29,7 +34,7 @@ from placewise.placers.shared.partitions.component_lines import fill_line, rando
 from placewise.placers.shared.repair import packing_instance, repair
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.solve import parameters, solve
-from placewise.simulate.bounds.infeasible import largest_group, why_infeasible
+from placewise.simulate.bounds.infeasible import largest_group
 from placewise.simulate.contiguity import contract, depth_first
 
 LONGEST = 30.0
@@ -66,24 +71,12 @@ class PackPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """A placement without missing bytes, the proof that there is none, or what was tried."""
-        plain = why_infeasible(problem)
-        if plain:
-            return Proposal(None, reason=Reason.PROVED, infeasible=plain)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch, outcome = Stopwatch(budget), _Outcome()
+        problem = search.problem
+        watch, outcome = search.watch, _Outcome()
         try:
-            return self._answer(problem, hints, watch, outcome)
+            return self._answer(problem, search.hints, watch, outcome)
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED, notes=_notes(outcome))
 

@@ -16,7 +16,7 @@ import numpy as np
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, ignore
+from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.shared.partitions.hypergraph import Net
 from placewise.placers.shared.partitions.partition import propose_cuts
 
@@ -54,20 +54,13 @@ class MincutPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None if 0 <= self.options.imbalance < 100 else "the imbalance must be a share, zero or more"
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best of a few cuts, or words that say why none will do."""
+        problem = search.problem
         staged = problem.cluster.transfers == "staged"
         measure = ("soed" if staged else "km1") if self.options.objective == "auto" else self.options.objective
-        cut = partial(_cut, measure, budget.most_threads)
-        return propose_cuts(problem, budget, self.info.name, cut, self.options.imbalance, evaluate, on_progress)
+        cut = partial(_cut, measure, search.budget.most_threads)
+        return propose_cuts(search, self.info.name, cut, self.options.imbalance)
 
 
 @cache

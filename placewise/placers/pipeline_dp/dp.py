@@ -20,15 +20,11 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
-    Evaluate,
-    Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
 )
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
 from placewise.placers.pipeline_dp.random_orders import path_bound, wander
@@ -46,7 +42,6 @@ from placewise.placers.shared.stages.phase_dp import price, search
 from placewise.placers.shared.stages.replicated_stages import Groups, replicas_of
 from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import Contraction, contract, depth_first, join
 
 MOST_COMPONENTS = 20_000
@@ -204,25 +199,15 @@ class DpPlacer:
     def supports(self, problem: Problem) -> str | None:
         return unsuited(problem, "dp")
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The optimum over contiguous placements, with its proof where there is one; hints are not needed."""
-        watch, graph = Stopwatch(budget), contract(problem)
-        contiguous = problem.constraints.contiguous
-        missing = why_infeasible(problem)
-        if not missing and contiguous:
-            missing = unmet(problem, graph.component, graph.n)
+        problem = search.problem
+        graph, contiguous = contract(problem), problem.constraints.contiguous
+        missing = unmet(problem, graph.component, graph.n) if contiguous else ""
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch = watch.short_of(min(watch.elapsed, LEFT * budget.seconds))
-        run = _Run(problem, graph, self.options.max_ideals, watch, on_progress)
+        watch = search.watch.short_of(min(search.watch.elapsed, LEFT * search.budget.seconds))
+        run = _Run(problem, graph, self.options.max_ideals, watch, search.on_progress)
         found: list[Placement] = []
         shrunk = False
         try:
@@ -231,7 +216,7 @@ class DpPlacer:
             for other in () if watch.out else readings(problem):
                 if watch.left <= run.prepared:
                     break
-                reading = _Run(other, graph, self.options.max_ideals, watch, on_progress, prepared=run.prepared)
+                reading = _Run(other, graph, self.options.max_ideals, watch, search.on_progress, prepared=run.prepared)
                 reading.interrupted = run.interrupted
                 within = other.constraints is not problem.constraints
                 device, _ = fit(other, reading.over_ideals if within else reading.along_a_line)
@@ -264,7 +249,7 @@ class DpPlacer:
             return Proposal(None, bound, run.reason, tuple(run.notes))
         if shrunk:
             run.notes.append("stages were made smaller until their live activations fit")
-        price_of, different = evaluate or Evaluator(problem, threads=1), _different(found[::-1])
+        price_of, different = search.evaluate or Evaluator(problem, threads=1), _different(found[::-1])
         values = np.array([worth(problem, placed, price_of) for placed in different])
         best = different[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(relabelled(problem, best), bound, run.reason, tuple(run.notes))

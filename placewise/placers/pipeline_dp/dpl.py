@@ -12,10 +12,12 @@ from typing import ClassVar
 
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+)
 from placewise.placers.pipeline_dp.topological_orders import last_ready_first, propose_along, unsuited
 from placewise.placers.shared.memory_footprint import unmet
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import contract
 
 
@@ -32,20 +34,11 @@ class DplPlacer:
     def supports(self, problem: Problem) -> str | None:
         return unsuited(problem, "dpl")
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best split of the line, or words that say why there is none; hints are not needed."""
-        watch, graph = Stopwatch(budget), contract(problem)
-        missing = why_infeasible(problem)
-        if not missing and problem.constraints.contiguous:
-            missing = unmet(problem, graph.component, graph.n)
+        problem = search.problem
+        graph = contract(problem)
+        missing = unmet(problem, graph.component, graph.n) if problem.constraints.contiguous else ""
         if missing:
             return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        return propose_along(problem, graph, last_ready_first(problem, graph), "dpl", watch, on_progress)
+        return propose_along(search, graph, last_ready_first(problem, graph), "dpl")

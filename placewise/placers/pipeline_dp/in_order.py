@@ -19,23 +19,17 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
     Evaluate,
-    Hints,
-    OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
 )
 from placewise.placers.pipeline_dp.topological_orders import last_ready_first
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import broken
-from placewise.simulate import Evaluator
 from placewise.simulate.blocks import storage_bytes
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import contract, depth_first
 
 HALVINGS = 40
@@ -64,20 +58,9 @@ class InOrderPlacer:
     def supports(self, problem: Problem) -> str | None:
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best of the splits, or words that say that none fits."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        watch, price = Stopwatch(budget), evaluate or Evaluator(problem, threads=budget.threads)
+        problem, watch, price = search.problem, search.watch, search.price
         best, value, reason = None, np.inf, Reason.FINISHED
         try:
             for line in lines(problem):
@@ -85,7 +68,7 @@ class InOrderPlacer:
                     cuts, seconds = _moved(problem, line, cuts, price, watch)
                     if seconds < value:
                         best, value = devices(line, cuts), seconds
-                        on_progress(Progress(self.info.name, watch.elapsed, "better", value))
+                        search.on_progress(Progress(self.info.name, watch.elapsed, "better", value))
                     if watch.out:
                         reason = Reason.TIME_LIMIT
                         break

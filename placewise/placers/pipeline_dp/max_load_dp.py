@@ -17,15 +17,10 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
-    Evaluate,
-    Hints,
-    OnProgress,
     PlacerInfo,
     Progress,
-    Stopwatch,
-    ignore,
+    SearchContext,
+    run_placer,
 )
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import broken
@@ -52,19 +47,12 @@ class MaxLoadDpPlacer:
         refusals = [create(name).supports(pipeline) for name in SPLITTERS]
         return None if None in refusals else refusals[0]
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The split, or words that say why there is none; its bound is one for throughput and left out."""
-        pipeline, watch = _pipeline(problem), Stopwatch(budget)
+        problem = search.problem
+        pipeline, watch = _pipeline(problem), search.watch
         splitter = next(placer for placer in map(create, SPLITTERS) if placer.supports(pipeline) is None)
-        found = splitter.propose(pipeline, watch.rest(), on_progress=lambda state: on_progress(_own(state)))
+        found = run_placer(splitter, pipeline, watch.rest(), on_progress=lambda state: search.on_progress(_own(state)))
         if found.placement is None:
             infeasible = found.infeasible if problem.constraints.contiguous else ""
             notes = (*found.notes, *((found.infeasible,) if found.infeasible and not infeasible else ()))

@@ -17,13 +17,15 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Bools, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.model.result import Proposal, Reason
-from placewise.placers.base import NO_HINTS, Budget, Evaluate, Hints, OnProgress, PlacerInfo, Stopwatch, ignore
+from placewise.model.result import Proposal
+from placewise.placers.base import (
+    PlacerInfo,
+    SearchContext,
+)
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
 from placewise.placers.pipeline_dp.topological_orders import last_ready_first, propose_along, unsuited
 from placewise.placers.shared.rules import broken
 from placewise.placers.shared.stages.stage_costs import price
-from placewise.simulate.bounds.infeasible import why_infeasible
 from placewise.simulate.contiguity import contract, join
 
 NEXT_TO_NOTHING = 1e-5
@@ -43,24 +45,13 @@ class PipeDreamPlacer:
     def supports(self, problem: Problem) -> str | None:
         return unsuited(problem, "pipedream")
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best split, or words that say why there is none; hints are not needed."""
-        watch = Stopwatch(budget)
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
+        problem = search.problem
         graph = contract(coarsened(problem))
         graph = join(graph, merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs))
         line = last_ready_first(problem, graph, start="highest")
-        found = propose_along(problem, graph, line, "pipedream", watch, on_progress)
+        found = propose_along(search, graph, line, "pipedream")
         if found.placement is not None and found.placement.replicas is None and broken(problem, found.placement.device):
             fault = f"its layers form no pipeline here: {broken(problem, found.placement.device)}"
             return replace(found, placement=None, notes=(*found.notes, fault))

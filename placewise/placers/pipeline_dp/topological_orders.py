@@ -10,7 +10,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import OnProgress, Progress, Stopwatch
+from placewise.placers.base import Progress, SearchContext
 from placewise.placers.pipeline_dp.depth_first_orders import walk
 from placewise.placers.shared.fit import fit
 from placewise.placers.shared.interchangeable import interchangeable, relabelled
@@ -56,10 +56,9 @@ def last_ready_first(problem: Problem, graph: Contraction, *, start: Literal["lo
     return walk(graph, sources[np.lexsort((-sources, last))], rank)
 
 
-def propose_along(
-    problem: Problem, graph: Contraction, line: Ints, name: str, watch: Stopwatch, on_progress: OnProgress
-) -> Proposal:
+def propose_along(search: SearchContext, graph: Contraction, line: Ints, name: str) -> Proposal:
     """The best split of the components of `graph` in the order of their positions [n] in `line`; no bound."""
+    problem, watch = search.problem, search.watch
     found = Split(None, np.inf, Reason.FINISHED)
 
     def split(capacity: Floats) -> Ints | None:
@@ -71,7 +70,7 @@ def propose_along(
 
     def go_on(done: int, total: int, seconds: float) -> bool:
         value = seconds if np.isfinite(seconds) else None
-        on_progress(Progress(name, watch.elapsed, f"component {done} of {total}", value))
+        search.on_progress(Progress(name, watch.elapsed, f"component {done} of {total}", value))
         return not watch.out
 
     try:

@@ -20,15 +20,11 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason
 from placewise.placers.base import (
-    NO_HINTS,
-    Budget,
-    Evaluate,
-    Hints,
     OnProgress,
     PlacerInfo,
     Progress,
+    SearchContext,
     Stopwatch,
-    ignore,
 )
 from placewise.placers.set_cover.column_generation import Sets, raise_floor
 from placewise.placers.shared.fit import fit
@@ -39,8 +35,7 @@ from placewise.placers.shared.stages.stage_costs import NEVER, price
 from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs, whole_bytes
 from placewise.placers.shared.throughput_search.rounds import WALKS, Field, Round
-from placewise.simulate import Evaluator, lower_bound
-from placewise.simulate.bounds.infeasible import why_infeasible
+from placewise.simulate import lower_bound
 from placewise.simulate.contiguity import contract, depth_first
 
 MOST_BLOCKS = 5000
@@ -181,26 +176,13 @@ class CoverPlacer:
             )
         return None
 
-    def propose(
-        self,
-        problem: Problem,
-        budget: Budget,
-        *,
-        hints: Hints = NO_HINTS,
-        evaluate: Evaluate | None = None,
-        on_progress: OnProgress = ignore,
-    ) -> Proposal:
+    def propose(self, search: SearchContext) -> Proposal:
         """The best placement met, hints included, under the highest bound that was proved in time."""
-        missing = why_infeasible(problem)
-        if missing:
-            return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-        if not problem.n_ops:
-            return Proposal(Placement(np.zeros(0, np.int32)))
-        watch = Stopwatch(budget)
-        valid = [h.device for h in hints.placements if not broken(problem, h.device)]
+        problem, watch = search.problem, search.watch
+        valid = [h.device for h in search.hints.placements if not broken(problem, h.device)]
         found = list(valid)
         starts = [_home(problem, device) for device in valid]
-        run = _Run(problem, self.options, watch, starts, on_progress)
+        run = _Run(problem, self.options, watch, starts, search.on_progress)
         try:
             run.floor = lower_bound(problem).value
             run.starts += _split(problem, watch)
@@ -215,7 +197,7 @@ class CoverPlacer:
         if not found:
             run.notes.append("no placement was found that fits in memory")
             return Proposal(None, run.bound, run.reason, tuple(run.notes))
-        values = (evaluate or Evaluator(problem, threads=budget.threads))(np.stack(found[::-1]))
+        values = search.price(np.stack(found[::-1]))
         best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(Placement(relabel(problem, best)), run.bound, run.reason, tuple(run.notes))
 

@@ -17,7 +17,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.baselines.expert import ExpertOptions, ExpertPlacer
 from placewise.placers.baselines.expert_layers import layers_of
 from placewise.readers.workload import read_workload
@@ -79,7 +79,7 @@ def test_four_layers_on_two_devices(contiguous: bool) -> None:
     """Embedding with the first layer, head with the last, two layers each."""
     graph = scoped("embed", *(f"layer.{number}" for number in (0, 0, 1, 1, 2, 2, 3, 3)), "head")
     problem = on(graph, 2, constraints=Constraints(contiguous=contiguous))
-    proposal = ExpertPlacer().propose(problem, Budget())
+    proposal = run_placer(ExpertPlacer(), problem, Budget())
     assert proposal.placement is not None
     assert proposal.placement.device.tolist() == [0] * 5 + [1] * 5
 
@@ -87,14 +87,14 @@ def test_four_layers_on_two_devices(contiguous: bool) -> None:
 def test_recurrent_layers_have_a_device_each() -> None:
     """Two layers unrolled over three steps: all steps of a layer are together, the softmax is with the last."""
     steps = [f"layer.{layer}.step.{step}" for step in range(3) for layer in range(2)]
-    proposal = ExpertPlacer().propose(on(scoped(*steps, "softmax"), 2), Budget())
+    proposal = run_placer(ExpertPlacer(), on(scoped(*steps, "softmax"), 2), Budget())
     assert proposal.placement is not None
     assert proposal.placement.device.tolist() == [0, 1, 0, 1, 0, 1, 1]
 
 
 def test_without_scopes_work_is_even() -> None:
     """Six ops in a row on three devices: two each, in their order."""
-    proposal = ExpertPlacer().propose(boxes([0] * 6, [9, 9, 9]), Budget())
+    proposal = run_placer(ExpertPlacer(), boxes([0] * 6, [9, 9, 9]), Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 0, 1, 1, 2, 2]
 
 
@@ -102,7 +102,7 @@ def test_memory_is_kept() -> None:
     """The even split of 5, 1, 3 and 3 bytes fits devices of 6 bytes; that of 1, 1, 3 and 3 does not, and is moved."""
     for sizes in ([5, 1, 3, 3], [1, 1, 3, 3]):
         problem = boxes(sizes, [6, 5], constraints=Constraints(contiguous=True))
-        proposal = ExpertPlacer().propose(problem, Budget())
+        proposal = run_placer(ExpertPlacer(), problem, Budget())
         fits = sizes[0] == 1
         assert (proposal.placement is not None) == fits
         if proposal.placement is not None:
@@ -113,8 +113,8 @@ def test_memory_is_kept() -> None:
 @given(problems(max_ops=6))
 def test_experts_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid and comes twice the same; no proof of infeasibility is wrong."""
-    proposal = ExpertPlacer().propose(problem, Budget(seed=1))
-    assert proposal.placement == ExpertPlacer().propose(problem, Budget(seed=1)).placement
+    proposal = run_placer(ExpertPlacer(), problem, Budget(seed=1))
+    assert proposal.placement == run_placer(ExpertPlacer(), problem, Budget(seed=1)).placement
     if proposal.placement is not None:
         assert {violation.kind for violation in judge_placement(problem, proposal.placement).violations} <= {"calls"}
         return
@@ -127,10 +127,10 @@ def test_a_split_by_hand_is_taken_as_it_stands() -> None:
     """The first hint is the expert's split, however bad; one that breaks a rule is told of; the option ignores both."""
     problem = boxes([3, 3, 3], [6, 6])
     odd = Placement(np.array([1, 0, 1], np.int32))
-    assert ExpertPlacer().propose(problem, Budget(), hints=Hints((odd,))).placement == odd
-    full = ExpertPlacer().propose(problem, Budget(), hints=Hints((Placement.on(0, 3),)))
+    assert run_placer(ExpertPlacer(), problem, Budget(), hints=Hints((odd,))).placement == odd
+    full = run_placer(ExpertPlacer(), problem, Budget(), hints=Hints((Placement.on(0, 3),)))
     assert full.placement is None and "short" in full.notes[0]
-    own = ExpertPlacer(ExpertOptions(hint=False)).propose(problem, Budget(), hints=Hints((odd,)))
+    own = run_placer(ExpertPlacer(ExpertOptions(hint=False)), problem, Budget(), hints=Hints((odd,)))
     assert own.placement is not None and own.placement != odd
 
 

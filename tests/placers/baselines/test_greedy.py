@@ -17,7 +17,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.baselines.greedy import GreedyPlacer, branch_by_branch
 from placewise.placers.shared.interchangeable import relabel
 from placewise.readers.workload import read_workload
@@ -38,7 +38,7 @@ def test_published_splits() -> None:
         workload = ROOT / "dnn-partitioning" / "latency" / graphs / f"{name.removesuffix('_greedy')}.json"
         problem = read_workload(workload, objective="latency").problem
         assert problem is not None
-        placement = GreedyPlacer().propose(problem, Budget()).placement
+        placement = run_placer(GreedyPlacer(), problem, Budget()).placement
         assert placement is not None
         judgement, published = judge_placement(problem, placement), json.loads(path.read_text())["totalLatency"]
         assert judgement.valid
@@ -53,7 +53,7 @@ def test_published_splits() -> None:
 @given(problems(max_ops=6))
 def test_proposals_keep_the_rules(problem: Problem) -> None:
     """What is proposed is valid (calls never wait in a circle) and finite; what is called infeasible is."""
-    proposal = GreedyPlacer().propose(problem, Budget())
+    proposal = run_placer(GreedyPlacer(), problem, Budget())
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         if proposal.infeasible:
@@ -96,14 +96,16 @@ def test_a_branch_is_followed_to_its_end() -> None:
     """The branch that became ready last fills the first accelerator; the rest is the host's."""
     problem = two_branches(2.0)
     assert branch_by_branch(problem, contract(problem)) == [0, 3, 4, 1, 2, 5]
-    placement = GreedyPlacer().propose(problem, Budget()).placement
+    placement = run_placer(GreedyPlacer(), problem, Budget()).placement
     assert placement is not None and placement.device.tolist() == [0, 1, 2, 0, 1, 2]
 
 
 def test_what_the_accelerator_may_not_run_goes_to_the_host() -> None:
     """One op is kept off both accelerators; the filling goes on behind it."""
     rules = tuple(Rule("op4$", name) for name in "ab")
-    placement = GreedyPlacer().propose(two_branches(3.0, constraints=Constraints(forbidden=rules)), Budget()).placement
+    placement = run_placer(
+        GreedyPlacer(), two_branches(3.0, constraints=Constraints(forbidden=rules)), Budget()
+    ).placement
     assert placement is not None and placement.device.tolist() == [0, 0, 1, 0, 2, 1]
 
 
@@ -114,12 +116,12 @@ def test_where_filling_fails_blocks_are_moved() -> None:
     """
     problem = two_branches(4.0)
     pins = Constraints(forbidden=(Rule("", "cpu"), Rule("op[012]$", "b")))
-    placement = GreedyPlacer().propose(problem.with_(constraints=pins), Budget()).placement
+    placement = run_placer(GreedyPlacer(), problem.with_(constraints=pins), Budget()).placement
     assert placement is not None and placement.device[:3].tolist() == [0, 0, 0]
     assert judge_placement(problem.with_(constraints=pins), placement).valid
 
 
 def test_without_a_host_it_says_that_memory_ran_out() -> None:
     """Three boxes of 4 bytes on two accelerators of 7: nothing fits, and the answer says no more than it knows."""
-    proposal = GreedyPlacer().propose(boxes([4, 4, 4], [7, 7]), Budget())
+    proposal = run_placer(GreedyPlacer(), boxes([4, 4, 4], [7, 7]), Budget())
     assert proposal.placement is None and not proposal.infeasible and "ran out of memory" in proposal.notes[0]

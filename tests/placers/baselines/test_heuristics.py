@@ -19,7 +19,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.model.result import Reason
 from placewise.placers.auto.placer import AutoPlacer
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.baselines.balanced import BalancedPlacer
 from placewise.placers.baselines.single import SinglePlacer
 from placewise.placers.list_scheduling.etf import EtfPlacer
@@ -60,8 +60,8 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
     for placer in PLACERS:
         if placer.supports(problem) is not None:
             continue
-        proposal = placer.propose(problem, Budget(seed=1))
-        assert proposal.placement == placer.propose(problem, Budget(seed=1)).placement
+        proposal = run_placer(placer, problem, Budget(seed=1))
+        assert proposal.placement == run_placer(placer, problem, Budget(seed=1)).placement
         if proposal.placement is None:
             assert proposal.notes or proposal.infeasible
             if proposal.infeasible:
@@ -89,7 +89,7 @@ def test_single_takes_the_best_device_that_fits() -> None:
     """The quickest device is too small, the slowest is slow: the one between them is taken."""
     machines = cluster(Device("small", memory=5), Device("large", memory=50), Device("cpu", kind="cpu"))
     problem = chain([4, 4], machines, np.array([[1.0, 2.0, 9.0]] * 2), objective=Objective("throughput"))
-    proposal = SinglePlacer().propose(problem, Budget())
+    proposal = run_placer(SinglePlacer(), problem, Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [1, 1]
     assert proposal.notes == ()
 
@@ -99,20 +99,20 @@ def test_single_moves_what_the_device_may_not_run() -> None:
     machines = cluster(Device("gpu"), Device("cpu", kind="cpu"))
     rules = Constraints(pins=(Rule("op1$", "cpu"),), forbidden=(Rule("op[02]$", "cpu"),))
     problem = chain([0, 0, 0], machines, np.array([[1.0, 9.0]] * 3), constraints=rules)
-    proposal = SinglePlacer().propose(problem, Budget())
+    proposal = run_placer(SinglePlacer(), problem, Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 1, 0]
     assert "1 on cpu" in proposal.notes[0]
     tight = problem.with_(
         objective=Objective("throughput"),
         constraints=Constraints(pins=rules.pins, forbidden=rules.forbidden, contiguous=True),
     )
-    assert SinglePlacer().propose(tight, Budget()).placement is None
+    assert run_placer(SinglePlacer(), tight, Budget()).placement is None
 
 
 def test_single_says_how_many_bytes_are_missing() -> None:
     """Where nothing fits there is no placement, and the reason names device and bytes."""
     problem = chain([8, 8], cluster(Device("a", memory=10), Device("b", memory=10)), np.ones((2, 2)))
-    proposal = SinglePlacer().propose(problem, Budget())
+    proposal = run_placer(SinglePlacer(), problem, Budget())
     assert proposal.placement is None and "short" in proposal.notes[0]
 
 
@@ -120,7 +120,7 @@ def test_balanced_splits_bytes_evenly() -> None:
     """1, 1, 3, 2, 3, 1 hundred bytes on three equal devices: in a row, 5 hundred is the least largest share."""
     machines = cluster(*(Device(f"gpu{i}") for i in range(3)), Device("cpu", kind="cpu"))
     problem = chain([100, 100, 300, 200, 300, 100], machines, np.ones((6, 4)))
-    proposal = BalancedPlacer().propose(problem, Budget())
+    proposal = run_placer(BalancedPlacer(), problem, Budget())
     assert proposal.placement is not None
     device = proposal.placement.device
     assert device.tolist() == sorted(device.tolist()) and 3 not in device
@@ -134,7 +134,7 @@ def test_balanced_finds_the_split_that_greedy_filling_misses() -> None:
         [2, 2, 3], cluster(Device("a", memory=4), Device("b", memory=3)), np.ones((3, 2)),
         objective=Objective("throughput", memory="sum"), constraints=Constraints(contiguous=True),
     )  # fmt: skip
-    proposal = BalancedPlacer().propose(problem, Budget())
+    proposal = run_placer(BalancedPlacer(), problem, Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 0, 1]
 
 
@@ -142,7 +142,7 @@ def test_balanced_spills_to_the_host_as_little_as_it_can() -> None:
     """Two accelerators of 10 bytes and 26 bytes of model: the host takes one op of 6."""
     machines = cluster(Device("a", memory=10), Device("b", memory=10), Device("cpu", kind="cpu", memory=99))
     problem = chain([5, 5, 5, 5, 6], machines, np.ones((5, 3)), objective=Objective("throughput", memory="sum"))
-    proposal = BalancedPlacer().propose(problem, Budget())
+    proposal = run_placer(BalancedPlacer(), problem, Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 0, 1, 1, 2]
 
 
@@ -151,7 +151,7 @@ def test_balanced_puts_what_only_the_host_can_run_on_the_host() -> None:
     machines = cluster(Device("a"), Device("b"), Device("cpu", kind="cpu"))
     seconds = np.ones((6, 3))
     seconds[[1, 4], :2] = math.inf
-    proposal = BalancedPlacer().propose(chain([9] * 6, machines, seconds), Budget())
+    proposal = run_placer(BalancedPlacer(), chain([9] * 6, machines, seconds), Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 2, 0, 1, 2, 1]
 
 
@@ -164,7 +164,7 @@ def test_one_op_that_no_accelerator_runs_goes_to_the_host() -> None:
         chain([9], machines, np.array([[1.0, 3.0]]), **options),
     ):
         for placer in (BalancedPlacer(), DpPlacer(), AutoPlacer()):
-            proposal = placer.propose(problem, Budget())
+            proposal = run_placer(placer, problem, Budget())
             assert proposal.placement is not None
             assert proposal.placement.device.tolist() == [1]
             assert lower_bound(problem).value > 0.99 * problem.costs.op_seconds[0, 1]
@@ -182,7 +182,7 @@ def test_etf_runs_branches_side_by_side() -> None:
     machines = cluster(Device("a"), Device("b"))
     costs = CostTable.given(np.ones((6, 2)), np.array([[0.0] + [1.0] * (len(machines.class_bandwidth) - 1)] * 6))
     problem = Problem(graph, machines, costs)
-    proposal = EtfPlacer().propose(problem, Budget())
+    proposal = run_placer(EtfPlacer(), problem, Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 1] * 3
     assert evaluate(problem, proposal.placement.device[None]).tolist() == [3.0]
 
@@ -196,7 +196,7 @@ def test_etf_by_finish_leaves_the_slow_device_idle() -> None:
     costs = CostTable.given(np.array([[1.0, 9.0]] * 2), np.zeros((0, len(machines.class_bandwidth))))
     problem = Problem(builder.build(), machines, costs)
     by = {
-        rule: EtfPlacer(PairOptions(rule)).propose(problem, Budget()).placement  # type: ignore[arg-type]
+        rule: run_placer(EtfPlacer(PairOptions(rule)), problem, Budget()).placement  # type: ignore[arg-type]
         for rule in ("finish", "start")
     }
     assert by["finish"] == Placement(np.array([0, 0]))
@@ -207,11 +207,12 @@ def test_etf_keeps_memory_and_says_when_it_runs_out() -> None:
     """A device that is full takes no more; if no device has room, what it would do is repaired, and a note says so."""
     machines = cluster(Device("a", memory=4), Device("b", memory=4))
     quick = np.array([[1.0, 8.0]] * 2)
-    roomy = EtfPlacer().propose(chain([3, 1], machines, quick, objective=Objective(memory="sum")), Budget())
+    roomy = run_placer(EtfPlacer(), chain([3, 1], machines, quick, objective=Objective(memory="sum")), Budget())
     assert roomy.placement is not None and roomy.placement.device.tolist() == [0, 0]
-    full = EtfPlacer().propose(chain([3, 2], machines, quick, objective=Objective(memory="sum")), Budget())
+    full = run_placer(EtfPlacer(), chain([3, 2], machines, quick, objective=Objective(memory="sum")), Budget())
     assert full.placement is not None and full.placement.device.tolist() == [0, 1]
-    stuck = EtfPlacer().propose(
+    stuck = run_placer(
+        EtfPlacer(),
         chain([2, 2, 3], machines, np.array([[1.0, 8.0], [8.0, 1.0], [1.0, 1.0]]), objective=Objective(memory="sum")),
         Budget(),
     )
@@ -264,12 +265,12 @@ def test_fit_takes_back_what_activations_need() -> None:
 @given(problems(kind="throughput", memory_model="sum", max_ops=5))
 def test_auto_is_no_worse_than_what_it_tries(problem: Problem) -> None:
     """Its value is the best of its candidates'; what it proves is below the optimum."""
-    proposal = AutoPlacer().propose(problem, Budget())
+    proposal = run_placer(AutoPlacer(), problem, Budget())
     best = min((value for _, value in placements(problem)), default=math.inf)
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     for placer in PLACERS[:2]:
-        other = placer.propose(problem, Budget()).placement
+        other = run_placer(placer, problem, Budget()).placement
         if other is not None:
             assert proposal.placement is not None
             values = evaluate(problem, np.stack([proposal.placement.device, other.device]))
@@ -279,7 +280,7 @@ def test_auto_is_no_worse_than_what_it_tries(problem: Problem) -> None:
 def test_auto_without_time_still_answers() -> None:
     """A budget of nothing leaves the best single device."""
     problem = chain([1, 1], cluster(Device("a"), Device("b")), np.ones((2, 2)), objective=Objective("throughput"))
-    proposal = AutoPlacer().propose(problem, Budget(seconds=0.0), hints=Hints())
+    proposal = run_placer(AutoPlacer(), problem, Budget(seconds=0.0), hints=Hints())
     assert proposal.placement is not None and proposal.reason in (Reason.FINISHED, Reason.TIME_LIMIT)
 
 
@@ -293,7 +294,7 @@ def test_auto_takes_a_hint_that_is_better() -> None:
     costs = CostTable.given(seconds, np.zeros((0, len(machines.class_bandwidth))))
     problem = Problem(builder.build(), machines, costs, constraints=Constraints(pins=(Rule("op0$", "a"),)))
     good, bad = Placement(np.array([0, 1, 0])), Placement(np.array([1, 1, 0]))
-    proposal = AutoPlacer().propose(problem, Budget(), hints=Hints((bad, good)))
+    proposal = run_placer(AutoPlacer(), problem, Budget(), hints=Hints((bad, good)))
     assert proposal.placement is not None
     value = evaluate(problem, np.stack([proposal.placement.device, good.device]))
     assert value[0] == value[1] == 2.0
@@ -307,4 +308,4 @@ def test_nothing_is_placed_nowhere(kind: str) -> None:
     problem = Problem(GraphBuilder().build(), machines, none, Objective(kind))  # type: ignore[arg-type]
     for placer in (*PLACERS, DpPlacer()):
         if placer.supports(problem) is None:
-            assert placer.propose(problem, Budget()).placement == Placement(np.zeros(0))
+            assert run_placer(placer, problem, Budget()).placement == Placement(np.zeros(0))

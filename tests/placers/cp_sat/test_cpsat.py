@@ -23,7 +23,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome, Reason
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer, on_machines
 from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
 from placewise.placers.shared.stages.stage_costs import price
@@ -35,7 +35,7 @@ from placewise.simulate.contiguity import contract
 @given(problems(kind="throughput", memory_model="sum", transfers="staged", wires=False, max_ops=5))
 def test_the_program_is_the_optimum(problem: Problem) -> None:
     """Contiguous, convex and free, in every mode: the brute-force optimum, proved, or the proof that there is none."""
-    best, proposal = optimum(problem), CpsatPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(CpsatPlacer(), problem, Budget())
     if math.isinf(best):
         assert proposal.placement is None and proposal.infeasible and proposal.reason is Reason.PROVED
         return
@@ -50,7 +50,7 @@ def test_the_program_is_the_optimum(problem: Problem) -> None:
 @given(problems(kind="throughput", max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
-    best, proposal = optimum(problem), CpsatPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(CpsatPlacer(), problem, Budget())
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.infeasible:
@@ -66,10 +66,10 @@ def test_coarse_units_cost_quality_and_never_the_proof(problem: Problem) -> None
     """With sixteen units to a value the bound still holds, and a hint is never made worse."""
     found = list(placements(problem))
     best = min((value for _, value in found), default=math.inf)
-    proposal = CpsatPlacer(CpsatOptions(units=16)).propose(problem, Budget())
+    proposal = run_placer(CpsatPlacer(CpsatOptions(units=16)), problem, Budget())
     assert proposal.bound is None or proposal.bound.value <= best
     if proposal.placement is not None:
-        again = CpsatPlacer(CpsatOptions(units=16)).propose(problem, Budget(), hints=Hints((proposal.placement,)))
+        again = run_placer(CpsatPlacer(CpsatOptions(units=16)), problem, Budget(), hints=Hints((proposal.placement,)))
         assert again.placement is not None
         values = [evaluate(problem, p.device[None])[0] for p in (proposal.placement, again.placement)]
         assert best <= values[1] <= values[0] * (1 + 1e-12)
@@ -90,7 +90,7 @@ def test_the_note_on_rounding_is_true(problem: Problem, units: int, seed: int) -
     stretch = 10.0 ** rng.uniform(-9, 3, (problem.n_ops, 1)) if seed % 2 else np.ones((problem.n_ops, 1))
     problem = problem.with_(costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * stretch))
     best = min((value for _, value in placements(problem)), default=math.inf)
-    proposal = CpsatPlacer(CpsatOptions(units=units)).propose(problem, Budget())
+    proposal = run_placer(CpsatPlacer(CpsatOptions(units=units)), problem, Budget())
     if math.isinf(best):
         assert proposal.infeasible
         return
@@ -108,7 +108,7 @@ def test_the_note_on_rounding_is_true(problem: Problem, units: int, seed: int) -
 
 def test_coarse_units_are_told_and_bad_ones_refused() -> None:
     """A unit of half the value loses much, and the note says so; no units at all are no option."""
-    proposal = CpsatPlacer(CpsatOptions(units=2)).propose(unequal(3), Budget())
+    proposal = run_placer(CpsatPlacer(CpsatOptions(units=2)), unequal(3), Budget())
     said = ROUNDED.search(" ".join(proposal.notes))
     assert said is not None and float(said[3]) > 10
     for options in ({"units": 0}, {"units": 1.5}, {"workers": 0}, {"units": 1 << 50}):
@@ -140,7 +140,7 @@ def test_equal_devices_with_unequal_links_are_not_equal(transfers: str) -> None:
     for seed in range(6):
         for constraints in (Constraints(), Constraints(convex=True), Constraints(contiguous=True)):
             problem = unequal(seed, transfers).with_(constraints=constraints)
-            best, proposal = optimum(problem), CpsatPlacer().propose(problem, Budget())
+            best, proposal = optimum(problem), run_placer(CpsatPlacer(), problem, Budget())
             assert proposal.placement is not None and proposal.bound is not None
             value = judge_placement(problem, proposal.placement).value
             assert proposal.bound.value <= best <= value * (1 + 1e-12)
@@ -204,10 +204,10 @@ def test_without_a_budget_the_work_is_limited_and_said(monkeypatch: pytest.Monke
     """The solver's own measure of work ends the search, the same each time, and the notes say how to allow more."""
     monkeypatch.setattr("placewise.placers.cp_sat.placer.WORK", 1e-6)
     problem = unequal(1)
-    first, again = (CpsatPlacer().propose(problem, Budget()) for _ in range(2))
+    first, again = (run_placer(CpsatPlacer(), problem, Budget()) for _ in range(2))
     assert first.reason is Reason.TIME_LIMIT and "a time limit allows more" in first.notes[-1]
     assert first.placement == again.placement and first.bound == again.bound
-    timed = CpsatPlacer().propose(problem, Budget(iterations=0))
+    timed = run_placer(CpsatPlacer(), problem, Budget(iterations=0))
     assert timed.reason is Reason.TIME_LIMIT and "after 0 units of its own work" in timed.notes[-1]
 
 

@@ -25,7 +25,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import Budget, Hints, Stopwatch, ignore
+from placewise.placers.base import Budget, Hints, Stopwatch, ignore, run_placer
 from placewise.placers.cp_sat.latency import TimedLimits, improve
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
 from placewise.placers.shared.schedule_models.incumbents import Known
@@ -148,7 +148,7 @@ def test_a_time_limit_leaves_the_best_so_far(execution):
     problem = chains(3, 8, execution)
     hint = Placement.on(4, problem.n_ops)
     begun = time.monotonic()
-    proposal = CpsatPlacer().propose(problem, Budget(seconds=2), hints=Hints((hint,)))
+    proposal = run_placer(CpsatPlacer(), problem, Budget(seconds=2), hints=Hints((hint,)))
     assert time.monotonic() - begun < 20
     assert proposal.placement is not None and proposal.bound is not None
     judged = judge_placement(problem, proposal.placement)
@@ -252,7 +252,10 @@ def test_memory_models_and_measurements():
         tight = problem.with_(objective=replace(problem.objective, memory="live"))
         assert optimum(free) <= optimum(tight)
         last = problem.n_devices - 1
-        proposal = CpsatPlacer().propose(
-            free, Budget(iterations=20), evaluate=lambda rows, last=last: 1e9 + (rows != last).sum(axis=1)
+        proposal = run_placer(
+            CpsatPlacer(),
+            free,
+            Budget(iterations=20),
+            evaluate=lambda rows, last=last: 1e9 + (rows != last).sum(axis=1),
         )
         assert proposal.placement is None or judge_placement(free, proposal.placement).valid

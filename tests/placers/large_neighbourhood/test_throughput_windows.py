@@ -14,7 +14,7 @@ from strategies import problems
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
-from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
+from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore, run_placer
 from placewise.placers.large_neighbourhood.choice import KINDS, choose
 from placewise.placers.large_neighbourhood.subproblem import cut
 from placewise.placers.large_neighbourhood.throughput_windows import Search
@@ -44,15 +44,15 @@ def test_proposals_keep_the_rules_and_come_again(problem: Problem) -> None:
     if FROM_HINTS.supports(problem) is not None:
         return
     budget = Budget(iterations=2, seed=1)
-    proposal = FROM_HINTS.propose(problem, budget)
-    assert proposal.placement == FROM_HINTS.propose(problem, budget).placement
+    proposal = run_placer(FROM_HINTS, problem, budget)
+    assert proposal.placement == run_placer(FROM_HINTS, problem, budget).placement
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         return
     judged = judge_placement(problem, proposal.placement)
     assert judged.valid and (proposal.bound is None or proposal.bound.value <= judged.value)
     for hint in states(problem, 3):
-        again = FROM_HINTS.propose(problem, Budget(iterations=1), hints=Hints((hint,)))
+        again = run_placer(FROM_HINTS, problem, Budget(iterations=1), hints=Hints((hint,)))
         assert again.placement is not None
         assert judge_placement(problem, again.placement).value <= judge_placement(problem, hint).value
 
@@ -138,14 +138,14 @@ def test_time_and_interruption() -> None:
     problem = large(30)
     hint = states(problem, 0)[0]
     before = judge_placement(problem, hint).value
-    none = FROM_HINTS.propose(problem, Budget(seconds=0), hints=Hints((hint,)))
+    none = run_placer(FROM_HINTS, problem, Budget(seconds=0), hints=Hints((hint,)))
     assert none.placement is not None and judge_placement(problem, none.placement).value == before
     assert none.reason is Reason.TIME_LIMIT
 
     def impatient(progress: Progress) -> None:
         raise KeyboardInterrupt
 
-    done = FROM_HINTS.propose(problem, Budget(seconds=5), hints=Hints((hint,)), on_progress=impatient)
+    done = run_placer(FROM_HINTS, problem, Budget(seconds=5), hints=Hints((hint,)), on_progress=impatient)
     assert done.placement is not None and judge_placement(problem, done.placement).value <= before
     assert [step.value for step in done.history] == sorted((step.value for step in done.history), reverse=True)
 
@@ -175,7 +175,7 @@ def test_stages_that_share_devices() -> None:
         start = Placement.on(0, problem.n_ops)
         if not judge_placement(problem, start).valid:
             continue
-        found = FROM_HINTS.propose(problem, Budget(iterations=3), hints=Hints((start,)))
+        found = run_placer(FROM_HINTS, problem, Budget(iterations=3), hints=Hints((start,)))
         assert found.placement is not None and judge_placement(problem, found.placement).valid
         assert judge_placement(problem, found.placement).value <= judge_placement(problem, start).value
         better += found.placement.replicas is not None

@@ -14,7 +14,7 @@ from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
-from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
+from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore, run_placer
 from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer, _Search
 from placewise.placers.shared.schedule_models.incumbents import Known
 from placewise.simulate import judge_placement
@@ -27,8 +27,8 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
     placer, budget = WindowsPlacer(), Budget(iterations=3, seed=1)
     if placer.supports(problem) is not None:
         return
-    proposal = placer.propose(problem, budget)
-    assert proposal.placement == placer.propose(problem, budget).placement
+    proposal = run_placer(placer, problem, budget)
+    assert proposal.placement == run_placer(placer, problem, budget).placement
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         return
@@ -74,13 +74,13 @@ def test_time_interruption_and_refusals():
     """No time leaves the hint, Ctrl-C the best so far; what it cannot do is said."""
     problem = chains(3, 6, "subgraph")
     hint = Hints((Placement.on(4, problem.n_ops),))
-    assert WindowsPlacer().propose(problem, Budget(seconds=0), hints=hint).placement is not None
+    assert run_placer(WindowsPlacer(), problem, Budget(seconds=0), hints=hint).placement is not None
 
     def impatient(progress: Progress) -> None:
         if progress.placer == "windows":
             raise KeyboardInterrupt
 
-    proposal = WindowsPlacer().propose(problem, Budget(seconds=10), hints=hint, on_progress=impatient)
+    proposal = run_placer(WindowsPlacer(), problem, Budget(seconds=10), hints=hint, on_progress=impatient)
     assert proposal.placement is not None and proposal.reason in (Reason.INTERRUPTED, Reason.FINISHED)
     shaped = problem.with_(constraints=Constraints(contiguous=True))
     assert "contiguous" in str(WindowsPlacer().supports(shaped))

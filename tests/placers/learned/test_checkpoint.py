@@ -19,7 +19,7 @@ from placewise.errors import InputError, ModelFileError, OutputError, PlacerErro
 from placewise.files.policy_file import PolicyFile, SectionRecord, header_of, load_policy, save_policy
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Constraints, Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.checkpoint import problem_digest, read, written
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.trainer import Trainer, Update
@@ -234,7 +234,7 @@ def test_a_placer_begins_with_trained_weights(tmp_path: Path) -> None:
     favourite = trainer.policy.greedy(trainer.pricing)
     np.testing.assert_array_equal(fresh.policy.greedy(fresh.pricing), favourite)
     assert not np.array_equal(TablePlacer().policy(problem, 0).greedy(fresh.pricing), favourite)
-    asked = placer.propose(problem, Budget())
+    asked = run_placer(placer, problem, Budget())
     assert (
         asked.placement is not None
         and TablePlacer(LearningOptions(rate=0.5, checkpoint=str(tmp_path))).options.rate == 0.5
@@ -248,7 +248,7 @@ def test_what_training_found_is_known_on_the_same_problem_alone(tmp_path: Path) 
     kept(trainer, tmp_path)
     placer = TablePlacer(LearningOptions(checkpoint=str(tmp_path), updates=0))
     assert placer.trained is not None and placer.trained.best(problem) is not None
-    asked = placer.propose(problem, Budget()).placement
+    asked = run_placer(placer, problem, Budget()).placement
     favourite = float(trainer.pricing(trainer.policy.greedy(trainer.pricing))[0])
     assert asked is not None and judge_placement(problem, asked).value == trainer.pricing.value < favourite
     dearer = replace(problem, costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * 2))

@@ -19,7 +19,7 @@ from strategies import problems
 
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.colocrl import ColocRLOptions, ColocRLPlacer
 from placewise.placers.learned.networks import sequence
 from placewise.placers.learned.networks.colocrl import colocrl
@@ -189,7 +189,7 @@ def test_near_the_optimum_of_small_graphs(family: str, seed: int) -> None:
     problem = zoo(family, 12, 60)
     best = optimum(problem)
     alone = float(evaluate(problem, np.zeros((1, 12), np.int32))[0])
-    proposal = ColocRLPlacer().propose(problem, Budget(iterations=80, seed=seed))
+    proposal = run_placer(ColocRLPlacer(), problem, Budget(iterations=80, seed=seed))
     assert proposal.placement is not None
     assert float(evaluate(problem, proposal.placement.device[None])[0]) <= 1.02 * best < alone
 
@@ -213,7 +213,7 @@ def test_the_same_seed_gives_the_same_placement() -> None:
     found = []
     for state in (1, 2):
         torch.manual_seed(state)
-        proposal = create("colocrl").propose(problem, Budget(iterations=8, seed=4))
+        proposal = run_placer(create("colocrl"), problem, Budget(iterations=8, seed=4))
         found.append((proposal.placement.device.tolist(), [step.value for step in proposal.history]))
     assert found[0] == found[1]
     first, other = (colocrl(problem, ColocRLOptions(), seed).sequencer.out.weight for seed in (4, 5))
@@ -229,7 +229,7 @@ def test_one_op_and_one_device() -> None:
     """The smallest problems have an answer."""
     for seed in range(6):
         problem = random_problem(seeded(seed), max_ops=1, max_devices=1)
-        proposal = ColocRLPlacer().propose(problem, Budget(iterations=2))
+        proposal = run_placer(ColocRLPlacer(), problem, Budget(iterations=2))
         assert proposal.placement is not None or proposal.infeasible or proposal.notes
 
 

@@ -21,7 +21,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
-from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.placers.learned.features import ALL, features_of, fractal_dimensions
 from placewise.placers.learned.objectives import Diverged, Learner
 from placewise.placers.learned.options import LearningOptions
@@ -273,7 +273,7 @@ def test_the_budget_of_evaluations_is_kept() -> None:
         asked.extend(rows)
         return evaluate(problem, rows)
 
-    proposal = TablePlacer().propose(problem, Budget(evaluations=37), evaluate=counted)
+    proposal = run_placer(TablePlacer(), problem, Budget(evaluations=37), evaluate=counted)
     assert proposal.placement is not None and 30 < len(asked) <= 37
 
 
@@ -300,7 +300,7 @@ def test_a_reward_that_always_fails_says_why() -> None:
         def __call__(self, rows: Ints) -> Floats:
             return np.full(len(rows), np.nan)
 
-    proposal = TablePlacer().propose(some_problem(5), Budget(evaluations=500), evaluate=Broken())
+    proposal = run_placer(TablePlacer(), some_problem(5), Budget(evaluations=500), evaluate=Broken())
     assert proposal.placement is None and "the runtime says no" in proposal.notes[-1]
 
 

@@ -29,7 +29,7 @@ from placewise.errors import PlacerError
 from placewise.files.policy_file import save_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned import gdp as module
 from placewise.placers.learned.checkpoint import written
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
@@ -246,7 +246,7 @@ def test_favourites_are_made_to_fit() -> None:
     tight = Problem(problem.graph, replace(problem.cluster, devices=devices), problem.costs, problem.objective)
     assert not len(alone(tight))
     for objective in (Objective(), Objective(execution="sequential"), Objective("throughput")):
-        proposal = GdpPlacer(GdpOptions(**SMALL, updates=0)).propose(tight.with_(objective=objective), Budget())  # type: ignore[arg-type]
+        proposal = run_placer(GdpPlacer(GdpOptions(**SMALL, updates=0)), tight.with_(objective=objective), Budget())  # type: ignore[arg-type]
         assert proposal.placement is not None and not broken(tight, proposal.placement.device)
 
 

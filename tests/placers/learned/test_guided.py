@@ -22,7 +22,7 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome, Reason
-from placewise.placers.base import Budget, Hints, Progress
+from placewise.placers.base import Budget, Hints, Progress, run_placer
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.local_search.temper import TemperPlacer
@@ -87,7 +87,7 @@ def test_what_the_search_is_told(told: str, monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_the_policy_says_of_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a user should know of how asking went, such as that memory was short, stands among the notes."""
     monkeypatch.setattr(Policy, "notes", ("memory is short",))
-    found = create("guided", QUICKLY).propose(zoo_problem(), Budget(evaluations=40))
+    found = run_placer(create("guided", QUICKLY), zoo_problem(), Budget(evaluations=40))
     assert found.placement is not None and found.notes[-2] == "memory is short"
 
 
@@ -122,7 +122,7 @@ def test_learning_first_is_worth_no_less() -> None:
         return price(placements)
 
     options = {"policy": "gdp", "updates": 3, **QUICKLY}
-    found = create("guided", options).propose(problem, Budget(evaluations=300, seed=1), evaluate=count)
+    found = run_placer(create("guided", options), problem, Budget(evaluations=300, seed=1), evaluate=count)
     assert found.placement is not None
     assert evaluate(problem, found.placement.device[None])[0] == price.value
     assert 3 * 16 < sum(asked) <= 300 + 60
@@ -143,14 +143,14 @@ def test_asking_ends_with_the_budget(most: int, monkeypatch: pytest.MonkeyPatch)
         return propose(self, problem, budget, **rest)
 
     monkeypatch.setattr(TemperPlacer, "propose", begin)
-    found = create("guided", QUICKLY).propose(problem, Budget(evaluations=most), evaluate=count)
+    found = run_placer(create("guided", QUICKLY), problem, Budget(evaluations=most), evaluate=count)
     assert found.placement is not None and spent[0] <= most and sum(spent) == most
 
 
 def test_hints_stay_hints() -> None:
     """A placement that is known already is where the search begins as well, and nothing worse comes back."""
     problem = zoo_problem()
-    known = create("temper").propose(problem, Budget(seed=2)).placement
+    known = run_placer(create("temper"), problem, Budget(seed=2)).placement
     assert known is not None
     found = place(problem, "guided", Budget(iterations=0), options=QUICKLY, hints=Hints((known,)))
     assert found.value <= evaluate(problem, known.device[None])[0]
@@ -168,7 +168,7 @@ def test_what_is_interrupted_gives_the_best_so_far(after: int) -> None:
             raise KeyboardInterrupt
         return price(placements)
 
-    found = create("guided", QUICKLY).propose(problem, Budget(), evaluate=interrupted)
+    found = run_placer(create("guided", QUICKLY), problem, Budget(), evaluate=interrupted)
     assert found.reason is Reason.INTERRUPTED and found.placement is not None
 
 
@@ -182,7 +182,7 @@ def test_signs_of_life_and_history_count_from_the_beginning() -> None:
         return price(placements)
 
     begun = time.monotonic()
-    found = placer.propose(problem, Budget(2.0), evaluate=timed, on_progress=said.append)
+    found = run_placer(placer, problem, Budget(2.0), evaluate=timed, on_progress=said.append)
     assert said[0].message == "asking gdp" and found.history
     seconds = [each.seconds for each in said]
     assert seconds == sorted(seconds) and found.history[0].seconds > asked[0]

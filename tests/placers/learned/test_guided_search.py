@@ -19,7 +19,7 @@ from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.local_search import local, temper
 from placewise.placers.local_search.latency_problem import search_problem_of
 from placewise.placers.registry import create
@@ -77,7 +77,7 @@ def test_what_is_no_probability_is_refused() -> None:
     broken_ones = (right[1:], right[:, 1:], np.where(np.arange(3) == 1, np.nan, right), -right)
     for probabilities in broken_ones:
         with pytest.raises(PlacerError, match=f"{problem.n_ops} × 3 numbers"):
-            create("temper").propose(problem, Budget(iterations=1), hints=Hints(probabilities=probabilities))
+            run_placer(create("temper"), problem, Budget(iterations=1), hints=Hints(probabilities=probabilities))
     assert likely_of(problem, Hints()).shape == nothing(3).shape == (0, 3)
 
 
@@ -198,10 +198,10 @@ def test_the_favourite_of_sure_probabilities_is_where_a_search_begins(objective:
     """A search with hardly any budget is as good as what it was told for sure."""
     problem = zoo_problem(objective, n_ops=40)
     name = "temper" if objective.kind == "latency" else "local"
-    best = create(name).propose(problem, Budget(seed=2)).placement
+    best = run_placer(create(name), problem, Budget(seed=2)).placement
     assert best is not None
     hints = Hints(probabilities=certain(problem, best.device))
-    found = create(name).propose(problem, Budget(evaluations=20), hints=hints).placement
+    found = run_placer(create(name), problem, Budget(evaluations=20), hints=hints).placement
     assert found is not None and judge_placement(problem, found).value <= judge_placement(problem, best).value * (
         1 + 1e-12
     )
@@ -217,7 +217,7 @@ def test_wrong_probabilities_hide_nothing(seed: int, monkeypatch: pytest.MonkeyP
     best = (least_latency if objective.kind == "latency" else least_load)(problem)
     device = np.full(problem.n_ops, seed % problem.n_devices, np.int32)
     hints = Hints(probabilities=certain(problem, device))
-    found = create("temper" if objective.kind == "latency" else "local").propose(problem, Budget(), hints=hints)
+    found = run_placer(create("temper" if objective.kind == "latency" else "local"), problem, Budget(), hints=hints)
     assert (found.placement is None) == bool(np.isinf(best))
     if found.placement is not None:
         assert judge_placement(problem, found.placement).value == pytest.approx(best, rel=1e-9, abs=1e-15)
@@ -227,10 +227,10 @@ def test_wrong_probabilities_hide_nothing(seed: int, monkeypatch: pytest.MonkeyP
 def test_whoever_searches_hears_probabilities(name: str) -> None:
     """With a sure and good hint every search ends at least as good, in next to no time; and the same twice."""
     problem = zoo_problem(n_ops=40)
-    best = create("temper").propose(problem, Budget(seed=2)).placement
+    best = run_placer(create("temper"), problem, Budget(seed=2)).placement
     assert best is not None
     hints = Hints(probabilities=certain(problem, best.device))
-    found = [create(name).propose(problem, Budget(iterations=2), hints=hints).placement for _ in range(2)]
+    found = [run_placer(create(name), problem, Budget(iterations=2), hints=hints).placement for _ in range(2)]
     assert found[0] is not None and found[0] == found[1]
     assert judge_placement(problem, found[0]).value <= judge_placement(problem, best).value * (1 + 1e-12)
 
@@ -238,10 +238,10 @@ def test_whoever_searches_hears_probabilities(name: str) -> None:
 def test_other_quick_placers_are_asked_where_hints_say_who_made_them() -> None:
     """A poor hint by somebody else is no reason not to ask those who are quick."""
     problem = zoo_problem()
-    poor = create("single").propose(problem, Budget()).placement
+    poor = run_placer(create("single"), problem, Budget()).placement
     assert poor is not None
     alone, beside = (
-        create("temper").propose(problem, Budget(iterations=0), hints=Hints((poor,), by=by)).placement
+        run_placer(create("temper"), problem, Budget(iterations=0), hints=Hints((poor,), by=by)).placement
         for by in ((), ("somebody",))
     )
     assert alone is not None and beside is not None

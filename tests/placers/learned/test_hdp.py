@@ -20,7 +20,7 @@ from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import PlacerError
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.hdp import HDPOptions, HDPPlacer
 from placewise.placers.learned.networks.hdp import HDPPolicy, hdp
 from placewise.placers.registry import create
@@ -149,7 +149,7 @@ def test_near_the_optimum_of_small_graphs(family: str, seed: int) -> None:
     every = np.array(list(itertools.product(range(2), repeat=12)), np.int32)
     best = float(np.nanmin(evaluate(problem, every)))
     alone = float(evaluate(problem, np.zeros((1, 12), np.int32))[0])
-    proposal = HDPPlacer().propose(problem, Budget(iterations=250, seed=seed))
+    proposal = run_placer(HDPPlacer(), problem, Budget(iterations=250, seed=seed))
     assert proposal.placement is not None
     assert float(evaluate(problem, proposal.placement.device[None])[0]) <= 1.02 * best < alone
 
@@ -169,7 +169,7 @@ def test_the_same_seed_gives_the_same_placement() -> None:
     found = []
     for state in (1, 2):
         torch.manual_seed(state)
-        proposal = create("hdp").propose(problem, Budget(iterations=6, seed=4))
+        proposal = run_placer(create("hdp"), problem, Budget(iterations=6, seed=4))
         found.append((proposal.placement.device.tolist(), [step.value for step in proposal.history]))
     assert found[0] == found[1]
 
@@ -183,7 +183,7 @@ def test_one_op_and_one_device() -> None:
     """The smallest problems have an answer."""
     for seed in range(6):
         problem = random_problem(seeded(seed), max_ops=1, max_devices=1)
-        proposal = HDPPlacer().propose(problem, Budget(iterations=2))
+        proposal = run_placer(HDPPlacer(), problem, Budget(iterations=2))
         assert proposal.placement is not None or proposal.infeasible or proposal.notes
 
 

@@ -25,7 +25,7 @@ from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.columns import Ints, firsts_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem, Rule
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.hsdag import PAPER, HsdagOptions, HsdagPlacer
 from placewise.placers.learned.networks.hsdag import HsdagPolicy, policy_of
 from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
@@ -349,7 +349,7 @@ def optimum(problem: Problem) -> float:
 def test_known_optima_are_found(family: str, execution: str) -> None:
     """Within 2 % of the best of all placements of twelve ops, and never behind the best device alone."""
     problem = zoo(family, 12, 7, execution)
-    proposal = HsdagPlacer().propose(problem, Budget(iterations=250, seed=1))
+    proposal = run_placer(HsdagPlacer(), problem, Budget(iterations=250, seed=1))
     assert proposal.placement is not None
     found = float(evaluate(problem, proposal.placement.device[None])[0])
     alone = evaluate(problem, np.array([[0] * 12, [1] * 12], np.int32)).min()
@@ -377,7 +377,7 @@ def test_openvino_graphs_by_the_paper(tmp_path: object, view: str) -> None:
     """ResNet-50's IR, raw and folded, two updates of twenty steps each: never behind the best device alone."""
     problem = build(str(unpacked(tmp_path, "resnet50")), TWO, ProblemOptions(view=view, execution="sequential"))
     placer = create("hsdag", {**PAPER, "updates": 2})
-    proposal = placer.propose(problem, Budget(seed=1))
+    proposal = run_placer(placer, problem, Budget(seed=1))
     assert proposal.placement is not None
     rows = np.stack([np.full(problem.n_ops, d) for d in range(2)] + [proposal.placement.device]).astype(np.int32)
     values = evaluate(problem, rows)

@@ -19,7 +19,7 @@ from placewise.core.place import place
 from placewise.costing.roofline import cost_table
 from placewise.errors import PlacerError
 from placewise.model.problem import Objective, Problem
-from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.placers.learned.networks import placeto as network
 from placewise.placers.learned.networks.placeto import Placeto, placeto
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
@@ -177,7 +177,7 @@ def test_whatever_the_problem(problem: Problem, seed: int) -> None:
     """Scarce memory, rules, one device: what is proposed keeps the rules, and the policy stays finite."""
     options = PlacetoOptions(**SMALL, start="random", updates=2)  # type: ignore[arg-type]
     placer = PlacetoPlacer(options)
-    proposal = placer.propose(problem, Budget(seed=seed))
+    proposal = run_placer(placer, problem, Budget(seed=seed))
     assert not any("diverged" in note for note in proposal.notes)
     if proposal.placement is not None:
         assert np.isfinite(Pricing(problem)(proposal.placement.device[None])).all()
@@ -206,7 +206,7 @@ def test_a_budget_of_prices_is_kept_inside_an_update() -> None:
         asked += len(rows)
         return evaluate(problem, rows)
 
-    found = PlacetoPlacer().propose(problem, Budget(evaluations=40), evaluate=measured)
+    found = run_placer(PlacetoPlacer(), problem, Budget(evaluations=40), evaluate=measured)
     assert found.placement is not None and 20 < asked <= 40
     pricing = Pricing(problem)
     with pricing.within(1, 60.0), pytest.raises(Spent):
@@ -252,7 +252,7 @@ def test_the_same_seed_and_a_resumed_training_end_alike() -> None:
 def test_every_switch_trains(switch: dict[str, object]) -> None:
     """Each ablation improves on the best single device of a wide graph."""
     problem = zoo_problem("layered", 16, 6, "2xK80")
-    found = create("placeto", {**SMALL, **switch, "updates": 5}).propose(problem, Budget())
+    found = run_placer(create("placeto", {**SMALL, **switch, "updates": 5}), problem, Budget())
     assert found.placement is not None
     single = min(evaluate(problem, np.array([[0] * 16, [1] * 16], np.int32)))
     assert evaluate(problem, found.placement.device[None])[0] < single

@@ -24,7 +24,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Floats
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
-from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.placers.list_scheduling.favourite_child import favourite_children, marked, pairs_of, relaxed
 from placewise.placers.list_scheduling.fewer_devices import best_order, fewer
 from placewise.placers.registry import create
@@ -71,7 +71,7 @@ def problem_of(
 
 def placed(problem: Problem, name: str, **options: object) -> list[int]:
     """What a placer proposes."""
-    proposal = create(name, options).propose(problem, Budget())
+    proposal = run_placer(create(name, options), problem, Budget())
     assert proposal.placement is not None, proposal
     return proposal.placement.device.tolist()
 
@@ -181,7 +181,7 @@ def test_sct_matches_greedily_where_the_program_is_too_large() -> None:
     child, note = favourite_children(problem, Stopwatch(Budget()))
     assert "greedily" in note
     assert child[: 2 * count - 2 : 2].tolist() == list(range(2, 2 * count, 2))
-    assert "greedily" in create("sct").propose(problem, Budget()).notes[0]
+    assert "greedily" in run_placer(create("sct"), problem, Budget()).notes[0]
 
 
 def test_topo_fills_up_to_an_even_share() -> None:
@@ -218,7 +218,7 @@ def test_topo_sends_what_no_accelerator_runs_to_the_host() -> None:
 def test_tight_memory_is_repaired(name: str) -> None:
     """Ops of 3, 3, 2, 2, 2 bytes fill devices of 6 exactly, and a list that spreads the first two is stuck: mended."""
     problem = problem_of(gpus(2, memory=6), [[1.0, 1.0]] * 5, {}, sizes=[3, 3, 2, 2, 2], objective=SUM)
-    proposal = create(name).propose(problem, Budget())
+    proposal = run_placer(create(name), problem, Budget())
     assert proposal.placement is not None and not broken(problem, proposal.placement.device)
     assert proposal.placement.device.tolist() == [0, 0, 1, 1, 1]
     assert any("ran out of memory" in note for note in proposal.notes) and len(proposal.notes) == 2
@@ -265,8 +265,8 @@ def test_lists_keep_the_rules(problem: Problem) -> None:
             placer = create(name, options)
             if placer.supports(problem) is not None:
                 continue
-            proposal = placer.propose(problem, Budget(seed=1))
-            assert proposal == placer.propose(problem, Budget(seed=1))
+            proposal = run_placer(placer, problem, Budget(seed=1))
+            assert proposal == run_placer(placer, problem, Budget(seed=1))
             if proposal.placement is not None:
                 kinds = {violation.kind for violation in judge_placement(problem, proposal.placement).violations}
                 assert kinds <= {"calls"}, (name, kinds)
@@ -310,7 +310,7 @@ def test_schedules_are_made_chains() -> None:
         problem = free.with_(constraints=shape)
         for name in LISTS[:-1]:
             assert broken(problem, np.array(placed(free, name), np.int32))
-            proposal = create(name).propose(problem, Budget())
+            proposal = run_placer(create(name), problem, Budget())
             assert proposal.placement is not None and not broken(problem, proposal.placement.device)
             assert "the schedule was made a chain of stages" in proposal.notes
             assert sorted(np.bincount(proposal.placement.device).tolist()) == [3, 4]
@@ -324,8 +324,8 @@ def test_chains_keep_the_rules(problem: Problem, contiguous: bool) -> None:
     shaped = problem.with_(constraints=replace(problem.constraints, contiguous=contiguous, convex=not contiguous))
     for name in LISTS[:-1]:
         assert create(name).supports(shaped) is None
-        proposal = create(name).propose(shaped, Budget(seed=1))
-        assert proposal == create(name).propose(shaped, Budget(seed=1))
+        proposal = run_placer(create(name), shaped, Budget(seed=1))
+        assert proposal == run_placer(create(name), shaped, Budget(seed=1))
         if proposal.placement is not None:
             assert not broken(shaped, proposal.placement.device)
         else:
@@ -353,11 +353,11 @@ def test_chains_on_a_published_workload() -> None:
     read = read_workload(WORKLOADS / "throughput" / "LayerGraphs" / "bert24_inference.json").problem
     assert read is not None
     problem = read.with_(constraints=Constraints(contiguous=True))
-    optimum = create("dp").propose(problem, Budget()).placement
+    optimum = run_placer(create("dp"), problem, Budget()).placement
     assert optimum is not None
     least = evaluate(problem, optimum.device[None])[0]
     for name in LISTS[:-1]:
-        proposal = create(name).propose(problem, Budget())
+        proposal = run_placer(create(name), problem, Budget())
         assert proposal.placement is not None and not broken(problem, proposal.placement.device)
         seconds = evaluate(problem, proposal.placement.device[None])[0]
         assert least * (1 - 1e-9) <= seconds <= least * 1.5

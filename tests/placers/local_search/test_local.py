@@ -17,7 +17,7 @@ from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
-from placewise.placers.base import Budget, Hints, Progress
+from placewise.placers.base import Budget, Hints, Progress, run_placer
 from placewise.placers.local_search.local import LocalOptions, LocalPlacer
 from placewise.placers.shared.rules import broken
 from placewise.readers.workload import read_workload
@@ -28,7 +28,7 @@ FREE = {"kind": "throughput", "contiguous": False, "convex": False}
 
 def optimal(problem: Problem) -> None:
     """What is proposed is valid and as good as any placement, or there is none."""
-    best, proposal = optimum(problem), LocalPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(LocalPlacer(), problem, Budget())
     if math.isinf(best):
         assert proposal.placement is None
         return
@@ -62,8 +62,8 @@ def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
 @given(problems(kind="throughput", max_ops=7))
 def test_proposals_keep_the_rules_and_come_twice(problem: Problem) -> None:
     """Live activations, convex stages and all: what is proposed is valid, and the same the second time."""
-    proposal = LocalPlacer().propose(problem, Budget(seed=3))
-    assert proposal.placement == LocalPlacer().propose(problem, Budget(seed=3)).placement
+    proposal = run_placer(LocalPlacer(), problem, Budget(seed=3))
+    assert proposal.placement == run_placer(LocalPlacer(), problem, Budget(seed=3)).placement
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
     else:
@@ -77,7 +77,7 @@ def test_hints_are_kept_or_improved(problem: Problem, seed: int) -> None:
     rng = np.random.default_rng(seed)
     hints = [rng.integers(0, problem.n_devices, problem.n_blocks)[problem.block].astype(np.int32) for _ in range(4)]
     kept = [hint for hint in hints if not broken(problem, hint)]
-    proposal = LocalPlacer().propose(problem, Budget(evaluations=1), hints=Hints(tuple(map(Placement, hints))))
+    proposal = run_placer(LocalPlacer(), problem, Budget(evaluations=1), hints=Hints(tuple(map(Placement, hints))))
     if kept:
         assert proposal.placement is not None
         assert evaluate(problem, proposal.placement.device)[0] <= evaluate(problem, np.stack(kept)).min()
@@ -94,7 +94,7 @@ def test_options_are_checked() -> None:
 def test_threads_do_not_change_the_answer(problem: Problem) -> None:
     """Where no clock ends the search, one thread finds what three find."""
     budgets = (Budget(seed=5, threads=threads) for threads in (1, 3))
-    one, three = (LocalPlacer(LocalOptions(2)).propose(problem, budget) for budget in budgets)
+    one, three = (run_placer(LocalPlacer(LocalOptions(2)), problem, budget) for budget in budgets)
     assert one.placement == three.placement
 
 
@@ -106,7 +106,7 @@ def test_published_workloads(name: str) -> None:
     assert problem is not None
     free = problem.with_(constraints=replace(problem.constraints, contiguous=False))
     heard: list[Progress] = []
-    proposal = LocalPlacer().propose(free, Budget(), on_progress=heard.append)
+    proposal = run_placer(LocalPlacer(), free, Budget(), on_progress=heard.append)
     assert proposal.placement is not None and proposal.reason is Reason.FINISHED
     judged = judge_placement(free, proposal.placement)
     assert judged.valid and judged.value * 1e3 <= RECORDED["throughput"][name]["dp"]["value"] * (1 + 1e-9)

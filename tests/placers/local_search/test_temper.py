@@ -19,7 +19,7 @@ from placewise.model.columns import Ints
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.local_search.latency_problem import search_problem_of
 from placewise.placers.local_search.scope_levels import levels_of
 from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
@@ -137,7 +137,7 @@ def test_the_shape_of_stages_awaits_a_verdict():
         problem = drawn(seed, max_ops=24)[0]
         constraints = replace(problem.constraints, contiguous=True)
         problem = problem.with_(objective=replace(OPERATOR, memory="sum"), constraints=constraints)
-        start = create("single").propose(problem, Budget()).placement
+        start = run_placer(create("single"), problem, Budget()).placement
         if start is None:
             continue
         home = np.empty(problem.n_blocks, np.int32)
@@ -206,7 +206,7 @@ def test_same_work_same_answer(placer):
     problem, home = drawn(4, max_ops=24)
     assert home is not None
     for budget in (Budget(iterations=5, seed=3), Budget(evaluations=500, seed=3)):
-        first, again = (create(placer).propose(problem, budget).placement for _ in range(2))
+        first, again = (run_placer(create(placer), problem, budget).placement for _ in range(2))
         assert first == again
 
 
@@ -218,7 +218,9 @@ def test_without_a_bound_it_searches_at_once():
     hint = Placement(home[problem.block])
     if broken(problem, hint.device):
         return
-    proposal = TemperPlacer(TemperOptions(bound=False)).propose(problem, Budget(iterations=20), hints=Hints((hint,)))
+    proposal = run_placer(
+        TemperPlacer(TemperOptions(bound=False)), problem, Budget(iterations=20), hints=Hints((hint,))
+    )
     assert proposal.bound is not None and proposal.bound.value == 0
     assert proposal.placement is not None
     assert judge_placement(problem, proposal.placement).value <= judge_placement(problem, hint).value

@@ -13,7 +13,7 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
-from placewise.placers.base import Budget, Hints, Progress
+from placewise.placers.base import Budget, Hints, Progress, run_placer
 from placewise.placers.multilevel.levels import levels_of, shares, tightened
 from placewise.placers.multilevel.placer import MultilevelPlacer
 from placewise.placers.registry import create
@@ -36,7 +36,7 @@ def test_placements_keep_the_rules_and_beat_their_hints(objective: Objective, ru
         )
         hint = random_placement(problem, seeded(seed))
         budget = Budget(iterations=2, seed=seed)
-        found = create("multilevel", SMALL).propose(problem, budget, hints=Hints((hint,)))
+        found = run_placer(create("multilevel", SMALL), problem, budget, hints=Hints((hint,)))
         if found.infeasible:
             continue
         assert found.placement is not None or seed == 1
@@ -47,7 +47,7 @@ def test_placements_keep_the_rules_and_beat_their_hints(objective: Objective, ru
         if not broken(problem, hint.device):
             values = evaluate(problem, np.stack((device, hint.device)))
             assert values[0] <= values[1] * (1 + 1e-12)
-        again = create("multilevel", SMALL).propose(problem, budget, hints=Hints((hint,)))
+        again = run_placer(create("multilevel", SMALL), problem, budget, hints=Hints((hint,)))
         assert again.placement == found.placement
 
 
@@ -67,7 +67,7 @@ def chain(n: int, memory: float = np.inf, state: int = 0) -> Problem:
 
 def test_a_known_optimum_is_found_through_groups() -> None:
     """Sixty-four equal ops on two devices: half each, whatever the groups were."""
-    found = create("multilevel", SMALL).propose(chain(64), Budget(iterations=2))
+    found = run_placer(create("multilevel", SMALL), chain(64), Budget(iterations=2))
     assert found.placement is not None
     assert evaluate(chain(64), found.placement.device[None]).tolist() == [32.0]
 
@@ -75,7 +75,7 @@ def test_a_known_optimum_is_found_through_groups() -> None:
 def test_memory_that_just_suffices_is_used() -> None:
     """Room for half of the ops on each device, to the byte."""
     problem = chain(48, memory=24.0, state=1)
-    found = create("multilevel", SMALL).propose(problem, Budget(iterations=2))
+    found = run_placer(create("multilevel", SMALL), problem, Budget(iterations=2))
     assert found.placement is not None
     assert np.bincount(found.placement.device).tolist() == [24, 24]
 
@@ -84,7 +84,7 @@ def test_seconds_are_used_and_kept_and_progress_is_told() -> None:
     """A time limit ends the ways down; what is told names the placer and its levels."""
     heard: list[Progress] = []
     problem = random_problem(seeded(5), max_ops=300, objective=Objective("throughput"))
-    found = create("multilevel", {"groups": 20}).propose(problem, Budget(seconds=0.6), on_progress=heard.append)
+    found = run_placer(create("multilevel", {"groups": 20}), problem, Budget(seconds=0.6), on_progress=heard.append)
     assert found.placement is not None and found.reason in (Reason.TIME_LIMIT, Reason.FINISHED)
     assert {progress.placer for progress in heard} <= {"multilevel"}
 
@@ -103,7 +103,7 @@ def test_interruption_keeps_the_best_so_far() -> None:
         return evaluate(problem, rows)
 
     assert not broken(problem, hint.device)
-    found = MultilevelPlacer().propose(problem, Budget(), hints=Hints((hint,)), evaluate=price)
+    found = run_placer(MultilevelPlacer(), problem, Budget(), hints=Hints((hint,)), evaluate=price)
     assert found.placement is not None and found.reason is Reason.INTERRUPTED
 
 

@@ -14,7 +14,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.packing.placer import PackPlacer
 from placewise.simulate import judge_placement
 
@@ -39,7 +39,7 @@ def boxes(sizes: list[int], capacities: list[int], *, contiguous: bool = False, 
 def test_a_packing_that_greedy_fills_miss() -> None:
     """5 4 3 3 3 into 9 and 9: only {5, 4} and {3, 3, 3} fit, and the order of the ops forbids it to any chain fill."""
     problem = boxes([3, 5, 3, 4, 3], [9, 9])
-    placement = PackPlacer().propose(problem, Budget()).placement
+    placement = run_placer(PackPlacer(), problem, Budget()).placement
     assert placement is not None and judge_placement(problem, placement).valid
     result = place(problem)
     assert result.placement is not None and result.status.outcome is not Outcome.UNKNOWN
@@ -66,7 +66,7 @@ def test_pack_agrees_with_brute_force(problem: Problem) -> None:
     """It finds a placement exactly if brute force finds one, and proves the rest; circles of calls apart."""
     assume(problem.objective.execution != "subgraph" or problem.objective.kind == "throughput")
     exists = any(True for _ in placements(problem))
-    found = PackPlacer().propose(problem, Budget())
+    found = run_placer(PackPlacer(), problem, Budget())
     assert (found.placement is not None) == exists
     assert bool(found.infeasible) == (not exists)
 
@@ -99,7 +99,7 @@ def test_tight_packings_are_found(seed: int, rooms: list[int], per: int, slack: 
     exact = planted(seed, rooms, per)
     roomier = boxes([1] * exact.n_ops, [int(room * slack) for room in rooms])
     problem = exact.with_(cluster=roomier.cluster)
-    assert PackPlacer().propose(problem, Budget()).placement is not None
+    assert run_placer(PackPlacer(), problem, Budget()).placement is not None
     result = place(problem, budget=Budget(iterations=1, evaluations=1))
     assert result.placement is not None and judge_placement(problem, result.placement).valid
 
@@ -108,7 +108,7 @@ def test_packings_to_the_last_byte_are_found_or_not_called_impossible() -> None:
     """Not a byte to spare, and a weight that one block in five shares: found, or unknown with what was tried."""
     for seed in range(4):
         for shared in (0, 40):
-            proposal = PackPlacer().propose(planted(seed, [300, 400, 500], 4, shared=shared), Budget(seconds=3.0))
+            proposal = run_placer(PackPlacer(), planted(seed, [300, 400, 500], 4, shared=shared), Budget(seconds=3.0))
             assert not proposal.infeasible
             assert proposal.placement is not None or "tried" in proposal.notes[0]
 
@@ -117,7 +117,7 @@ def test_thirty_thousand_blocks_to_the_last_percent() -> None:
     """Many blocks of all sizes on sixteen devices with one percent to spare: found without a program."""
     exact = planted(5, [10_000_000] * 16, 1_900)
     problem = exact.with_(cluster=boxes([1], [10_100_000] * 16).cluster)
-    placement = PackPlacer().propose(problem, Budget()).placement
+    placement = run_placer(PackPlacer(), problem, Budget()).placement
     assert placement is not None and judge_placement(problem, placement).valid
 
 
@@ -126,7 +126,7 @@ def test_equal_blocks_are_counted() -> None:
 
     Together the devices have 3 bytes more than are needed, so that only counting proves it.
     """
-    proposal = PackPlacer().propose(boxes([7] * 2001, [7005, 7005]), Budget())
+    proposal = run_placer(PackPlacer(), boxes([7] * 2001, [7005, 7005]), Budget())
     assert proposal.placement is None and "(2 bytes)" in proposal.infeasible
 
 
@@ -134,7 +134,7 @@ def test_equal_blocks_are_counted() -> None:
 @given(problems(max_ops=5))
 def test_pack_is_never_wrong(problem: Problem) -> None:
     """Live activations, shared weights, shapes and all: what it proposes keeps the rules, what it refutes is not."""
-    found = PackPlacer().propose(problem, Budget())
+    found = run_placer(PackPlacer(), problem, Budget())
     if found.placement is not None:
         assert {violation.kind for violation in judge_placement(problem, found.placement).violations} <= {"calls"}
     elif found.infeasible:
@@ -156,5 +156,5 @@ def test_live_memory_is_repaired(contiguous: bool) -> None:
     problem = plain.with_(
         graph=builder.build(), objective=Objective("throughput"), constraints=Constraints(contiguous=contiguous)
     )
-    placement = PackPlacer().propose(problem, Budget()).placement
+    placement = run_placer(PackPlacer(), problem, Budget()).placement
     assert placement is not None and judge_placement(problem, placement).valid

@@ -18,7 +18,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Graph
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers import registry
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.shared.partitions.hypergraph import net_of
 from placewise.placers.shared.partitions.partition import takers
 from placewise.placers.shared.repair import packing_instance
@@ -76,7 +76,7 @@ def test_the_edge_between_two_cliques_is_cut(name: str, transfers: str, contiguo
     """Two cliques of eight ops joined by one edge: the parts are the cliques, and only that edge is sent."""
     graph = clusters([8, 8], heavy=3, light=1)
     problem = problem_of(graph, machines(2, transfers=transfers), constraints=Constraints(contiguous=contiguous))
-    proposal = registry.create(name).propose(problem, Budget())
+    proposal = run_placer(registry.create(name), problem, Budget())
     assert proposal.placement is not None
     assert proposal.placement.device.tolist() == [0] * 8 + [1] * 8
     assert judge_placement(problem, proposal.placement).value == 9.0
@@ -88,7 +88,7 @@ def test_five_groups_on_five_devices(name: str) -> None:
     graph = clusters([6] * 5, heavy=5, light=1)
     problem = problem_of(graph, machines(5))
     for seed in range(3):
-        proposal = registry.create(name).propose(problem, Budget(seed=seed))
+        proposal = run_placer(registry.create(name), problem, Budget(seed=seed))
         assert proposal.placement is not None
         assert proposal.placement.device.tolist() == [d for d in range(5) for _ in range(6)]
 
@@ -98,7 +98,7 @@ def test_quicker_devices_get_larger_parts(name: str) -> None:
     """A device of three times the speed takes the clique of twelve, the slow one that of four."""
     graph = clusters([4, 12], heavy=3, light=1)
     seconds = np.tile([1.0, 3.0], (16, 1))
-    proposal = registry.create(name).propose(problem_of(graph, machines(2), seconds), Budget())
+    proposal = run_placer(registry.create(name), problem_of(graph, machines(2), seconds), Budget())
     assert proposal.placement is not None
     assert proposal.placement.device.tolist() == [1] * 4 + [0] * 12
 
@@ -144,7 +144,7 @@ def test_shares_follow_speed_and_host_ops_stay_out() -> None:
     assert net.node.tolist() == [0, 2, 3] and net.devices.tolist() == [0, 1]
     assert net.share == pytest.approx([2 / 3, 1 / 3])
     for name in NAMES:
-        proposal = registry.create(name).propose(problem, Budget())
+        proposal = run_placer(registry.create(name), problem, Budget())
         assert proposal.placement is not None and proposal.placement.device[1] == 2
 
 
@@ -154,8 +154,8 @@ def test_cuts_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid, in a row where it must be, and comes twice the same."""
     for name in NAMES:
         placer = registry.create(name)
-        proposal = placer.propose(problem, Budget(seed=1))
-        assert proposal.placement == placer.propose(problem, Budget(seed=1)).placement
+        proposal = run_placer(placer, problem, Budget(seed=1))
+        assert proposal.placement == run_placer(placer, problem, Budget(seed=1)).placement
         if proposal.placement is None:
             assert proposal.notes or proposal.infeasible
             if proposal.infeasible:
@@ -176,7 +176,7 @@ def test_parts_are_made_to_fit(name: str) -> None:
             builder.add_edge(op - 1, op)
         builder.add_tensor(op, nbytes=1)
     problem = problem_of(builder.build(), machines(3, memory=13))
-    proposal = registry.create(name).propose(problem, Budget())
+    proposal = run_placer(registry.create(name), problem, Budget())
     assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
     assert sorted(proposal.placement.device[:3].tolist()) == [0, 1, 2]
 

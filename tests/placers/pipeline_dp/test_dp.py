@@ -19,7 +19,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
-from placewise.placers.base import Budget, Progress, Stopwatch
+from placewise.placers.base import Budget, Progress, Stopwatch, run_placer
 from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
 from placewise.placers.pipeline_dp.hill_climb import improve
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
@@ -42,7 +42,7 @@ QUICK = (
 @given(problems(kind="throughput", contiguous=True, memory_model="sum", transfers="staged", wires=False, max_ops=5))
 def test_staged_pipelines_are_optimal(problem: Problem) -> None:
     """The proposal reaches the brute-force optimum in every communication mode, and the bound is the optimum."""
-    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget())
     if math.isinf(best):
         assert proposal.placement is None and proposal.infeasible and proposal.reason is Reason.PROVED
         return
@@ -57,7 +57,7 @@ def test_staged_pipelines_are_optimal(problem: Problem) -> None:
 @given(problems(kind="throughput", contiguous=True, max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
-    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget())
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.infeasible:
@@ -71,7 +71,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
 @given(problems(kind="throughput", contiguous=False, memory_model="sum", max_ops=5))
 def test_without_contiguity_there_is_no_bound(problem: Problem) -> None:
     """A pipeline is still a valid answer, and proves nothing about other placements."""
-    proposal = DpPlacer().propose(problem, Budget())
+    proposal = run_placer(DpPlacer(), problem, Budget())
     assert proposal.bound is None
     if proposal.placement is not None:
         assert judge_placement(problem, proposal.placement).valid
@@ -85,7 +85,7 @@ def test_leaves_do_not_change_the_optimum(problem: Problem) -> None:
     """With every op that costs nothing in play, merged leaves keep the brute-force optimum."""
     seconds = np.where(np.arange(problem.n_ops)[:, None] % 2 == 0, 0.0, problem.costs.op_seconds)
     problem = problem.with_(costs=CostTable.given(seconds, problem.costs.transfer_seconds))
-    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget())
     value = math.inf if proposal.placement is None else evaluate(problem, proposal.placement.device[None])[0]
     assert value == pytest.approx(best, rel=1e-12)
 
@@ -137,11 +137,11 @@ def test_free_leaves_are_merged() -> None:
     problem = star(40)
     graph = contract(problem)
     assert merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs).max() == 0
-    assert DpPlacer().propose(problem, Budget()).bound is not None
+    assert run_placer(DpPlacer(), problem, Budget()).bound is not None
     heavy = star(12, size=1)
     graph = contract(heavy)
     assert merge_leaves(graph, price(heavy, graph.component, graph.n, heavy.capacity).costs).max() == 12
-    proposal = DpPlacer().propose(heavy, Budget())
+    proposal = run_placer(DpPlacer(), heavy, Budget())
     assert proposal.placement is not None
     assert judge_placement(heavy, proposal.placement).valid
 
@@ -170,7 +170,7 @@ def test_ideals_of_a_small_graph() -> None:
 def test_too_many_ideals_fall_back_to_one_line() -> None:
     """Beyond `max_ideals` the answer is valid, says so, and its bound comes from a path."""
     problem = star(12, size=1)
-    proposal = DpPlacer(DpOptions(max_ideals=100)).propose(problem, Budget())
+    proposal = run_placer(DpPlacer(DpOptions(max_ideals=100)), problem, Budget())
     assert proposal.placement is not None
     assert proposal.bound is None or "path" in proposal.bound.method
     said = re.match(r"([0-9,]+) ideals of \d+ components or more, too many .* instead the best", proposal.notes[0])
@@ -180,7 +180,7 @@ def test_too_many_ideals_fall_back_to_one_line() -> None:
 
 def test_no_time_is_no_proof() -> None:
     """A budget of nothing ends at the time limit without a bound."""
-    proposal = DpPlacer().propose(star(3), Budget(seconds=0.0))
+    proposal = run_placer(DpPlacer(), star(3), Budget(seconds=0.0))
     assert proposal.reason is Reason.TIME_LIMIT and proposal.bound is None
 
 
@@ -192,7 +192,7 @@ def test_interrupted_with_the_best_so_far() -> None:
         if progress.message.endswith("of 4096"):
             raise KeyboardInterrupt
 
-    proposal = DpPlacer().propose(problem, Budget(), on_progress=interrupt)
+    proposal = run_placer(DpPlacer(), problem, Budget(), on_progress=interrupt)
     assert proposal.reason is Reason.INTERRUPTED and proposal.bound is None
     assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid
 
@@ -230,7 +230,7 @@ def test_what_was_refuted_before_the_end_is_a_bound(patience: int) -> None:
 
 def test_a_gap_ends_the_search_early() -> None:
     """Seven ops of 1 s on three devices: with a gap of 50 % the line's 3 s stand once 2.4 s are refuted."""
-    proposal = DpPlacer().propose(line(7, 3), Budget(gap=0.5))
+    proposal = run_placer(DpPlacer(), line(7, 3), Budget(gap=0.5))
     assert proposal.placement is not None and proposal.bound is not None
     assert evaluate(line(7, 3), proposal.placement.device[None]).tolist() == [3.0]
     assert 2.3 < proposal.bound.value < 2.5
@@ -251,7 +251,7 @@ def test_what_does_not_fit_is_said_in_words() -> None:
         graph, Cluster(devices, tuple(links)), CostTable.given(np.ones((3, 2)), np.zeros((2, 2))),
         Objective("throughput"), Constraints(contiguous=True),
     )  # fmt: skip
-    proposal = DpPlacer().propose(problem, Budget())
+    proposal = run_placer(DpPlacer(), problem, Budget())
     assert proposal.placement is None
     assert "'a'" in proposal.infeasible and "3 bytes" in proposal.infeasible
 
@@ -270,7 +270,7 @@ def test_published_values(name: str) -> None:
     reference = RECORDED["throughput"][name]["dp"]["value"]
     problem = read_workload(WORKLOADS / "throughput" / f"{name}.json").problem
     assert problem is not None
-    proposal = DpPlacer().propose(problem, Budget())
+    proposal = run_placer(DpPlacer(), problem, Budget())
     assert proposal.placement is not None and proposal.bound is not None
     judged = judge_placement(problem, proposal.placement)
     assert judged.valid
@@ -290,9 +290,9 @@ def test_joined_components_stay_a_contraction() -> None:
 @given(problems(kind="throughput", transfers="direct", contiguous=True))
 def test_with_direct_transfers_no_reading_hurts(problem: Problem) -> None:
     """The proposal is at least as good as each reading's own, under the judge and within the rules."""
-    found = DpPlacer().propose(problem, Budget())
+    found = run_placer(DpPlacer(), problem, Budget())
     for reading in readings(problem):
-        other = DpPlacer().propose(reading, Budget())
+        other = run_placer(DpPlacer(), reading, Budget())
         if other.placement is not None and other.bound is not None and found.placement is not None:
             mine = judge_placement(problem, found.placement)
             assert mine.valid
@@ -313,7 +313,7 @@ def test_a_slow_host_between_two_accelerators_is_left_out() -> None:
     cluster = Cluster((Device("a"), Device("b"), Device("cpu", kind="cpu")), links, "direct")
     costs = CostTable.given(np.tile([[1.0, 1.0, 1.0]], (4, 1)), transfer_seconds_of(graph, cluster))
     problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=True))
-    placement = DpPlacer().propose(problem, Budget()).placement
+    placement = run_placer(DpPlacer(), problem, Budget()).placement
     assert placement is not None
     assert judge_placement(problem, placement).value == pytest.approx(2.001)
 
@@ -347,6 +347,6 @@ def test_shared_wires_and_unequal_links_reach_the_optimum(transfers: str) -> Non
     cluster = Cluster(tuple(Device(name) for name in "abcd"), (*fast, *slow), transfers)  # type: ignore[arg-type]
     costs = CostTable.given(np.tile(np.arange(1.0, 9.0)[:, None], (1, 4)), transfer_seconds_of(graph, cluster))
     problem = Problem(graph, cluster, costs, Objective("throughput"), Constraints(contiguous=True))
-    placement = DpPlacer().propose(problem, Budget()).placement
+    placement = run_placer(DpPlacer(), problem, Budget()).placement
     assert placement is not None
     assert judge_placement(problem, placement).value == pytest.approx(optimum(problem))

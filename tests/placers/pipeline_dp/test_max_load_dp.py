@@ -15,7 +15,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.pipeline_dp.max_load_dp import MaxLoadDpPlacer
 from placewise.readers.workload import read_workload
@@ -26,13 +26,13 @@ from placewise.simulate import evaluate, judge_placement
 @given(problems(kind="latency", max_ops=5))
 def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
     """Its max-load is that of dp, it keeps the rules, and it claims no bound for latency."""
-    proposal = MaxLoadDpPlacer().propose(problem, Budget())
+    proposal = run_placer(MaxLoadDpPlacer(), problem, Budget())
     assert proposal.bound is None
     pipeline = problem.with_(
         objective=Objective("throughput", memory=problem.objective.memory),
         constraints=replace(problem.constraints, contiguous=True, convex=False),
     )
-    best = DpPlacer().propose(pipeline, Budget()).placement
+    best = run_placer(DpPlacer(), pipeline, Budget()).placement
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         assert not proposal.infeasible or best is None
@@ -60,7 +60,7 @@ def test_a_pipeline_whose_calls_wait_in_a_circle() -> None:
     transfers[5, 1] = 0.125
     costs = CostTable.given(seconds, transfers)
     problem = Problem(graph, cluster, costs, Objective("latency", execution="subgraph", memory="sum"))
-    proposal = MaxLoadDpPlacer().propose(problem, Budget())
+    proposal = run_placer(MaxLoadDpPlacer(), problem, Budget())
     assert proposal.placement is None and "in a circle" in proposal.notes[-1]
 
 

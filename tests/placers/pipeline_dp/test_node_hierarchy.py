@@ -14,7 +14,7 @@ from plain_rules import placements
 from strategies import problems
 
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.pipeline_dp.node_hierarchy import over_nodes, partitions, price_roles
 from placewise.placers.pipeline_dp.ordered_line import rows, split_in_row
@@ -40,7 +40,7 @@ def test_most_optima_are_reached_and_many_proved(shape: tuple[int, ...], speeds:
         for training in (False, True):
             cluster = cluster_of(shape, speeds, 9.0 if seed % 3 == 0 else math.inf)
             problem = random_pipeline(seed, cluster, n_ops, mode=MODES[seed % 3], training=training)
-            best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+            best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget())
             if math.isinf(best):
                 assert proposal.placement is None
                 continue
@@ -64,7 +64,7 @@ def test_a_second_node_never_hurts(schedule: str, replicas: int) -> None:
             objective = replace(problem.objective, schedule=schedule)
             constraints = replace(problem.constraints, replicas=replicas)
             problem = problem.with_(objective=objective, constraints=constraints)
-            proposal = DpPlacer().propose(problem, Budget(6.0))
+            proposal = run_placer(DpPlacer(), problem, Budget(6.0))
             assert proposal.placement is not None
             values.append(judge_placement(problem, proposal.placement).value)
         assert values[1] <= values[0] * (1 + 1e-9)

@@ -14,7 +14,7 @@ from strategies import problems
 
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
 from placewise.placers.pipeline_dp.path_bound import backbone_bound
 from placewise.placers.pipeline_dp.random_orders import _random_line, wander
@@ -47,7 +47,7 @@ def test_the_bound_holds_where_pipelines_flush_and_for_dp_itself(problem: Proble
     for schedule in ("1f1b", "gpipe"):
         asked = problem.with_(objective=replace(problem.objective, schedule=schedule))  # type: ignore[arg-type]
         best = min((value for _, value in placements(asked)), default=math.inf)
-        proposal = DpPlacer(DpOptions(max_ideals=2)).propose(asked, Budget())
+        proposal = run_placer(DpPlacer(DpOptions(max_ideals=2)), asked, Budget())
         assert proposal.bound is None or proposal.bound.value <= best * (1 + 1e-12)
         if proposal.placement is not None:
             judged = judge_placement(asked, proposal.placement)
@@ -87,7 +87,7 @@ def test_with_replicas_many_lines_are_no_worse() -> None:
         shared = alone.with_(constraints=replace(alone.constraints, replicas=0))
         values = []
         for problem in (alone, shared):
-            placement = DpPlacer(DpOptions(max_ideals=2)).propose(problem, Budget()).placement
+            placement = run_placer(DpPlacer(DpOptions(max_ideals=2)), problem, Budget()).placement
             assert placement is not None and judge_placement(problem, placement).valid
             values.append(judge_placement(problem, placement).value)
         assert values[1] <= values[0] * (1 + 1e-12)
@@ -97,7 +97,7 @@ def test_with_replicas_many_lines_are_no_worse() -> None:
 def test_dear_transfers_are_seen(mode: str) -> None:
     """A row of ops whose tensors cost more than all the work: one device has them all, and that is proved."""
     problem = random_pipeline(0, cluster_of((4,), (0.01,)), 9, mode=mode, chain=True)
-    proposal = DpPlacer(DpOptions(max_ideals=2)).propose(problem, Budget())
+    proposal = run_placer(DpPlacer(DpOptions(max_ideals=2)), problem, Budget())
     assert proposal.placement is not None and proposal.bound is not None
     assert len(set(proposal.placement.device.tolist())) == 1
     assert proposal.bound.value >= judge_placement(problem, proposal.placement).value * (1 - 1e-6)

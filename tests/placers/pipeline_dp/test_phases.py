@@ -16,7 +16,7 @@ from strategies import problems
 from placewise.core.place import place
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.pipeline_dp.dpl import DplPlacer
 from placewise.placers.pipeline_dp.topological_orders import last_ready_first
@@ -46,7 +46,7 @@ def optimum(problem: Problem) -> float:
 def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
     """In every communication mode the proposal has the brute-force optimum, and the bound is the optimum."""
     problem = flushing(problem)
-    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget())
     if math.isinf(best):
         assert proposal.placement is None and proposal.infeasible
         return
@@ -61,7 +61,7 @@ def test_pipelines_that_flush_are_optimal(problem: Problem) -> None:
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
     problem = flushing(problem)
-    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget())
     assert proposal.bound is None or proposal.bound.value <= best
     if proposal.placement is not None:
         judged = judge_placement(problem, proposal.placement)
@@ -73,7 +73,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
 def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     """Brute force over all splits of the same line finds nothing better."""
     problem = flushing(problem)
-    graph, proposal = contract(problem), DplPlacer().propose(problem, Budget())
+    graph, proposal = contract(problem), run_placer(DplPlacer(), problem, Budget())
     value = math.inf if proposal.placement is None else judge_placement(problem, proposal.placement).value
     assert value == pytest.approx(best_along(problem, graph, last_ready_first(problem, graph)), rel=1e-12)
 
@@ -83,7 +83,7 @@ def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
 def test_a_gap_ends_the_search_with_a_true_bound(problem: Problem) -> None:
     """With a gap of 20 % the bound holds and the value is within 20 % of it, whatever was left open."""
     problem = flushing(problem)
-    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget(gap=0.2))
+    best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget(gap=0.2))
     if proposal.placement is not None and proposal.bound is not None:
         value = judge_placement(problem, proposal.placement).value
         assert proposal.bound.value <= best <= value <= proposal.bound.value * 1.25 * (1 + 1e-9)

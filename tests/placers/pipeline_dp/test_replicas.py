@@ -19,7 +19,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
 from placewise.placers.shared.stages.line_split import most_segments
 from placewise.placers.shared.stages.stage_costs import price
@@ -51,7 +51,7 @@ def optimum(problem: Problem) -> float:
 @given(shared())
 def test_replicated_pipelines_are_optimal(problem: Problem) -> None:
     """The proposal reaches the brute-force optimum, and the bound is the optimum."""
-    best, proposal = optimum(problem), DpPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(DpPlacer(), problem, Budget())
     if math.isinf(best):
         assert proposal.placement is None and proposal.infeasible and proposal.reason is Reason.PROVED
         return
@@ -66,7 +66,7 @@ def test_replicated_pipelines_are_optimal(problem: Problem) -> None:
 @given(shared(transfers=None, memory_model=None, wires=True))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
-    best, proposal = math.inf, DpPlacer().propose(problem, Budget())
+    best, proposal = math.inf, run_placer(DpPlacer(), problem, Budget())
     for placement, value in with_replicas(problem, placements(problem)):
         if value < best and judge_placement(problem, placement).valid:
             best = value
@@ -83,7 +83,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
 @given(shared())
 def test_bounds_hold_where_ideals_are_too_many(problem: Problem) -> None:
     """The bound from a path through the graph knows how many devices may share a stage."""
-    proposal = DpPlacer(DpOptions(max_ideals=1)).propose(problem, Budget())
+    proposal = run_placer(DpPlacer(DpOptions(max_ideals=1)), problem, Budget())
     if proposal.bound is not None:
         assert proposal.bound.value <= optimum(problem)
 
@@ -95,7 +95,7 @@ def test_replication_never_hurts(problem: Problem, most: int) -> None:
     values = []
     for limit in (1, most, 0):
         asked = problem.with_(constraints=replace(problem.constraints, replicas=limit))
-        proposal = DpPlacer().propose(asked, Budget())
+        proposal = run_placer(DpPlacer(), asked, Budget())
         values.append(math.inf if proposal.placement is None else judge_placement(asked, proposal.placement).value)
     assert values[1] <= values[0] * (1 + 1e-9)
     assert values[2] <= values[1] * (1 + 1e-9)
@@ -111,7 +111,7 @@ def test_more_samples_per_step_never_hurt(problem: Problem) -> None:
     values = []
     for samples in (problem.n_devices, 2 * problem.n_devices, 10**9):
         asked = problem.with_(objective=replace(problem.objective, step_samples=samples))
-        proposal = DpPlacer().propose(asked, Budget())
+        proposal = run_placer(DpPlacer(), asked, Budget())
         values.append(math.inf if proposal.placement is None else judge_placement(asked, proposal.placement).value)
     assert values == sorted(values, reverse=True) or values == pytest.approx(sorted(values, reverse=True), rel=1e-11)
 

@@ -17,7 +17,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
-from placewise.placers.base import Budget, Progress
+from placewise.placers.base import Budget, Progress, run_placer
 from placewise.placers.pipeline_dp.dp import DpPlacer
 from placewise.placers.pipeline_dp.dpl import DplPlacer
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
@@ -36,7 +36,7 @@ STAGED = {"kind": "throughput", "contiguous": True, "memory_model": "sum", "tran
 
 def value_of(problem: Problem, placer: DplPlacer | PipeDreamPlacer | DpPlacer) -> float:
     """What the judge says of a proposal, which must keep the rules; inf if there is none."""
-    proposal = placer.propose(problem, Budget())
+    proposal = run_placer(placer, problem, Budget())
     if proposal.placement is None:
         assert proposal.infeasible or proposal.notes
         return math.inf
@@ -78,7 +78,7 @@ def test_lines_are_topological_and_proposals_keep_the_rules(problem: Problem) ->
             assert (line[tail] < line[head]).all()
     for placer in (DplPlacer(), PipeDreamPlacer()):
         value_of(problem, placer)
-        assert placer.propose(problem, Budget()).bound is None
+        assert run_placer(placer, problem, Budget()).bound is None
 
 
 @settings(max_examples=80, deadline=None)
@@ -181,12 +181,12 @@ def test_on_chains_all_agree_with_dp(devices: int) -> None:
 def test_no_time_and_interrupts(placer: DplPlacer | PipeDreamPlacer) -> None:
     """Without time, or when interrupted, there is no placement and the reason says why; latency is refused."""
     problem = network([(0, 1), (1, 2)], [1.0] * 3)
-    assert placer.propose(problem, Budget(seconds=0.0)).reason is Reason.TIME_LIMIT
+    assert run_placer(placer, problem, Budget(seconds=0.0)).reason is Reason.TIME_LIMIT
 
     def interrupt(_: Progress) -> None:
         raise KeyboardInterrupt
 
-    assert placer.propose(problem, Budget(), on_progress=interrupt).reason is Reason.INTERRUPTED
+    assert run_placer(placer, problem, Budget(), on_progress=interrupt).reason is Reason.INTERRUPTED
     assert "latency" in str(placer.supports(problem.with_(objective=Objective("latency"))))
 
 

@@ -13,7 +13,7 @@ from strategies import problems
 
 from placewise import _native
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.set_cover.column_generation import Sets, Verdict, refute
 from placewise.placers.set_cover.decision_diagram import diagram, order_blocks
 from placewise.placers.set_cover.label_pricing import best_sets
@@ -30,7 +30,7 @@ STAGED = {"kind": "throughput", "contiguous": False, "transfers": "staged", "wir
 @given(problems(memory_model="sum", max_ops=5, **STAGED))
 def test_free_placements_are_optimal(problem: Problem) -> None:
     """On small problems the annealer finds the brute-force optimum, keeps memory, and the bound is below it."""
-    best, proposal = optimum(problem), CoverPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(CoverPlacer(), problem, Budget())
     if math.isinf(best):
         assert proposal.placement is None
         return
@@ -46,7 +46,7 @@ def test_free_placements_are_optimal(problem: Problem) -> None:
 @given(problems(kind="throughput", contiguous=False, max_ops=5))
 def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -> None:
     """Direct links, shared wires and live activations: bound ≤ optimum, and what is proposed keeps the rules."""
-    best, proposal = optimum(problem), CoverPlacer().propose(problem, Budget())
+    best, proposal = optimum(problem), run_placer(CoverPlacer(), problem, Budget())
     if proposal.bound is not None:
         assert proposal.bound.value <= best
     if proposal.placement is not None:
@@ -124,6 +124,6 @@ def test_more_of_anything_never_hurts(problem: Problem) -> None:
 
 
 def _value(problem: Problem) -> float:
-    placement = CoverPlacer(CoverOptions(bound=False)).propose(problem, Budget()).placement
+    placement = run_placer(CoverPlacer(CoverOptions(bound=False)), problem, Budget()).placement
     assert placement is not None
     return float(evaluate(problem, placement.device[None])[0])

@@ -15,7 +15,7 @@ from torch import nn
 from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.result import Reason
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.corpus.evolution import Ways
 from placewise.placers.learned.corpus.local_moves import Neighbours, Tried, climb, gained, neighbours
 from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
@@ -145,7 +145,7 @@ class CorpusWorker:
         if asked:
             teacher = create(asked)
             teacher = create(LAST_RESORT) if teacher.supports(problem) else teacher
-            proposal = teacher.propose(problem, Budget())
+            proposal = run_placer(teacher, problem, Budget())
             if proposal.reason is Reason.INTERRUPTED:
                 raise KeyboardInterrupt
             found = proposal.placement

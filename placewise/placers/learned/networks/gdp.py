@@ -25,7 +25,7 @@ from placewise.coarsen.hierarchy import hierarchy
 from placewise.coarsen.scopes import scope_labels
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.features import Features, features_of
 from placewise.placers.learned.gdp import GdpOptions
 from placewise.placers.learned.networks.gdp_features import DEVICE, GRAPH, PAIR, GdpFeatures, facts_of, scene_of
@@ -247,7 +247,7 @@ class Gdp(Policy):
 
     def advised(self) -> Ints:
         """The parts that METIS cuts, where advice is asked and they fit."""
-        found = create("metis").propose(self.view.problem, Budget()).placement if self.options.advice else None
+        found = run_placer(create("metis"), self.view.problem, Budget()).placement if self.options.advice else None
         return super().advised() if found is None else found.device[None]
 
     def favourites(self, price: Price) -> list[Ints]:

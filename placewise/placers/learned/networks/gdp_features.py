@@ -14,7 +14,7 @@ from torch import Tensor
 
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Bools, Floats, Longs
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.networks.walk import pace
 from placewise.placers.learned.orders import BUCKETS, buckets, fastest, places
 from placewise.placers.learned.view import View
@@ -172,7 +172,7 @@ def _advice(view: View, devices: int) -> Floats:
     size = np.maximum(np.bincount(view.unit, minlength=view.n), 1)[:, None]
     tables = np.zeros((len(ADVISERS), view.n, view.n_devices))
     for table, name in zip(tables, ADVISERS, strict=True):
-        placement = create(name, {"devices": devices}).propose(view.problem, Budget()).placement
+        placement = run_placer(create(name, {"devices": devices}), view.problem, Budget()).placement
         if placement is not None:
             np.add.at(table, (view.unit, placement.device), 1.0)
             table /= size

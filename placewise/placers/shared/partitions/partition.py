@@ -10,12 +10,10 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import Budget, Evaluate, OnProgress, Progress, Stopwatch
+from placewise.placers.base import Budget, Progress, SearchContext
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.partitions.hypergraph import Net, net_of
 from placewise.placers.shared.partitions.repair_and_select import Finish
-from placewise.simulate import Evaluator
-from placewise.simulate.bounds.infeasible import why_infeasible
 
 IMBALANCES = (0.1, 0.03, 0.3)
 """How much heavier than its share a part may be, one after the other."""
@@ -34,29 +32,22 @@ def takers(problem: Problem) -> Ints:
     return (accelerators if len(accelerators) else np.flatnonzero(useful)).astype(np.int32)
 
 
-def propose_cuts(
-    problem: Problem, budget: Budget, name: str, cut: Cut, imbalance: float, evaluate: Evaluate | None, tell: OnProgress
-) -> Proposal:
-    """The best placement that comes of a few cuts; `imbalance` 0 tries several."""
-    missing = why_infeasible(problem)
-    if missing:
-        return Proposal(None, reason=Reason.PROVED, infeasible=missing)
-    if not problem.n_ops:
-        return Proposal(Placement(np.zeros(0, np.int32)))
-    watch = Stopwatch(budget)
-    finish = Finish(problem, evaluate or Evaluator(problem, threads=budget.threads), watch)
+def propose_cuts(search: SearchContext, name: str, cut: Cut, imbalance: float) -> Proposal:
+    """The best placement of a few cuts; `imbalance` 0 tries several."""
+    problem, watch = search.problem, search.watch
+    finish = Finish(problem, search.price, watch)
     reason = Reason.FINISHED
     try:
         net = net_of(problem, finish.cargo, takers(problem))
         longest = 0.0
-        for tries, (share, seed) in enumerate(_tries(problem, budget, imbalance)):
+        for tries, (share, seed) in enumerate(_tries(problem, search.budget, imbalance)):
             begun = watch.elapsed
             if tries and watch.left < 1.2 * longest:
                 reason = Reason.TIME_LIMIT
                 break
             finish.offer(_homes(finish, net, cut, share, seed), seed=seed)
             value = finish.value if finish.best is not None else None
-            tell(Progress(name, watch.elapsed, f"{tries + 1} cuts", value))
+            search.on_progress(Progress(name, watch.elapsed, f"{tries + 1} cuts", value))
             longest = max(longest, watch.elapsed - begun)
         finish.exchange()
     except KeyboardInterrupt:

@@ -9,7 +9,7 @@ import numpy as np
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
-from placewise.placers.base import Evaluate, Hints, OnProgress, Stopwatch
+from placewise.placers.base import Evaluate, Hints, OnProgress, Stopwatch, run_placer
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.objective_value import worth
@@ -99,7 +99,7 @@ def _search(known: Known, watch: Stopwatch, hints: Hints, on_progress: OnProgres
         budget = replace(budget, evaluations=SEARCH_EVALUATIONS)
     best = () if known.best is None else (known.best,)
     seeds = Hints(best, probabilities=hints.probabilities, bound=known.bound)
-    found = create(SEARCH).propose(
+    found = run_placer(create(SEARCH),
         known.problem, budget, hints=seeds, evaluate=known.evaluate, on_progress=on_progress
     )  # fmt: skip
     if found.placement is not None:
