@@ -103,7 +103,7 @@ def _attempts(options: ProblemOptions, cluster: Cluster, offload: bool) -> list[
     hosts = tuple(Rule("", device.name) for device in cluster if device.is_host and not cluster.is_host.all())
     disks = tuple(Rule("", device.name) for device in cluster if device.kind == "disk")
     rules = list(dict.fromkeys([hosts or disks, disks, ()])) if offload else [hosts or disks]
-    return [replace(options, contiguous=chain, forbidden=rule) for rule in rules for chain in chains]
+    return [replace(options, contiguous=chain, forbid=rule) for rule in rules for chain in chains]
 
 
 def _weightless(model: Any, dtype: Any, special: Mapping[str, Any]) -> Any:

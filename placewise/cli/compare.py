@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def compare(
     model: opt.Model,
     devices: opt.Devices = None,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def diff(
     before: Annotated[Path, typer.Argument(help="Plan file, or a published split.")],
     after: Annotated[Path, typer.Argument(help="Another one, of the same model.")],

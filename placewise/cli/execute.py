@@ -38,7 +38,7 @@ Seconds = Annotated[str, typer.Option("--measure-time", help="Stop measuring aft
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def run(
     plan: opt.PlanPath,
     model: Annotated[str | None, typer.Option(help="The model, if it is not where the plan says.")] = None,

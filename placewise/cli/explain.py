@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def explain(
     plan: opt.PlanPath,
     op: Annotated[str, typer.Argument(help="An op's name, a module, or a regular expression that finds one op.")],

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def export(
     plan: Annotated[Path | None, typer.Argument(help="Plan file, or a published split.")] = None,
     to: Annotated[str | None, typer.Option("--to", help="The target: see --list.")] = None,

@@ -12,35 +12,28 @@ from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
     from placewise.analysis.inspect import Inspection, Row
+    from placewise.core.options import ProblemOptions
 
 _MOST_ROWS = 30
 
 
 @guarded
+@opt.with_problem_options("dims", "view", "graph", "optimizer", "freeze", "dtype")
 def inspect(
     model: opt.Model,
-    dim: opt.Dims = None,
     depth: Annotated[int, typer.Option(min=1, help="How many parts of a scope to show.")] = 2,
-    view: opt.View = None,
-    graph: opt.GraphName = None,
-    optimizer: opt.Optimizer = None,
-    freeze: opt.Freeze = None,
-    dtype: opt.Dtype = None,
+    *,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
     """Show ops, tensors, FLOPs and weights, by kind and by scope."""
     from placewise.analysis.inspect import inspect as look
     from placewise.core.open_model import open_model
-    from placewise.core.options import ProblemOptions
 
     listen(quiet)
-    frozen = tuple(freeze or ())
-    options = ProblemOptions(
-        dims=opt.parse_dims(dim), view=view, graph=graph, optimizer=optimizer, dtype=dtype, frozen=frozen
-    )
     with working(quiet, "reading the model"):
-        inspection = look(open_model(model, options), depth=depth)
+        inspection = look(open_model(model, problem_options), depth=depth)
     if as_json:
         show_json(asdict(inspection))
         return

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def place(
     model: opt.Model,
     devices: opt.Devices = None,

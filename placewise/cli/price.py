@@ -1,4 +1,4 @@
-"""placewise simulate and placewise check: what a given plan is worth, and which rules it breaks."""
+"""placewise judge and placewise check: what a given plan is worth, and which rules it breaks."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.wishing
-def simulate(
+@opt.with_problem_options()
+def judge(
     model: opt.Model,
     plan: opt.PlanPath,
     devices: opt.Devices = None,
@@ -45,7 +45,7 @@ def simulate(
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def check(
     model: opt.Model,
     plan: opt.PlanPath,

@@ -12,17 +12,17 @@ from placewise.cli.execute import Bind
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
+    from placewise.core.options import ProblemOptions
     from placewise.files.profile_file import ProfileFile
 
 
 @guarded
+@opt.with_problem_options("dims", "view")
 def profile(
     model: opt.Model,
     devices: opt.Devices = "cores",
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the profile here.")] = None,
     runtime: Annotated[str, typer.Option(help="onnxruntime, openvino or torch (default: by the model's format).")] = "",
-    dim: opt.Dims = None,
-    view: opt.View = None,
     bind: Bind = None,
     repeats: Annotated[int, typer.Option(min=3, help="Run the model at least so often on each device.")] = 20,
     loaded: Annotated[
@@ -31,6 +31,8 @@ def profile(
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep times, and use those that were kept.")] = True,
     afresh: Annotated[bool, typer.Option("--afresh", help="Measure what is kept again, and keep that.")] = False,
     seed: opt.Seed = 0,
+    *,
+    problem_options: ProblemOptions,
     as_json: opt.Json = False,
     quiet: opt.Quiet = False,
 ) -> None:
@@ -39,7 +41,6 @@ def profile(
     Exit codes: 0 done, 2 bad input or it does not run, 130 interrupted.
     """
     from placewise.core.build import build
-    from placewise.core.options import ProblemOptions
     from placewise.files.atomic import ensure_writable
     from placewise.files.profile_file import save_profile
     from placewise.profiling.profile import Profiling
@@ -50,7 +51,7 @@ def profile(
     if output is not None:
         ensure_writable(output)
     with working(quiet, "reading the model"):
-        problem = build(model, devices, ProblemOptions(dims=opt.parse_dims(dim), view=view))
+        problem = build(model, devices, problem_options)
     how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, afresh, seed)
     found = measure(problem, how)
     warn(found.notes, quiet)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def report(
     plan: Annotated[Path, typer.Argument(help="Plan file.")],
     output: Annotated[

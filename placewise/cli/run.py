@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TextIO, TypeVar
 import typer
 
 from placewise._util.text import visible
+from placewise._util.voice import SPEAKS_FLAGS
 from placewise.cli import BAD_INPUT, INTERRUPTED, NOBODY_READS
 from placewise.errors import InternalError, OutputError, PlacewiseError
 
@@ -35,6 +36,7 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(command)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        spoken = SPEAKS_FLAGS.set(True)
         try:
             return command(*args, **kwargs)
         except InternalError as error:
@@ -45,6 +47,8 @@ def guarded(command: Callable[P, R]) -> Callable[P, R]:
             raise typer.Exit(BAD_INPUT) from error
         except KeyboardInterrupt:
             raise typer.Exit(INTERRUPTED) from None
+        finally:
+            SPEAKS_FLAGS.reset(spoken)
 
     return run
 

@@ -50,10 +50,14 @@ CheckpointPath = Annotated[
 ]
 Every = Annotated[int, typer.Option(min=1, help="Keep it at least every so many updates.", rich_help_panel=LEARNING)]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is kept there.", rich_help_panel=LEARNING)]
-From = Annotated[
+Weights = Annotated[
     Path | None,
     typer.Option(
-        "--from", metavar="CHECKPOINT", help="Begin with its weights, and its policy.", rich_help_panel=LEARNING
+        "--weights",
+        "--from",
+        metavar="CHECKPOINT",
+        help="Begin with its weights, and its policy.",
+        rich_help_panel=LEARNING,
     ),
 ]
 CorpusPath = Annotated[
@@ -86,7 +90,7 @@ Ray = Annotated[
 
 
 @guarded
-@opt.wishing
+@opt.with_problem_options()
 def train(
     model: opt.OptionalModel = None,
     devices: opt.Devices = None,
@@ -100,7 +104,7 @@ def train(
     checkpoint: CheckpointPath = None,
     every: Every = 50,
     resume: Resume = False,
-    from_: From = None,
+    weights: Weights = None,
     corpus: CorpusPath = None,
     tensorboard: TensorBoard = None,
     controllers: Controllers = None,
@@ -155,7 +159,7 @@ def train(
                 f"a corpus goes without {stranger}", remedy="leave it out: the corpus file says everything"
             )
         pretrained = PretrainSetting(
-            corpus, policy, options, budget, checkpoint, every, resume, from_, tensorboard, crew
+            corpus, policy, options, budget, checkpoint, every, resume, weights, tensorboard, crew
         )
         _on_corpus(pretrained, as_json=as_json, quiet=quiet)
         return
@@ -166,7 +170,7 @@ def train(
             f"{'--bind' if bind else '--inputs'} goes with a measured reward only",
             remedy="say which: --reward onnxruntime",
         )
-    policy, options = with_weights(from_, policy, options)
+    policy, options = with_weights(weights, policy, options)
     measuring = Setting(binding=opt.bindings(bind), inputs=read_inputs(inputs), seed=seed)
     setting = TrainingSetting(
         policy,

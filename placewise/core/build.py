@@ -213,11 +213,11 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
             options,
             contiguous=constraints.contiguous if unshaped else options.contiguous,
             convex=constraints.convex if unshaped else options.convex,
-            ordered=constraints.ordered if unshaped and options.ordered is None else options.ordered,
+            in_order=constraints.ordered if unshaped and options.in_order is None else options.in_order,
             headroom=constraints.headroom if options.headroom is None and not options.spare else options.headroom,
             spare=options.spare if options.spare or options.headroom is not None else constraints_of(constraints).spare,
             pins=constraints_of(constraints).pins if options.pins is None else options.pins,
-            forbidden=constraints_of(constraints).forbidden if options.forbidden is None else options.forbidden,
+            forbid=constraints_of(constraints).forbidden if options.forbid is None else options.forbid,
             together=constraints.together if options.together is None else options.together,
         )
         if options.replicas is None and options.objective == "throughput":
@@ -246,7 +246,7 @@ def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
         kept.replicas if options.replicas is None else wished.replicas,
         (*kept.together, *given.together, *_together(problem.graph, options, {})),
         wished.spare if anew else kept.spare,
-        wished.ordered or (kept.ordered and wished.contiguous and options.ordered is None),
+        wished.ordered or (kept.ordered and wished.contiguous and options.in_order is None),
     )
     return problem.with_(
         cluster=given.cluster, costs=given.costs, objective=objective, constraints=constraints,
@@ -283,12 +283,12 @@ def _constraints(contiguous: bool, convex: bool, options: ProblemOptions) -> Con
         raise InputError("contiguous stages are convex already", remedy="ask for one of contiguous and convex")
     if options.contiguous is not None or options.convex:
         contiguous, convex = bool(options.contiguous), bool(options.convex)
-    elif options.convex is not None or options.ordered:
-        contiguous, convex = contiguous or bool(options.ordered), False
+    elif options.convex is not None or options.in_order:
+        contiguous, convex = contiguous or bool(options.in_order), False
     most = 1 if options.replicas is None else options.replicas
-    rules = options.pins or (), options.forbidden or ()
+    rules = options.pins or (), options.forbid or ()
     room = options.headroom or 0.0
-    return Constraints(*rules, contiguous, room, convex, most, (), options.spare, bool(options.ordered))
+    return Constraints(*rules, contiguous, room, convex, most, (), options.spare, bool(options.in_order))
 
 
 def _adapted(cluster: Cluster, graph: Graph, options: ProblemOptions) -> Cluster:

@@ -48,7 +48,7 @@ def open_model(model: Model, options: ProblemOptions = NO_OPTIONS, inputs: Any =
         where = "" if isinstance(model, (Graph, Problem)) else str(model)
         remedy = f"leave out --graph {options.graph}"
         raise InputError(f"the only graph in it is for {found}", where=where, remedy=remedy)
-    if options.optimizer is not None or options.frozen:
+    if options.optimizer is not None or options.freeze:
         raise InputError("this training graph is made already", remedy="leave out --optimizer and --freeze")
     return reading
 
@@ -64,7 +64,7 @@ def replayed(options: ProblemOptions, source: Any) -> ProblemOptions:
         graph=options.graph or ("training" if made else told.get("graph")),
         dtype=options.dtype or told.get("dtype"),
         optimizer=options.optimizer or made.removeprefix(STEP) or None,
-        frozen=options.frozen or told.get("frozen", ()),
+        freeze=options.freeze or told.get("frozen", ()),
     )
 
 
@@ -79,7 +79,7 @@ def _check(options: ProblemOptions) -> None:
     ):  # fmt: skip
         if value not in (None, *known):
             raise InputError(f"there is no {what} {value!r}", remedy=f"choose {' or '.join(known)}")
-    if (options.optimizer is not None or options.frozen) and options.graph != "training":
+    if (options.optimizer is not None or options.freeze) and options.graph != "training":
         what = "what is frozen" if options.optimizer is None else "an optimizer"
         raise InputError(f"{what} belongs to a training graph", remedy="add --graph training")
 
@@ -133,5 +133,5 @@ def _in_view(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
 def _trained(reading: ImportedModel, options: ProblemOptions) -> ImportedModel:
     if options.view == "raw":
         raise InputError("a training graph is made of the folded view", remedy="leave out --view raw")
-    graph = to_training(reading.graph, optimizer=options.optimizer or "adam", frozen=options.frozen)
+    graph = to_training(reading.graph, optimizer=options.optimizer or "adam", frozen=options.freeze)
     return replace(reading, graph=graph)

@@ -7,13 +7,15 @@ types of the fields are what they hold afterwards: a headroom may be given as "1
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
+from placewise._util.option_table import PROBLEM_OPTIONS
 from placewise._util.regex import compiled
 from placewise._util.units import parse_bytes, parse_fraction
 from placewise.errors import InputError
@@ -29,30 +31,105 @@ MOST = 1 << 40
 """More than any dimension or number of samples."""
 
 
+class ProblemKeywords(TypedDict, total=False):
+    """The options of a problem as `place` and its kin take them by keyword; see `ProblemOptions`."""
+
+    objective: str | None
+    execution: str | None
+    communication: str | None
+    memory: str | None
+    contiguous: bool | None
+    convex: bool | None
+    in_order: bool | None
+    replicas: int | str | None
+    step_samples: int | None
+    schedule: str | None
+    graph: str | None
+    optimizer: str | None
+    freeze: str | Sequence[str]
+    dims: Mapping[str, int]
+    view: str | None
+    dtype: str | None
+    costs: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+    pins: Rules | None
+    forbid: Rules | None
+    together: str | Sequence[str | Sequence[str]] | None
+    headroom: float | str | Mapping[str, float | str] | Sequence[str] | None
+    max_memory: Mapping[Any, float | str]
+    exclude: str | Sequence[str]
+    offload: bool | None
+    unsupported: Rules | None
+
+
 @dataclass(frozen=True, slots=True)
 class ProblemOptions:
-    """What the user asks for; None means the default of the model's format.
+    """What the user asks of a problem. None means the default of the model's format.
 
-    `objective` "latency" or "throughput" (default: throughput for published workloads, else latency); `execution`,
-    `communication`, `memory`, `schedule` as in `Objective`; `contiguous` defaults to True for throughput, and
-    `convex` asks for less instead, `ordered` for stages that follow each other as the devices do; `replicas` (1 by
-    default; 0, also as "any", for any number) is the most devices per stage, `step_samples` as in `Objective`.
+    Parameters
+    ----------
+    objective : {"latency", "throughput"}
+        Default: throughput for published workloads, else latency.
+    execution : {"operator", "subgraph", "sequential"}
+        How latency is executed (`Objective`). Default: operator.
+    communication : {"blocking", "overlap", "duplex"}
+        Of throughput (`Objective`). Default: blocking.
+    memory : {"live", "sum"}
+        How memory is counted (`Objective`). Default: live.
+    contiguous : bool
+        Whether stages form a chain. Default: True for throughput, False for latency.
+    convex : bool
+        No chain, but no path may leave a device and return. Default: False.
+    in_order : bool
+        Whether stages follow each other in the order of the devices. Default: False.
+    replicas : int or "any"
+        The most devices per stage, for throughput; 0 and "any" mean any number. Default: 1.
+    step_samples : int
+        Samples per synchronization of replicas; 0 means one per replica. Default: 0.
+    schedule : {"1f1b", "gpipe"}
+        Of a training pipeline. Default: 1f1b.
+    graph : {"inference", "training"}
+        With "training", the model gets a backward pass and an optimizer (docs/training.md). Default: inference.
+    optimizer : {"sgd", "momentum", "adam"}
+        Of a training graph. Default: adam.
+    freeze : str or sequence of str
+        Regular expressions, searched in the names of weights: these are not trained.
+    dims : mapping of str to int
+        Sizes of symbolic dimensions, like ``{"batch": 8}``.
+    view : {"folded", "raw"}
+        Whether constants are folded away or kept. Default: folded.
+    dtype : str
+        Element type of models that are built from a configuration or by the zoo, like "bfloat16".
+    costs : path or sequence of paths
+        Files of measured or given op times, the later over the earlier, over the estimates (docs/measured.md).
+    pins, forbid : mapping of str to str, or sequence of pairs
+        Regular expressions and devices: ops whose name or scope matches go there, or stay away. Every rule holds.
+    together : sequence of str or of tuples
+        Ops that share a device: a regular expression makes one set per text that it finds in scopes or names, a class
+        of modules ("BertLayer") one per module, a tuple is a set of names.
+    headroom : float, str, mapping or sequence
+        Memory to keep free of every accelerator: a share (0.1, "10%") or a size ("2GiB"); or by device, like
+        ``{"cuda:0": "2GiB"}`` or ``["5%", "cuda:0=10%"]``. Default: 0.
+    max_memory : mapping of str to float or str
+        Bytes, or sizes like "20GiB", that may be used of a device; 0 means not this one.
+    exclude : str or sequence of str
+        Regular expressions: devices to leave out.
+    offload : bool
+        With False, nothing may be on a CPU or a disk. Default: True.
+    unsupported : mapping of str to str, or sequence of pairs
+        Regular expressions of op kinds, and devices that cannot run them.
+    spare : tuple of Headroom
+        What `headroom` says of single devices, once it is read.
 
-    `pins` and `forbidden` are rules, of which every one holds; `together` keeps ops on one device: a regular
-    expression means a set per text that it finds in scopes or names, a class of modules ("BertLayer") one per module of
-    that class, a tuple is a set of names. `headroom` is a
-    share, also as "10%", a size, as "2GiB", or several by device, as {"cuda:0": "2GiB"} or ["5%", "cuda:0=10%"],
-    which then are in `spare`. `max_memory` has bytes by device, over those of the cluster (0: not this one),
-    `exclude` patterns of devices to leave out; without `offload` no CPU and no disk is used; `unsupported` are rules
-    from patterns of op kinds to devices that cannot run them.
+    Raises
+    ------
+    InputError
+        If a value is not of its type, or cannot be read as it.
 
-    `dims` gives symbolic dimensions; `view` is "folded" (constants folded away) or "raw"; `costs` are files of
-    measured or given op times, one after the other over the estimates (docs/measured.md); `graph` is "inference" or
-    "training": a PipeDream profile holds both (default: inference), a model is given a backward pass and an
-    `optimizer`, and what `frozen` (regular expressions, searched in names) finds of its weights is not trained
-    (docs/training.md), of anything else it must be the one that is there; `dtype` is the element type of a model that
-    is built from its configuration or by the zoo.
-    Raises InputError.
+    Examples
+    --------
+    >>> ProblemOptions(headroom="10%", dims={"batch": 8}).headroom
+    0.1
+
     """
 
     objective: str | None = None
@@ -62,7 +139,7 @@ class ProblemOptions:
     contiguous: bool | None = None
     headroom: float | None = None
     pins: tuple[Rule, ...] | None = None
-    forbidden: tuple[Rule, ...] | None = None
+    forbid: tuple[Rule, ...] | None = None
     dims: Mapping[str, int] = field(default_factory=dict)
     view: str | None = None
     costs: tuple[str, ...] = ()
@@ -73,22 +150,22 @@ class ProblemOptions:
     step_samples: int | None = None
     dtype: str | None = None
     optimizer: str | None = None
-    frozen: tuple[str, ...] = ()
+    freeze: tuple[str, ...] = ()
     together: tuple[str | tuple[str, ...], ...] | None = None
     spare: tuple[Headroom, ...] = ()
     max_memory: Mapping[str, float] = field(default_factory=dict)
     exclude: tuple[str, ...] = ()
     offload: bool | None = None
     unsupported: tuple[Rule, ...] | None = None
-    ordered: bool | None = None
+    in_order: bool | None = None
 
     def __post_init__(self) -> None:
         for name in _TEXTS:
             _text(name, getattr(self, name))
         clean: dict[str, Any] = {
-            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload", "ordered")
+            name: _truth(name, getattr(self, name)) for name in ("contiguous", "convex", "offload", "in_order")
         }
-        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbidden", "unsupported")}
+        clean |= {name: _rules(name, getattr(self, name)) for name in ("pins", "forbid", "unsupported")}
         clean["headroom"], spares = _headroom(self.headroom)
         clean["spare"] = spares or self.spare
         clean["max_memory"] = _memory(self.max_memory)
@@ -96,7 +173,7 @@ class ProblemOptions:
         clean["dims"] = _dims(self.dims)
         several = (self.costs,) if isinstance(self.costs, (str, os.PathLike)) else _several("costs", self.costs)
         clean["costs"] = tuple(_path("costs", path) for path in several if path != "")
-        clean["frozen"] = _patterns("frozen", self.frozen)
+        clean["freeze"] = _patterns("freeze", self.freeze)
         clean["together"] = None if self.together is None else _sets("together", self.together)
         clean["step_samples"] = None if self.step_samples is None else _whole("step_samples", self.step_samples, 0)
         if self.replicas is not None:
@@ -234,3 +311,14 @@ def _shown(value: object) -> str:
 
 
 NO_OPTIONS = ProblemOptions()
+
+
+def options_from(keywords: Mapping[str, Any]) -> ProblemOptions:
+    """Options from keyword arguments. Raises InputError for a name that does not exist, with the nearest that does."""
+    known = [option.name for option in PROBLEM_OPTIONS]
+    for name in keywords:
+        if name not in known:
+            near = get_close_matches(name, known, 1, 0.6)
+            remedy = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(known)}"
+            raise InputError(f"there is no option {name!r}", remedy=remedy)
+    return ProblemOptions(**keywords)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import wraps
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
@@ -25,6 +27,9 @@ MemoryModel = Literal["live", "sum"]
 Schedule = Literal["1f1b", "gpipe"]
 
 T = TypeVar("T")
+
+_FILES = "placewise.files.problem_file"
+"""Where the file format lives: imported when a problem is saved or loaded, since data knows no files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +193,25 @@ class Problem:
         if samples and self.graph.ops.backward.any():
             limits.append(samples)
         return min(limits)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write a problem file (docs/formats.md), atomically: graph, cluster, costs and rules. Raises OutputError."""
+        import_module(_FILES).save_problem(self, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> Problem:
+        """Read a problem file.
+
+        Raises InputError, naming file and field.
+
+        >>> import placewise as pw
+        >>> problem = pw.build("zoo:random-layered", "2xL4,cpu", pw.ProblemOptions(dims={"n_ops": 20}))
+        >>> problem.save("problem.npz")
+        >>> pw.Problem.load("problem.npz").n_ops
+        20
+        """
+        loaded: Problem = import_module(_FILES).load_problem(path)
+        return loaded
 
     def with_(self, **changes: Any) -> Problem:
         """A copy with some fields replaced."""

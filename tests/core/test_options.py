@@ -56,7 +56,7 @@ def test_convex_from_the_command_to_the_plan_and_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("problem_options", "words"),
     [
         ({"headroom": "ten"}, "headroom: 'ten' is neither a share nor a size; write it like '10%'"),
         ({"headroom": True}, "headroom is True; give a share"),

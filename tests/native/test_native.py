@@ -13,7 +13,7 @@ from pathlib import Path
 import native_fuzz
 import numpy as np
 import pytest
-from locations import ROOT
+from locations import HELPERS, ROOT
 from simulate_problems import random_problem, seeded
 
 from placewise import _native
@@ -38,7 +38,7 @@ def test_nonsense_is_refused() -> None:
     In a process of its own, so that a crash is a failure of this test.
     """
     command = [sys.executable, "-m", "native_fuzz", "--problems", "60", "--seed", "1"]
-    done = subprocess.run(command, cwd=ROOT / "tests", capture_output=True, text=True, timeout=300)
+    done = subprocess.run(command, cwd=HELPERS, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "60 problems placed, 240 damaged calls" in done.stdout
 

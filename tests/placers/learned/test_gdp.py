@@ -267,7 +267,7 @@ MEMORY = """
 import resource
 import sys
 
-sys.path.insert(0, "tests")
+sys.path.insert(0, "tests/helpers")
 import torch
 
 torch.set_num_threads(1)
