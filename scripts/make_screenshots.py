@@ -55,7 +55,7 @@ def _for_the_readme(browser: Browser, plan: Path | None) -> None:
         for name, problem_options in PLANS.items():
             page = Path(folder) / f"{name}.html"
             if plan is not None and name == "report":
-                pw.report_plan(plan, page)
+                pw.report(plan, page)
             else:
                 pw.place(**{"budget": "10s"} | problem_options).report(page)
             for theme in ("light", "dark"):

@@ -29,7 +29,7 @@ def device_map(
     dtype: Any = None,
     special_dtypes: Mapping[str, Any] | None = None,
     *,
-    inputs: Any = None,
+    example_inputs: Any = None,
     objective: str = "latency",
     headroom: float | str = "10%",
     offload: bool = True,
@@ -44,7 +44,7 @@ def device_map(
     (``_no_split_modules``), else the layers of lists of layers. `dtype` and `special_dtypes` (by full name) are the
     types that weights will be loaded in. Tied weights stay on one device.
 
-    Activations count, at the sizes of the example `inputs` (a tuple, or a mapping by name; by default the
+    Activations count, at the sizes of the `example_inputs` (a tuple, or a mapping by name; by default the
     ``dummy_inputs`` of transformers, a few tokens): give those of your real batch. `headroom` of every GPU stays free.
     `objective` "latency" uses as few devices as is fastest for one request, "throughput" fills them evenly. With
     `offload`, weights may stay on the CPU if GPUs are too small, and on disk if all memory is. A `budget` of seconds
@@ -54,7 +54,7 @@ def device_map(
     """
     mapping, _ = device_map_of(
         model, max_memory, no_split_module_classes, dtype, special_dtypes,
-        inputs=inputs, objective=objective, headroom=headroom, offload=offload, budget=budget,
+        inputs=example_inputs, objective=objective, headroom=headroom, offload=offload, budget=budget,
     )  # fmt: skip
     return mapping
 

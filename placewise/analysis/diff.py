@@ -141,7 +141,7 @@ def _opened(side: _Planned, given: PlanLike, model: Model, options: ProblemOptio
     if side.problem is not None or isinstance(given, Result):
         return side
     source = model_behind(given, None) if model is None else model
-    problem, placement = build_for_plan(source, Path(given), None, options, inputs=inputs)
+    problem, placement = build_for_plan(source, Path(given), None, options, example_inputs=inputs)
     return _Planned(side.name, side.plan, problem, placement)
 
 

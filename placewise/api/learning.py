@@ -101,7 +101,7 @@ def train(
     from placewise.training.train import TrainingSetting, crew_of
     from placewise.training.train import train as learn
 
-    problem = build(model, devices, options_from(problem_options), inputs=example_inputs)
+    problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
     hints = NO_HINTS if start is None else Hints((start_of(start, problem),))
     limits = budget_from(time_limit, None, seed or None, threads, budget, iterations=updates, evaluations=evaluations)
     live = None if isinstance(model, (str, os.PathLike)) else model

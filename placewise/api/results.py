@@ -335,7 +335,7 @@ def load_result(
     """The result behind a plan file: its placement judged again, with the file's bound if the value is the same."""
     file = load_unless_split(path)
     source = model_behind(path, None) if model is None else model
-    problem, placement = build_for_plan(source, Path(path), devices, options, inputs=inputs)
+    problem, placement = build_for_plan(source, Path(path), devices, options, example_inputs=inputs)
     judgement = judge_placement(problem, placement)
     same = file is not None and math.isclose(file.value, judgement.value, rel_tol=1e-9)
     bound = Bound(file.lower_bound, file.bound_method) if file is not None and same else lower_bound(problem)

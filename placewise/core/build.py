@@ -41,15 +41,15 @@ Devices = str | Path | Mapping[Any, object] | Cluster
 
 
 def build(
-    model: Model, devices: Devices | None = None, options: ProblemOptions = NO_OPTIONS, *, inputs: Any = None
+    model: Model, devices: Devices | None = None, options: ProblemOptions = NO_OPTIONS, *, example_inputs: Any = None
 ) -> Problem:
     """The problem of placing `model` on `devices`.
 
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
-    model needs them. `inputs` are the example arguments of a PyTorch module. Costs are the roofline's, but for those
+    model needs them. `example_inputs` are the example arguments of a PyTorch module. Costs are the roofline's, but for those
     that the options give. Raises InputError and its kin.
     """
-    reading = open_model(model, options, inputs)
+    reading = open_model(model, options, example_inputs)
     return _with_notes(_problem(reading, name_of(model), devices, options))
 
 
@@ -59,7 +59,7 @@ def build_for_plan(
     devices: Devices | None = None,
     options: ProblemOptions = NO_OPTIONS,
     *,
-    inputs: Any = None,
+    example_inputs: Any = None,
 ) -> tuple[Problem, Placement]:
     """The problem that a plan (or a published split) answers, and its placement.
 
@@ -72,7 +72,7 @@ def build_for_plan(
         options = _as_planned(made, options)
     elif options.objective is None and split_is_latency(plan):
         options = replace(options, objective="latency")
-    reading = open_model(model, options, inputs)
+    reading = open_model(model, options, example_inputs)
     if made is None:
         return read_placement(plan, _problem(reading, name_of(model), devices, options))
     if devices is None and made.cluster is not None and reading.problem is None:

@@ -59,7 +59,7 @@ def run_apart(*arguments: object, code: int = 0, **environment: str) -> subproce
 def test_help_names_every_command() -> None:
     """`--help` lists the verbs."""
     text = run_apart("--help").stdout
-    for verb in ("place", "inspect", "check", "simulate", "compare", "devices", "run", "export", "profile"):
+    for verb in ("place", "inspect", "check", "judge", "compare", "devices", "run", "export", "profile"):
         assert verb in text
 
 

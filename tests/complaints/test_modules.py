@@ -82,7 +82,7 @@ def test_two_of_four_cards(memory: dict[int | str, float]) -> None:
     """
     model = Decoder([2**14] * 4)
     room = {card: int(0.6 * share * size_of(model)) for card, share in memory.items()}
-    found = homes(model, made := pw.device_map(model, room, inputs=(IDS,), headroom=0, budget=PROVED))
+    found = homes(model, made := pw.device_map(model, room, example_inputs=(IDS,), headroom=0, budget=PROVED))
     assert set(made.values()) == {card for card, share in memory.items() if share == 1}
     held = dict.fromkeys(made.values(), 0)
     for name, weight in model.named_parameters():
@@ -151,10 +151,10 @@ def test_offload_only_if_asked() -> None:
     model = Decoder([2**14] * 4)
     room = {0: int(0.4 * size_of(model)), 1: int(0.4 * size_of(model)), "cpu": 100 * size_of(model)}
     with pytest.raises(InputError, match=r"must fit on cuda:0, cuda:1, which is [\d.]+ MiB") as told:
-        pw.device_map(model, room, inputs=(IDS,), headroom=0, offload=False)
+        pw.device_map(model, room, example_inputs=(IDS,), headroom=0, offload=False)
     missing = size_of(model) - 2 * int(0.4 * size_of(model))
     assert f"({missing} bytes)" in str(told.value)
-    assert set(pw.device_map(model, room, inputs=(IDS,), headroom=0, budget=PROVED).values()) == {0, 1, "cpu"}
+    assert set(pw.device_map(model, room, example_inputs=(IDS,), headroom=0, budget=PROVED).values()) == {0, 1, "cpu"}
 
 
 def test_what_takes_a_search_is_not_called_impossible() -> None:
@@ -162,7 +162,7 @@ def test_what_takes_a_search_is_not_called_impossible() -> None:
     model = Decoder([2**13] * 5 + [2**14] * 3)
     room = {card: int(0.55 * size_of(model)) for card in (0, 1)}
     with pytest.raises(InputError, match="no device map was found in time; give a longer budget"):
-        pw.device_map(model, room, inputs=(IDS,), headroom=0, budget=0)
+        pw.device_map(model, room, example_inputs=(IDS,), headroom=0, budget=0)
 
 
 def test_ties_are_found_by_what_is_shared() -> None:
@@ -187,7 +187,7 @@ def test_a_tie_across_devices_is_a_copy_and_said() -> None:
     """The same, where a plan by op has embedding and head apart: both cards hold the matrix, and the plan says so."""
     model = Decoder([2**12] * 2, 50_000, tied=True)
     pins = {"embed": "cuda:0", "head": "cuda:1"}
-    plan = pw.place(model, {0: "1GiB", 1: "1GiB"}, inputs=(IDS,), pins=pins, placer="single")
+    plan = pw.place(model, {0: "1GiB", 1: "1GiB"}, example_inputs=(IDS,), pins=pins, placer="single")
     assert plan.result.judgement is not None and plan.result.judgement.valid
     resident = [use.resident for use in plan.result.judgement.devices]
     assert sum(resident) == size_of(model) + model.embed.weight.nbytes
@@ -239,5 +239,5 @@ def test_equal_arguments_equal_maps() -> None:
     """
     model = Decoder([2**12] * 3)
     room = {0: int(0.7 * size_of(model)), 1: int(0.7 * size_of(model)), "cpu": "64GiB"}
-    first, again = (pw.device_map(model, room, inputs=(IDS,), headroom=0, budget=None) for _ in "12")
+    first, again = (pw.device_map(model, room, example_inputs=(IDS,), headroom=0, budget=None) for _ in "12")
     assert first == again and set(first.values()) == {0, 1}

@@ -99,7 +99,7 @@ def test_accelerate_runs_a_map_with_a_disk(tmp_path: Path) -> None:
     with torch.no_grad():
         torch.testing.assert_close(ran(*inputs), net(*inputs))
     assert pw.device_map(net, {0: "1GiB", "cpu": "1GiB", "disk": "1GiB"}, **given) == {"": 0}
-    problem = pw.build(net, "cpu,disk", inputs=inputs)
+    problem = pw.build(net, "cpu,disk", example_inputs=inputs)
     there = pw.Placement(np.ones(problem.n_ops, np.int32))
     with pytest.raises(ExportError, match="cannot say that weights are on 'disk'"):
         export_placement(problem, there, "pipelining")

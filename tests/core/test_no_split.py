@@ -57,7 +57,7 @@ def test_blocks_of_a_class_share_a_device_in_the_plan() -> None:
         assert len({homes[name] for name in names}) == 1
     assert len(set(homes.values())) > 1
     with pytest.raises(InputError, match="no op's name or scope matches 'BertLayer'"):
-        pw.build(stacked(), "2xL4", ProblemOptions(together="BertLayer"), inputs=given["inputs"])  # type: ignore[arg-type]
+        pw.build(stacked(), "2xL4", ProblemOptions(together="BertLayer"), example_inputs=given["inputs"])  # type: ignore[arg-type]
 
 
 def test_classes_of_an_archive_from_the_command_line(tmp_path: Path) -> None:

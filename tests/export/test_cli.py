@@ -114,11 +114,11 @@ def test_pins_hold_for_stages_too(plan: Path) -> None:
 
 def test_python_writes_the_same(plan: Path, tmp_path: Path) -> None:
     """pw.export_plan takes a plan or its file."""
-    made = pw.export_plan(plan, "vllm", tmp_path / "python.sh")
+    made = pw.export(plan, "vllm", tmp_path / "python.sh")
     assert made.projected and (tmp_path / "python.sh.plan.json").exists()
     assert (tmp_path / "python.sh").read_text() == run("export", plan, "--to", "vllm", "-q").stdout
     with pytest.raises(ExportError, match="no target"):
-        pw.export_plan(plan, "nothing")
+        pw.export(plan, "nothing")
 
 
 def test_files_that_say_something_else_are_our_mistake(monkeypatch: pytest.MonkeyPatch) -> None:

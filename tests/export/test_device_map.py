@@ -56,7 +56,7 @@ def halves(model: Any, **options: Any) -> dict[str, int | str]:
     """A map over two GPUs of which each holds a part only."""
     size = sum(tensor.nbytes for tensor in model.parameters())
     memory = {0: int(0.8 * size) + 30_000, 1: int(0.8 * size) + 30_000}
-    return pw.device_map(model, memory, inputs=inputs_of(model), headroom=0, budget=2, **options)
+    return pw.device_map(model, memory, example_inputs=inputs_of(model), headroom=0, budget=2, **options)
 
 
 @pytest.mark.parametrize("make", [bert, gpt2, t5])
@@ -113,8 +113,8 @@ def test_as_accelerate_takes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The arguments of infer_auto_device_map, by place and by name; one device is enough where all fits."""
     model = bert()
     memory = {0: "1GiB", 1: "1GiB", "cpu": "1GiB", "disk": "1GiB"}
-    assert pw.device_map(model, memory, ["BertLayer"], inputs=inputs_of(model), budget=2) == {"": 0}
-    assert pw.device_map(model, {0: 0, 1: "1GiB"}, None, torch.float16, inputs=inputs_of(model)) == {"": 1}
+    assert pw.device_map(model, memory, ["BertLayer"], example_inputs=inputs_of(model), budget=2) == {"": 0}
+    assert pw.device_map(model, {0: 0, 1: "1GiB"}, None, torch.float16, example_inputs=inputs_of(model)) == {"": 1}
     monkeypatch.setattr(type(model), "_no_split_modules", None)
     assert set(halves(model, no_split_module_classes=["BertLayer"]).values()) == {0, 1}
     assert not next(model.parameters()).is_meta
@@ -182,7 +182,7 @@ class Residual(torch.nn.Module):  # type: ignore[misc, name-defined]
 
 def test_what_meets_between_modules_is_together() -> None:
     """By hand: left and right meet in the sum; stem and head share memory; the scale is the root's own."""
-    problem = pw.build(Residual(), {0: "1GiB", 1: "1GiB"}, inputs=(torch.ones(2, 4),))
+    problem = pw.build(Residual(), {0: "1GiB", 1: "1GiB"}, example_inputs=(torch.ones(2, 4),))
     names = ("stem.weight", "left.weight", "right.weight", "head.weight", "scale")
     tied = {"stem.weight": 0, "left.weight": 1, "right.weight": 2, "head.weight": 0, "scale": 3}
     units = units_of(problem.graph, Modules(names, frozenset(), tied))

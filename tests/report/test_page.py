@@ -238,7 +238,7 @@ def test_a_plan_file_makes_a_page(plan_file: Path, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["report", str(plan_file)])
     page = plan_file.with_suffix(".html")
     assert done.exit_code == 0 and str(page) in done.output
-    assert pw.report_plan(plan_file, tmp_path / "same.html") == page.read_text("utf-8")
+    assert pw.report(plan_file, tmp_path / "same.html") == page.read_text("utf-8")
     data = json.loads(CliRunner().invoke(app, ["report", str(plan_file), "--json", "--quiet"]).stdout)
     assert data["title"] == "zoo:random-branchy" and data["ops"]["count"] == 60 and data["graph"]
 
@@ -293,7 +293,7 @@ def test_an_unwritable_output_leaves_the_old_file_whole(plan_file: Path, tmp_pat
 
     monkeypatch.setattr("placewise.files.atomic.os.fsync", full)
     with pytest.raises(OutputError, match="no space"):
-        pw.report_plan(plan_file, page)
+        pw.report(plan_file, page)
     assert page.read_text() == "the old one" and list(tmp_path.iterdir()) == [page]
     done = CliRunner().invoke(app, ["report", str(plan_file), "-o", str(tmp_path)])
     assert done.exit_code == 2 and "directory" in done.output

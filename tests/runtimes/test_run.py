@@ -31,7 +31,7 @@ def run(plan, **said):
 
 def test_a_plan_runs_beside_the_best_single_device(plan):
     """Both have times, and the split has pieces."""
-    found = run(plan, feeds={"x": np.ones((2, 16), np.float32)}, options={"spin": 0})
+    found = run(plan, inputs={"x": np.ones((2, 16), np.float32)}, options={"spin": 0})
     assert 0 < found.seconds < 10 and 0 < found.single < 10 and not found.failure
     assert "best single device" in found.summary() and repr(found).startswith("Measured(")
     assert sum(found.race.of("plan").realised.pieces) > 1
@@ -86,7 +86,7 @@ def test_a_plan_that_does_not_run_says_why(plan):
         torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 8)),
         torch.ones(2, 8),
     )
-    there_and_back = pw.place(module.eval(), "2xcore", placer="round_robin", inputs=(inputs,))
-    found = pw.run(there_and_back, module, inputs=(inputs,), bind=HERE, rounds=2, runtime="pipelining")
+    there_and_back = pw.place(module.eval(), "2xcore", placer="round_robin", example_inputs=(inputs,))
+    found = pw.run(there_and_back, module, example_inputs=(inputs,), bind=HERE, rounds=2, runtime="pipelining")
     assert math.isinf(found.seconds) and "no line of stages" in found.failure and "failed: " in repr(found)
     assert found.verdict == "It does not run." and found.summary().count("no line of stages") == 1

@@ -70,7 +70,7 @@ EXAMPLE = {"x": torch.randn(4, 8), "mask": torch.ones(4, 8, dtype=torch.int64)}
 
 @pytest.fixture(scope="module")
 def problem() -> Problem:
-    return build(Branches().eval(), "2xcore", inputs=EXAMPLE)
+    return build(Branches().eval(), "2xcore", example_inputs=EXAMPLE)
 
 
 def job_of(problem: Problem, device: Sequence[int], model: Any = None, example: Any = EXAMPLE) -> Job:
@@ -137,7 +137,7 @@ def test_a_program_file_with_an_open_batch(tmp_path: Path) -> None:
 def test_writes_in_place_stay_on_one_device() -> None:
     """What is written in place, and all that uses its memory, runs in order on one lane, or is refused by name."""
     x = torch.randn(2, 3)
-    problem = build(Writes(), "2xcore", inputs=(x,))
+    problem = build(Writes(), "2xcore", example_inputs=(x,))
     sample = {"x": x.numpy()}
     (outputs,), _ = run_here(job_of(problem, [0] * problem.n_ops, Writes(), (x,)), [sample])
     np.testing.assert_array_equal(next(iter(outputs.values())), Writes()(x).numpy())
@@ -157,7 +157,7 @@ def test_writes_that_nobody_else_sees_bind_nothing() -> None:
             return y.relu_() + 1
 
     x = torch.randn(2, 3)
-    problem = build(Harmless(), "2xcore", inputs=(x,))
+    problem = build(Harmless(), "2xcore", example_inputs=(x,))
     for other in range(problem.n_ops):
         device = [int(op == other) for op in range(problem.n_ops)]
         (outputs,), _ = run_here(job_of(problem, device, Harmless(), (x,)), [{"x": x.numpy()}])
@@ -167,7 +167,7 @@ def test_writes_that_nobody_else_sees_bind_nothing() -> None:
 def test_bfloat16_goes_in_and_out() -> None:
     """Element types that numpy has not itself."""
     model = torch.nn.Linear(4, 4).to(torch.bfloat16)
-    problem = build(model, "2xcore", inputs=(torch.ones(2, 4, dtype=torch.bfloat16),))
+    problem = build(model, "2xcore", example_inputs=(torch.ones(2, 4, dtype=torch.bfloat16),))
     sample = fresh_inputs(problem.graph, 1)
     (outputs,), _ = run_here(job_of(problem, [0], model, (torch.ones(2, 4, dtype=torch.bfloat16),)), [sample])
     x = torch.from_numpy(sample["input"].view(np.int16)).view(torch.bfloat16)
@@ -198,7 +198,7 @@ def test_models_that_do_not_run(problem: Problem, tmp_path: Path) -> None:
 def test_a_model_with_random_outputs_cannot_be_checked() -> None:
     """Dropout that drops: found out before any time counts; everything through a worker that is really pinned."""
     model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Dropout(0.5)).train()
-    problem = build(model, "2xcore", inputs=(torch.ones(2, 64),))
+    problem = build(model, "2xcore", example_inputs=(torch.ones(2, 64),))
     job = job_of(problem, [0] * problem.n_ops, model, (torch.ones(2, 64),))
     one = registry.create("torch").prepare(job)
     try:
