@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Kind = Literal["text", "whole", "texts", "rules", "sizes", "amounts", "switch", "negation", "either"]
+Kind = Literal["text", "whole", "texts", "rules", "sizes", "amounts", "settings", "switch", "negation", "either"]
 """What a flag takes: a text; a whole number; texts; REGEX=DEVICE pairs; NAME=NUMBER pairs; DEVICE=SIZE pairs or JSON;
-nothing (`switch` is True and `negation` False where the flag is given); or one of two flags."""
+NAME=VALUE pairs; nothing (`switch` is True and `negation` False where the flag is given); or one of two flags."""
 
 MODEL, RULES = "Model and objective", "Rules"
 
@@ -106,14 +106,14 @@ OTHER_OPTIONS = (
     OptionInfo("devices", "-d", "text", "", aliases=("--devices",)),
     OptionInfo("model", "--model", "text", ""),
     OptionInfo("placer", "--placer", "text", ""),
-    OptionInfo("options", "--option", "texts", ""),
+    OptionInfo("options", "--option", "settings", ""),
     OptionInfo("start", "--start", "text", ""),
     OptionInfo("time_limit", "--time-limit", "text", ""),
     OptionInfo("gap", "--gap", "text", ""),
     OptionInfo("seed", "--seed", "whole", ""),
     OptionInfo("threads", "--threads", "whole", ""),
     OptionInfo("runtime", "--runtime", "text", ""),
-    OptionInfo("bind", "--bind", "texts", ""),
+    OptionInfo("bind", "--bind", "settings", ""),
     OptionInfo("inputs", "--inputs", "text", ""),
     OptionInfo("in_flight", "--in-flight", "whole", ""),
     OptionInfo("rounds", "--rounds", "whole", ""),

@@ -60,7 +60,7 @@ def _keyword(mention: re.Match[str]) -> str:
 
 
 def _is_value(option: OptionInfo, text: str) -> bool:
-    if option.kind in ("rules", "sizes"):
+    if option.kind in ("rules", "sizes", "settings"):
         return "=" in text
     if option.kind == "whole":
         return text.strip("'.").isdigit()
@@ -68,7 +68,7 @@ def _is_value(option: OptionInfo, text: str) -> bool:
 
 
 def _literal(option: OptionInfo, text: str) -> str:
-    name, sign, value = text.rpartition("=")
-    if option.kind in ("rules", "sizes") or (option.kind == "amounts" and sign):
+    name, sign, value = text.partition("=") if option.kind == "settings" else text.rpartition("=")
+    if option.kind in ("rules", "sizes", "settings") or (option.kind == "amounts" and sign):
         return repr({name: int(value) if value.isdigit() else value})
     return text if option.kind == "whole" else repr(text)

@@ -54,7 +54,7 @@ def device_map(
     """
     mapping, _ = device_map_of(
         model, max_memory, no_split_module_classes, dtype, special_dtypes,
-        inputs=example_inputs, objective=objective, headroom=headroom, offload=offload, budget=budget,
+        example_inputs=example_inputs, objective=objective, headroom=headroom, offload=offload, budget=budget,
     )  # fmt: skip
     return mapping
 
@@ -66,7 +66,7 @@ def device_map_of(
     dtype: Any = None,
     special_dtypes: Mapping[str, Any] | None = None,
     *,
-    inputs: Any = None,
+    example_inputs: Any = None,
     objective: str = "latency",
     headroom: float | str = "10%",
     offload: bool = True,
@@ -80,7 +80,7 @@ def device_map_of(
     options = ProblemOptions(
         objective=objective, headroom=share, execution="sequential" if objective == "latency" else None
     )
-    reading = open_model(weightless, options, _inputs(model, inputs))
+    reading = open_model(weightless, options, _inputs(model, example_inputs))
     units = units_of(reading.graph, modules)
     options = replace(options, together=sets_of(reading.graph, units))
     given = budget if isinstance(budget, Budget) else Budget() if budget is None else Budget(parse_seconds(budget))

@@ -73,7 +73,9 @@ def judge(
         return judge_placement(model, plan)
     if isinstance(plan, Plan):
         return judge_placement(*_problem_of(plan, model, example_inputs, options))
-    problem, placement = build_for_plan(model, Path(plan), devices, options_from(options), example_inputs=example_inputs)
+    problem, placement = build_for_plan(
+        model, Path(plan), devices, options_from(options), example_inputs=example_inputs
+    )
     return judge_placement(problem, placement)
 
 
@@ -381,9 +383,10 @@ def _problem_of(
     plan: PlanLike, model: Model, example_inputs: Any, problem_options: Mapping[str, Any]
 ) -> tuple[Problem, Placement]:
     """The problem and the placement of a plan, or of a plan file and the model that it was made from."""
+    options = options_from(problem_options)
     if not isinstance(plan, Plan):
         source = model_behind(plan, None) if model is None else model
-        return build_for_plan(source, Path(plan), None, options_from(problem_options), example_inputs=example_inputs)
+        return build_for_plan(source, Path(plan), None, options, example_inputs=example_inputs)
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")
     return plan.problem, plan.placement

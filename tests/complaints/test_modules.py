@@ -117,7 +117,7 @@ def test_finer_than_a_layer_if_allowed() -> None:
     """
     model = Plain()
     room = {card: int(0.55 * size_of(model)) for card in (0, 1)}
-    given: dict[str, Any] = {"inputs": (torch.zeros(8, WIDTH),), "headroom": 0, "budget": PROVED}
+    given: dict[str, Any] = {"example_inputs": (torch.zeros(8, WIDTH),), "headroom": 0, "budget": PROVED}
     found = homes(model, pw.device_map(model, room, [], **given))
     assert {found["layers.1.0.weight"], found["layers.1.1.weight"]} == {0, 1} == set(found.values())
     small = {0: int(0.48 * size_of(model)), "cpu": "64GiB"}
@@ -174,7 +174,7 @@ def test_ties_are_found_by_what_is_shared() -> None:
     model = Decoder([2**13] * 6, 50_000, tied=True)
     model.layers[4].up.weight = model.layers[1].up.weight
     room = {card: int(0.7 * size_of(model)) for card in (0, 1)}
-    made, result = device_map_of(model, room, inputs=(IDS,), headroom=0, budget=PROVED)
+    made, result = device_map_of(model, room, example_inputs=(IDS,), headroom=0, budget=PROVED)
     found = homes(model, made)
     assert set(made.values()) == {0, 1} and result.placement is not None
     assert found["head.weight"] == found["embed.weight"]
@@ -218,7 +218,7 @@ def test_order_is_that_of_the_run(objective: str) -> None:
     """
     model = Backwards(10)
     room = {card: int(0.4 * size_of(model)) for card in (0, 1, 2)}
-    given: dict[str, Any] = {"inputs": (torch.zeros(64, WIDTH),), "headroom": 0, "budget": PROVED}
+    given: dict[str, Any] = {"example_inputs": (torch.zeros(64, WIDTH),), "headroom": 0, "budget": PROVED}
     made, result = device_map_of(model, room, objective=objective, **given)
     along = [homes(model, made)[f"{name}.weight"] for name in model.order]
     assert sum(one != other for one, other in pairwise(along)) == 2 and len(set(along)) == 3

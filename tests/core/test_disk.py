@@ -92,7 +92,7 @@ def test_accelerate_runs_a_map_with_a_disk(tmp_path: Path) -> None:
     torch, accelerate = pytest.importorskip("torch"), pytest.importorskip("accelerate")
     net: Any = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(4))).eval()
     inputs, size = (torch.randn(2, 64),), 64 * 65 * 4
-    given: dict[str, Any] = {"inputs": inputs, "headroom": 0, "budget": 0.5}
+    given: dict[str, Any] = {"example_inputs": inputs, "headroom": 0, "budget": 0.5}
     made = pw.device_map(net, {"cpu": int(2.2 * size), "disk": "1GiB"}, **given)
     assert set(made.values()) == {"cpu", "disk"}
     ran = accelerate.dispatch_model(copy.deepcopy(net), made, main_device="cpu", offload_dir=tmp_path)

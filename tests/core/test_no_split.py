@@ -50,14 +50,14 @@ def test_modules_of_a_class_stay_whole(exported: bool) -> None:
 
 def test_blocks_of_a_class_share_a_device_in_the_plan() -> None:
     """Every placement keeps them whole; a class that is not there is told of as a pattern that finds nothing."""
-    given: dict[str, Any] = {"inputs": (torch.zeros(2, 8),), "placer": "random"}
+    given: dict[str, Any] = {"example_inputs": (torch.zeros(2, 8),), "placer": "random"}
     plan = pw.place(stacked(), "2xL4,cpu", together="Pair", **given)
     homes = {name: plan.assignment[name] for name in plan.assignment}
     for names in plan.problem.constraints.together:
         assert len({homes[name] for name in names}) == 1
     assert len(set(homes.values())) > 1
     with pytest.raises(InputError, match="no op's name or scope matches 'BertLayer'"):
-        pw.build(stacked(), "2xL4", ProblemOptions(together="BertLayer"), example_inputs=given["inputs"])  # type: ignore[arg-type]
+        pw.build(stacked(), "2xL4", ProblemOptions(together="BertLayer"), example_inputs=given["example_inputs"])  # type: ignore[arg-type]
 
 
 def test_classes_of_an_archive_from_the_command_line(tmp_path: Path) -> None:

@@ -125,7 +125,7 @@ def test_types_that_weights_will_have() -> None:
     model = bert()
     size = sum(tensor.nbytes for tensor in model.parameters())
     memory = {0: int(0.85 * size)}
-    given = {"inputs": inputs_of(model), "headroom": 0, "budget": 2}
+    given = {"example_inputs": inputs_of(model), "headroom": 0, "budget": 2}
     with pytest.raises(InputError, match=r"no device map exists: .*more than they hold"):
         pw.device_map(model, memory, **given)
     assert pw.device_map(model, memory, dtype="float16", **given) == {"": 0}
@@ -139,7 +139,7 @@ def test_a_cpu_holds_what_gpus_cannot() -> None:
     """Without offload the map is refused, with it the CPU has a part; a model on meta is enough for a map."""
     with torch.device("meta"):
         model = llama()
-    given: dict[str, Any] = {"inputs": inputs_of(model), "headroom": 0, "budget": 2}
+    given: dict[str, Any] = {"example_inputs": inputs_of(model), "headroom": 0, "budget": 2}
     memory = {0: 90_000, "cpu": "1GiB"}
     with pytest.raises(InputError, match="no device map exists"):
         pw.device_map(model, memory, offload=False, **given)
@@ -159,7 +159,7 @@ def test_what_cannot_be_mapped() -> None:
 def test_the_result_is_that_of_the_map() -> None:
     """What the map says is what was judged: bound below value, no rule broken."""
     model = bert()
-    made, result = device_map_of(model, {0: "1GiB", 1: "1GiB"}, inputs=inputs_of(model), objective="throughput")
+    made, result = device_map_of(model, {0: "1GiB", 1: "1GiB"}, example_inputs=inputs_of(model), objective="throughput")
     assert result.placement is not None
     judged = pw.judge(result.problem, result.placement)
     assert judged.valid and result.bound.value <= judged.value and set(made.values()) == {0, 1}

@@ -33,7 +33,7 @@ def test_a_plan_runs_beside_the_best_single_device(plan):
     """Both have times, and the split has pieces."""
     found = run(plan, inputs={"x": np.ones((2, 16), np.float32)}, options={"spin": 0})
     assert 0 < found.seconds < 10 and 0 < found.single < 10 and not found.failure
-    assert "best single device" in found.summary() and repr(found).startswith("Measured(")
+    assert "best single device" in found.summary() and repr(found).startswith("RunResult(")
     assert sum(found.race.of("plan").realised.pieces) > 1
 
 
@@ -52,7 +52,7 @@ def test_a_model_of_the_newest_ir_version_runs(tmp_path):
         ({"measure_time": "soon"}, "'soon' is not a time"),
         ({"options": {"speed": 9}}, "no option 'speed'"),
         ({"runtime": "torch"}, "runs no model of the format 'onnx'"),
-        ({"feeds": {"x": np.ones(3, np.float32)}}, "'x' has shape"),
+        ({"inputs": {"x": np.ones(3, np.float32)}}, "'x' has shape"),
     ],
 )
 def test_what_means_nothing_is_refused(plan, said, message):
