@@ -46,8 +46,8 @@ def build(
     """The problem of placing `model` on `devices`.
 
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
-    model needs them. `example_inputs` are the arguments of a PyTorch module. Costs are the roofline's, but for those that
-    the options give. Raises InputError and its kin.
+    model needs them. `example_inputs` are the arguments of a PyTorch module. Costs are the roofline's, but for those$
+    that the options give. Raises InputError and its kin.
     """
     reading = open_model(model, options, example_inputs)
     return _with_notes(_problem(reading, name_of(model), devices, options))
