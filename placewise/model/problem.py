@@ -18,6 +18,7 @@ from placewise.errors import InputError
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.costs import CostTable
+from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
 
 ObjectiveKind = Literal["throughput", "latency"]
@@ -330,23 +331,17 @@ def _groups(graph: Graph, together: tuple[tuple[str, ...], ...]) -> Longs:
     if not together:
         return group
     index = {name: op for op, name in enumerate(graph.ops.name)}
-    root = list(range(int(group.max(initial=-1)) + 1 + len(together)))
-
-    def top(label: int) -> int:
-        while root[label] != label:
-            root[label] = label = root[root[label]]
-        return label
-
-    for own, names in enumerate(together, len(root) - len(together)):
+    n_groups = int(group.max(initial=-1)) + 1
+    labels = DisjointSets(n_groups + len(together))
+    for own, names in enumerate(together, n_groups):
         for name in names:
             if name not in index:
                 raise InputError(f"no op is called {name!r}, which is to share a device", remedy="mend 'together'")
-            op, label = index[name], top(own)
+            op = index[name]
             if group[op] >= 0:
-                other = top(int(group[op]))
-                root[max(other, label)] = min(other, label)
-            group[op] = label
-    roots = np.array([top(label) for label in range(len(root))], np.int64)
+                labels.join(own, int(group[op]))
+            group[op] = own
+    roots = np.array(labels.roots(), np.int64)
     return np.where(group >= 0, roots[np.maximum(group, 0)], -1)
 
 
