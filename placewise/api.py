@@ -30,7 +30,7 @@ from placewise.core.place import place as place_problem
 from placewise.errors import ExportError, InputError, PlanError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
 from placewise.files.atomic import atomic_write
-from placewise.files.plan_file import model_behind, same_file, save_plan
+from placewise.files.plan_file import find_model, require_same_file, save_plan
 from placewise.files.profile_file import ProfileFile, save_profile
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -507,7 +507,7 @@ def export_plan(
     """
     problem, placement = _behind(plan, model, inputs, problem_options)
     if not isinstance(plan, Plan) and model is None:
-        same_file(plan, problem.graph)
+        require_same_file(plan, problem.graph)
     made = export_placement(problem, placement, to, options)
     if path is not None:
         broken = "; ".join(f"{violation.kind}: {violation.message}" for violation in made.said.violations)
@@ -627,7 +627,7 @@ def _behind(
 ) -> tuple[Problem, Placement]:
     """The problem and the placement of a plan, or of a plan file and the model that it was made from."""
     if not isinstance(plan, Plan):
-        source = model_behind(plan, None) if model is None else model
+        source = find_model(plan, None) if model is None else model
         return build_for_plan(source, Path(plan), None, ProblemOptions(**problem_options), inputs=inputs)
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib import resources
 from typing import Literal
 
-from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validated
+from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table, validate_table
 from placewise.errors import ClusterError
 
 FILES = ("behaviour", "links", "nvidia", "nvidia_older", "others", "cpus")
@@ -136,7 +136,7 @@ def catalog() -> Catalog:
         text = resources.files("placewise.catalog").joinpath("data", f"{name}.toml").read_text("utf-8")
         for key, rows in tomllib.loads(text).items():
             tables.setdefault(key, {}).update(rows)
-    return validated(Catalog, tables, "the catalogue")
+    return validate_table(Catalog, tables, "the catalogue")
 
 
 def known_devices() -> tuple[KnownDevice, ...]:
@@ -158,49 +158,49 @@ def known_links() -> tuple[KnownLink, ...]:
     )
 
 
-def find(name: str) -> str:
+def find_device(name: str) -> str:
     """The catalogue's own name of a device, whatever case, dashes and maker's name the user writes.
 
     Raises ClusterError with the nearest names.
     """
-    names = _names()
-    if found := names.get(_plain(name)):
+    names = _device_names()
+    if found := names.get(_normalize_name(name)):
         return found
-    raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_guess(name, names)}{_LISTED}")
+    raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
 
 
 def find_link(name: str) -> LinkEntry:
     """The link of the catalogue that a user names. Raises ClusterError with the nearest names."""
     names = _link_names()
-    if found := names.get(_plain(name)):
+    if found := names.get(_normalize_name(name)):
         return catalog().links[found]
-    raise ClusterError(f"there is no link called {name[:60]!r}", remedy=f"{_guess(name, names)}{_LISTED}")
+    raise ClusterError(f"there is no link called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
 
 
-def _guess(name: str, names: Mapping[str, str]) -> str:
-    close = difflib.get_close_matches(_plain(name), names, n=3, cutoff=0.5)
+def _suggest_names(name: str, names: Mapping[str, str]) -> str:
+    close = difflib.get_close_matches(_normalize_name(name), names, n=3, cutoff=0.5)
     likely = dict.fromkeys(names[match] for match in close)
     return f"did you mean {' or '.join(likely)}? " if likely else ""
 
 
 @functools.cache
-def _names() -> dict[str, str]:
-    return _by_plain_name({name: entry.aliases for name, entry in catalog().devices.items()})
+def _device_names() -> dict[str, str]:
+    return _index_names({name: entry.aliases for name, entry in catalog().devices.items()})
 
 
 @functools.cache
 def _link_names() -> dict[str, str]:
-    return _by_plain_name({name: entry.aliases for name, entry in catalog().links.items() if name not in OWN_LINKS})
+    return _index_names({name: entry.aliases for name, entry in catalog().links.items() if name not in OWN_LINKS})
 
 
-def _by_plain_name(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+def _index_names(aliases: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     names: dict[str, str] = {}
     for name, others in aliases.items():
         for text in (name, *others):
-            names.setdefault(_plain(text), name)
+            names.setdefault(_normalize_name(text), name)
     return names
 
 
-def _plain(name: str) -> str:
+def _normalize_name(name: str) -> str:
     words = re.findall(r"[a-z0-9]+", re.sub(r"(\d)gb\b", r"\1", name.lower()))
     return "".join(word for word in words if word not in _MAKERS) or "".join(words)

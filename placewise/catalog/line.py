@@ -11,9 +11,17 @@ from pathlib import Path
 from placewise._util.units import parse_bytes
 from placewise.catalog.detect import core_count
 from placewise.catalog.entries import catalog, find_link
-from placewise.catalog.parts import MAX_DEVICES, Part, numbered, part_of, renamed, stand_in, with_memory
-from placewise.catalog.topology import joined
-from placewise.catalog.wiring import speed_of, wired
+from placewise.catalog.parts import (
+    MAX_DEVICES,
+    DeviceSpec,
+    default_spec,
+    name_devices,
+    parse_device,
+    rename_device,
+    with_memory,
+)
+from placewise.catalog.topology import apply_topology
+from placewise.catalog.wiring import build_cluster, catalog_speed
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster
 
@@ -21,33 +29,33 @@ _ITEM = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?([^@\s][^@]*?)\s*(?:@\s*(.+?)\s*)?
 _LIKE = "2xA100-80GB,cpu"
 
 
-def read_line(text: str) -> Cluster:
+def parse_line(text: str) -> Cluster:
     """``2xA100-80GB,cpu``, ``this``, ``cores``, ``2xA100@20GiB``: items separated by commas; raises ClusterError.
 
     ``link=NAME`` joins all accelerators by a link of the catalogue, ``topology=FILE`` as ``nvidia-smi topo -m`` says.
     """
-    parts: list[Part] = []
+    specs: list[DeviceSpec] = []
     settings: dict[str, str] = {}
     for item in text.split(","):
         key, sign, value = (piece.strip() for piece in item.partition("="))
         if not sign:
-            parts += _parts(item, MAX_DEVICES - len(parts))
+            specs += _parse_item(item, MAX_DEVICES - len(specs))
         elif key not in ("link", "topology") or not value:
             raise ClusterError(f"{item[:60].strip()!r} is not known", remedy="write link=NAME or topology=FILE")
         elif settings:
             raise ClusterError(f"{item[:60].strip()!r} comes after another link", remedy="give one link or topology")
         else:
             settings[key] = value
-    named = numbered(parts)
+    named = name_devices(specs)
     if "topology" in settings:
-        named, speeds = joined(named, Path(settings["topology"]))
-        return wired(named, given=speeds)
-    speed = speed_of(find_link(settings["link"])) if settings else None
-    accelerators = [part.device.name for part in named if not part.device.is_host]
-    return wired(named, given=dict.fromkeys(permutations(accelerators, 2), speed) if speed else None)
+        named, speeds = apply_topology(named, Path(settings["topology"]))
+        return build_cluster(named, given=speeds)
+    speed = catalog_speed(find_link(settings["link"])) if settings else None
+    accelerators = [spec.device.name for spec in named if not spec.device.is_host]
+    return build_cluster(named, given=dict.fromkeys(permutations(accelerators, 2), speed) if speed else None)
 
 
-def _parts(item: str, room: int) -> list[Part]:
+def _parse_item(item: str, room: int) -> list[DeviceSpec]:
     match = _ITEM.fullmatch(" ".join(item.split()))
     if match is None:
         raise ClusterError(f"{item[:60]!r} is not a device", remedy=f"write devices like {_LIKE!r}")
@@ -59,56 +67,56 @@ def _parts(item: str, room: int) -> list[Part]:
     if name.lower().endswith(".txt"):
         problem = f"{name[:60]!r} may be a topology, and says not which devices there are"
         raise ClusterError(problem, remedy="write it like '8xH100,cpu,topology=topo.txt'")
-    return [part_of(name, None if match[3] is None else _bytes(match[3]))] * count
+    return [parse_device(name, None if match[3] is None else _parse_size(match[3]))] * count
 
 
-def read_memory(memory: Mapping[object, object]) -> Cluster:
+def cluster_from_memory(memory: Mapping[object, object]) -> Cluster:
     """Memory by device name (0: nothing is placed there); models are unknown and stand-ins are noted."""
     if len(memory) > MAX_DEVICES:
         raise ClusterError(f"{len(memory)} devices are too many", remedy=_allowed())
-    parts = [_part(key, value) for key, value in memory.items()]
-    return wired(numbered(parts))
+    specs = [_device_by_name(key, value) for key, value in memory.items()]
+    return build_cluster(name_devices(specs))
 
 
-def read_json(text: str) -> Cluster:
+def parse_json(text: str) -> Cluster:
     """The same mapping written as JSON."""
     try:
-        values = json.loads(text, object_pairs_hook=_unique)
+        values = json.loads(text, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError) as error:
         raise ClusterError(
             f"this is not JSON ({error})", where="devices", remedy='write it like \'{"cuda:0": "20GiB"}\''
         ) from None
     if not isinstance(values, dict):
         raise ClusterError("this is not a mapping from device to memory", where="devices")
-    return read_memory(values)
+    return cluster_from_memory(values)
 
 
-def _unique(pairs: list[tuple[str, object]]) -> dict[object, object]:
+def _refuse_duplicates(pairs: list[tuple[str, object]]) -> dict[object, object]:
     values = dict[object, object](pairs)
     if len(values) < len(pairs):
         raise ClusterError("a device is named twice", where="devices", remedy="give each its memory once")
     return values
 
 
-def _part(key: object, value: object) -> Part:
+def _device_by_name(key: object, value: object) -> DeviceSpec:
     name = f"cuda:{key}" if isinstance(key, int) and not isinstance(key, bool) else str(key).strip()
     name = f"cuda:{name}" if name.isdigit() else name
     defaults = catalog().defaults
     if re.fullmatch(r"disk(:\d+)?", name):
-        return renamed(part_of("disk", _bytes(value, name)), name)
+        return rename_device(parse_device("disk", _parse_size(value, name)), name)
     for pattern, model in (
         (r"cuda:\d+", defaults.cuda), (r"GPU(\.\d+)?|xpu(:\d+)?", defaults.intel_gpu), (r"cpu(:\d+)?", defaults.cpu),
         (r"mps(:\d+)?", defaults.apple_gpu), (r"npu(:\d+)?", defaults.phone_npu),
     ):  # fmt: skip
         if re.fullmatch(pattern, name):
-            return renamed(with_memory(stand_in(model), _bytes(value, name)), name)
+            return rename_device(with_memory(default_spec(model), _parse_size(value, name)), name)
     raise ClusterError(
         f"{str(key)[:60]!r} is not a device that can be known by its name",
         remedy="use cuda:0, GPU.0 or cpu, or describe it in a cluster file",
     )
 
 
-def _bytes(value: object, name: str = "") -> float:
+def _parse_size(value: object, name: str = "") -> float:
     if isinstance(value, bool) or not isinstance(value, (str, int, float)):
         raise ClusterError(f"{value!r} is not a size", where=name, remedy="write it like '20GiB'")
     try:

@@ -8,18 +8,18 @@ from dataclasses import dataclass, replace
 
 from placewise._util.units import format_bytes, format_seconds
 from placewise.catalog.detect import this_core, this_machine
-from placewise.catalog.entries import catalog, find
+from placewise.catalog.entries import catalog, find_device
 from placewise.errors import ClusterError
 from placewise.model.cluster import Device
 
 MAX_DEVICES = 256
 """More devices than this in one cluster are refused: links are kept pair by pair."""
 
-_CLOSED = "0 bytes of memory: nothing is placed here"
+_NO_MEMORY = "0 bytes of memory: nothing is placed here"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class DeviceSpec:
     """A device and what its model says of its links.
 
     `prefix` begins the name that the device is still to get ("" where its name is final); `model` is its
@@ -35,92 +35,92 @@ class Part:
     nvlink: str = ""
 
 
-def part_of(name: str, memory: float | None = None) -> Part:
+def parse_device(name: str, memory: float | None = None) -> DeviceSpec:
     """The part that a word means: a model, a disk, ``core``, ``cpu``, ``this``; raises ClusterError."""
     word = name.strip().lower()
     if word == "disk" or word in catalog().disks:
-        return with_memory(_disk(catalog().defaults.disk if word == "disk" else word), memory)
+        return with_memory(_disk_spec(catalog().defaults.disk if word == "disk" else word), memory)
     if word == "this":
-        return with_memory(Part(this_machine(), prefix="cpu"), memory)
+        return with_memory(DeviceSpec(this_machine(), prefix="cpu"), memory)
     if word == "core":
-        core = Part(this_core(), "core:", model="core", host_link="in-place", peer_link="core-to-core")
+        core = DeviceSpec(this_core(), "core:", model="core", host_link="in-place", peer_link="core-to-core")
         return with_memory(core, memory)
     if word == "cpu":
-        return with_memory(stand_in(catalog().defaults.cpu), memory)
-    return with_memory(_catalogued(find(name)), memory)
+        return with_memory(default_spec(catalog().defaults.cpu), memory)
+    return with_memory(_catalog_spec(find_device(name)), memory)
 
 
-def _disk(model: str) -> Part:
-    """A disk: what it computes with is that of the CPU beside it, see `numbered`."""
+def _disk_spec(model: str) -> DeviceSpec:
+    """A disk: what it computes with is that of the CPU beside it, see `name_devices`."""
     entry = catalog().disks[model]
     speed = entry.bandwidth * entry.efficiency
     note = (
         f"{entry.title}: weights are read from it at every run, at {speed / 1e9:.3g} GB/s ({entry.efficiency:.0%} of "
         f"{entry.bandwidth / 1e9:.3g} GB/s, assumed; {entry.source})"
     )
-    return Part(Device("disk", kind="disk", weight_bandwidth=speed, notes=(note,)), prefix="disk", model=model)
+    return DeviceSpec(Device("disk", kind="disk", weight_bandwidth=speed, notes=(note,)), prefix="disk", model=model)
 
 
-def _beside(part: Part, cpu: Device) -> Part:
+def _add_cpu_figures(spec: DeviceSpec, cpu: Device) -> DeviceSpec:
     """A disk of the catalogue with the figures of the CPU that computes what is on it."""
-    if part.device.kind != "disk" or not part.model or part.device.peak_flops:
-        return part
+    if spec.device.kind != "disk" or not spec.model or spec.device.peak_flops:
+        return spec
     device = replace(
-        part.device, peak_flops=cpu.peak_flops, memory_bandwidth=cpu.memory_bandwidth, op_overhead=cpu.op_overhead,
+        spec.device, peak_flops=cpu.peak_flops, memory_bandwidth=cpu.memory_bandwidth, op_overhead=cpu.op_overhead,
         efficiency=cpu.efficiency, unsupported=cpu.unsupported,
     )  # fmt: skip
-    return replace(part, device=noted(device, f"what is on it is computed as {cpu.name} does"))
+    return replace(spec, device=add_notes(device, f"what is on it is computed as {cpu.name} does"))
 
 
-def stand_in(model: str) -> Part:
+def default_spec(model: str) -> DeviceSpec:
     """A part of unknown model: the figures of `model`, without its links between equals."""
-    part = _catalogued(model)
+    spec = _catalog_spec(model)
     note = f"model not given: the figures are those of {catalog().devices[model].title}"
-    return replace(part, device=noted(part.device, note), model="", peer_link="", nvlink="")
+    return replace(spec, device=add_notes(spec.device, note), model="", peer_link="", nvlink="")
 
 
-def with_memory(part: Part, memory: float | None) -> Part:
+def with_memory(spec: DeviceSpec, memory: float | None) -> DeviceSpec:
     """The part with another memory in bytes, if one is given."""
-    return part if memory is None else replace(part, device=sized(part.device, memory))
+    return spec if memory is None else replace(spec, device=set_memory(spec.device, memory))
 
 
-def sized(device: Device, memory: float) -> Device:
+def set_memory(device: Device, memory: float) -> Device:
     """The device with so many bytes: with none nothing may be placed on it, with some again if it had none."""
-    notes = tuple(note for note in device.notes if note != _CLOSED)
+    notes = tuple(note for note in device.notes if note != _NO_MEMORY)
     if memory == 0:
-        return replace(device, memory=memory, available=False, notes=(*notes, _CLOSED))
+        return replace(device, memory=memory, available=False, notes=(*notes, _NO_MEMORY))
     return replace(device, memory=memory, available=device.available or device.memory == 0, notes=notes)
 
 
-def renamed(part: Part, name: str) -> Part:
+def rename_device(spec: DeviceSpec, name: str) -> DeviceSpec:
     """The part with a final name."""
-    return replace(part, device=replace(part.device, name=name), prefix="")
+    return replace(spec, device=replace(spec.device, name=name), prefix="")
 
 
-def noted(device: Device, *notes: str) -> Device:
+def add_notes(device: Device, *notes: str) -> Device:
     """The device with further notes."""
     return replace(device, notes=(*device.notes, *notes))
 
 
-def numbered(parts: Sequence[Part]) -> tuple[Part, ...]:
+def name_devices(specs: Sequence[DeviceSpec]) -> tuple[DeviceSpec, ...]:
     """Give every part that still needs one a name: prefix and number, and a plain prefix (``cpu``) to a single one.
 
     Disks get the figures of the first CPU, or of the default one.
     """
-    if not parts:
+    if not specs:
         raise ClusterError("no device is given", remedy="name at least one, such as 'A100-80GB,cpu'")
-    if len(parts) > MAX_DEVICES:
-        raise ClusterError(f"{len(parts)} devices are too many", remedy=f"describe at most {MAX_DEVICES}")
-    taken = {part.device.name for part in parts if not part.prefix}
-    share = Counter(part.prefix for part in parts)
+    if len(specs) > MAX_DEVICES:
+        raise ClusterError(f"{len(specs)} devices are too many", remedy=f"describe at most {MAX_DEVICES}")
+    taken = {spec.device.name for spec in specs if not spec.prefix}
+    share = Counter(spec.prefix for spec in specs)
     names = {prefix: _free_names(prefix, share[prefix] == 1, taken) for prefix in share if prefix}
     named = [
-        replace(part, device=replace(part.device, name=next(names[part.prefix])), prefix="") if part.prefix else part
-        for part in parts
+        replace(spec, device=replace(spec.device, name=next(names[spec.prefix])), prefix="") if spec.prefix else spec
+        for spec in specs
     ]
-    cpus = [part.device for part in named if part.device.kind == "cpu"]
-    cpu = cpus[0] if cpus else _catalogued(catalog().defaults.cpu).device
-    return tuple(_beside(part, cpu) for part in named)
+    cpus = [spec.device for spec in named if spec.device.kind == "cpu"]
+    cpu = cpus[0] if cpus else _catalog_spec(catalog().defaults.cpu).device
+    return tuple(_add_cpu_figures(spec, cpu) for spec in named)
 
 
 def _free_names(prefix: str, single: bool, taken: set[str]) -> Iterator[str]:
@@ -133,7 +133,7 @@ def _free_names(prefix: str, single: bool, taken: set[str]) -> Iterator[str]:
             yield f"{prefix}{number}"
 
 
-def _catalogued(model: str) -> Part:
+def _catalog_spec(model: str) -> DeviceSpec:
     entry = catalog().devices[model]
     behaviour = catalog().behaviour[entry.behaviour]
     device = Device(
@@ -150,4 +150,4 @@ def _catalogued(model: str) -> Part:
         ),
     )
     nvlink = entry.nvlink or (entry.peer_link if catalog().links[entry.peer_link or "pcie3"].brick else "")
-    return Part(device, entry.prefix, model, entry.host_link, entry.peer_link, nvlink)
+    return DeviceSpec(device, entry.prefix, model, entry.host_link, entry.peer_link, nvlink)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from placewise.catalog.cluster_file import read_file
-from placewise.catalog.line import read_json, read_line, read_memory
+from placewise.catalog.cluster_file import read_cluster_file
+from placewise.catalog.line import cluster_from_memory, parse_json, parse_line
 from placewise.errors import ClusterError
 from placewise.model.cluster import Cluster
 
@@ -22,17 +22,17 @@ def read_cluster(spec: str | Path | Mapping[Any, object]) -> Cluster:
     memory by device (``{"cuda:0": "20GiB", "cpu": "60GiB"}``, also as a JSON text). Raises ClusterError.
     """
     if isinstance(spec, Mapping):
-        return read_memory(spec)
+        return cluster_from_memory(spec)
     if isinstance(spec, Path):
-        return read_file(spec)
+        return read_cluster_file(spec)
     if not isinstance(spec, str) or len(spec) > MAX_TEXT or "\0" in spec:
         raise ClusterError("this is no cluster", where="devices", remedy="write it like '2xA100-80GB,cpu'")
     text = spec.strip()
     if text.startswith(("{", "[")):
-        return read_json(text)
+        return parse_json(text)
     if text.endswith(".toml"):
-        return read_file(Path(text))
+        return read_cluster_file(Path(text))
     try:
-        return read_line(text)
+        return parse_line(text)
     except ClusterError as error:
         raise error.at("devices") from None

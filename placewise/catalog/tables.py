@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from placewise.catalog.entries import find_link
 from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table
 from placewise.catalog.parts import MAX_DEVICES
-from placewise.catalog.wiring import Speed, speed_of
+from placewise.catalog.wiring import LinkSpeed, catalog_speed
 from placewise.errors import ClusterError
 from placewise.model.cluster import Transfers
 
@@ -55,10 +55,10 @@ class SpeedTable(Table):
         return self
 
     @property
-    def speed(self) -> Speed:
-        known = speed_of(find_link(self.model)) if self.model else Speed(self.bandwidth or 0.0)
+    def speed(self) -> LinkSpeed:
+        known = catalog_speed(find_link(self.model)) if self.model else LinkSpeed(self.bandwidth or 0.0)
         bandwidth = known.bandwidth if self.bandwidth is None else self.bandwidth
-        return Speed(bandwidth, known.latency if self.latency is None else self.latency, self.shared)
+        return LinkSpeed(bandwidth, known.latency if self.latency is None else self.latency, self.shared)
 
 
 class LinkTable(SpeedTable):

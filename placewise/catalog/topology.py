@@ -14,14 +14,14 @@ from pathlib import Path
 
 from placewise._util.safe_open import read_regular
 from placewise.catalog.entries import catalog
-from placewise.catalog.parts import Part, noted
-from placewise.catalog.wiring import Pair, Speed, speed_of
+from placewise.catalog.parts import DeviceSpec, add_notes
+from placewise.catalog.wiring import LinkSpeed, Pair, catalog_speed
 from placewise.errors import ClusterError
 
 MAX_FILE = 1 << 20
 """Bytes; a topology is a page of text."""
 
-_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
+_ANSI_COLOUR = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _GPU, _NVLINKS = re.compile(r"GPU(\d+)"), re.compile(r"NV(\d{1,3})")
 _BRIDGES, _HOST = ("PIX", "PXB"), ("PHB", "NODE", "SYS", "SOC")
 _REMEDY = "give the text that `nvidia-smi topo -m` prints"
@@ -35,46 +35,46 @@ def read_topology(path: Path) -> dict[tuple[int, int], str]:
     except OSError as error:
         raise ClusterError(f"cannot be read ({error.strerror})", where=where) from None
     try:
-        return _codes([_COLOUR.sub("", line).split() for line in text.splitlines()])
+        return _parse_matrix([_ANSI_COLOUR.sub("", line).split() for line in text.splitlines()])
     except ClusterError as error:
         raise error.at(where) from None
 
 
-def joined(parts: Sequence[Part], path: Path) -> tuple[tuple[Part, ...], dict[Pair, Speed]]:
+def apply_topology(specs: Sequence[DeviceSpec], path: Path) -> tuple[tuple[DeviceSpec, ...], dict[Pair, LinkSpeed]]:
     """The parts with notes of it, and the links between those called ``cuda:N``, which is GPUN of the topology.
 
     Raises ClusterError for devices that the topology has not, and for NVLinks of a model that has none.
     """
     codes = read_topology(path)
-    gpus = {int(found[1]): part for part in parts if (found := re.fullmatch(r"cuda:(\d{1,9})", part.device.name))}
+    gpus = {int(found[1]): spec for spec in specs if (found := re.fullmatch(r"cuda:(\d{1,9})", spec.device.name))}
     known = {gpu for gpu, _ in codes}
     missing = [f"cuda:{gpu}" for gpu in gpus if gpu not in known]
     if missing or not gpus:
         lacks = f"{missing[0]} of the cluster is none of them" if gpus else "the cluster has none: no cuda:0, cuda:1, …"
         remedy = "name as many NVIDIA devices as it has, or fewer"
         raise ClusterError(f"tells of {len(known)} GPUs, and {lacks}", where=str(path), remedy=remedy)
-    speeds: dict[Pair, Speed] = {}
+    speeds: dict[Pair, LinkSpeed] = {}
     for (one, other), code in codes.items():
         if one != other and one in gpus and other in gpus:
-            speed = _speed(code, gpus[one], gpus[other], str(path))
+            speed = _link_speed(code, gpus[one], gpus[other], str(path))
             if speed is not None:
                 speeds[gpus[one].device.name, gpus[other].device.name] = speed
-    told = {part.device.name: _note(gpu, codes, gpus, path) for gpu, part in gpus.items()}
+    notes_by_device = {spec.device.name: _describe_links(gpu, codes, gpus, path) for gpu, spec in gpus.items()}
     return tuple(
-        replace(part, device=noted(part.device, told[part.device.name]), peer_link="")
-        if part.device.name in told else part
-        for part in parts
+        replace(spec, device=add_notes(spec.device, notes_by_device[spec.device.name]), peer_link="")
+        if spec.device.name in notes_by_device else spec
+        for spec in specs
     ), speeds  # fmt: skip
 
 
-def _speed(code: str, one: Part, other: Part, where: str) -> Speed | None:
+def _link_speed(code: str, one: DeviceSpec, other: DeviceSpec, where: str) -> LinkSpeed | None:
     """What joins two GPUs; None for a way over the host."""
     links = catalog().links
     if code in _HOST:
         return None
     if code in _BRIDGES:
-        ways = [speed_of(links[part.host_link or catalog().defaults.link]) for part in (one, other)]
-        return min(ways, key=lambda speed: speed.bandwidth)
+        routes = [catalog_speed(links[spec.host_link or catalog().defaults.link]) for spec in (one, other)]
+        return min(routes, key=lambda speed: speed.bandwidth)
     found, names = _NVLINKS.fullmatch(code), {one.nvlink, other.nvlink}
     if found is None or len(names) > 1 or "" in names:
         pair = f"{one.device.name} and {other.device.name}"
@@ -83,24 +83,24 @@ def _speed(code: str, one: Part, other: Part, where: str) -> Speed | None:
             remedy="name a model that can have NVLink, such as 8xA100-80GB, or give the links in a cluster file",
         )  # fmt: skip
     entry = links[one.nvlink]
-    return Speed(int(found[1]) * entry.brick * entry.efficiency, entry.latency)
+    return LinkSpeed(int(found[1]) * entry.brick * entry.efficiency, entry.latency)
 
 
-def _note(gpu: int, codes: Mapping[tuple[int, int], str], gpus: Mapping[int, Part], path: Path) -> str:
-    ways: dict[str, list[str]] = {}
-    for other, part in gpus.items():
+def _describe_links(gpu: int, codes: Mapping[tuple[int, int], str], gpus: Mapping[int, DeviceSpec], path: Path) -> str:
+    routes: dict[str, list[str]] = {}
+    for other, spec in gpus.items():
         if other != gpu:
-            ways.setdefault(codes[gpu, other], []).append(part.device.name)
-    said = "; ".join(f"{code} to {', '.join(names)}" for code, names in ways.items())
-    return f"links of {path.name}: {said or 'none'}; {', '.join(_HOST[:3])} are ways through host memory"
+            routes.setdefault(codes[gpu, other], []).append(spec.device.name)
+    described = "; ".join(f"{code} to {', '.join(names)}" for code, names in routes.items())
+    return f"links of {path.name}: {described or 'none'}; {', '.join(_HOST[:3])} are ways through host memory"
 
 
-def _codes(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
+def _parse_matrix(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
     """The matrix: a line of columns, and a row per GPU, which has an X for itself."""
     found = [words for words in lines if words and _GPU.fullmatch(words[0])]
     head = next((words for words in found if "X" not in words), ())
-    columns = {place: gpu for place, word in enumerate(head) if (gpu := _number(word)) is not None}
-    rows = {_number(words[0]): words[1:] for words in found if "X" in words}
+    columns = {place: gpu for place, word in enumerate(head) if (gpu := _gpu_number(word)) is not None}
+    rows = {_gpu_number(words[0]): words[1:] for words in found if "X" in words}
     if not columns or set(columns.values()) != set(rows) or len(rows) < len(columns):
         raise ClusterError("this is no matrix with a row and a column per GPU", remedy=_REMEDY)
     codes = {
@@ -118,6 +118,6 @@ def _codes(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
     return codes
 
 
-def _number(word: str) -> int | None:
+def _gpu_number(word: str) -> int | None:
     found = _GPU.fullmatch(word)
     return int(found[1]) if found and len(word) < 8 else None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from placewise._util.units import format_seconds
 from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
-from placewise.catalog.parts import Part, noted
+from placewise.catalog.parts import DeviceSpec, add_notes
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Link, Transfers
 
@@ -16,7 +16,7 @@ Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Speed:
+class LinkSpeed:
     """What a link does: bytes/s, seconds per copy, and the wire that it shares ("" for a private one)."""
 
     bandwidth: float
@@ -24,17 +24,17 @@ class Speed:
     shared: str = ""
 
 
-def speed_of(entry: LinkEntry) -> Speed:
+def catalog_speed(entry: LinkEntry) -> LinkSpeed:
     """What a link of the catalogue does, with the share of its bandwidth that is reached."""
-    return Speed(entry.bandwidth * entry.efficiency, entry.latency)
+    return LinkSpeed(entry.bandwidth * entry.efficiency, entry.latency)
 
 
 @dataclass(slots=True)
-class _Wiring:
+class _LinkBuilder:
     """Links while they are being chosen, and what to tell the user of each device."""
 
-    speeds: dict[Pair, Speed]
-    default: Speed | None
+    speeds: dict[Pair, LinkSpeed]
+    default: LinkSpeed | None
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, pair: Pair, link: str, to: str) -> None:
@@ -42,17 +42,17 @@ class _Wiring:
         if pair not in self.speeds:
             self.speeds[pair] = self.default or self._catalogued(link, to, pair[0] if pair[1] == HOST else pair[-1])
 
-    def _catalogued(self, link: str, to: str, name: str) -> Speed:
+    def _catalogued(self, link: str, to: str, name: str) -> LinkSpeed:
         entry = catalog().links[link]
-        self.notes.setdefault(name, []).append(f"link to {to}: {entry.title}, {_said(entry)}")
-        return speed_of(entry)
+        self.notes.setdefault(name, []).append(f"link to {to}: {entry.title}, {_describe_link(entry)}")
+        return catalog_speed(entry)
 
 
-def wired(
-    parts: Sequence[Part],
+def build_cluster(
+    specs: Sequence[DeviceSpec],
     *,
-    given: Mapping[Pair, Speed] | None = None,
-    default: Speed | None = None,
+    given: Mapping[Pair, LinkSpeed] | None = None,
+    default: LinkSpeed | None = None,
     transfers: Transfers | None = None,
 ) -> Cluster:
     """The cluster of named parts. `given` pairs come first, then `default`, then the catalogue.
@@ -60,32 +60,32 @@ def wired(
     Without `transfers`, devices send to each other where a link between two of them is given or two of
     the same model have NVLink; otherwise everything is staged through host memory. Raises ClusterError.
     """
-    accelerators = [part for part in parts if not part.device.is_host]
+    accelerators = [spec for spec in specs if not spec.device.is_host]
     peers = [(a, b) for a in accelerators for b in accelerators if a is not b]
-    wiring = _Wiring(_on_host(parts, given or {}), default)
-    way = transfers or _usual_way(peers, wiring)
-    _refuse_one_memory_of_two(peers, wiring)
-    for part in accelerators:
-        name, link = part.device.name, part.host_link or catalog().defaults.link
-        wiring.add((name, HOST), link, "host memory")
-        wiring.add((HOST, name), link, "host memory")
+    builder = _LinkBuilder(_redirect_hosts(specs, given or {}), default)
+    mode = transfers or _default_transfers(peers, builder)
+    _check_unified_memory(peers, builder)
+    for spec in accelerators:
+        name, link = spec.device.name, spec.host_link or catalog().defaults.link
+        builder.add((name, HOST), link, "host memory")
+        builder.add((HOST, name), link, "host memory")
         if transfers is None:
-            wiring.notes.setdefault(name, []).append(_MEANING[way])
-    for a, b in peers if way == "direct" else ():
+            builder.notes.setdefault(name, []).append(_TRANSFER_NOTES[mode])
+    for a, b in peers if mode == "direct" else ():
         if default or _have_nvlink(a, b):
-            wiring.add((a.device.name, b.device.name), a.peer_link, f"other {a.model}")
-    devices = (noted(part.device, *dict.fromkeys(wiring.notes.get(part.device.name, ()))) for part in parts)
-    links = (Link(*pair, s.bandwidth, s.latency, s.shared) for pair, s in wiring.speeds.items())
-    return Cluster(tuple(devices), tuple(links), way)
+            builder.add((a.device.name, b.device.name), a.peer_link, f"other {a.model}")
+    devices = (add_notes(spec.device, *dict.fromkeys(builder.notes.get(spec.device.name, ()))) for spec in specs)
+    links = (Link(*pair, s.bandwidth, s.latency, s.shared) for pair, s in builder.speeds.items())
+    return Cluster(tuple(devices), tuple(links), mode)
 
 
-_MEANING: Mapping[Transfers, str] = {
+_TRANSFER_NOTES: Mapping[Transfers, str] = {
     "direct": "transfers are not given: direct between devices",
     "staged": "transfers are not given: staged through host memory",
 }
 
 
-def _said(entry: LinkEntry) -> str:
+def _describe_link(entry: LinkEntry) -> str:
     """The speed of a link of the catalogue in words."""
     if math.isinf(entry.bandwidth):
         return (
@@ -97,28 +97,28 @@ def _said(entry: LinkEntry) -> str:
     )
 
 
-def _usual_way(peers: Sequence[tuple[Part, Part]], wiring: _Wiring) -> Transfers:
-    given = any((a.device.name, b.device.name) in wiring.speeds for a, b in peers)
-    nvlink = wiring.default is None and any(_have_nvlink(a, b) for a, b in peers)
+def _default_transfers(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: _LinkBuilder) -> Transfers:
+    given = any((a.device.name, b.device.name) in builder.speeds for a, b in peers)
+    nvlink = builder.default is None and any(_have_nvlink(a, b) for a, b in peers)
     return "direct" if given or nvlink else "staged"
 
 
-def _refuse_one_memory_of_two(peers: Sequence[tuple[Part, Part]], wiring: _Wiring) -> None:
+def _check_unified_memory(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: _LinkBuilder) -> None:
     """Two of a model that shares the host's memory are in two machines, and only the user knows what joins these."""
     for a, b in peers:
         pair = a.device.name, b.device.name
-        if a.host_link == UNIFIED and a.model == b.model and wiring.default is None and pair not in wiring.speeds:
+        if a.host_link == UNIFIED and a.model == b.model and builder.default is None and pair not in builder.speeds:
             raise ClusterError(
                 f"{pair[0]} and {pair[1]} each share memory with a host, and nothing says how these are linked",
                 remedy="add their link, such as link=ethernet-10 in one line or [[links]] in a cluster file",
             )
 
 
-def _have_nvlink(a: Part, b: Part) -> bool:
+def _have_nvlink(a: DeviceSpec, b: DeviceSpec) -> bool:
     return bool(a.peer_link) and a.model == b.model
 
 
-def _on_host(parts: Sequence[Part], given: Mapping[Pair, Speed]) -> dict[Pair, Speed]:
+def _redirect_hosts(specs: Sequence[DeviceSpec], given: Mapping[Pair, LinkSpeed]) -> dict[Pair, LinkSpeed]:
     """The given pairs, with host memory where they name a CPU."""
-    hosts = {part.device.name for part in parts if part.device.is_host}
+    hosts = {spec.device.name for spec in specs if spec.device.is_host}
     return {(HOST if a in hosts else a, HOST if b in hosts else b): speed for (a, b), speed in given.items()}

@@ -26,10 +26,10 @@ def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -
     try:
         if target.is_dir():
             raise IsADirectoryError
-        with _direct(target, mode) if _is_special(target) else _replacing(target, mode) as file:
+        with _open_direct(target, mode) if _is_special(target) else _open_replacing(target, mode) as file:
             yield file
     except OSError as error:
-        raise OutputError("cannot be written", where=str(path), remedy=_remedy(target, error)) from error
+        raise OutputError("cannot be written", where=str(path), remedy=_suggest_remedy(target, error)) from error
 
 
 def _is_special(target: Path) -> bool:
@@ -37,16 +37,16 @@ def _is_special(target: Path) -> bool:
 
 
 @contextmanager
-def _direct(target: Path, mode: str) -> Iterator[IO[Any]]:
-    with target.open(mode, **_text(mode)) as file:
+def _open_direct(target: Path, mode: str) -> Iterator[IO[Any]]:
+    with target.open(mode, **_text_options(mode)) as file:
         yield file
 
 
 @contextmanager
-def _replacing(target: Path, mode: str) -> Iterator[IO[Any]]:
+def _open_replacing(target: Path, mode: str) -> Iterator[IO[Any]]:
     temporary = target.with_name(f".placewise-{secrets.token_hex(8)}.tmp")
     try:
-        with temporary.open(mode.replace("w", "x"), **_text(mode)) as file:
+        with temporary.open(mode.replace("w", "x"), **_text_options(mode)) as file:
             if target.exists():
                 shutil.copymode(target, temporary)
             yield file
@@ -59,11 +59,11 @@ def _replacing(target: Path, mode: str) -> Iterator[IO[Any]]:
         raise
 
 
-def _text(mode: str) -> dict[str, Any]:
+def _text_options(mode: str) -> dict[str, Any]:
     return {} if "b" in mode else {"encoding": "utf-8", "newline": "\n"}
 
 
-def _remedy(target: Path, error: OSError) -> str:
+def _suggest_remedy(target: Path, error: OSError) -> str:
     if target.is_dir():
         return "it is a directory; add a file name"
     if not target.parent.is_dir():
@@ -79,4 +79,4 @@ def ensure_writable(path: str | os.PathLike[str]) -> None:
     """Raise OutputError now if `path` plainly cannot be written later."""
     target = Path(os.path.realpath(path))
     if target.is_dir() or (not _is_special(target) and not os.access(target.parent, os.W_OK)):
-        raise OutputError("cannot be written", where=str(path), remedy=_remedy(target, PermissionError()))
+        raise OutputError("cannot be written", where=str(path), remedy=_suggest_remedy(target, PermissionError()))

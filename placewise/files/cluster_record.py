@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from placewise.errors import ClusterError
-from placewise.files.records import Amount, Record, checked
+from placewise.files.records import Amount, Record, parse_versioned
 from placewise.model.cluster import Cluster, Device, Link
 
-MOST_DEVICES = 4096
+MAX_DEVICES = 4096
 """A file with more devices is refused: the tables of a cluster grow with their square."""
 
 _Names = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
@@ -54,7 +54,7 @@ class ClusterRecord(Record):
     transfers: Literal["direct", "staged"] = Field(
         description="direct: devices send to each other; staged: everything goes through host memory"
     )
-    devices: tuple[DeviceRecord, ...] = Field(min_length=1, max_length=MOST_DEVICES)
+    devices: tuple[DeviceRecord, ...] = Field(min_length=1, max_length=MAX_DEVICES)
     links: tuple[LinkRecord, ...] = ()
 
 
@@ -76,4 +76,4 @@ def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
 
 def cluster_from_dict(document: object) -> Cluster:
     """The cluster of such a dict; raises ClusterError saying which field is wrong."""
-    return cluster_of(checked(ClusterRecord, document, ClusterError))
+    return cluster_of(parse_versioned(ClusterRecord, document, ClusterError))

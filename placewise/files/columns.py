@@ -25,7 +25,7 @@ from pydantic import BaseModel
 from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
-from placewise.files.records import checked, json_bytes, naming, parse_json, reason_of
+from placewise.files.records import describe_os_error, json_bytes, locate_errors, parse_json, parse_versioned
 from placewise.model.columns import Longs, Ragged
 
 Array = npt.NDArray[Any]
@@ -35,7 +35,7 @@ HEADER = "header.json"
 ALWAYS_ALLOWED, LARGEST_RATIO, NEVER_ALLOWED = 64 << 20, 300, 16 << 30
 """A file may unpack to `LARGEST_RATIO` times its size, within these two limits in bytes."""
 
-_BROKEN = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error, ValueError)
+_ZIP_ERRORS = (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, struct.error, ValueError)
 _DTYPES = {np.dtype(code).str: np.dtype(code) for code in "?bBhHiIqQfd"}
 _NPY = re.compile(
     rb"\x93NUMPY\x01\x00..\{'descr': '(?P<dtype>[<>|][biuf]\d)', 'fortran_order': (?P<order>True|False), "
@@ -45,15 +45,15 @@ _NPY = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Arrays:
+class ColumnReader:
     """Named read-only arrays; whoever takes one says what it must look like. Raises ModelFileError."""
 
     members: Mapping[str, Array]
     prefix: str = ""
 
-    def under(self, prefix: str) -> Arrays:
+    def under(self, prefix: str) -> ColumnReader:
         """The arrays whose names start with `prefix`, without it."""
-        return Arrays(self.members, self.prefix + prefix)
+        return ColumnReader(self.members, self.prefix + prefix)
 
     def take(self, name: str, dtype: npt.DTypeLike, *shape: int | None) -> Array:
         """The array of this name, element type and shape (None: any length)."""
@@ -125,38 +125,38 @@ def write_columns(path: str | os.PathLike[str], header: BaseModel, arrays: Mappi
                 np.lib.format.write_array(member, np.ascontiguousarray(array), allow_pickle=False)
 
 
-def read_columns(path: str | os.PathLike[str], header: type[H]) -> tuple[H, Arrays]:
+def read_columns(path: str | os.PathLike[str], header: type[H]) -> tuple[H, ColumnReader]:
     """Header and arrays of a file; raises ModelFileError for anything that is not exactly such a file.
 
     What the file claims to hold is compared with its size before a byte of it is unpacked.
     """
-    with naming(path):
-        members = _unpack(path)
+    with locate_errors(path):
+        members = _read_members(path)
         if HEADER not in members:
             raise ModelFileError(f"has no {HEADER}", remedy="is it a file of Placewise?")
-        record = checked(header, parse_json(members.pop(HEADER)))
-        arrays = {name.removesuffix(".npy"): _array(name, data) for name, data in members.items()}
-    return record, Arrays(arrays)
+        record = parse_versioned(header, parse_json(members.pop(HEADER)))
+        arrays = {name.removesuffix(".npy"): _parse_array(name, data) for name, data in members.items()}
+    return record, ColumnReader(arrays)
 
 
 def read_header(path: str | os.PathLike[str]) -> Any:
     """The JSON value of a file's header alone, unchecked; raises ModelFileError."""
-    with naming(path):
-        members = _unpack(path, only=HEADER)
+    with locate_errors(path):
+        members = _read_members(path, only=HEADER)
         if HEADER not in members:
             raise ModelFileError(f"has no {HEADER}", remedy="is it a file of Placewise?")
         return parse_json(members[HEADER])
 
 
-def _unpack(path: str | os.PathLike[str], only: str = "") -> dict[str, bytes]:
+def _read_members(path: str | os.PathLike[str], only: str = "") -> dict[str, bytes]:
     try:
         with open_regular(path) as file, zipfile.ZipFile(file) as archive:
             entries = [entry for entry in archive.infolist() if only in ("", entry.filename)]
             _refuse_bombs(entries, os.fstat(file.fileno()).st_size)
-            return {entry.filename: _member(archive, entry) for entry in entries}
+            return {entry.filename: _read_member(archive, entry) for entry in entries}
     except OSError as error:
-        raise ModelFileError(f"cannot be read ({reason_of(error)})", remedy="check the path") from None
-    except _BROKEN as error:
+        raise ModelFileError(f"cannot be read ({describe_os_error(error)})", remedy="check the path") from None
+    except _ZIP_ERRORS as error:
         raise ModelFileError(f"is not a whole columnar file ({error})", remedy="make or copy it again") from None
 
 
@@ -173,7 +173,7 @@ def _refuse_bombs(entries: list[zipfile.ZipInfo], size: int) -> None:
         raise ModelFileError("holds members that are neither stored nor deflated", remedy="make it again")
 
 
-def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
+def _read_member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     with archive.open(entry) as member:
         data = member.read(entry.file_size)
     if len(data) != entry.file_size:
@@ -181,7 +181,7 @@ def _member(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> bytes:
     return data
 
 
-def _array(name: str, data: bytes) -> Array:
+def _parse_array(name: str, data: bytes) -> Array:
     """The array of an ``.npy`` text, as a view of it; its claims are compared with its length first.
 
     numpy's own reader evaluates the header as Python text, and makes room before it counts.

@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field
 
 from placewise.errors import InputError
-from placewise.files.records import Record, checked, naming, read_bytes
+from placewise.files.records import Record, locate_errors, parse_versioned, read_bytes
 
 LARGEST = 1 << 20
 """Bytes; a corpus file is a page of text."""
-MOST_PROBLEMS, MOST_DEVICES = 100_000, 64
+MAX_PROBLEMS, MAX_DEVICES = 100_000, 64
 
 Count = Annotated[int, Field(strict=True, ge=1)]
 Size = Annotated[int, Field(strict=True, ge=0)]
@@ -93,7 +93,7 @@ class CorpusFile(_Strict):
     version: Literal[1] = 1
     base: str = Field("", description="the corpus file beside it whose keys it has where it says nothing else")
     seed: Size = 0
-    problems: Annotated[int, Field(strict=True, ge=1, le=MOST_PROBLEMS)] = Field(200, description="to train on")
+    problems: Annotated[int, Field(strict=True, ge=1, le=MAX_PROBLEMS)] = Field(200, description="to train on")
     in_turn: bool = Field(False, description="models one after the other, not drawn")
     most_ops: Count = Field(5000, description="a larger graph is not taken")
     leave_out: tuple[str, ...] = Field((), description="what never occurs: beginnings of names of models, or devices")
@@ -110,43 +110,43 @@ def load_corpus(path: str | PathLike[str]) -> CorpusFile:
 
     Raises InputError naming the file, and the line or the key.
     """
-    table = _table(path)
+    table = _read_table(path)
     base = table.pop("base", "")
-    with naming(path):
+    with locate_errors(path):
         if base == "":
-            return corpus_of(table)
+            return parse_corpus(table)
         if not isinstance(base, str):
             raise InputError("'base' must be a text", remedy="give the name of the corpus file that this one changes")
-        under = _table(Path(path).parent / base)
-        if "base" in under:
+        base_table = _read_table(Path(path).parent / base)
+        if "base" in base_table:
             raise InputError(f"{base!r} has a base itself", remedy="name that one")
-        return corpus_of(under | table)
+        return parse_corpus(base_table | table)
 
 
-def _table(path: str | PathLike[str]) -> dict[str, Any]:
+def _read_table(path: str | PathLike[str]) -> dict[str, Any]:
     data = read_bytes(path, InputError, LARGEST)
-    with naming(path):
+    with locate_errors(path):
         try:
             return tomllib.loads(data.decode("utf-8"))
         except (ValueError, RecursionError) as error:  # not text, not TOML, or a number of thousands of digits
             raise InputError(f"is not TOML ({error})", remedy="see docs/formats.md") from None
 
 
-def corpus_of(document: Mapping[str, Any]) -> CorpusFile:
+def parse_corpus(document: Mapping[str, Any]) -> CorpusFile:
     """The corpus of such a table; raises InputError saying which key is wrong."""
-    found = checked(CorpusFile, dict(document), InputError)
-    for row, model in enumerate(found.models):
+    corpus = parse_versioned(CorpusFile, dict(document), InputError)
+    for row, model in enumerate(corpus.models):
         for name, size in model.dims.items():
             _require_span(f"models.{row}.dims.{name}", size)
             if size == ():
                 raise InputError(f"'models.{row}.dims.{name}' needs 1 or more entries", remedy="see docs/formats.md")
     for name in ("count", "kinds", "speed", "room"):
-        _require_span(f"clusters.{name}", getattr(found.clusters, name))
-    count = found.clusters.count
-    if not 1 <= count.least <= count.most <= MOST_DEVICES or not found.clusters.kinds.least:
-        raise InputError(f"'clusters.count' must be from 1 to {MOST_DEVICES}, and 'clusters.kinds' from 1",
+        _require_span(f"clusters.{name}", getattr(corpus.clusters, name))
+    count = corpus.clusters.count
+    if not 1 <= count.least <= count.most <= MAX_DEVICES or not corpus.clusters.kinds.least:
+        raise InputError(f"'clusters.count' must be from 1 to {MAX_DEVICES}, and 'clusters.kinds' from 1",
                          remedy="see docs/formats.md")  # fmt: skip
-    return found
+    return corpus
 
 
 def _require_span(key: str, value: object) -> None:

@@ -22,7 +22,7 @@ from placewise.files.problem_file import (
     constraints_record,
     objective_record,
 )
-from placewise.files.records import Amount, Record, checked, json_bytes, naming, parse_json, read_bytes
+from placewise.files.records import Amount, Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
@@ -182,9 +182,9 @@ def plan_of(result: Result) -> PlanFile:
             "graph_hash": problem.graph.digest(),
             "placement_hash": placement.digest(problem.graph, problem.cluster) if placement else "",
             "assignment": {} if placement is None else _assignment(placement, names, problem.cluster.names),
-            "calls": _numbers(names, placement.call) if placement else None,
-            "order": _numbers(names, placement.order) if placement else None,
-            "replicas": _repeated(placement, problem.cluster.names) if placement else None,
+            "calls": _number_by_op(names, placement.call) if placement else None,
+            "order": _number_by_op(names, placement.order) if placement else None,
+            "replicas": _replica_names(placement, problem.cluster.names) if placement else None,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }
     )
@@ -204,7 +204,7 @@ def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
     """Write a plan file, atomically. Raises OutputError."""
     plan = plan_of(plan) if isinstance(plan, Result) else plan
     unset = {name for name in ("calls", "order", "replicas") if getattr(plan, name) is None}
-    with naming(path):
+    with locate_errors(path):
         text = json_bytes(plan, exclude=unset)
     with atomic_write(path, "wb") as file:
         file.write(text)
@@ -212,21 +212,21 @@ def save_plan(plan: Result | PlanFile, path: str | os.PathLike[str]) -> None:
 
 def load_plan(path: str | os.PathLike[str]) -> PlanFile:
     """The plan of a plan file. Raises PlanError naming the file, the field and the remedy."""
-    plan = load_unless_split(path)
+    plan = load_plan_unless_split(path)
     if plan is None:
         remedy = "give the workload that it belongs to as well"
         raise PlanError("is a published split, not a plan", where=str(path), remedy=remedy)
     return plan
 
 
-def load_unless_split(path: str | os.PathLike[str]) -> PlanFile | None:
+def load_plan_unless_split(path: str | os.PathLike[str]) -> PlanFile | None:
     """The same, None for a published split."""
     data = read_bytes(path, PlanError)
-    with naming(path):
+    with locate_errors(path):
         document = parse_json(data, PlanError)
         if is_split(document):
             return None
-        plan = checked(PlanFile, document, PlanError)
+        plan = parse_versioned(PlanFile, document, PlanError)
         try:
             _check_parts(plan)
         except InputError as error:
@@ -273,18 +273,18 @@ def _check_source(source: SourceRecord) -> None:
 def is_plan(path: str | os.PathLike[str]) -> bool:
     """Whether a file is a plan rather than a published split. Raises PlanError if it is no JSON at all."""
     data = read_bytes(path, PlanError)
-    with naming(path):
+    with locate_errors(path):
         return not is_split(parse_json(data, PlanError))
 
 
-def model_behind(path: str | os.PathLike[str], given: str | None = None) -> str:
+def find_model(path: str | os.PathLike[str], given: str | None = None) -> str:
     """The model that a plan was made from, or the one that is given instead.
 
     Raises PlanError where nothing is given and the plan names no model, or one that is not there any more.
     """
     if given is not None:
         return given
-    plan = load_unless_split(path)
+    plan = load_plan_unless_split(path)
     if plan is None:
         raise PlanError("a published split names no model", where=str(path), remedy="give its workload with --model")
     source = plan.source
@@ -302,7 +302,7 @@ def is_split(document: object) -> bool:
     return isinstance(document, dict) and "format" not in document and not {"fpgas", "cpus"}.isdisjoint(document)
 
 
-def same_model(plan: PlanFile, graph: Graph) -> None:
+def require_same_model(plan: PlanFile, graph: Graph) -> None:
     """Raise PlanError if the plan says that it was made for a graph of another structure or other shapes."""
     if plan.graph_hash and plan.graph_hash != graph.digest():
         made_from = f" (it was made from {plan.source.path})" if plan.source else ""
@@ -312,14 +312,14 @@ def same_model(plan: PlanFile, graph: Graph) -> None:
         )
 
 
-def same_file(path: str | os.PathLike[str], graph: Graph) -> None:
+def require_same_file(path: str | os.PathLike[str], graph: Graph) -> None:
     """Raise PlanError if the model's file is not, byte for byte, the one that the plan of a file was made from."""
-    plan, found = load_unless_split(path), graph.source
+    plan, current = load_plan_unless_split(path), graph.source
     source = None if plan is None else plan.source
-    if source is None or found is None or not source.sha256 or not found.sha256 or source.sha256 == found.sha256:
+    if source is None or current is None or not source.sha256 or not current.sha256 or source.sha256 == current.sha256:
         return
     raise PlanError(
-        f"{found.path} has changed since the plan was made from {source.path}",
+        f"{current.path} has changed since the plan was made from {source.path}",
         where=str(path),
         remedy="place it again, or give the file as it was with --model",
     )
@@ -332,35 +332,35 @@ def placement_of(plan: PlanFile | str | os.PathLike[str], graph: Graph, cluster:
     leaves an op out, or holds no placement at all.
     """
     if not isinstance(plan, PlanFile):
-        with naming(plan):
+        with locate_errors(plan):
             return placement_of(load_plan(plan), graph, cluster)
-    same_model(plan, graph)
+    require_same_model(plan, graph)
     if graph.n_ops and not plan.assignment:
         raise PlanError(f"holds no placement: its status is {plan.status}", remedy="place the model again")
     device = Placement.named(graph, cluster, plan.assignment).device
-    calls, order = _column(graph, plan.calls, "call"), _column(graph, plan.order, "priority")
-    return Placement(device, calls, order, _replicas(plan.replicas, cluster.names))
+    calls, order = _parse_column(graph, plan.calls, "call"), _parse_column(graph, plan.order, "priority")
+    return Placement(device, calls, order, _parse_replicas(plan.replicas, cluster.names))
 
 
 def _assignment(placement: Placement, ops: tuple[str, ...], devices: tuple[str, ...]) -> dict[str, str]:
     return {op: devices[device] for op, device in zip(ops, placement.device.tolist(), strict=True) if device >= 0}
 
 
-def _numbers(ops: tuple[str, ...], column: Ints | None) -> dict[str, int] | None:
+def _number_by_op(ops: tuple[str, ...], column: Ints | None) -> dict[str, int] | None:
     return None if column is None else dict(zip(ops, column.tolist(), strict=True))
 
 
-def _repeated(placement: Placement, devices: tuple[str, ...]) -> dict[str, str] | None:
+def _replica_names(placement: Placement, devices: tuple[str, ...]) -> dict[str, str] | None:
     if placement.replicas is None:
         return None
     return {devices[d]: devices[e] for d, e in enumerate(placement.replicas.tolist()) if d != e}
 
 
-def _replicas(named: Mapping[str, str] | None, devices: tuple[str, ...]) -> Ints | None:
-    if named is None:
+def _parse_replicas(replicas: Mapping[str, str] | None, devices: tuple[str, ...]) -> Ints | None:
+    if replicas is None:
         return None
     stage = np.arange(len(devices), dtype=np.int32)
-    for device, repeated in named.items():
+    for device, repeated in replicas.items():
         for name in (device, repeated):
             if name not in devices:
                 remedy = f"the cluster has {', '.join(devices)}"
@@ -369,7 +369,7 @@ def _replicas(named: Mapping[str, str] | None, devices: tuple[str, ...]) -> Ints
     return stage
 
 
-def _column(graph: Graph, numbers: Mapping[str, int] | None, what: str) -> Ints | None:
+def _parse_column(graph: Graph, numbers: Mapping[str, int] | None, what: str) -> Ints | None:
     if numbers is None:
         return None
     missing = next((name for name in graph.ops.name if name not in numbers), None)

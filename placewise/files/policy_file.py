@@ -23,7 +23,7 @@ from placewise.errors import MissingExtraError, ModelFileError, OutputError
 from placewise.files.atomic import atomic_write
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Amount, Record, checked, json_bytes, naming, parse_json, read_bytes
+from placewise.files.records import Amount, Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 
 Tensors = Mapping[str, npt.NDArray[Any]]
 
@@ -88,10 +88,10 @@ class PolicyFile(Record):
     tool: ToolRecord | None = None
 
 
-def header_of(path: str | os.PathLike[str]) -> Path:
+def header_path(path: str | os.PathLike[str]) -> Path:
     """Where the header of a checkpoint is: the path itself if it ends in .json, else policy.json in that folder."""
-    found = Path(path)
-    return found if found.suffix == ".json" and not os.path.isdir(found) else found / NAME
+    given = Path(path)
+    return given if given.suffix == ".json" and not os.path.isdir(given) else given / NAME
 
 
 def save_policy(header: PolicyFile, tensors: Tensors, path: str | os.PathLike[str]) -> None:
@@ -99,21 +99,21 @@ def save_policy(header: PolicyFile, tensors: Tensors, path: str | os.PathLike[st
 
     Raises OutputError, and MissingExtraError where safetensors is not installed.
     """
-    library = safetensors()
-    place = header_of(path)
-    if place.name == NAME and not place.parent.exists():
+    library = import_safetensors()
+    header_file = header_path(path)
+    if header_file.name == NAME and not header_file.parent.exists():
         with suppress(OSError):
-            place.parent.mkdir()
+            header_file.parent.mkdir()
     data = library.save({name: np.array(array, order="C") for name, array in tensors.items()})
-    name = f"{place.stem}-{header.updates:07d}-{secrets.token_hex(4)}.safetensors"
-    with naming(path):
+    name = f"{header_file.stem}-{header.updates:07d}-{secrets.token_hex(4)}.safetensors"
+    with locate_errors(path):
         text = json_bytes(header.model_copy(update={"tensors": name, "sha256": hashlib.sha256(data).hexdigest()}))
-    with atomic_write(place.with_name(name), "wb") as file:
+    with atomic_write(header_file.with_name(name), "wb") as file:
         file.write(data)
-    with atomic_write(place, "wb") as file:
+    with atomic_write(header_file, "wb") as file:
         file.write(text)
-    for older in place.parent.glob(f"{place.stem}-*.safetensors"):
-        if older.name != name and _numbered(older.name, place.stem):
+    for older in header_file.parent.glob(f"{header_file.stem}-*.safetensors"):
+        if older.name != name and _is_tensor_file(older.name, header_file.stem):
             with suppress(OSError):
                 older.unlink()
 
@@ -123,31 +123,33 @@ def load_policy(path: str | os.PathLike[str]) -> tuple[PolicyFile, dict[str, npt
 
     Raises ModelFileError naming the file, and MissingExtraError where safetensors is not installed.
     """
-    library = safetensors()
+    library = import_safetensors()
     header = load_header(path)
-    place = header_of(path)
+    header_file = header_path(path)
     if not header.tensors or Path(header.tensors).name != header.tensors:
-        raise ModelFileError("names no file of tensors beside it", where=str(place), remedy="is the file whole?")
-    beside = place.with_name(header.tensors)
-    data = read_bytes(beside, ModelFileError)
+        raise ModelFileError("names no file of tensors beside it", where=str(header_file), remedy="is the file whole?")
+    tensor_file = header_file.with_name(header.tensors)
+    data = read_bytes(tensor_file, ModelFileError)
     if hashlib.sha256(data).hexdigest() != header.sha256:
-        raise ModelFileError(f"is not the file that {place.name} was written with", where=str(beside),
+        raise ModelFileError(f"is not the file that {header_file.name} was written with", where=str(tensor_file),
                              remedy="keep the two files of a checkpoint together")  # fmt: skip
     try:
         return header, library.load(data)
     except Exception as error:
-        raise ModelFileError(f"holds no tensors ({error})", where=str(beside), remedy="is the file whole?") from None
+        raise ModelFileError(
+            f"holds no tensors ({error})", where=str(tensor_file), remedy="is the file whole?"
+        ) from None
 
 
 def load_header(path: str | os.PathLike[str]) -> PolicyFile:
     """The header of a checkpoint. Raises ModelFileError naming the file and the field."""
-    place = header_of(path)
-    data = read_bytes(place, ModelFileError)
-    with naming(place):
-        return checked(PolicyFile, parse_json(data))
+    header_file = header_path(path)
+    data = read_bytes(header_file, ModelFileError)
+    with locate_errors(header_file):
+        return parse_versioned(PolicyFile, parse_json(data))
 
 
-def safetensors() -> Any:
+def import_safetensors() -> Any:
     """The library that packs tensors. Raises MissingExtraError where it is not installed."""
     try:
         return import_module("safetensors.numpy")
@@ -155,17 +157,17 @@ def safetensors() -> Any:
         raise MissingExtraError("a checkpoint (safetensors)", "learn") from None
 
 
-def ensure_room(path: str | os.PathLike[str]) -> None:
+def ensure_checkpoint_writable(path: str | os.PathLike[str]) -> None:
     """Raise OutputError now if a checkpoint plainly cannot be written to `path` later."""
-    folder = header_of(path).parent
-    there = folder if folder.exists() or header_of(path).name != NAME else folder.parent
-    if not there.is_dir() or not os.access(there, os.W_OK):
+    folder = header_path(path).parent
+    existing = folder if folder.exists() or header_path(path).name != NAME else folder.parent
+    if not existing.is_dir() or not os.access(existing, os.W_OK):
         raise OutputError(
-            "cannot be written", where=str(path), remedy=f"make the directory {there}, or choose another place"
+            "cannot be written", where=str(path), remedy=f"make the directory {existing}, or choose another place"
         )
 
 
-def _numbered(name: str, stem: str) -> bool:
+def _is_tensor_file(name: str, stem: str) -> bool:
     """Whether a name is one that `save_policy` gives to tensors."""
     parts = name.removeprefix(f"{stem}-").removesuffix(".safetensors").split("-")
     return len(parts) == 2 and parts[0].isdigit() and len(parts[1]) == 8

@@ -9,9 +9,9 @@ from pydantic import Field
 
 from placewise.files.cluster_record import ClusterRecord, cluster_of, cluster_record
 from placewise.files.columns import read_columns, write_columns
-from placewise.files.costs_file import CostSources, cost_arrays, cost_sources, costs_of
-from placewise.files.graph_file import GraphHeader, graph_of, graph_parts
-from placewise.files.records import Amount, Record, naming
+from placewise.files.costs_file import CostSources, cost_sources, decode_costs, encode_costs
+from placewise.files.graph_file import GraphHeader, decode_graph, encode_graph
+from placewise.files.records import Amount, Record, locate_errors
 from placewise.model.problem import Constraints, Headroom, Objective, Problem, Rule
 
 
@@ -72,7 +72,7 @@ class ProblemHeader(Record):
 
 def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
     """Write a problem file. Raises OutputError."""
-    graph_header, graph_arrays = graph_parts(problem.graph)
+    graph_header, graph_arrays = encode_graph(problem.graph)
     header = ProblemHeader(
         graph=graph_header,
         cluster=cluster_record(problem.cluster),
@@ -82,7 +82,7 @@ def save_problem(problem: Problem, path: str | os.PathLike[str]) -> None:
         warnings=problem.warnings,
     )
     arrays = {f"graph/{name}": array for name, array in graph_arrays.items()}
-    arrays |= {f"costs/{name}": array for name, array in cost_arrays(problem.costs).items()}
+    arrays |= {f"costs/{name}": array for name, array in encode_costs(problem.costs).items()}
     write_columns(path, header, arrays)
 
 
@@ -92,13 +92,13 @@ def load_problem(path: str | os.PathLike[str]) -> Problem:
     Raises ModelFileError, GraphError, ClusterError, CostError or InputError, each with the file's name.
     """
     header, arrays = read_columns(path, ProblemHeader)
-    with naming(path):
-        graph, cluster = graph_of(header.graph, arrays.under("graph/")), cluster_of(header.cluster)
+    with locate_errors(path):
+        graph, cluster = decode_graph(header.graph, arrays.under("graph/")), cluster_of(header.cluster)
         tensors = graph.n_tensors, len(cluster.class_bandwidth)
         return Problem(
             graph,
             cluster,
-            costs_of(header.costs, arrays.under("costs/"), (graph.n_ops, len(cluster)), tensors),
+            decode_costs(header.costs, arrays.under("costs/"), (graph.n_ops, len(cluster)), tensors),
             objective_of(header.objective),
             constraints_of(header.constraints),
             header.warnings,

@@ -13,7 +13,7 @@ from placewise.files.atomic import atomic_write
 from placewise.files.cluster_record import ClusterRecord
 from placewise.files.graph_file import SourceRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.records import Record, checked, json_bytes, naming, parse_json, read_bytes
+from placewise.files.records import Record, json_bytes, locate_errors, parse_json, parse_versioned, read_bytes
 
 FORMAT = "placewise-profile"
 _START = 4096
@@ -84,7 +84,7 @@ class ProfileFile(Record):
 
 def save_profile(profile: ProfileFile, path: str | os.PathLike[str]) -> None:
     """Write a profile, atomically. Raises OutputError."""
-    with naming(path):
+    with locate_errors(path):
         text = json_bytes(profile)
     with atomic_write(path, "wb") as file:
         file.write(text)
@@ -93,9 +93,9 @@ def save_profile(profile: ProfileFile, path: str | os.PathLike[str]) -> None:
 def load_profile(path: str | os.PathLike[str]) -> ProfileFile:
     """The profile of a file. Raises CostError, naming the file and the field."""
     data = read_bytes(path, CostError)
-    with naming(path):
-        profile = checked(ProfileFile, parse_json(data, CostError), CostError)
-        _check(profile)
+    with locate_errors(path):
+        profile = parse_versioned(ProfileFile, parse_json(data, CostError), CostError)
+        _check_profile(profile)
     return profile
 
 
@@ -109,7 +109,7 @@ def is_profile(path: str | os.PathLike[str]) -> bool:
     return start.lstrip()[:1] == b"{" and f'"{FORMAT}"'.encode() in start
 
 
-def _check(profile: ProfileFile) -> None:
+def _check_profile(profile: ProfileFile) -> None:
     count = len(profile.ops)
     columns = {name: getattr(profile, name) for name in ("kinds", "flops", "bytes", "classes", "dtypes")}
     for name, column in columns.items():

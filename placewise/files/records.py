@@ -27,7 +27,7 @@ Amount = Annotated[
 ]
 """A number; what is infinite, unlimited or undefined is ``null`` in the file and inf in memory."""
 
-Refusal = type[InputError]
+ErrorType = type[InputError]
 R = TypeVar("R", bound=BaseModel)
 
 
@@ -37,7 +37,7 @@ class Record(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore", from_attributes=True, allow_inf_nan=True)
 
 
-def parse_json(data: bytes, error: Refusal = ModelFileError) -> Any:
+def parse_json(data: bytes, error: ErrorType = ModelFileError) -> Any:
     """The value of a JSON text; raises `error` for anything else, bare NaN and Infinity included."""
     try:
         return from_json(data, allow_inf_nan=False)
@@ -53,20 +53,20 @@ def json_bytes(record: BaseModel, exclude: set[str] | None = None) -> bytes:
         raise OutputError(f"cannot be written as JSON ({error})", remedy="rename what is not valid Unicode") from None
 
 
-def read_bytes(path: str | os.PathLike[str], error: Refusal, largest: int = LARGEST_JSON) -> bytes:
+def read_bytes(path: str | os.PathLike[str], error: ErrorType, largest: int = LARGEST_JSON) -> bytes:
     """A whole file; raises `error` if it is missing, unreadable or larger than `largest` bytes."""
     try:
         return read_regular(path, largest)
     except OSError as cause:
-        raise error(f"cannot be read ({reason_of(cause)})", where=str(path), remedy="check the path") from None
+        raise error(f"cannot be read ({describe_os_error(cause)})", where=str(path), remedy="check the path") from None
 
 
-def reason_of(cause: OSError) -> str:
+def describe_os_error(cause: OSError) -> str:
     """The cause in a few words."""
     return (cause.strerror or str(cause)).lower()
 
 
-def checked(record: type[R], document: object, error: Refusal = ModelFileError) -> R:
+def parse_versioned(record: type[R], document: object, error: ErrorType = ModelFileError) -> R:
     """`document` as a record of a known format and version; raises `error` saying what is wrong, and where."""
     name, newest = record.model_fields["format"].default, record.model_fields["version"].default
     if not isinstance(document, dict) or not isinstance(document.get("format"), str):
@@ -78,10 +78,10 @@ def checked(record: type[R], document: object, error: Refusal = ModelFileError) 
         raise error(f"names no version of {name} (it says {reprlib.repr(version)})", remedy="is the file whole?")
     if version > newest:
         raise error(f"is {name} version {version}, newer than {newest}", remedy="upgrade placewise to read it")
-    return validated(record, document, error)
+    return parse_record(record, document, error)
 
 
-def validated(record: type[R], document: object, error: Refusal = ModelFileError) -> R:
+def parse_record(record: type[R], document: object, error: ErrorType = ModelFileError) -> R:
     """`document` as a record; raises `error` saying which field is wrong."""
     try:
         return record.model_validate(document)
@@ -93,7 +93,7 @@ def validated(record: type[R], document: object, error: Refusal = ModelFileError
 
 
 @contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+def locate_errors(path: str | os.PathLike[str]) -> Iterator[None]:
     """Puts the file's name in front of any complaint that does not begin with it."""
     try:
         yield

@@ -31,7 +31,7 @@ RECORDS: dict[str, type[Record]] = {
 def schema_of(name: str) -> dict[str, Any]:
     """The JSON Schema of a record in `RECORDS`: what is accepted; all fields are written."""
     record = RECORDS[name]
-    schema = _tidy(record.model_json_schema())
+    schema = _simplify(record.model_json_schema())
     schema["required"] = sorted({"format", "version", *schema.get("required", ())})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": f"placewise {name}", **schema}
 
@@ -41,10 +41,10 @@ def schema_text(name: str) -> str:
     return json.dumps(schema_of(name), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _tidy(schema: Any) -> Any:
+def _simplify(schema: Any) -> Any:
     """Without the titles that only repeat the names of fields; infinite defaults as they stand in files."""
     if isinstance(schema, list):
-        return [_tidy(item) for item in schema]
+        return [_simplify(item) for item in schema]
     if isinstance(schema, dict):
-        return {key: _tidy(item) for key, item in schema.items() if key != "title" or not isinstance(item, str)}
+        return {key: _simplify(item) for key, item in schema.items() if key != "title" or not isinstance(item, str)}
     return None if schema == math.inf else schema

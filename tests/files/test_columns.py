@@ -16,7 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placewise.errors import InputError, ModelFileError, OutputError
-from placewise.files.columns import Arrays, read_columns, string_arrays, write_columns
+from placewise.files.columns import ColumnReader, read_columns, string_arrays, write_columns
 from placewise.files.format import format_name
 from placewise.files.records import Record
 
@@ -77,7 +77,7 @@ def test_round_trip_and_numpy_reads_it(tmp_path: Path) -> None:
 @example(["", "é", "", "日本", "a\0b", "😀"])
 def test_text_columns(rows: list[str]) -> None:
     """Any Unicode text survives, empty rows and several bytes per character included."""
-    assert Arrays(string_arrays("name", rows)).strings("name", len(rows)) == tuple(rows)
+    assert ColumnReader(string_arrays("name", rows)).strings("name", len(rows)) == tuple(rows)
 
 
 def test_text_that_is_not_unicode_is_refused() -> None:
@@ -102,12 +102,12 @@ def test_bad_text_columns(text: bytes, offsets: list[int], message: str) -> None
     """Offsets that fall, overflow, miss the end or cut a character, and bytes that are not UTF-8."""
     members = {"name.text": np.frombuffer(text, np.uint8), "name.offsets": np.array(offsets, np.int64)}
     with pytest.raises(ModelFileError, match=message):
-        Arrays(members).strings("name", None)
+        ColumnReader(members).strings("name", None)
 
 
 def test_arrays_of_another_kind_are_refused() -> None:
     """A missing array, another element type, another byte order, another length."""
-    arrays = Arrays({"x": np.zeros(3, np.int32)})
+    arrays = ColumnReader({"x": np.zeros(3, np.int32)})
     with pytest.raises(ModelFileError, match="no array 'y'"):
         arrays.take("y", np.int32, 3)
     with pytest.raises(ModelFileError, match="holds int32 instead of int64"):
