@@ -28,7 +28,7 @@ _START = 1 << 16
 
 _IR_VERSION = b"\x08"
 """How an ONNX file begins, whatever it is called: its first field is a number."""
-_CONFIGURATION = re.compile(rb'"(model_type|architectures)"\s*:')
+_HUGGINGFACE_CONFIG = re.compile(rb'"(model_type|architectures)"\s*:')
 
 
 class ReadOptions(NamedTuple):
@@ -50,23 +50,23 @@ class Format(NamedTuple):
 
 FORMATS: Mapping[str, Format] = MappingProxyType(
     {
-        "onnx": Format("ONNX model", lambda path, asked: read_onnx(path, dims=asked.dims)),
-        "openvino": Format("OpenVINO IR", lambda path, asked: read_openvino(path, dims=asked.dims)),
-        "pt2": Format("torch.export program", lambda path, asked: read_pt2(path, dims=asked.dims)),
-        "tensorflow": Format("TensorFlow graph", lambda path, asked: read_tensorflow(path, dims=asked.dims)),
+        "onnx": Format("ONNX model", lambda path, options: read_onnx(path, dims=options.dims)),
+        "openvino": Format("OpenVINO IR", lambda path, options: read_openvino(path, dims=options.dims)),
+        "pt2": Format("torch.export program", lambda path, options: read_pt2(path, dims=options.dims)),
+        "tensorflow": Format("TensorFlow graph", lambda path, options: read_tensorflow(path, dims=options.dims)),
         "huggingface": Format(
             "Hugging Face configuration",
-            lambda path, asked: read_huggingface(
-                path, dims=asked.dims, dtype=asked.dtype, training=asked.graph == "training"
+            lambda path, options: read_huggingface(
+                path, dims=options.dims, dtype=options.dtype, training=options.graph == "training"
             ),
         ),
-        "workload": Format("workload", lambda path, asked: read_workload(path, objective=asked.objective), False),
-        "profile": Format("profile", lambda path, asked: read_pipedream(path, graph=asked.graph), False),
+        "workload": Format("workload", lambda path, options: read_workload(path, objective=options.objective), False),
+        "profile": Format("profile", lambda path, options: read_pipedream(path, graph=options.graph), False),
     }
 )
 
 
-def read(path: Path, asked: ReadOptions = ReadOptions()) -> ImportedModel:  # noqa: B008
+def read_model(path: Path, options: ReadOptions = ReadOptions()) -> ImportedModel:  # noqa: B008
     """The graph, or the problem, in a file of any of the `FORMATS`.
 
     `asked.dims` gives open dimensions their numbers; `objective` ("throughput" or "latency") says how a workload is
@@ -74,13 +74,15 @@ def read(path: Path, asked: ReadOptions = ReadOptions()) -> ImportedModel:  # no
     both; `dtype` the element type of a model that is built from its configuration. Raises ModelFileError, GraphError,
     CostError or MissingExtraError.
     """
-    found = FORMATS[format_of(path)]
-    if asked.dims and not found.has_dims:
-        raise ModelFileError(f"a {found.name} has no symbolic dimensions", where=str(path), remedy="leave out --dim")
-    return found.read(path, asked)
+    file_format = FORMATS[detect_format(path)]
+    if options.dims and not file_format.has_dims:
+        raise ModelFileError(
+            f"a {file_format.name} has no symbolic dimensions", where=str(path), remedy="leave out --dim"
+        )
+    return file_format.read(path, options)
 
 
-def format_of(path: Path) -> str:
+def detect_format(path: Path) -> str:
     """The key in `FORMATS`, by the suffixes .onnx, .pt2 and .xml, else by the first bytes; ONNX if nothing else fits.
 
     Raises ModelFileError for what cannot be read, is empty, or is a folder of no model.
@@ -109,7 +111,7 @@ def format_of(path: Path) -> str:
         return "pt2"
     if path.suffix == ".xml" or looks_like_openvino(start):
         return "openvino"
-    if path.suffix == ".json" and _CONFIGURATION.search(start):
+    if path.suffix == ".json" and _HUGGINGFACE_CONFIG.search(start):
         return "huggingface"
     if start[:1] in (b"{", b"["):
         return "workload"

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
+
 from placewise._util.safe_open import read_regular
 from placewise.errors import ModelFileError
 from placewise.model.columns import Floats
@@ -31,9 +33,41 @@ class ImportedModel:
     modules: Mapping[str, str] = field(default_factory=dict)
 
 
-def file_bytes(path: Path) -> bytes:
+def read_text_file(path: Path) -> bytes:
     """All of a file that is one text. Raises ModelFileError, with the path."""
     try:
         return read_regular(path, LARGEST_TEXT)
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", where=str(path), remedy="check the path") from None
+
+
+def unique_name(name: str, taken: set[str]) -> str:
+    """`name`, with a number behind it where it is taken; the answer is then taken too."""
+    free, number = name, 1
+    while free in taken:
+        number += 1
+        free = f"{name}#{number}"
+    taken.add(free)
+    return free
+
+
+def module_path(name: str) -> str:
+    """``/layer1/layer1.0/conv1/Conv`` → ``layer1.0.conv1``: exporters repeat a container's name in its children."""
+    path: list[str] = []
+    for part in filter(None, name.split("/")[:-1]):
+        if path and part.startswith(path[-1] + "."):
+            path.pop()
+        path.append(part)
+    return ".".join(path)
+
+
+def describe_unknown_shapes(graph: Graph) -> list[str]:
+    """Ops stand in topological order, so the first op with an unknown result is where shapes become unknown."""
+    unknown = np.flatnonzero(graph.tensors.bytes < 0)
+    if not len(unknown):
+        return []
+    first, op = graph.tensors.name[unknown[0]], int(graph.tensors.producer[unknown[0]])
+    place = f"{first!r}, made by {graph.ops.kind[op]}" if op >= 0 else repr(first)
+    verb = "shape" if len(unknown) == 1 else "shapes"
+    stays = "stays" if len(unknown) == 1 else "stay"
+    return [f"the {verb} of {len(unknown)} of {graph.n_tensors} tensors {stays} unknown (first: {place})"]

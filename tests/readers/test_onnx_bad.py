@@ -11,7 +11,7 @@ from onnx_files import FLOAT, integers, model, saved, weight
 
 from placewise.errors import GraphError, InputError, ModelFileError
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.wire import without_values
+from placewise.readers.onnx.file import without_values
 
 GOOD = model([make_node("MatMul", ["x", "w"], ["h"]), make_node("Relu", ["h"], ["y"])], {"x": [2, 3]}, ["y"],
              [weight("w", 3, 4)])  # fmt: skip

@@ -7,14 +7,14 @@ from typing import Any
 import onnx
 import onnx.helper
 
-_OF_TYPE = {
+_VERSION_OF_TYPE = {
     "BFLOAT16": 4,
     "FLOAT8E4M3FN": 9, "FLOAT8E4M3FNUZ": 9, "FLOAT8E5M2": 9, "FLOAT8E5M2FNUZ": 9,
     "UINT4": 10, "INT4": 10, "FLOAT4E2M1": 11, "FLOAT8E8M0": 12, "UINT2": 13, "INT2": 13,
     "FLOAT6E2M3": 14, "FLOAT6E3M2": 14,
 }  # fmt: skip
 """IR versions that brought element types (onnx.proto, enum Version); all others are as old as version 3."""
-_OF_FIELD = {
+_VERSION_OF_FIELD = {
     "quantization_annotation": 5,
     "sparse_initializer": 6, "sparse_tensor": 6, "sparse_tensors": 6,
     "training_info": 7,
@@ -25,8 +25,10 @@ _OF_FIELD = {
     "opaque_type": 14,
 }  # fmt: skip
 """IR versions that brought fields; the properties of a whole model are older than those of its parts."""
-_CODES = {
-    getattr(onnx.TensorProto, name): version for name, version in _OF_TYPE.items() if hasattr(onnx.TensorProto, name)
+_VERSION_OF_CODE = {
+    getattr(onnx.TensorProto, name): version
+    for name, version in _VERSION_OF_TYPE.items()
+    if hasattr(onnx.TensorProto, name)
 }
 _FREE_WEIGHTS = 4  # since then a weight need not be listed among the inputs
 
@@ -38,27 +40,27 @@ def oldest_ir(model: onnx.ModelProto) -> int:
     newer than the onnx package, the version stays; domains of others ask for none.
     """
     own = int(model.ir_version)
-    if own <= _FREE_WEIGHTS or any(map(_is_unknown, model.opset_import)):
+    if own <= _FREE_WEIGHTS or any(map(_is_newer_opset, model.opset_import)):
         return own
     by_opset = onnx.helper.find_min_ir_version_for(model.opset_import, ignore_unknown=True)
     fields = [item for item in model.ListFields() if item[0].name != "metadata_props"]
-    return min(own, max(_FREE_WEIGHTS, by_opset, *(_needed(*item) for item in fields)))
+    return min(own, max(_FREE_WEIGHTS, by_opset, *(_required_version(*item) for item in fields)))
 
 
-def _is_unknown(opset: onnx.OperatorSetIdProto) -> bool:
+def _is_newer_opset(opset: onnx.OperatorSetIdProto) -> bool:
     """Whether this is an opset of ONNX's own domains, newer than all that the package knows."""
     domain = opset.domain or "ai.onnx"
     known = [version for name, version in onnx.helper.OP_SET_ID_VERSION_MAP if name == domain]
     return opset.version > max(known, default=opset.version)
 
 
-def _needed(field: Any, value: Any) -> int:
+def _required_version(field: Any, value: Any) -> int:
     """The IR version that a field of a message takes, with all that is in it."""
     if field.name in ("data_type", "elem_type") and isinstance(value, int):
-        return _CODES.get(value, 0)
-    found = _OF_FIELD.get(field.name, 0)
+        return _VERSION_OF_CODE.get(value, 0)
+    version = _VERSION_OF_FIELD.get(field.name, 0)
     if field.message_type is None:
-        return found
+        return version
     messages = (value,) if hasattr(value, "ListFields") else value
-    inside = (_needed(*item) for message in messages for item in message.ListFields())
-    return max(found, max(inside, default=0))
+    inside = (_required_version(*item) for message in messages for item in message.ListFields())
+    return max(version, max(inside, default=0))

@@ -15,7 +15,7 @@ import onnx
 import onnx.external_data_helper
 
 from placewise.errors import InputError, ModelFileError
-from placewise.readers.onnx.file import inlined, plain_domains
+from placewise.readers.onnx.file import inline_functions, normalize_domains
 from placewise.readers.onnx.ir import oldest_ir
 from placewise.readers.onnx.symbols import set_dims
 from placewise.readers.onnx.types import subgraphs
@@ -27,22 +27,22 @@ _NORMS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormali
 _SCALE, _VARIANCE = 1, 4  # argument positions: of all norms, and of BatchNormalization
 
 
-def load_whole(
-    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0, outside: bool = False
+def load_with_weights(
+    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0, keep_external: bool = False
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
     """The model in `path` with its weights inside, its functions inlined, and notes.
 
     Nodes stand where `origin` counts them (`read_onnx`), and the IR version is the oldest that will do (`oldest_ir`).
     `dims`, if given, are put in place of symbolic dimensions. External data is loaded; what is missing is drawn from
-    `seed` and the weight's name, in sizes that keep activations finite, and a note says so. With `outside`, external
-    data stays where it lies. Raises ModelFileError, naming the file.
+    `seed` and the weight's name, in sizes that keep activations finite, and a note says so. With
+    `keep_external`, external data stays where it lies. Raises ModelFileError, naming the file.
     """
     try:
-        model = _parsed(path)
-        plain_domains(model)
-        notes = () if outside else _fill(model, path.parent, seed)
+        model = _parse(path)
+        normalize_domains(model)
+        notes = () if keep_external else _fill_weights(model, path.parent, seed)
         if model.functions:
-            model = inlined(model)
+            model = inline_functions(model)
         if dims is not None:
             set_dims(model.graph, dims)
         model.ir_version = oldest_ir(model)
@@ -51,7 +51,7 @@ def load_whole(
     return model, notes
 
 
-def _parsed(path: Path) -> onnx.ModelProto:
+def _parse(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path, load_external_data=False)
     except OSError as error:
@@ -65,9 +65,9 @@ def _parsed(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _fill(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
+def _fill_weights(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
     """Load the weights that lie elsewhere; draw those that are nowhere."""
-    roles, drawn, missing = _roles(model.graph), 0, ""
+    roles, n_drawn, missing_file = _first_readers(model.graph), 0, ""
     for tensor in _weights(model.graph):
         where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
         is_outside = tensor.data_location == onnx.TensorProto.EXTERNAL
@@ -80,16 +80,16 @@ def _fill(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
             del tensor.external_data[:]
         elif is_outside or _is_empty(tensor):
             try:
-                values = _drawn(tensor, roles.get(tensor.name, ("", 0)), seed)
+                values = _draw_weight(tensor, roles.get(tensor.name, ("", 0)), seed)
             except (MemoryError, ValueError):
                 problem = f"the weight {tensor.name!r} is missing, and {list(tensor.dims)} numbers are too many to draw"
                 raise ModelFileError(problem, remedy="give the model with its weights") from None
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-            drawn, missing = drawn + 1, missing or where
-    if not drawn:
+            n_drawn, missing_file = n_drawn + 1, missing_file or where
+    if not n_drawn:
         return ()
-    lost = f" ({missing} is not here)" if missing else ""
-    return (f"{drawn} weights of the model are missing{lost}: random numbers stand in for them",)
+    lost = f" ({missing_file} is not here)" if missing_file else ""
+    return (f"{n_drawn} weights of the model are missing{lost}: random numbers stand in for them",)
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -108,7 +108,7 @@ def _is_empty(tensor: onnx.TensorProto) -> bool:
     return math.prod(tensor.dims) > 0 and not any(len(getattr(tensor, field)) for field in fields)
 
 
-def _roles(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
+def _first_readers(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
     """Who reads a value first: the op's type and the argument's position."""
     roles: dict[str, tuple[str, int]] = {}
     for node in graph.node:
@@ -117,7 +117,7 @@ def _roles(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
     return roles
 
 
-def _drawn(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.NDArray[Any]:
+def _draw_weight(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.NDArray[Any]:
     """Whole numbers are 0, which every table has an entry for, and truth values true; floats by what they are for."""
     dims, dtype = tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if tensor.data_type == onnx.TensorProto.BOOL or np.dtype(dtype).kind in "iu":
@@ -131,11 +131,11 @@ def _drawn(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.ND
     elif (kind in _NORMS and position == _SCALE) or (kind == "Mul" and len(dims) < 2):
         values = 1 + _SMALL * values
     else:
-        values = values * _scale(dims)
+        values = values * _weight_scale(dims)
     return values.astype(dtype)
 
 
-def _scale(dims: tuple[int, ...]) -> float:
+def _weight_scale(dims: tuple[int, ...]) -> float:
     """1 / √(what is summed up for one result): windows and channels of a convolution, the longer side of a matrix."""
     if len(dims) < 2:
         return _SMALL

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import onnx
 
-from placewise.readers.naming import distinct, path_of
+from placewise.readers.base import module_path, unique_name
 
 _NAME_SCOPES = "pkg.torch.onnx.name_scopes"  # torch.onnx.export(dynamo=True): a list of paths, the last the call's own
 _NAMESPACE = "namespace"  # the same exporter: "path: class/path: class/…/call: target"
@@ -26,7 +26,7 @@ def op_names(nodes: Sequence[onnx.NodeProto]) -> list[str]:
         if node.name and count[node.name] == 1:
             names.append(node.name)
         else:
-            names.append(distinct(next(filter(None, node.output), f"{node.op_type}_{index}"), taken))
+            names.append(unique_name(next(filter(None, node.output), f"{node.op_type}_{index}"), taken))
     return names
 
 
@@ -42,7 +42,7 @@ def scope_of(node: onnx.NodeProto) -> str:
         return _from_name_scopes(notes[_NAME_SCOPES])
     if _NAMESPACE in notes:
         return _deepest([part.split(": ")[0] for part in notes[_NAMESPACE].split("/")[:-1]])
-    return path_of(node.name)
+    return module_path(node.name)
 
 
 def _from_name_scopes(text: str) -> str:

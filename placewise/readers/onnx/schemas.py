@@ -13,7 +13,7 @@ _TYPES = {
     number: getattr(onnx.defs.OpSchema.AttrType, name, None)
     for name, number in onnx.AttributeProto.AttributeType.items()
 }
-MOST_AXES = 1_000
+MAX_AXES = 1_000
 _FormalOption = onnx.defs.OpSchema.FormalParameterOption
 
 
@@ -52,11 +52,11 @@ def is_sound(node: onnx.NodeProto, opsets: Mapping[str, int]) -> bool:
         formal = schema.inputs[min(position, len(schema.inputs) - 1)]
         if not name and formal.option != _FormalOption.Optional:
             return False
-    given = {attribute.name: _TYPES.get(attribute.type) for attribute in node.attribute}
+    types = {attribute.name: _TYPES.get(attribute.type) for attribute in node.attribute}
     for name, attribute in schema.attributes.items():
-        if name not in given and attribute.required:
+        if name not in types and attribute.required:
             return False
-        if name in given and given[name] != attribute.type:
+        if name in types and types[name] != attribute.type:
             return False
     if not all(_is_plausible(node, attribute) for attribute in node.attribute):
         return False
@@ -67,4 +67,4 @@ def _is_plausible(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> bool:
     """False where an attribute that inference uses as an index, unchecked, is out of range."""
     if attribute.name == "num_outputs":
         return bool(attribute.i == len(node.output))
-    return attribute.name not in ("axis", "axes") or max(map(abs, (attribute.i, *attribute.ints))) < MOST_AXES
+    return attribute.name not in ("axis", "axes") or max(map(abs, (attribute.i, *attribute.ints))) < MAX_AXES

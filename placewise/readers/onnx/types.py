@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy.typing as npt
 import onnx
 
 from placewise.model.dtypes import bytes_of
@@ -22,6 +25,24 @@ _DTYPES = {getattr(_T, name): dtype for name, dtype in _NAMES.items() if hasattr
 
 Shape = tuple[int, ...]
 Types = dict[str, onnx.TypeProto]
+Value = npt.NDArray[Any]
+Elements = dict[str, list[onnx.TypeProto]]
+"""The types of the tensors in a sequence, in order; an optional value is a sequence of one."""
+_FLOATING = ("float", "bfloat", "complex")
+
+
+@dataclass(slots=True)
+class InferredValues:
+    """Types by name, short constants, the elements of sequences; `borrowed` names what is taken from notes."""
+
+    types: Types
+    values: dict[str, Value] = field(default_factory=dict)
+    elements: Elements = field(default_factory=dict)
+    borrowed: list[str] = field(default_factory=list)
+
+
+Infer = Callable[[onnx.ModelProto], InferredValues]
+"""What is known about every value of a model. Raises ModelFileError for nodes that do not fit together."""
 
 
 def dtype_name(element_type: int) -> str:
@@ -72,3 +93,12 @@ def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
             found.append(attribute.g)
         found.extend(attribute.graphs)
     return found
+
+
+def compute_dtype(node: onnx.NodeProto, types: Types) -> str:
+    """The first floating type among inputs and outputs, else the first output's; of integer kernels, the input's."""
+    found = [dtype_of(types.get(name)) for name in [*node.input, *node.output] if name]
+    if node.op_type.startswith("QLinear") or node.op_type.endswith("Integer"):
+        return found[0] if found else "unknown"
+    floating = next((dtype for dtype in found if dtype.startswith(_FLOATING)), None)
+    return floating or next((dtype_of(types.get(name)) for name in node.output if name), "unknown")

@@ -8,7 +8,7 @@ from typing import Any
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
-from placewise.readers.naming import distinct
+from placewise.readers.base import unique_name
 from placewise.readers.openvino.attributes import attributes_of
 from placewise.readers.openvino.kinds import CONSTANT, kind_of, position_of
 from placewise.readers.openvino.names import scopes_of
@@ -65,7 +65,7 @@ def to_graph(net: Net, sources: Sources, source: Source) -> Graph:
 def _names(layers: list[Layer]) -> list[str]:
     """A distinct name per layer: its own, with a number where it has none or shares it."""
     taken: set[str] = set()
-    return [distinct(layer.name or f"{layer.type}_{layer.id}", taken) for layer in layers]
+    return [unique_name(layer.name or f"{layer.type}_{layer.id}", taken) for layer in layers]
 
 
 def _add_tensor(draft: _Draft, op: int, name: str, layer: Layer, place: int) -> int:
@@ -80,7 +80,7 @@ def _add_weight(draft: _Draft, layer: Layer, name: str) -> int:
     stored = plain_type(layer.data.get("element_type", port.element_type))
     nbytes = location[1] if location is not None else max(bytes_of(port.dims, dtype_of(stored)), 0)
     return draft.builder.add_weight(
-        distinct(name, draft.weight_names),
+        unique_name(name, draft.weight_names),
         shape=port.dims,
         dtype=dtype_of(stored),
         nbytes=nbytes,

@@ -11,8 +11,8 @@ from typing import Any
 
 from placewise.errors import InputError, MissingExtraError, RunError
 from placewise.model.graph import Graph
-from placewise.readers.naming import distinct
-from placewise.readers.onnx.model import load_whole
+from placewise.readers.base import unique_name
+from placewise.readers.onnx.model import load_with_weights
 from placewise.readers.onnx.names import op_names
 from placewise.readers.openvino.parse import parse
 
@@ -106,7 +106,7 @@ def output_names(model: Any) -> list[set[str]]:
 
 def _onnx(ov: Any, path: Path) -> tuple[Any, Origins, Origins, tuple[str, ...]]:
     """The model, its nodes by name, by the values that they make, and notes."""
-    proto, notes = load_whole(path)
+    proto, notes = load_with_weights(path)
     nodes = proto.graph.node
     for node, name in zip(nodes, op_names(nodes), strict=True):
         node.name = name
@@ -142,7 +142,7 @@ def _listing(model: Any, nodes: Origins, values: Origins) -> Listing:
     taken: set[str] = set()
     tensors = [sorted({name for port in op.outputs() for name in port.names}) for op in ops]
     return Listing(
-        tuple(distinct(name, taken) for name in names),
+        tuple(unique_name(name, taken) for name in names),
         tuple(op.get_type_name() for op in ops),
         tuple(tuple(number[port.get_source_output().get_node().get_name()] for port in op.inputs()) for op in ops),
         tuple((*_found(nodes, [name]), *_found(values, made)) for name, made in zip(names, tensors, strict=True)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from placewise.readers.naming import path_of
+from placewise.readers.base import module_path
 from placewise.readers.openvino.net import Layer
 from placewise.readers.openvino.structure import Sources
 
@@ -20,7 +20,7 @@ def scope_of(name: str) -> str:
         return name.removeprefix(_MODULE).split("/", 1)[0]
     if name.startswith(_VALUE):
         return name.removeprefix(_VALUE).rpartition(".")[0]
-    return "" if "::" in name else path_of(name.removesuffix(_PART))
+    return "" if "::" in name else module_path(name.removesuffix(_PART))
 
 
 def scopes_of(layers: Sequence[Layer], sources: Sources) -> list[str]:

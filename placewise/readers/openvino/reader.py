@@ -8,12 +8,11 @@ from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Source
-from placewise.readers.base import ImportedModel
+from placewise.readers.base import ImportedModel, describe_unknown_shapes
 from placewise.readers.openvino.convert import to_graph
 from placewise.readers.openvino.dims import set_dims
 from placewise.readers.openvino.parse import parse
 from placewise.readers.openvino.structure import check_version, sources_of
-from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
@@ -44,4 +43,4 @@ def read_openvino(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Imported
         graph = to_graph(net, sources, source)
     except InputError as error:
         raise error.at(str(path)) from None
-    return ImportedModel(graph, warnings=tuple(unknown_shapes(graph)))
+    return ImportedModel(graph, warnings=tuple(describe_unknown_shapes(graph)))

@@ -9,7 +9,7 @@ from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import bytes_of
 from placewise.model.graph import Graph, Source
-from placewise.readers.naming import distinct
+from placewise.readers.base import unique_name
 from placewise.readers.torch.forms import Form
 from placewise.readers.torch.kinds import SKIPPED, form_of
 from placewise.readers.torch.listing import Call, Listing, Meta
@@ -84,7 +84,7 @@ def _add_call(draft: _Draft, call: Call) -> None:
         return
     made = form_of(call, draft.listing.metas)
     op = draft.builder.add_op(
-        distinct(call.name, draft.names),
+        unique_name(call.name, draft.names),
         made.kind,
         scope=call.scope,
         attributes=made.attributes,

@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
 DROP = object()
-Paths = Mapping[int, object]
+FieldPaths = Mapping[int, object]
 """Field number → the paths inside that message, or `DROP`."""
 
 
-class Field(NamedTuple):
+class WireField(NamedTuple):
     """A field: its number and wire type, and where its key, its payload and what follows start."""
 
     number: int
@@ -25,52 +25,52 @@ class Field(NamedTuple):
     stop: int
 
 
-def without(data: memoryview, paths: Paths, *, longest: int) -> bytes | memoryview:
+def strip_fields(data: memoryview, paths: FieldPaths, *, longest: int) -> bytes | memoryview:
     """The message in `data` without the fields that `paths` leads to, where they take more than `longest` bytes.
 
     Data that is no well-formed message comes back as it is: the parser that reads it next has the better words.
     """
     try:
-        return b"".join(_kept(data, paths, longest))
+        return b"".join(_copy_without(data, paths, longest))
     except (ValueError, IndexError):
         return data
 
 
-def fields_of(data: memoryview) -> Iterator[Field]:
+def fields_of(data: memoryview) -> Iterator[WireField]:
     """The fields of a message in turn; raises ValueError or IndexError where it is not well formed."""
     position, end = 0, len(data)
     while position < end:
         start = position
-        key, position = _varint(data, position)
+        key, position = _read_varint(data, position)
         wire = key & 7
         length = 8 if wire == EIGHT_BYTES else 4 if wire == FOUR_BYTES else 0
         payload = position
         if wire == LENGTH:
-            length, payload = _varint(data, position)
+            length, payload = _read_varint(data, position)
         elif wire == VARINT:
-            length = _varint(data, position)[1] - position
+            length = _read_varint(data, position)[1] - position
         position = payload + length
         if position > end or wire not in (VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES):
             raise ValueError("not a protobuf message")
-        yield Field(key >> 3, wire, start, payload, position)
+        yield WireField(key >> 3, wire, start, payload, position)
 
 
-def _kept(data: memoryview, paths: Paths, longest: int) -> Iterator[bytes | memoryview]:
+def _copy_without(data: memoryview, paths: FieldPaths, longest: int) -> Iterator[bytes | memoryview]:
     """What stays of a message, piece by piece; runs of fields that stay as they are make one piece."""
-    clean = 0
+    copied = 0
     for field in fields_of(data):
         inner = paths.get(field.number)
         if inner is None or field.wire != LENGTH or field.stop - field.payload <= longest:
             continue
-        yield data[clean : field.start]
-        clean = field.stop
+        yield data[copied : field.start]
+        copied = field.stop
         if isinstance(inner, Mapping):
-            message = b"".join(_kept(data[field.payload : field.stop], inner, longest))
-            yield from (_encoded(field.number << 3 | LENGTH), _encoded(len(message)), message)
-    yield data[clean:]
+            message = b"".join(_copy_without(data[field.payload : field.stop], inner, longest))
+            yield from (_encode_varint(field.number << 3 | LENGTH), _encode_varint(len(message)), message)
+    yield data[copied:]
 
 
-def _varint(data: memoryview, position: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         byte = data[position + shift // 7]
@@ -80,7 +80,7 @@ def _varint(data: memoryview, position: int) -> tuple[int, int]:
     raise ValueError("not a varint")
 
 
-def _encoded(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     parts = bytearray()
     while value > 0x7F:
         parts.append(value & 0x7F | 0x80)
