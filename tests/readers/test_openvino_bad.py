@@ -103,7 +103,7 @@ def test_nested_too_deeply(tmp_path):
 
 def test_too_large(tmp_path, monkeypatch):
     """More bytes or more elements than any model has."""
-    monkeypatch.setattr(parser, "MOST_PARTS", 10)
+    monkeypatch.setattr(parser, "MAX_ELEMENTS", 10)
     refused(written(tmp_path, small()), "too many")
     monkeypatch.setattr(parser, "LARGEST_FILE", 100)
     refused(written(tmp_path, small()), "larger than")
@@ -111,7 +111,7 @@ def test_too_large(tmp_path, monkeypatch):
 
 def test_too_many_layers(tmp_path, monkeypatch):
     """Layers are counted, and one without ports is refused where it ends, not after all the others."""
-    monkeypatch.setattr(parser, "MOST_LAYERS", 4)
+    monkeypatch.setattr(parser, "MAX_LAYERS", 4)
     refused(written(tmp_path, small()), "line 1: it has more than 4 layers")
     bare = b'<net version="11"><layers>\n' + b'<layer id="1" type="A"/>\n' * 9
     refused(written(tmp_path, bare), "line 2: layer '' .A. has no ports")

@@ -17,7 +17,7 @@ _DTYPES = {
     "f8e8m0": "uint8",  # a bare exponent byte, used for scales only
     "boolean": "bool", "string": "string",
 }  # fmt: skip
-_SHORT = {"FP": "f", "BF": "bf", "I": "i", "U": "u"}
+_PREFIXES = {"FP": "f", "BF": "bf", "I": "i", "U": "u"}
 
 
 @dataclass(slots=True)
@@ -49,7 +49,7 @@ class Layer:
     notes: set[str] = field(default_factory=set)
     inputs: list[Port] = field(default_factory=list)
     outputs: list[Port] = field(default_factory=list)
-    bodies: list[Net] = field(default_factory=list)
+    bodies: list[IrNet] = field(default_factory=list)
 
     @property
     def place(self) -> str:
@@ -57,7 +57,7 @@ class Layer:
 
 
 @dataclass(slots=True)
-class Net:
+class IrNet:
     """A net or the body of a layer. `edges`: (from layer, from port, to layer, to port), by their ids."""
 
     version: int = -1
@@ -65,14 +65,14 @@ class Net:
     edges: list[tuple[int, int, int, int]] = field(default_factory=list)
 
 
-def plain_type(text: str) -> str:
+def normalize_type(text: str) -> str:
     """The short name of an element type: ports say FP16, I64 and BOOL where constants say f16, i64 and boolean."""
     if text in ("BOOL", "bool"):
         return "boolean"
     if text == "BIN":
         return "u1"
     letters = text.rstrip("0123456789")
-    return _SHORT[letters] + text[len(letters) :] if letters in _SHORT and letters != text else text.lower()
+    return _PREFIXES[letters] + text[len(letters) :] if letters in _PREFIXES and letters != text else text.lower()
 
 
 def dtype_of(element_type: str) -> str:

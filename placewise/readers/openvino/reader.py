@@ -9,9 +9,9 @@ from types import MappingProxyType
 from placewise.errors import InputError
 from placewise.model.graph import Source
 from placewise.readers.base import ImportedModel, describe_unknown_shapes
-from placewise.readers.openvino.convert import to_graph
+from placewise.readers.openvino.convert import build_graph
 from placewise.readers.openvino.dims import set_dims
-from placewise.readers.openvino.parse import parse
+from placewise.readers.openvino.parse import parse_ir
 from placewise.readers.openvino.structure import check_version, sources_of
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
@@ -35,12 +35,12 @@ def read_openvino(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Imported
     Raises ModelFileError or GraphError, naming the file.
     """
     try:
-        net, sha256 = parse(path)
+        net, sha256 = parse_ir(path)
         check_version(net)
         sources = sources_of(net)
         set_dims(net, sources, dims)
         source = Source(str(path), sha256, "openvino", options={"dims": dict(dims)}, view="raw")
-        graph = to_graph(net, sources, source)
+        graph = build_graph(net, sources, source)
     except InputError as error:
         raise error.at(str(path)) from None
     return ImportedModel(graph, warnings=tuple(describe_unknown_shapes(graph)))
