@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placewise._util.regex import compiled, in_time
-from placewise.catalog.parts import add_notes, set_memory
+from placewise.catalog.device_specs import add_notes, set_memory
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.problem import Rule

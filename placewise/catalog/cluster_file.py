@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from placewise._util.safe_open import read_regular
+from placewise.catalog.device_specs import DeviceSpec, add_notes, name_devices, parse_device, rename_device, with_memory
 from placewise.catalog.entries import catalog
 from placewise.catalog.fields import validate_table
+from placewise.catalog.links import LinkSpeed, Pair, build_cluster
 from placewise.catalog.nodes import NodePath, expand_devices, link_nodes
-from placewise.catalog.parts import DeviceSpec, add_notes, name_devices, parse_device, rename_device, with_memory
 from placewise.catalog.tables import ClusterTable, DeviceTable
 from placewise.catalog.topology import apply_topology
-from placewise.catalog.wiring import LinkSpeed, Pair, build_cluster
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.dtypes import DTYPES

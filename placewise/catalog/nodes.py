@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import count, permutations
 
-from placewise.catalog.parts import MAX_DEVICES, DeviceSpec
+from placewise.catalog.device_specs import MAX_DEVICES, DeviceSpec
+from placewise.catalog.links import LinkSpeed, Pair
 from placewise.catalog.tables import ClusterTable, DeviceTable, NodeTable
-from placewise.catalog.wiring import LinkSpeed, Pair
 from placewise.errors import ClusterError
 
 NodePath = tuple[tuple[tuple[int, ...], LinkSpeed | None], ...]

@@ -7,10 +7,10 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
+from placewise.catalog.device_specs import MAX_DEVICES
 from placewise.catalog.entries import find_link
 from placewise.catalog.fields import Bytes, BytesPerSecond, FlopsPerSecond, Seconds, Share, Table
-from placewise.catalog.parts import MAX_DEVICES
-from placewise.catalog.wiring import LinkSpeed, catalog_speed
+from placewise.catalog.links import LinkSpeed, catalog_speed
 from placewise.errors import ClusterError
 from placewise.model.cluster import Transfers
 

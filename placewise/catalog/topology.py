@@ -13,9 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from placewise._util.safe_open import read_regular
+from placewise.catalog.device_specs import DeviceSpec, add_notes
 from placewise.catalog.entries import catalog
-from placewise.catalog.parts import DeviceSpec, add_notes
-from placewise.catalog.wiring import LinkSpeed, Pair, catalog_speed
+from placewise.catalog.links import LinkSpeed, Pair, catalog_speed
 from placewise.errors import ClusterError
 
 MAX_FILE = 1 << 20

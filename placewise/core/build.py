@@ -21,8 +21,8 @@ from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import InputError, PlanError
 from placewise.files.cluster_record import cluster_of
+from placewise.files.columns import format_name
 from placewise.files.costs_file import load_costs
-from placewise.files.format import format_name
 from placewise.files.plan_file import PlanFile, load_plan_unless_split, placement_of, require_same_model
 from placewise.files.problem_file import constraints_of
 from placewise.files.profile_file import is_profile, load_profile

@@ -139,13 +139,14 @@ def read_columns(path: str | os.PathLike[str], header: type[H]) -> tuple[H, Colu
     return record, ColumnReader(arrays)
 
 
-def read_header(path: str | os.PathLike[str]) -> Any:
-    """The JSON value of a file's header alone, unchecked; raises ModelFileError."""
-    with locate_errors(path):
-        members = _read_members(path, only=HEADER)
-        if HEADER not in members:
-            raise ModelFileError(f"has no {HEADER}", remedy="is it a file of Placewise?")
-        return parse_json(members[HEADER])
+def format_name(path: str | os.PathLike[str]) -> str:
+    """``"placewise-graph"``, ``"placewise-problem"``, ``"placewise-costs"``, or "" for any other file."""
+    try:
+        header = parse_json(_read_members(path, only=HEADER)[HEADER])
+    except (ModelFileError, KeyError):
+        return ""
+    name = header.get("format") if isinstance(header, dict) else None
+    return name if isinstance(name, str) and name.startswith("placewise-") else ""
 
 
 def _read_members(path: str | os.PathLike[str], only: str = "") -> dict[str, bytes]:

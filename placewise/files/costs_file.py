@@ -6,6 +6,7 @@ ops or devices in another order.
 
 from __future__ import annotations
 
+import csv
 import os
 from typing import Literal, TypeVar
 
@@ -13,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from placewise.errors import CostError, ModelFileError
+from placewise.files.atomic import atomic_write
 from placewise.files.columns import Array, ColumnReader, read_columns, string_arrays, write_columns
 from placewise.files.records import Record, locate_errors
 from placewise.model.cluster import Cluster
@@ -21,6 +23,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 
 K = TypeVar("K")
+CSV_COLUMNS = ["op", "device", "seconds"]
 
 
 class CostSources(Record):
@@ -77,6 +80,16 @@ def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> 
         )
         costs.validate(graph, cluster)
         return costs
+
+
+def save_costs_csv(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
+    """Write the op seconds of a table; ``inf`` where a device cannot run an op. Raises OutputError or CostError."""
+    costs.validate(graph, cluster)
+    with atomic_write(path) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(CSV_COLUMNS)
+        for op, row in zip(graph.ops.name, costs.op_seconds.tolist(), strict=True):
+            writer.writerows((op, device, repr(seconds)) for device, seconds in zip(cluster.names, row, strict=True))
 
 
 def cost_sources(costs: CostTable) -> CostSources:

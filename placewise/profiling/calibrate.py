@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewise.catalog.device_specs import add_notes
 from placewise.catalog.entries import catalog
-from placewise.catalog.parts import add_notes
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, ProfileFile
 from placewise.model.cluster import Cluster, Device

@@ -11,7 +11,7 @@ from itertools import permutations
 
 import numpy as np
 
-from placewise.catalog.parts import add_notes
+from placewise.catalog.device_specs import add_notes
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.processes.arena import Arena

@@ -16,8 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placewise.errors import InputError, ModelFileError, OutputError
-from placewise.files.columns import ColumnReader, read_columns, string_arrays, write_columns
-from placewise.files.format import format_name
+from placewise.files.columns import ColumnReader, format_name, read_columns, string_arrays, write_columns
 from placewise.files.records import Record
 
 

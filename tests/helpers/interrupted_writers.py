@@ -29,7 +29,7 @@ from placewise.export.base import Exported, ExportInfo
 from placewise.export.writing import write
 from placewise.files import atomic
 from placewise.files.atomic import atomic_write
-from placewise.files.costs_csv import save_costs_csv
+from placewise.files.costs_file import save_costs_csv
 from placewise.files.graph_file import load_graph, save_graph
 from placewise.files.plan_file import PlanFile, load_plan, save_plan
 from placewise.files.policy_file import PolicyFile, load_policy, save_policy

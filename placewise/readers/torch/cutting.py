@@ -54,7 +54,7 @@ def writes_of(node: fx.Node) -> list[fx.Node]:
     if schema is None or _is_assertion(node):
         return []
     places = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
-    return [found for argument in places for found in _given(node, schema, argument)]
+    return [found for argument in places for found in _argument_nodes(node, schema, argument)]
 
 
 def views_of(node: fx.Node) -> list[fx.Node]:
@@ -64,7 +64,7 @@ def views_of(node: fx.Node) -> list[fx.Node]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return []
-    return [found for item in schema.arguments if item.alias_info for found in _given(node, schema, item)]
+    return [found for item in schema.arguments if item.alias_info for found in _argument_nodes(node, schema, item)]
 
 
 def make_pure(steps: Sequence[fx.Node]) -> None:
@@ -74,7 +74,7 @@ def make_pure(steps: Sequence[fx.Node]) -> None:
     members: dict[fx.Node, list[fx.Node]] = {}
     for node in steps:
         written, shared = writes_of(node), views_of(node)
-        pure = _pure_form(node) if len(written) == 1 else None
+        pure = _find_pure_op(node) if len(written) == 1 else None
         if pure is not None:
             memory = root.get(written[0], written[0])
             users = {user for member in [memory, *members.get(memory, ())] for user in member.users} - {node}
@@ -131,7 +131,7 @@ def outputs_of(program: ExportedProgram) -> list[str]:
     return list(dict.fromkeys(spec.arg.name for spec in specs if getattr(spec.arg, "name", None) in values))
 
 
-def piece_of(
+def build_piece(
     program: ExportedProgram,
     nodes: Sequence[fx.Node],
     makes: Sequence[str],
@@ -151,31 +151,31 @@ def piece_of(
     named, inside = {node.name: node for node in program.graph.nodes}, set(nodes)
     needed = [found for node in nodes for found in node.all_input_nodes if found not in inside]
     needed += [named[name] for name in makes if named[name] not in inside]
-    taken = [named[name] for name in reads]
-    taken += [node for node in needed if node.op != "get_attr" and node.name not in held]
-    for node in dict.fromkeys(taken):
+    inputs = [named[name] for name in reads]
+    inputs += [node for node in needed if node.op != "get_attr" and node.name not in held]
+    for node in dict.fromkeys(inputs):
         known[node] = graph.placeholder(node.name)
     for node in dict.fromkeys(needed):
         if node in known:
             continue
         if node.op == "get_attr":
-            put = _on(copy.deepcopy(_attribute(program.graph_module, str(node.target))), device)
+            value = _move_body(copy.deepcopy(_attribute(program.graph_module, str(node.target))), device)
         elif (node.name, str(device)) in moved:
-            put = moved[node.name, str(device)]
+            value = moved[node.name, str(device)]
         else:
-            put = moved[node.name, str(device)] = held[node.name].to(device)
+            value = moved[node.name, str(device)] = held[node.name].to(device)
         name = f"held_{len(known)}"
-        root.register_buffer(name, put) if isinstance(put, torch.Tensor) else setattr(root, name, put)
+        root.register_buffer(name, value) if isinstance(value, torch.Tensor) else setattr(root, name, value)
         known[node] = graph.get_attr(name)
     for node in nodes:
         made = graph.node_copy(node, known.__getitem__)
-        made.args, made.kwargs = _there(made.args, device), _there(made.kwargs, device)
+        made.args, made.kwargs = _move_devices(made.args, device), _move_devices(made.kwargs, device)
         known[node] = made
     graph.output(tuple(known[named[name]] for name in makes))
-    return Piece(fx.GraphModule(root, graph), tuple(node.name for node in dict.fromkeys(taken)), tuple(makes))
+    return Piece(fx.GraphModule(root, graph), tuple(node.name for node in dict.fromkeys(inputs)), tuple(makes))
 
 
-def filled(
+def assign_steps(
     program: ExportedProgram, steps: Sequence[fx.Node], said: Mapping[int, int], *, ordered: bool = False
 ) -> dict[fx.Node, int]:
     """Where every step runs: as `said` of its call, by number, else with its first reader, else with what it reads.
@@ -199,7 +199,7 @@ def filled(
     return found
 
 
-def stage_of(program: ExportedProgram, said: Mapping[int, int], place: int, *, device: Device) -> Piece:
+def build_stage(program: ExportedProgram, said: Mapping[int, int], place: int, *, device: Device) -> Piece:
     """The module of the stage `place`; `said` is the stage of calls, by number, and the rest follows them.
 
     A stage takes all that it or a later one needs, and hands on what later ones need: values pass through. The first
@@ -207,7 +207,7 @@ def stage_of(program: ExportedProgram, said: Mapping[int, int], place: int, *, d
     """
     steps, held = steps_of(program), weights_of(program)
     make_pure(steps)
-    stages = filled(program, steps, said, ordered=True)
+    stages = assign_steps(program, steps, said, ordered=True)
     check_writes(steps, stages)
     last = max(stages.values(), default=0)
     made = dict.fromkeys(inputs_of(program), 0)
@@ -219,16 +219,16 @@ def stage_of(program: ExportedProgram, said: Mapping[int, int], place: int, *, d
             if made.get(read.name, 0) > stages[node]:
                 raise ValueError(f"{node.name!r} is in an earlier stage than {read.name!r}, which it reads")
 
-    def handed_on(by: int) -> list[str]:
+    def passed_on(by: int) -> list[str]:
         return [name for name in made if made[name] <= by < until.get(name, 0)]
 
-    reads = inputs_of(program) if place == 0 else handed_on(place - 1)
-    makes = outputs_of(program) if place == last else handed_on(place)
+    reads = inputs_of(program) if place == 0 else passed_on(place - 1)
+    makes = outputs_of(program) if place == last else passed_on(place)
     nodes = [node for node in steps if stages[node] == place]
-    return piece_of(program, nodes, makes, held, device=device, reads=reads)
+    return build_piece(program, nodes, makes, held, device=device, reads=reads)
 
 
-class Micro(nn.Module):
+class MicrobatchStage(nn.Module):
     """A stage's module as schedules need it: what comes in and goes out of the pipeline has one more dimension.
 
     Schedules cut their inputs along the first dimension into micro-batches, and join outputs along it; a sample's own
@@ -244,14 +244,14 @@ class Micro(nn.Module):
         return tuple(value[None] if self.last else value for value in made)
 
 
-def _given(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
+def _argument_nodes(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
     place = next(place for place, other in enumerate(schema.arguments) if other.name == argument.name)
     value = node.kwargs.get(argument.name, node.args[place] if place < len(node.args) else None)
     items = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in items if isinstance(item, fx.Node)]
 
 
-def _pure_form(node: fx.Node) -> Any:
+def _find_pure_op(node: fx.Node) -> Any:
     """The operator that computes the same as one that writes in place, or None."""
     name, _, overload = str(node.target).removeprefix("aten.").partition(".")
     pure = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
@@ -269,16 +269,16 @@ def _attribute(module: Any, path: str) -> Any:
     return module
 
 
-def _there(value: Any, device: Device) -> Any:
+def _move_devices(value: Any, device: Device) -> Any:
     """Arguments in which every device that was traced is `device`."""
     return fx.node.map_aggregate(value, lambda item: torch.device(device) if isinstance(item, torch.device) else item)
 
 
-def _on(body: Any, device: Device) -> Any:
+def _move_body(body: Any, device: Device) -> Any:
     """A body of calls for a device."""
     if isinstance(body, fx.GraphModule):
         for module in body.modules():
             for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():
-                node.args, node.kwargs = _there(node.args, device), _there(node.kwargs, device)
+                node.args, node.kwargs = _move_devices(node.args, device), _move_devices(node.kwargs, device)
         body.recompile()
     return body.to(device) if isinstance(body, (nn.Module, torch.Tensor)) else body

@@ -6,7 +6,7 @@ from typing import Any
 
 from placewise.model.dtypes import DTYPES
 
-_OTHER = {
+_RENAMED = {
     "float8_e4m3fn": "float8_e4m3", "float8_e4m3fnuz": "float8_e4m3", "float8_e5m2fnuz": "float8_e5m2",
     "float8_e8m0fnu": "uint8", "float4_e2m1fn_x2": "uint8", "complex32": "float32",
     "quint8": "uint8", "qint8": "int8", "qint32": "int32", "quint4x2": "uint4", "bits8": "uint8", "bits16": "uint16",
@@ -24,5 +24,5 @@ SERIALIZED = {
 def dtype_name(dtype: Any) -> str:
     """``"float32"`` for ``torch.float32``; ``"unknown"`` for a type that `DTYPES` does not have."""
     name = str(dtype).removeprefix("torch.")
-    name = _OTHER.get(name, name)
+    name = _RENAMED.get(name, name)
     return name if name in DTYPES else "unknown"

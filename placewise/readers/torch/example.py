@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 from placewise.errors import InputError
 from placewise.readers.torch.sizes import BATCH
 
-_DEEPEST = 6
+_MAX_DEPTH = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Example:
         return not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in weights_of(self.module))
 
 
-def unwrapped(module: Any) -> nn.Module:
+def unwrap_module(module: Any) -> nn.Module:
     """The module inside torch.compile's or data-parallel wrappers. Raises InputError for anything but a module."""
     seen: set[int] = set()
     while id(module) not in seen:
@@ -60,7 +60,7 @@ def weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
     yield from module.buffers()
 
 
-def prepared(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int]) -> Example:
+def prepare_example(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int]) -> Example:
     """The example with its inputs on the meta device if the module is there, and of the sizes in `dims`.
 
     Raises InputError for inputs that forward does not take, or dimensions that they do not have.
@@ -69,20 +69,20 @@ def prepared(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int])
     if isinstance(args, (str, Mapping)) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
         raise InputError("example inputs are not a tuple and a mapping", remedy="give args=(x, …) and kwargs={…}")
     args, kwargs = pytree.tree_map_only(np.ndarray, torch.as_tensor, (tuple(args), dict(kwargs)))
-    given = Example(module, args, kwargs)
+    example = Example(module, args, kwargs)
     signature = _signature(module)
     try:
         if signature is not None:
-            signature.bind(*given.args, **given.kwargs)
+            signature.bind(*example.args, **example.kwargs)
     except TypeError as error:
         raise InputError(f"forward does not take these inputs ({error})", remedy="give one for each argument") from None
     for name, number in dims.items():
-        for place in _batches(given) if name == BATCH else [name]:
-            given = _with_size(given, place, number)
+        for place in _batch_axes(example) if name == BATCH else [name]:
+            example = _resize_input(example, place, number)
     if not any(tensor.is_meta for tensor in weights_of(module)):
-        return given
-    moved = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (given.args, dict(given.kwargs)))
-    return Example(module, *moved)
+        return example
+    on_meta = pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), (example.args, dict(example.kwargs)))
+    return Example(module, *on_meta)
 
 
 def named_inputs(example: Example) -> list[tuple[str, int | str, Any]]:
@@ -91,8 +91,10 @@ def named_inputs(example: Example) -> list[tuple[str, int | str, Any]]:
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [] if signature is None else [key for key, item in signature.parameters.items() if item.kind in plain]
     names += [f"args_{place}" for place in range(len(example.args) - len(names))]
-    given = [(name, place, value) for place, (name, value) in enumerate(zip(names, example.args, strict=False))]
-    return [*given, *((name, name, value) for name, value in example.kwargs.items())]
+    inputs: list[tuple[str, int | str, Any]] = [
+        (name, place, value) for place, (name, value) in enumerate(zip(names, example.args, strict=False))
+    ]
+    return [*inputs, *((name, name, value) for name, value in example.kwargs.items())]
 
 
 def _signature(module: nn.Module) -> inspect.Signature | None:
@@ -103,13 +105,13 @@ def _signature(module: nn.Module) -> inspect.Signature | None:
         return None
 
 
-def _batches(example: Example) -> list[str]:
+def _batch_axes(example: Example) -> list[str]:
     """The first axes that are as long as that of the first input; the name itself where there is none."""
     sizes = {name: value.shape[0] for name, _, value in named_inputs(example) if _is_tensor(value) and value.dim()}
     return [f"{name}:0" for name, size in sizes.items() if size == next(iter(sizes.values()))] or [BATCH]
 
 
-def _with_size(example: Example, name: str, number: int) -> Example:
+def _resize_input(example: Example, name: str, number: int) -> Example:
     argument, _, axis = name.rpartition(":")
     inputs = named_inputs(example)
     place, tensor = next(((place, value) for called, place, value in inputs if called == argument), ("", None))
@@ -131,7 +133,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor)
 
 
-def faked(example: Example) -> Example:
+def fake_example(example: Example) -> Example:
     """The same on a CPU that exists in name only: for modules on meta that make tensors of their own on the CPU."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     known: dict[int, torch.Tensor] = {}
@@ -139,8 +141,8 @@ def faked(example: Example) -> Example:
     def fake(tensor: torch.Tensor) -> torch.Tensor:
         if id(tensor) not in known:
             with mode:
-                made = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
-            known[id(tensor)] = nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else made
+                empty = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="cpu")
+            known[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
         return known[id(tensor)]
 
     module = copy.deepcopy(example.module)
@@ -161,16 +163,16 @@ def tensors_in(value: Any) -> list[torch.Tensor]:
     def visit(item: Any, depth: int) -> None:
         if isinstance(item, torch.Tensor):
             found.append(item)
-        elif depth < _DEEPEST and id(item) not in seen and not isinstance(item, (str, bytes, int, float, nn.Module)):
+        elif depth < _MAX_DEPTH and id(item) not in seen and not isinstance(item, (str, bytes, int, float, nn.Module)):
             seen.add(id(item))
-            for part in _parts(item):
+            for part in _children(item):
                 visit(part, depth + 1)
 
     visit(value, 0)
     return found
 
 
-def _parts(value: Any) -> Sequence[Any]:
+def _children(value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping):
         return list(value.values())
     if isinstance(value, (list, tuple, set)):

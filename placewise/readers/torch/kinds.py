@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from placewise.readers.torch.forms import Form, Former, Site, form, named
-from placewise.readers.torch.listing import Call, Meta, refs_in
-from placewise.readers.torch.shaped import SHAPED
+from placewise.readers.torch.op_specs import CallSite, Converter, OpSpec, convert_to, make_spec
+from placewise.readers.torch.shape_dependent import SHAPE_DEPENDENT
+from placewise.readers.torch.traced_program import TensorMeta, TracedCall, refs_in
 
-_PLAIN = {
+_SAME_ORDER = {
     "Add": "add __add__ __iadd__", "Sub": "sub subtract rsub", "Mul": "mul multiply",
     "Div": "div divide true_divide floor_divide",
     "Mod": "remainder fmod", "Neg": "neg negative", "Abs": "abs absolute", "Sign": "sign sgn", "Exp": "exp",
@@ -53,36 +53,36 @@ _PLAIN = {
 }  # fmt: skip
 """Kind → ATen names of ops whose tensors stand in the right order already, or in an order that costs the same."""
 
-_IN_ORDER: Mapping[str, Former] = {
-    "addmm": named("Gemm", "mat1", "mat2", "self"),
-    "addmv": named("Gemm", "mat", "vec", "self"),
-    "addbmm": named("aten::addbmm", "batch1", "batch2", "self"),
-    "baddbmm": named("Gemm", "batch1", "batch2", "self"),
-    "linear": named("Gemm", "input", "weight", "bias", transB=1),
-    "inner": named("MatMul", "self", "other", transB=1),
-    "einsum": named("Einsum"),
-    "embedding": named("Gather", "weight", "indices"),
-    "index_select": named("Gather", "self", "index"),
-    "index": named("GatherND", "self", "indices"),
-    "_unsafe_index": named("GatherND", "self", "indices"),
-    "take": named("GatherND", "self", "index"),
-    "gather": named("GatherElements", "self", "index"),
-    "take_along_dim": named("GatherElements", "self", "indices"),
-    "masked_fill": named("Where", "mask", "value", "self"),
-    "layer_norm": named("LayerNormalization", "input", "weight", "bias"),
-    "native_layer_norm": named("LayerNormalization", "input", "weight", "bias"),
-    "rms_norm": named("RMSNormalization", "input", "weight"),
-    "_fused_rms_norm": named("RMSNormalization", "input", "weight"),
-    "instance_norm": named("InstanceNormalization", "input", "weight", "bias"),
-    "prelu": named("PRelu", "self", "weight"),
-    "_prelu_kernel": named("PRelu", "self", "weight"),
+_REORDERED: Mapping[str, Converter] = {
+    "addmm": convert_to("Gemm", "mat1", "mat2", "self"),
+    "addmv": convert_to("Gemm", "mat", "vec", "self"),
+    "addbmm": convert_to("aten::addbmm", "batch1", "batch2", "self"),
+    "baddbmm": convert_to("Gemm", "batch1", "batch2", "self"),
+    "linear": convert_to("Gemm", "input", "weight", "bias", transB=1),
+    "inner": convert_to("MatMul", "self", "other", transB=1),
+    "einsum": convert_to("Einsum"),
+    "embedding": convert_to("Gather", "weight", "indices"),
+    "index_select": convert_to("Gather", "self", "index"),
+    "index": convert_to("GatherND", "self", "indices"),
+    "_unsafe_index": convert_to("GatherND", "self", "indices"),
+    "take": convert_to("GatherND", "self", "index"),
+    "gather": convert_to("GatherElements", "self", "index"),
+    "take_along_dim": convert_to("GatherElements", "self", "indices"),
+    "masked_fill": convert_to("Where", "mask", "value", "self"),
+    "layer_norm": convert_to("LayerNormalization", "input", "weight", "bias"),
+    "native_layer_norm": convert_to("LayerNormalization", "input", "weight", "bias"),
+    "rms_norm": convert_to("RMSNormalization", "input", "weight"),
+    "_fused_rms_norm": convert_to("RMSNormalization", "input", "weight"),
+    "instance_norm": convert_to("InstanceNormalization", "input", "weight", "bias"),
+    "prelu": convert_to("PRelu", "self", "weight"),
+    "_prelu_kernel": convert_to("PRelu", "self", "weight"),
 }
 """ATen names whose tensors stand in another order than ONNX has them."""
 
-_TABLE: Mapping[str, Former] = {
-    **{name: named(kind) for kind, names in _PLAIN.items() for name in names.split()},
-    **_IN_ORDER,
-    **SHAPED,
+_TABLE: Mapping[str, Converter] = {
+    **{name: convert_to(kind) for kind, names in _SAME_ORDER.items() for name in names.split()},
+    **_REORDERED,
+    **SHAPE_DEPENDENT,
 }
 
 _FOREIGN = {
@@ -108,14 +108,14 @@ SKIPPED = frozenset(f"aten::{name}" for name in _SKIPPED.split())
 """Assertions, and questions about sizes: nothing is computed with what they give."""
 
 
-def form_of(call: Call, metas: Mapping[str, Meta]) -> Form:
+def convert_call(call: TracedCall, metas: Mapping[str, TensorMeta]) -> OpSpec:
     """The op that stands for a call."""
-    site = Site(call, metas)
+    site = CallSite(call, metas)
     namespace, _, name = call.op.partition("::")
     if namespace == "aten":
-        former = _TABLE.get(name) or (_TABLE.get(name[:-1]) if is_in_place(name) else None)
-        return form(site, call.op) if former is None else former(site)
-    return form(site, _FOREIGN.get(call.op, call.op))
+        converter = _TABLE.get(name) or (_TABLE.get(name[:-1]) if is_in_place(name) else None)
+        return make_spec(site, call.op) if converter is None else converter(site)
+    return make_spec(site, _FOREIGN.get(call.op, call.op))
 
 
 def is_in_place(name: str) -> bool:
@@ -126,7 +126,7 @@ def is_in_place(name: str) -> bool:
 _ONLY_SHAPES = "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ detach_ requires_grad_ as_strided_"
 
 
-def written_by(target: str, arguments: Mapping[str, object], declared: Sequence[str] = ()) -> tuple[str, ...]:
+def written_values(target: str, arguments: Mapping[str, object], declared: Sequence[str] = ()) -> tuple[str, ...]:
     """The values that a call writes to: those whose arguments are `declared` so, else as its name says.
 
     An archive holds no schemas, and there the name decides: `add_` writes to its first argument.

@@ -20,10 +20,10 @@ def arguments_of_layer(module: nn.Module, args: Any, kwargs: Any) -> tuple[str, 
         return None
     kind, target, arguments = entry
     plain = type(module).forward is kind.forward and not getattr(module, "parametrizations", None)
-    given = args[0] if args else kwargs.get("input")
-    if not plain or not hasattr(given, "shape"):
+    data = args[0] if args else kwargs.get("input")
+    if not plain or not hasattr(data, "shape"):
         return None
-    return target, arguments(module, (given, *args[1:], *(kwargs[name] for name in ("hx",) if name in kwargs)))
+    return target, arguments(module, (data, *args[1:], *(kwargs[name] for name in ("hx",) if name in kwargs)))
 
 
 def _linear(module: Any, args: Any) -> dict[str, Any]:

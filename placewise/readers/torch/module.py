@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from placewise.errors import InputError, MissingExtraError
 from placewise.model.graph import Source
 from placewise.readers.base import ImportedModel
 from placewise.readers.torch.assemble import assemble
-from placewise.readers.torch.inline import inlined
-from placewise.readers.torch.sizes import is_from_data
+from placewise.readers.torch.inline import inline_bodies
+from placewise.readers.torch.program import graph_of_program, modules_of
+from placewise.readers.torch.sizes import is_data_dependent
 
 if TYPE_CHECKING:
     from torch import nn
 
+_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 FORMAT = "torch-module"
 RECORDED = "torch-modules"
 """`Source.format` of graphs that were recorded because torch.export failed."""
@@ -42,22 +46,50 @@ def trace_module(
         from placewise.readers.torch import example, export, record
     except ImportError:
         raise MissingExtraError("reading PyTorch models", "torch") from None
-    module = example.unwrapped(module)
-    called = name or type(module).__name__
+    module = example.unwrap_module(module)
+    label = name or type(module).__name__
     dims = dict(dims or {})
     try:
-        of_data = {key: number for key, number in dims.items() if is_from_data(key)}
+        of_data = {key: number for key, number in dims.items() if is_data_dependent(key)}
         of_inputs = {key: number for key, number in dims.items() if key not in of_data}
-        case = example.prepared(module, args, {} if kwargs is None else kwargs, of_inputs)
-        listing, reason = export.exported(case, of_data)
+        prepared = example.prepare_example(module, args, {} if kwargs is None else kwargs, of_inputs)
+        listing, reason = export.trace_by_export(prepared, of_data)
         if listing is None:
-            listing = record.recorded(case, reason)
+            listing = record.record_calls(prepared, reason)
         if not listing.calls:
             raise InputError("it calls no operation", remedy="give a module that computes something")
     except InputError as error:
-        raise error.at(called) from None
-    source = Source(called, "", RECORDED if reason else FORMAT, options={"dims": dims}, view="raw")
-    return ImportedModel(assemble(inlined(listing), source), warnings=_warnings(reason))
+        raise error.at(label) from None
+    source = Source(label, "", RECORDED if reason else FORMAT, options={"dims": dims}, view="raw")
+    return ImportedModel(assemble(inline_bodies(listing), source), warnings=_warnings(reason))
+
+
+def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel | None:
+    """The raw view of a module, run once on `inputs`, or of an exported program; None if `model` is neither.
+
+    `inputs` are a tuple of arguments, a mapping of arguments by name, or the only argument. PyTorch is imported only
+    if the model is of PyTorch. Raises InputError, ModelFileError or GraphError.
+    """
+    if not any(kind.__module__.partition(".")[0] == "torch" for kind in type(model).__mro__):
+        return None
+    import torch
+
+    if isinstance(model, torch.export.ExportedProgram):
+        if inputs is not None:
+            raise InputError("an exported program has its inputs", remedy="leave out inputs")
+        source = Source("", "", "torch-export", options={"dims": dict(dims)}, view="raw")
+        return ImportedModel(graph_of_program(model, source=source, dims=dims), modules=modules_of(model))
+    if not isinstance(model, torch.nn.Module):
+        return None
+    if inputs is None:
+        remedy = "give its example inputs: inputs=(x,), or inputs={'x': x}"
+        raise InputError(f"a {type(model).__name__} says nothing of the shapes it works on", remedy=remedy)
+    arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
+    if isinstance(inputs, Mapping):
+        imported = trace_module(model, (), inputs, dims=dims)
+    else:
+        imported = trace_module(model, arguments, dims=dims)
+    return replace(imported, modules={path: type(part).__name__ for path, part in model.named_modules()})
 
 
 def _warnings(reason: str) -> tuple[str, ...]:

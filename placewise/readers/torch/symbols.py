@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import reduce
 from typing import Any
 
-LONGEST_TEXT = 20_000
-MOST = 1 << 62
+MAX_TEXT = 20_000
+MAX_SIZE = 1 << 62
 """Sizes beyond this are refused: counts of bytes are 64-bit integers."""
 
 
@@ -28,7 +28,7 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
     Raises OpenSymbol for a symbol that `sizes` does not give, and ValueError for anything else than whole-number
     arithmetic.
     """
-    if len(text) > LONGEST_TEXT:
+    if len(text) > MAX_TEXT:
         raise ValueError("an expression of this length is no size")
     try:
         value = _value(ast.parse(text, mode="eval").body, sizes)
@@ -42,29 +42,31 @@ def evaluate(text: str, sizes: Mapping[str, int]) -> int:
 def symbols_in(text: str) -> list[str]:
     """The symbols of an expression, each once; none where it is not one."""
     try:
-        nodes = list(ast.walk(ast.parse(text[:LONGEST_TEXT], mode="eval")))
+        nodes = list(ast.walk(ast.parse(text[:MAX_TEXT], mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     return list(
         dict.fromkeys(
             str(node.args[0].value)
             for node in nodes
-            if _function(node) == "Symbol" and isinstance(node, ast.Call) and isinstance(node.args[0], ast.Constant)
+            if _function_name(node) == "Symbol"
+            and isinstance(node, ast.Call)
+            and isinstance(node.args[0], ast.Constant)
         )
     )
 
 
-def _function(node: ast.AST) -> str:
+def _function_name(node: ast.AST) -> str:
     named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args
     return node.func.id if named and isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
 def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
     if isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        return _bounded(node.value)
+        return _check_bounds(node.value)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         return -_value(node.operand, sizes)
-    name = _function(node)
+    name = _function_name(node)
     if not isinstance(node, ast.Call) or not name:
         raise ValueError("it is no arithmetic")
     if name == "Symbol":
@@ -74,11 +76,11 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
         return sizes[str(symbol)]
     if name not in _FUNCTIONS:
         raise ValueError(f"{name} is not known")
-    return _bounded(_FUNCTIONS[name]([_value(argument, sizes) for argument in node.args]))
+    return _check_bounds(_FUNCTIONS[name]([_value(argument, sizes) for argument in node.args]))
 
 
-def _bounded(value: Any) -> Any:
-    if not -MOST < value < MOST or (isinstance(value, Fraction) and value.denominator > MOST):
+def _check_bounds(value: Any) -> Any:
+    if not -MAX_SIZE < value < MAX_SIZE or (isinstance(value, Fraction) and value.denominator > MAX_SIZE):
         raise ValueError("it is too large")
     return int(value) if isinstance(value, Fraction) and value.denominator == 1 else value
 

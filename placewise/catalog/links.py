@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from placewise._util.units import format_seconds
+from placewise.catalog.device_specs import DeviceSpec, add_notes
 from placewise.catalog.entries import UNIFIED, LinkEntry, catalog
-from placewise.catalog.parts import DeviceSpec, add_notes
 from placewise.errors import ClusterError
 from placewise.model.cluster import HOST, Cluster, Link, Transfers
 

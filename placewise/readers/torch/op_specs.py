@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from placewise.readers.torch.listing import Call, Meta, refs_in
+from placewise.readers.torch.traced_program import TensorMeta, TracedCall, refs_in
 
 LONGEST_LIST = 64
-_SILENT = frozenset({"device", "layout", "pin_memory", "memory_format", "dtype", "non_blocking", "generator"})
+_IGNORED = frozenset({"device", "layout", "pin_memory", "memory_format", "dtype", "non_blocking", "generator"})
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class OpSpec:
     """A call as an op: `arguments` are names of values by position, None where one is left out.
 
     `view` says that its results share memory with argument 0.
@@ -27,32 +27,32 @@ class Form:
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class CallSite:
     """A call with what is known of its values."""
 
-    call: Call
-    metas: Mapping[str, Meta]
+    call: TracedCall
+    metas: Mapping[str, TensorMeta]
 
     def get(self, name: str, default: Any = None) -> Any:
         """An argument by its name in the schema; the default also where it is None."""
         value = self.call.arguments.get(name)
         return default if value is None else value
 
-    def meta(self, name: str) -> Meta | None:
+    def meta(self, name: str) -> TensorMeta | None:
         """What is known of the tensor that the argument `name` is, or the first one in it."""
         found = next(refs_in(self.call.arguments.get(name)), None)
         return None if found is None else self.metas.get(found)
 
     @property
-    def result(self) -> Meta | None:
+    def result(self) -> TensorMeta | None:
         """What is known of the first result."""
         return self.metas.get(self.call.results[0]) if self.call.results else None
 
 
-Former = Callable[[Site], Form]
+Converter = Callable[[CallSite], OpSpec]
 
 
-def form(site: Site, kind: str, *names: str, view: bool = False, **attributes: Any) -> Form:
+def make_spec(site: CallSite, kind: str, *names: str, view: bool = False, **attributes: Any) -> OpSpec:
     """An op of `kind` whose first arguments are `names`, in this order, and then all other values of the call."""
     arguments: list[str | None] = []
     for name in names:
@@ -63,25 +63,25 @@ def form(site: Site, kind: str, *names: str, view: bool = False, **attributes: A
             arguments.extend(refs_in(value))
     while arguments and arguments[-1] is None:
         arguments.pop()
-    return Form(kind, tuple(arguments), {**scalars(site.call), **attributes, **site.call.extra}, view)
+    return OpSpec(kind, tuple(arguments), {**scalar_attributes(site.call), **attributes, **site.call.extra}, view)
 
 
-def scalars(call: Call) -> dict[str, Any]:
+def scalar_attributes(call: TracedCall) -> dict[str, Any]:
     """The numbers and texts among the arguments, as attributes under the schema's names."""
-    return {name: _plain(value) for name, value in call.arguments.items() if name not in _SILENT and _is_scalar(value)}
+    return {name: _plain(value) for name, value in call.arguments.items() if name not in _IGNORED and _is_scalar(value)}
 
 
-def named(kind: str, *names: str, view: bool = False, **attributes: Any) -> Former:
+def convert_to(kind: str, *names: str, view: bool = False, **attributes: Any) -> Converter:
     """A former for calls that always become the same kind."""
-    return lambda site: form(site, kind, *names, view=view, **attributes)
+    return lambda site: make_spec(site, kind, *names, view=view, **attributes)
 
 
-def numbers(value: Any, length: int) -> tuple[int, ...]:
+def expand_sizes(value: Any, length: int) -> tuple[int, ...]:
     """A size for each of `length` dimensions from a number, a list of one, or a list of all."""
-    listed = [value] if isinstance(value, int) else [item for item in value or () if isinstance(item, int)]
-    if len(listed) == 1:
-        listed *= length
-    return tuple(listed)
+    sizes = [value] if isinstance(value, int) else [item for item in value or () if isinstance(item, int)]
+    if len(sizes) == 1:
+        sizes *= length
+    return tuple(sizes)
 
 
 def _is_scalar(value: Any) -> bool:
