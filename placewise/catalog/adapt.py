@@ -1,4 +1,4 @@
-"""A cluster as a user wants it to be used: with other memory, without some devices, without some kinds of op."""
+"""Adapt a cluster to the user's options: memory limits, excluded devices, unsupported kinds of op."""
 
 from __future__ import annotations
 
@@ -21,38 +21,46 @@ def adapt_cluster(
     unsupported: Sequence[Rule],
     kinds: Iterable[str],
 ) -> Cluster:
-    """The cluster with the bytes of `max_memory` (see `set_memory`), and without what patterns of `excluded` name.
+    """The cluster with memory limits in bytes (`max_memory`) and without the devices that match `excluded`.
 
-    Without `offload` no CPU and no disk is used. `unsupported` are rules from patterns of op kinds, those in `kinds`,
-    to devices. Names and kinds are matched whole. Raises ClusterError, InputError.
+    Without `offload`, CPUs and disks are not used. `unsupported` maps patterns of op kinds to devices; `kinds` are the
+    kinds of the model. Patterns match whole names. Raises ClusterError for devices and InputError for kinds that do
+    not exist.
     """
     max_memory = {f"cuda:{name}" if name.isdigit() else name: memory for name, memory in max_memory.items()}
-    out = {name for pattern in excluded for name in _match_devices(cluster, pattern)}
+    excluded_names = {name for pattern in excluded for name in _match_devices(cluster, pattern)}
     if not offload:
-        out |= {device.name for device in cluster if device.is_host}
+        excluded_names |= {device.name for device in cluster if device.is_host}
     for name in max_memory:
         cluster.index(name)
-    lacking: dict[str, set[str]] = {}
+    unsupported_kinds: dict[str, set[str]] = {}
     for rule in unsupported:
         cluster.index(rule.device)
-        lacking.setdefault(rule.device, set()).update(_match_kinds(rule.pattern, kinds))
+        unsupported_kinds.setdefault(rule.device, set()).update(_match_kinds(rule.pattern, kinds))
     devices = tuple(
-        _adapt_device(device, max_memory.get(device.name), device.name in out, lacking.get(device.name, set()))
+        _adapt_device(
+            device,
+            max_memory.get(device.name),
+            device.name in excluded_names,
+            unsupported_kinds.get(device.name, set()),
+        )
         for device in cluster
     )
     if not any(device.available for device in devices):
-        alone = not offload and cluster.is_host.all()
-        problem = "every device is a CPU or a disk, and these may not be used" if alone else "no device may be used"
+        only_hosts = not offload and cluster.is_host.all()
+        problem = (
+            "every device is a CPU or a disk, and these may not be used" if only_hosts else "no device may be used"
+        )
         raise ClusterError(problem, where="devices", remedy="add one, or leave one of the devices in use")
     return cluster if devices == cluster.devices else Cluster(devices, cluster.links, cluster.transfers)
 
 
-def _adapt_device(device: Device, memory: float | None, out: bool, lacking: set[str]) -> Device:
+def _adapt_device(device: Device, memory: float | None, is_excluded: bool, kinds: set[str]) -> Device:
     if memory is not None:
         device = set_memory(device, memory)
-    if lacking:
-        device = replace(device, unsupported=device.unsupported | lacking)
-    if out and device.available:
+    if kinds:
+        device = replace(device, unsupported=device.unsupported | kinds)
+    if is_excluded and device.available:
         device = add_notes(replace(device, available=False), "out of use: nothing is placed here")
     return device
 

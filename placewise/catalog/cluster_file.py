@@ -1,4 +1,4 @@
-"""Cluster files (TOML): devices from the catalogue or with figures of their own, and the links between them."""
+"""Cluster files (TOML): devices from the catalogue or with explicit figures, and the links between them."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from placewise.model.cluster import HOST, Cluster, Device
 from placewise.model.dtypes import DTYPES
 
 MAX_FILE = 1 << 20
-"""Bytes; a cluster file is a page of text."""
+"""Bytes."""
 
 
 def read_cluster_file(path: Path) -> Cluster:
-    """The cluster that a TOML file describes; raises ClusterError with the file and the key in front."""
+    """The cluster that a TOML file describes. Raises ClusterError, prefixed with the file and the key."""
     where = str(path)
     try:
         values = tomllib.loads(read_regular(path, MAX_FILE).decode("utf-8"))
     except OSError as error:
         raise ClusterError(f"cannot be read ({error.strerror})", where=where) from None
-    except (ValueError, RecursionError) as error:  # not text, not TOML, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # not text, not TOML, or a number with thousands of digits
         raise ClusterError(f"this is not TOML ({error})", where=where) from None
     table = validate_table(ClusterTable, values, where)
     try:
@@ -84,17 +84,17 @@ def _expand_device(table: DeviceTable) -> list[DeviceSpec]:
 
 
 def _custom_device(table: DeviceTable) -> DeviceSpec:
-    """A device without a model: what the file leaves out is unlimited, and the notes say so."""
+    """A device without a model: missing figures are unlimited, and a note reports each."""
     is_cpu = table.kind == "cpu"
     if not table.name and not is_cpu:
         raise ClusterError("the device has neither a model nor a name", remedy="give it one of the two")
-    absent = {
+    notes_of_missing = {
         "memory": "memory is not given: unlimited",
         "memory_bandwidth": "memory bandwidth is not given: unlimited",
         "peak_flops": "peak speed is not given: only memory bandwidth counts",
-        "efficiency": "efficiency is not given: the whole peak is reached",
+        "efficiency": "efficiency is not given: the full peak is assumed",
     }
-    notes = tuple(note for key, note in absent.items() if getattr(table, key) is None)
+    notes = tuple(note for key, note in notes_of_missing.items() if getattr(table, key) is None)
     return DeviceSpec(add_notes(Device(table.name or "cpu"), *notes), prefix="cpu" if is_cpu else "")
 
 

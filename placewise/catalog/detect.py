@@ -1,7 +1,7 @@
-"""The machine at hand as a device: cores, clock, instruction set and memory, as far as Linux says them.
+"""The local machine as a device: cores, clock, instruction set and memory, as reported by Linux.
 
-Peak = cores × clock × operations per cycle of the widest vector unit; the memory's bandwidth is not
-written anywhere and is a stated default per socket. All of it is an estimate and says so.
+Peak = cores × clock × operations per cycle of the widest vector unit. Linux does not report the memory bandwidth,
+so a default per socket is assumed. All figures are estimates, and the device's notes say so.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from placewise.catalog.entries import catalog
 from placewise.model.cluster import Device
 
 SOCKET_BANDWIDTH = 50e9
-"""Bytes/s of the memory of one socket: two channels of DDR4-3200 or so, the least that is common."""
+"""Bytes/s of the memory of one socket: about two channels of DDR4-3200, the smallest common configuration."""
 
 CLOCK = 2.5e9
-"""Hertz, where nothing says them."""
+"""Hertz; the default where the system does not report a clock."""
 
 _VECTOR_WIDTHS = (("avx512f", 64), ("avx2", 32), ("avx", 16), ("sse2", 8), ("asimd", 16))
 """float32 operations per cycle and core: two fused multiply-add units of 512, 256 or (asimd) 128 bits."""
@@ -33,12 +33,12 @@ _NARROW_TYPES = (
     ("avx512_bf16", "bfloat16", 2), ("bf16", "bfloat16", 2),
     ("avx512_fp16", "float16", 2), ("asimdhp", "float16", 2),
 )  # fmt: skip
-"""Instruction sets that multiply the float32 rate for narrower types (the first that is there counts)."""
+"""Instruction sets and the factor by which they raise the float32 rate for narrower types; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """What `/proc/cpuinfo` says: physical cores and sockets in use, Hertz, flags, and its name."""
+    """The contents of `/proc/cpuinfo`: name, physical cores and sockets in use, clock in Hertz, and flags."""
 
     title: str
     cores: int
@@ -48,9 +48,9 @@ class Processor:
 
 
 def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
-    """The processors and the memory that this process may use, as one device called ``cpu``.
+    """The processors and the memory available to this process, as one device named ``cpu``.
 
-    `root` is where ``proc`` and ``sys`` are; `cpus` the processors that may be used (default: affinity).
+    `root` contains ``proc`` and ``sys``; `cpus` are the processors to use (default: the process's affinity).
     """
     allowed = frozenset(allowed_cores()) if cpus is None else cpus
     processor = _read_processor(root, allowed)
@@ -81,7 +81,7 @@ def this_machine(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) 
 
 
 def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> Device:
-    """One core of this machine: an equal part of its speed and of the bandwidth of its memory, and all its memory."""
+    """One core of this machine: an equal share of its speed and memory bandwidth, and all of its memory."""
     machine, cores = this_machine(root=root, cpus=cpus), core_count(root=root, cpus=cpus)
     physical_cores = _read_processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
     return replace(
@@ -92,20 +92,20 @@ def this_core(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> 
         memory_bandwidth=machine.memory_bandwidth / physical_cores,
         notes=(
             *machine.notes,
-            f"one core of {physical_cores}: an equal part of the machine's speed and memory bandwidth; "
-            "the memory itself is that of the machine, and all cores share it",
+            f"one core of {physical_cores}: an equal share of the machine's speed and memory bandwidth; "
+            "the memory is the machine's, shared by all cores",
         ),
     )
 
 
 def processor_title() -> str:
-    """What the processor of this machine calls itself, and how many of its cores there are."""
+    """The name of this machine's processor and the number of its cores."""
     processor = _read_processor(Path("/"), frozenset(range(os.cpu_count() or 1)))
     return f"{processor.title}, {processor.cores} cores"
 
 
 def core_count(*, root: Path = Path("/"), cpus: frozenset[int] | None = None) -> float:
-    """The physical cores that this process may use, fewer where a quota says so: at most 2.5, for example."""
+    """The physical cores available to this process, limited by its CPU quota (which may be fractional: 2.5)."""
     cores = _read_processor(root, frozenset(allowed_cores()) if cpus is None else cpus).cores
     quota = _lowest_limit(root, "cpu", _read_cpu_quota)
     return cores if quota is None else min(cores, quota)
@@ -119,8 +119,10 @@ def _read_text(path: Path) -> str:
 
 
 def _read_processor(root: Path, allowed: frozenset[int]) -> Processor:
-    every = [_parse_block(block) for block in _read_text(root / "proc/cpuinfo").split("\n\n")]
-    blocks = [block for block in every if block.get("processor", "").isdigit() and int(block["processor"]) in allowed]
+    all_blocks = [_parse_block(block) for block in _read_text(root / "proc/cpuinfo").split("\n\n")]
+    blocks = [
+        block for block in all_blocks if block.get("processor", "").isdigit() and int(block["processor"]) in allowed
+    ]
     if not blocks:
         return Processor(platform.machine() or "unknown processor", len(allowed), 1, CLOCK, _guess_flags())
     cores = {(b.get("physical id", "0"), b.get("core id", b["processor"])) for b in blocks}
@@ -140,7 +142,7 @@ def _parse_block(block: str) -> dict[str, str]:
 
 
 def _read_clock(root: Path, block: dict[str, str]) -> float:
-    """Hertz: the base frequency, the one in the processor's name, the highest one, or the present one."""
+    """Hertz: the base frequency, else the one in the processor's name, the maximum, or the current one."""
     policy = root / "sys/devices/system/cpu/cpu0/cpufreq"
     base, highest = (_read_text(policy / name).strip() for name in ("base_frequency", "cpuinfo_max_freq"))
     named = re.search(r"@ ([\d.]+)\s*GHz", block.get("model name", ""))
@@ -150,8 +152,8 @@ def _read_clock(root: Path, block: dict[str, str]) -> float:
         return float(named[1]) * 1e9
     if highest.isdigit():
         return int(highest) * 1e3
-    present = re.fullmatch(r"\d+(\.\d+)?", block.get("cpu MHz", ""))
-    return round(float(present[0]) / 100) * 1e8 if present and float(present[0]) >= 100 else CLOCK
+    current = re.fullmatch(r"\d+(\.\d+)?", block.get("cpu MHz", ""))
+    return round(float(current[0]) / 100) * 1e8 if current and float(current[0]) >= 100 else CLOCK
 
 
 def _read_installed_memory(root: Path) -> float:
@@ -162,13 +164,13 @@ def _read_installed_memory(root: Path) -> float:
 
 
 def _lowest_limit(root: Path, controller: str, read: Callable[[Path], float | None]) -> float | None:
-    """The least limit of a controller over the process's control groups and all groups around them."""
+    """The lowest limit of a controller over the process's control groups and all their parents."""
     limits = [limit for folder in _cgroup_folders(root, controller) if (limit := read(folder)) is not None]
     return min(limits, default=None)
 
 
 def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
-    """The folders of the process's control groups of both versions, innermost first."""
+    """The folders of the process's control groups (v1 and v2), innermost first."""
     for line in _read_text(root / "proc/self/cgroup").splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")

@@ -1,4 +1,4 @@
-"""Parts: devices with the names of the links that they take by default, and how they get their names."""
+"""Device specs: devices with their default links, before the cluster assigns their names."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from placewise.errors import ClusterError
 from placewise.model.cluster import Device
 
 MAX_DEVICES = 256
-"""More devices than this in one cluster are refused: links are kept pair by pair."""
+"""The largest number of devices in a cluster; links are stored for every pair."""
 
 _NO_MEMORY = "0 bytes of memory: nothing is placed here"
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """A device and what its model says of its links.
+    """A device and the default links of its model.
 
-    `prefix` begins the name that the device is still to get ("" where its name is final); `model` is its
-    name in the catalogue ("" where it is unknown); `host_link`, `peer_link` (to its equals) and `nvlink` (the one that
-    it can have) name links of the catalogue.
+    `prefix` starts the name that the device still has to get ("" if its name is final); `model` is its name in the
+    catalogue ("" if unknown); `host_link`, `peer_link` (to devices of the same model) and `nvlink` (optional bridge)
+    are names of links in the catalogue.
     """
 
     device: Device
@@ -36,7 +36,7 @@ class DeviceSpec:
 
 
 def parse_device(name: str, memory: float | None = None) -> DeviceSpec:
-    """The part that a word means: a model, a disk, ``core``, ``cpu``, ``this``; raises ClusterError."""
+    """The device for a model name, a disk, ``core``, ``cpu`` or ``this``. Raises ClusterError."""
     word = name.strip().lower()
     if word == "disk" or word in catalog().disks:
         return with_memory(_disk_spec(catalog().defaults.disk if word == "disk" else word), memory)
@@ -51,41 +51,41 @@ def parse_device(name: str, memory: float | None = None) -> DeviceSpec:
 
 
 def _disk_spec(model: str) -> DeviceSpec:
-    """A disk: what it computes with is that of the CPU beside it, see `name_devices`."""
+    """A disk. The CPU computes the ops placed on it, see `name_devices`."""
     entry = catalog().disks[model]
     speed = entry.bandwidth * entry.efficiency
     note = (
-        f"{entry.title}: weights are read from it at every run, at {speed / 1e9:.3g} GB/s ({entry.efficiency:.0%} of "
+        f"{entry.title}: weights are read from it in every run, at {speed / 1e9:.3g} GB/s ({entry.efficiency:.0%} of "
         f"{entry.bandwidth / 1e9:.3g} GB/s, assumed; {entry.source})"
     )
     return DeviceSpec(Device("disk", kind="disk", weight_bandwidth=speed, notes=(note,)), prefix="disk", model=model)
 
 
 def _add_cpu_figures(spec: DeviceSpec, cpu: Device) -> DeviceSpec:
-    """A disk of the catalogue with the figures of the CPU that computes what is on it."""
+    """A disk of the catalogue with the figures of the CPU that computes its ops."""
     if spec.device.kind != "disk" or not spec.model or spec.device.peak_flops:
         return spec
     device = replace(
         spec.device, peak_flops=cpu.peak_flops, memory_bandwidth=cpu.memory_bandwidth, op_overhead=cpu.op_overhead,
         efficiency=cpu.efficiency, unsupported=cpu.unsupported,
     )  # fmt: skip
-    return replace(spec, device=add_notes(device, f"what is on it is computed as {cpu.name} does"))
+    return replace(spec, device=add_notes(device, f"its ops are computed by {cpu.name}"))
 
 
 def default_spec(model: str) -> DeviceSpec:
-    """A part of unknown model: the figures of `model`, without its links between equals."""
+    """A device of unknown model: the figures of `model`, without its links between equal devices."""
     spec = _catalog_spec(model)
-    note = f"model not given: the figures are those of {catalog().devices[model].title}"
+    note = f"model not given: the figures of {catalog().devices[model].title} are assumed"
     return replace(spec, device=add_notes(spec.device, note), model="", peer_link="", nvlink="")
 
 
 def with_memory(spec: DeviceSpec, memory: float | None) -> DeviceSpec:
-    """The part with another memory in bytes, if one is given."""
+    """The device with this memory in bytes, if given."""
     return spec if memory is None else replace(spec, device=set_memory(spec.device, memory))
 
 
 def set_memory(device: Device, memory: float) -> Device:
-    """The device with so many bytes: with none nothing may be placed on it, with some again if it had none."""
+    """The device with this memory in bytes. 0 makes it unavailable; more makes it available again if it had 0."""
     notes = tuple(note for note in device.notes if note != _NO_MEMORY)
     if memory == 0:
         return replace(device, memory=memory, available=False, notes=(*notes, _NO_MEMORY))
@@ -93,27 +93,27 @@ def set_memory(device: Device, memory: float) -> Device:
 
 
 def rename_device(spec: DeviceSpec, name: str) -> DeviceSpec:
-    """The part with a final name."""
+    """The device with its final name."""
     return replace(spec, device=replace(spec.device, name=name), prefix="")
 
 
 def add_notes(device: Device, *notes: str) -> Device:
-    """The device with further notes."""
+    """The device with additional notes."""
     return replace(device, notes=(*device.notes, *notes))
 
 
 def name_devices(specs: Sequence[DeviceSpec]) -> tuple[DeviceSpec, ...]:
-    """Give every part that still needs one a name: prefix and number, and a plain prefix (``cpu``) to a single one.
+    """Name the devices that have a prefix: prefix and number, or the bare prefix (``cpu``) if there is only one.
 
-    Disks get the figures of the first CPU, or of the default one.
+    Disks get the figures of the first CPU, or of the default CPU.
     """
     if not specs:
         raise ClusterError("no device is given", remedy="name at least one, such as 'A100-80GB,cpu'")
     if len(specs) > MAX_DEVICES:
         raise ClusterError(f"{len(specs)} devices are too many", remedy=f"describe at most {MAX_DEVICES}")
     taken = {spec.device.name for spec in specs if not spec.prefix}
-    share = Counter(spec.prefix for spec in specs)
-    names = {prefix: _free_names(prefix, share[prefix] == 1, taken) for prefix in share if prefix}
+    count = Counter(spec.prefix for spec in specs)
+    names = {prefix: _free_names(prefix, count[prefix] == 1, taken) for prefix in count if prefix}
     named = [
         replace(spec, device=replace(spec.device, name=next(names[spec.prefix])), prefix="") if spec.prefix else spec
         for spec in specs

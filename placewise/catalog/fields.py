@@ -1,4 +1,4 @@
-"""Fields of files with units in them, and one way to turn what pydantic says into our own error."""
+"""Field types with units, and the conversion of pydantic's errors into ClusterError."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placewise.errors import ClusterError, InputError
 def _parse_with(parse: Callable[[str | float], float]) -> BeforeValidator:
     def convert(value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
-            raise ValueError(f"{value!r} is neither a number nor a text with a unit")
+            raise ValueError(f"{value!r} is neither a number nor a string with a unit")
         try:
             return parse(value)
         except InputError as error:
@@ -36,7 +36,7 @@ _REMEDY = "see the cluster file in docs/devices.md"
 
 
 class Table(BaseModel):
-    """A table of a file: frozen, and no key that it does not know."""
+    """A table of a TOML file: frozen; unknown keys are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -45,7 +45,7 @@ T = TypeVar("T", bound=Table)
 
 
 def validate_table(table: type[T], values: object, where: str) -> T:
-    """The table that `values` describe; raises ClusterError naming `where` and the first wrong key."""
+    """`values` as a table. Raises ClusterError naming `where` and the first invalid key."""
     try:
         return table.model_validate(values)
     except ValidationError as error:
@@ -53,7 +53,7 @@ def validate_table(table: type[T], values: object, where: str) -> T:
         key = _format_key(fault.place)
         place = f"{where}: {key}" if key else where
         if fault.kind == "extra_forbidden":
-            raise ClusterError("this key is not known", where=place, remedy=_suggest_key(table, fault.place)) from None
+            raise ClusterError("unknown key", where=place, remedy=_suggest_key(table, fault.place)) from None
         words = fault.words.removeprefix("is wrong: ")
         raise ClusterError(words, where=place, remedy="" if fault.kind == "value_error" else _REMEDY) from None
 
@@ -72,7 +72,7 @@ def _suggest_key(table: type[BaseModel], location: tuple[int | str, ...]) -> str
 
 
 def _collect_keys(table: Any, seen: frozenset[Any] = frozenset()) -> set[str]:
-    """All keys of a table and of the tables inside it, which may hold tables of their own kind."""
+    """All keys of a table and of its nested tables, which may be recursive."""
     if not (isinstance(table, type) and issubclass(table, BaseModel)):
         return {key for part in getattr(table, "__args__", ()) for key in _collect_keys(part, seen)}
     if table in seen:

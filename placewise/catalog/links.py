@@ -1,4 +1,4 @@
-"""Links: those that the user gives, and the defaults for the rest, each written into the devices' notes."""
+"""The links of a cluster: those that the user gives, and defaults for the rest, reported in the devices' notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Pair = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class LinkSpeed:
-    """What a link does: bytes/s, seconds per copy, and the wire that it shares ("" for a private one)."""
+    """The speed of a link: bytes/s, seconds per copy, and the name of the shared link ("" if it is not shared)."""
 
     bandwidth: float
     latency: float = 0.0
@@ -25,20 +25,20 @@ class LinkSpeed:
 
 
 def catalog_speed(entry: LinkEntry) -> LinkSpeed:
-    """What a link of the catalogue does, with the share of its bandwidth that is reached."""
+    """The achieved speed of a link of the catalogue."""
     return LinkSpeed(entry.bandwidth * entry.efficiency, entry.latency)
 
 
 @dataclass(slots=True)
 class _LinkBuilder:
-    """Links while they are being chosen, and what to tell the user of each device."""
+    """The links chosen so far, and the notes for each device."""
 
     speeds: dict[Pair, LinkSpeed]
     default: LinkSpeed | None
     notes: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, pair: Pair, link: str, to: str) -> None:
-        """Link a pair, if nothing did, by the default or else by a link of the catalogue."""
+        """Link a pair that has no link yet, by the default or else by a link of the catalogue."""
         if pair not in self.speeds:
             self.speeds[pair] = self.default or self._catalogued(link, to, pair[0] if pair[1] == HOST else pair[-1])
 
@@ -55,10 +55,10 @@ def build_cluster(
     default: LinkSpeed | None = None,
     transfers: Transfers | None = None,
 ) -> Cluster:
-    """The cluster of named parts. `given` pairs come first, then `default`, then the catalogue.
+    """The cluster of named devices. Links come from `given`, then `default`, then the catalogue.
 
-    Without `transfers`, devices send to each other where a link between two of them is given or two of
-    the same model have NVLink; otherwise everything is staged through host memory. Raises ClusterError.
+    Without `transfers`, devices send to each other directly if a link between two of them is given or two of the same
+    model have NVLink; otherwise transfers are staged through host memory. Raises ClusterError.
     """
     accelerators = [spec for spec in specs if not spec.device.is_host]
     peers = [(a, b) for a in accelerators for b in accelerators if a is not b]
@@ -86,7 +86,7 @@ _TRANSFER_NOTES: Mapping[Transfers, str] = {
 
 
 def _describe_link(entry: LinkEntry) -> str:
-    """The speed of a link of the catalogue in words."""
+    """The achieved speed of a link as text."""
     if math.isinf(entry.bandwidth):
         return (
             f"nothing is copied; {format_seconds(entry.latency)} per hand-over, assumed" if entry.latency else "no time"
@@ -104,12 +104,12 @@ def _default_transfers(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: 
 
 
 def _check_unified_memory(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: _LinkBuilder) -> None:
-    """Two of a model that shares the host's memory are in two machines, and only the user knows what joins these."""
+    """Refuse two devices with unified memory without a given link: they must be two separate machines."""
     for a, b in peers:
         pair = a.device.name, b.device.name
         if a.host_link == UNIFIED and a.model == b.model and builder.default is None and pair not in builder.speeds:
             raise ClusterError(
-                f"{pair[0]} and {pair[1]} each share memory with a host, and nothing says how these are linked",
+                f"{pair[0]} and {pair[1]} each share memory with their own host, and no link between these is given",
                 remedy="add their link, such as link=ethernet-10 in one line or [[links]] in a cluster file",
             )
 
@@ -119,6 +119,6 @@ def _have_nvlink(a: DeviceSpec, b: DeviceSpec) -> bool:
 
 
 def _redirect_hosts(specs: Sequence[DeviceSpec], given: Mapping[Pair, LinkSpeed]) -> dict[Pair, LinkSpeed]:
-    """The given pairs, with host memory where they name a CPU."""
+    """The given pairs, with CPUs replaced by host memory."""
     hosts = {spec.device.name for spec in specs if spec.device.is_host}
     return {(HOST if a in hosts else a, HOST if b in hosts else b): speed for (a, b), speed in given.items()}

@@ -1,4 +1,4 @@
-"""Nodes of devices in a cluster file, nested as the machines are: which device is where, and how fast the links are."""
+"""Nested nodes of devices in a cluster file: expand them into devices, and derive the links between these."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from placewise.catalog.tables import ClusterTable, DeviceTable, NodeTable
 from placewise.errors import ClusterError
 
 NodePath = tuple[tuple[tuple[int, ...], LinkSpeed | None], ...]
-"""The nodes that a device is in, from the outermost in: the path of numbers to each, and the link of what is in it."""
+"""The nodes that contain a device, outermost first: the index path of each, and the link inside it."""
 
 
 def expand_devices(table: ClusterTable) -> Iterator[tuple[str, DeviceTable, NodePath]]:
-    """Every device table with its key and its place: those in no node first, then node after node.
+    """Every device table with its key and node path; devices outside nodes come first.
 
-    Raises ClusterError for a node without devices and where nodes multiply to too many.
+    Raises ClusterError for a node without devices, and for too many devices in total.
     """
     for row, device in enumerate(table.devices):
         yield f"devices[{row}]", device, ()
@@ -48,17 +48,17 @@ def _expand_nodes(
 
 
 def _node_speed(node: NodeTable, path: tuple[int, ...]) -> LinkSpeed | None:
-    """The link of one node; a wire that it shares is its own: equal nodes do not share it."""
+    """The link of one node. Copies of a node get separate shared links."""
     if node.link is None or not node.link.shared:
         return node.link.speed if node.link else None
     return replace(node.link.speed, shared=f"{node.link.shared}@{'.'.join(map(str, path))}")
 
 
 def link_nodes(specs: Sequence[DeviceSpec], places: Sequence[NodePath], table: ClusterTable) -> dict[Pair, LinkSpeed]:
-    """The links of pairs of accelerators, both ways: that of the innermost node with both, or the one between nodes.
+    """The links between accelerators: that of the innermost common node, else the link between nodes.
 
-    Devices of one node that has no link of its own are left to the defaults. Raises ClusterError where nothing says
-    how fast different nodes are joined.
+    Devices of a node without a link get the default links. Raises ClusterError if the link between different nodes is
+    not given.
     """
     between = table.node_link.speed if table.node_link else None
     placed = [(spec.device.name, place) for spec, place in zip(specs, places, strict=True) if not spec.device.is_host]
@@ -70,6 +70,6 @@ def link_nodes(specs: Sequence[DeviceSpec], places: Sequence[NodePath], table: C
             speeds[a, b] = speed
         elif here != there and table.default_link is None and table.transfers != "staged":
             where, missing = ("nodes", "link") if common else ("", "[node_link]")
-            problem = f"nothing says how fast the link between {a!r} and {b!r} is, which are in different nodes"
+            problem = f"the link between {a!r} and {b!r}, which are in different nodes, is not given"
             raise ClusterError(problem, where=where, remedy=f"add {missing}")
     return speeds

@@ -29,22 +29,23 @@ from placewise.model.cluster import Cluster
 
 _ITEM = re.compile(r"\s*(?:(\d+)\s*[x×*]\s*)?([^@\s][^@]*?)\s*(?:@\s*(.+?)\s*)?")
 _LIKE = "2xA100-80GB,cpu"
+_DEVICE_LIMIT = f"ask for 1 to {MAX_DEVICES} devices"
 MAX_TEXT = 1 << 16
 """Characters of a one-line cluster."""
 
 
 def read_cluster(spec: str | Path | Mapping[Any, object]) -> Cluster:
-    """The cluster that `spec` describes; every default that was taken is in a device's notes.
+    """The cluster that `spec` describes; the devices' notes report every assumed default.
 
-    `spec` is one line (``2xA100-80GB,cpu``; ``this`` is this machine; ``2xA100@20GiB``), a TOML file, or
-    memory by device (``{"cuda:0": "20GiB", "cpu": "60GiB"}``, also as a JSON text). Raises ClusterError.
+    `spec` is one line (``2xA100-80GB,cpu``; ``2xA100@20GiB``; ``this`` for the local machine), a TOML file, or a
+    mapping from device to memory (``{"cuda:0": "20GiB", "cpu": "60GiB"}``, also as JSON text). Raises ClusterError.
     """
     if isinstance(spec, Mapping):
         return cluster_from_memory(spec)
     if isinstance(spec, Path):
         return read_cluster_file(spec)
     if not isinstance(spec, str) or len(spec) > MAX_TEXT or "\0" in spec:
-        raise ClusterError("this is no cluster", where="devices", remedy="write it like '2xA100-80GB,cpu'")
+        raise ClusterError("this is not a cluster", where="devices", remedy="write it like '2xA100-80GB,cpu'")
     text = spec.strip()
     if text.startswith(("{", "[")):
         return parse_json(text)
@@ -57,9 +58,10 @@ def read_cluster(spec: str | Path | Mapping[Any, object]) -> Cluster:
 
 
 def parse_line(text: str) -> Cluster:
-    """``2xA100-80GB,cpu``, ``this``, ``cores``, ``2xA100@20GiB``: items separated by commas; raises ClusterError.
+    """Parse comma-separated items such as ``2xA100-80GB``, ``cpu``, ``this``, ``cores``, ``2xA100@20GiB``.
 
-    ``link=NAME`` joins all accelerators by a link of the catalogue, ``topology=FILE`` as ``nvidia-smi topo -m`` says.
+    ``link=NAME`` connects all accelerators by a link of the catalogue; ``topology=FILE`` reads the output of
+    ``nvidia-smi topo -m``. Raises ClusterError.
     """
     specs: list[DeviceSpec] = []
     settings: dict[str, str] = {}
@@ -90,23 +92,23 @@ def _parse_item(item: str, room: int) -> list[DeviceSpec]:
     if name.lower() == "cores":
         count, name = count if match[1] else int(max(core_count(), 1)), "core"
     if not 1 <= count <= room:
-        raise ClusterError(f"{item[:60].strip()!r} makes {MAX_DEVICES - room + count} devices", remedy=_allowed())
+        raise ClusterError(f"{item[:60].strip()!r} makes {MAX_DEVICES - room + count} devices", remedy=_DEVICE_LIMIT)
     if name.lower().endswith(".txt"):
-        problem = f"{name[:60]!r} may be a topology, and says not which devices there are"
+        problem = f"{name[:60]!r} looks like a topology, which does not name devices"
         raise ClusterError(problem, remedy="write it like '8xH100,cpu,topology=topo.txt'")
     return [parse_device(name, None if match[3] is None else _parse_size(match[3]))] * count
 
 
 def cluster_from_memory(memory: Mapping[object, object]) -> Cluster:
-    """Memory by device name (0: nothing is placed there); models are unknown and stand-ins are noted."""
+    """A cluster from memory by device name (0: unused). Models are unknown; notes report the assumed figures."""
     if len(memory) > MAX_DEVICES:
-        raise ClusterError(f"{len(memory)} devices are too many", remedy=_allowed())
+        raise ClusterError(f"{len(memory)} devices are too many", remedy=_DEVICE_LIMIT)
     specs = [_device_by_name(key, value) for key, value in memory.items()]
     return build_cluster(name_devices(specs))
 
 
 def parse_json(text: str) -> Cluster:
-    """The same mapping written as JSON."""
+    """A cluster from the same mapping as JSON text."""
     try:
         values = json.loads(text, object_pairs_hook=_refuse_duplicates)
     except (ValueError, RecursionError) as error:
@@ -138,7 +140,7 @@ def _device_by_name(key: object, value: object) -> DeviceSpec:
         if re.fullmatch(pattern, name):
             return rename_device(with_memory(default_spec(model), _parse_size(value, name)), name)
     raise ClusterError(
-        f"{str(key)[:60]!r} is not a device that can be known by its name",
+        f"{str(key)[:60]!r} is not a known device name",
         remedy="use cuda:0, GPU.0 or cpu, or describe it in a cluster file",
     )
 
@@ -150,7 +152,3 @@ def _parse_size(value: object, name: str = "") -> float:
         return parse_bytes(value)
     except InputError as error:
         raise ClusterError(error.problem, where=name, remedy=error.remedy) from None
-
-
-def _allowed() -> str:
-    return f"ask for 1 to {MAX_DEVICES} devices"

@@ -1,4 +1,4 @@
-"""The tables of a cluster file, as pydantic checks them."""
+"""Pydantic models of the tables of a cluster file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placewise.model.cluster import Transfers
 
 
 class DeviceTable(Table):
-    """``[[devices]]``: a `model` of the catalogue, figures of its own, or a model with some figures changed."""
+    """``[[devices]]``: a `model` of the catalogue, explicit figures, or a model with some figures overridden."""
 
     model: str = ""
     name: str = ""
@@ -37,7 +37,7 @@ class DeviceTable(Table):
 
 
 class SpeedTable(Table):
-    """``[default_link]``: every pair that nothing else names. `model` is a link of the catalogue."""
+    """``[default_link]``: all pairs without another link. `model` is a link of the catalogue."""
 
     model: str = ""
     bandwidth: BytesPerSecond | None = None
@@ -62,7 +62,7 @@ class SpeedTable(Table):
 
 
 class LinkTable(SpeedTable):
-    """``[[links]]``: from `source` to `target`, and back unless the way back has a table of its own."""
+    """``[[links]]``: from `source` to `target`, and back unless a separate table gives the way back."""
 
     source: str
     target: str
@@ -75,7 +75,7 @@ class GroupTable(SpeedTable):
 
 
 class NodeTable(Table):
-    """``[[nodes]]``: `count` equal nodes of devices, or of smaller nodes; `link` joins whatever is in the same one."""
+    """``[[nodes]]``: `count` equal nodes of devices or smaller nodes; `link` connects the devices of one node."""
 
     count: Annotated[int, Field(strict=True, ge=1, le=MAX_DEVICES)] = 1
     devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
@@ -84,7 +84,7 @@ class NodeTable(Table):
 
 
 class ClusterTable(Table):
-    """A cluster file. `topology` is a file with what ``nvidia-smi topo -m`` prints, beside this one."""
+    """A cluster file. `topology` is the path of a file with the output of ``nvidia-smi topo -m``, relative to it."""
 
     devices: Annotated[tuple[DeviceTable, ...], Field(max_length=MAX_DEVICES)] = ()
     nodes: Annotated[tuple[NodeTable, ...], Field(max_length=MAX_DEVICES)] = ()

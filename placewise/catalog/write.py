@@ -1,4 +1,4 @@
-"""A cluster as the text of a cluster file, every figure in it."""
+"""Write a cluster as the text of a cluster file, with all its figures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from placewise.model.cluster import Cluster, Device
 
 
 def format_cluster(cluster: Cluster, about: Iterable[str] = ()) -> str:
-    """TOML that `read_cluster` reads as the same cluster; the lines of `about` stand at its head as comments."""
+    """TOML text that `read_cluster` reads back as the same cluster; the lines of `about` become leading comments."""
     blocks = ["\n".join([*(f"# {line}" for line in about), f'transfers = "{cluster.transfers}"'])]
     blocks += [_format_table("devices", _device_fields(device)) for device in cluster]
     for link in cluster.links:
