@@ -38,19 +38,13 @@ def adapt_cluster(
         cluster.index(rule.device)
         unsupported_kinds.setdefault(rule.device, set()).update(_match_kinds(rule.pattern, kinds))
     devices = tuple(
-        _adapt_device(
-            device,
-            max_memory.get(device.name),
-            device.name in excluded_names,
-            unsupported_kinds.get(device.name, set()),
-        )
-        for device in cluster
+        _adapt_device(device, max_memory.get(name), name in excluded_names, unsupported_kinds.get(name, set()))
+        for name, device in zip(cluster.names, cluster, strict=True)
     )
     if not any(device.available for device in devices):
-        only_hosts = not offload and cluster.is_host.all()
-        problem = (
-            "every device is a CPU or a disk, and these may not be used" if only_hosts else "no device may be used"
-        )
+        problem = "no device may be used"
+        if not offload and cluster.is_host.all():
+            problem = "every device is a CPU or a disk, and these may not be used"
         raise ClusterError(problem, where="devices", remedy="add one, or leave one of the devices in use")
     return cluster if devices == cluster.devices else Cluster(devices, cluster.links, cluster.transfers)
 

@@ -1,4 +1,4 @@
-"""Writing a file whole or not at all."""
+"""Atomic writes: a file is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from placewise.errors import OutputError
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str], mode: Literal["w", "wb"] = "w") -> Iterator[IO[Any]]:
-    """Open `path` for writing; what was there stays whole until the new content is safely on the disk.
+    """Open `path` for writing; its old content stays intact until the new content is safely on disk.
 
-    The content goes to a hidden file in the same directory, which takes the place of `path` at the end and
-    is removed if anything fails. Pipes and devices such as ``/dev/stdout`` are written directly. Text is
-    UTF-8. Raises OutputError with the path and the remedy.
+    The content goes to a hidden file in the same directory, which replaces `path` at the end and is removed if
+    anything fails. Pipes and devices such as ``/dev/stdout`` are written directly. Text is UTF-8. Raises OutputError
+    with the path and the remedy.
     """
     target = Path(os.path.realpath(path))
     try:
@@ -69,14 +69,14 @@ def _suggest_remedy(target: Path, error: OSError) -> str:
     if not target.parent.is_dir():
         return f"make the directory {target.parent} first"
     if isinstance(error, PermissionError):
-        return f"choose a place that you may write to ({target.parent} is not)"
+        return f"choose a writable directory ({target.parent} is not)"
     reason = (error.strerror or "unknown cause").lower()
     full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return f"{reason}; {'free some space or ' if full else ''}choose another place"
+    return f"{reason}; {'free some space or ' if full else ''}choose another path"
 
 
 def ensure_writable(path: str | os.PathLike[str]) -> None:
-    """Raise OutputError now if `path` plainly cannot be written later."""
+    """Raise OutputError early if `path` cannot be written later."""
     target = Path(os.path.realpath(path))
     if target.is_dir() or (not _is_special(target) and not os.access(target.parent, os.W_OK)):
         raise OutputError("cannot be written", where=str(path), remedy=_suggest_remedy(target, PermissionError()))

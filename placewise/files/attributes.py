@@ -1,4 +1,4 @@
-"""Attribute values as JSON and back, exactly: lists are tuples in memory, and what JSON lacks gets a tag.
+"""Attribute values to JSON and back without loss: lists are tuples in memory; values that JSON lacks are tagged.
 
 ``{"$float": "nan"}`` (or ``"inf"``, ``"-inf"``), ``{"$bytes": base64}``, and ``{"$object": {...}}`` around a
 mapping with a key that starts with ``$``.
@@ -22,7 +22,7 @@ _MAX_DEPTH = 60
 
 
 def attributes_to_json(values: tuple[Mapping[str, Any], ...]) -> bytes:
-    """A JSON list of attribute mappings; raises OutputError for a value that a file cannot hold."""
+    """Attribute mappings as a JSON list. Raises OutputError for values that a file cannot hold."""
     try:
         return to_json([_encode(value) for value in values])
     except ValueError as error:
@@ -30,7 +30,7 @@ def attributes_to_json(values: tuple[Mapping[str, Any], ...]) -> bytes:
 
 
 def attributes_from_json(data: bytes) -> tuple[dict[str, Any], ...]:
-    """The mappings of such a list; raises ModelFileError."""
+    """The attribute mappings in a JSON list. Raises ModelFileError."""
     document = parse_json(data)
     values = tuple(_decode(item) for item in document) if isinstance(document, list) else (None,)
     if not all(isinstance(value, dict) for value in values):
@@ -40,7 +40,7 @@ def attributes_from_json(data: bytes) -> tuple[dict[str, Any], ...]:
 
 def _encode(value: Any, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH:
-        raise OutputError(f"an attribute is nested more than {_MAX_DEPTH} deep", remedy="flatten it")
+        raise OutputError(f"an attribute is nested more than {_MAX_DEPTH} levels deep", remedy="flatten it")
     if value is None or isinstance(value, (str, bool, int)):
         return value
     if isinstance(value, (np.bool_, np.number)):
@@ -55,7 +55,7 @@ def _encode(value: Any, depth: int = 0) -> Any:
         encoded = {str(key): _encode(item, depth + 1) for key, item in value.items()}
         return {"$object": encoded} if any(key.startswith("$") for key in encoded) else encoded
     raise OutputError(
-        f"an attribute is a {type(value).__name__}, which a file cannot hold", remedy="give numbers, texts and lists"
+        f"an attribute is a {type(value).__name__}, which a file cannot hold", remedy="give numbers, strings and lists"
     )
 
 

@@ -1,7 +1,6 @@
-"""Cost tables as files of their own: columnar (everything) or CSV (op seconds).
+"""Cost table files: columnar (complete) or CSV (op seconds).
 
-Rows and columns are matched by name, so that a table also serves a model or a cluster that lists the same
-ops or devices in another order.
+Rows and columns are matched by name, so a table also serves a model or a cluster with another order of ops or devices.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ CSV_COLUMNS = ["op", "device", "seconds"]
 
 
 class CostSources(Record):
-    """Where figures come from."""
+    """The sources of the figures in a cost table."""
 
     sources: tuple[str, ...] = Field(description="names of the codes in op_source")
     transfer_source: str
@@ -42,7 +41,7 @@ class CostsHeader(CostSources):
 
 
 def save_costs(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Write a cost table with the names that its rows and columns stand for. Raises OutputError or CostError."""
+    """Write a cost table with the names of its rows and columns. Raises OutputError or CostError."""
     costs.validate(graph, cluster)
     header = CostsHeader(devices=cluster.names, **dict(cost_sources(costs)))
     names = string_arrays("ops", graph.ops.name) | string_arrays("tensors", graph.tensors.name)
@@ -53,8 +52,8 @@ def save_costs(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.
 def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> CostTable:
     """The table of a file, in the order of `graph` and `cluster`.
 
-    The file may know more devices and kinds of links than the cluster has, but its ops and tensors must be
-    those of the graph. Raises ModelFileError or CostError.
+    The file may have more devices and link classes than the cluster, but its ops and tensors must be those of the
+    graph. Raises ModelFileError or CostError.
     """
     header, arrays = read_columns(path, CostsHeader)
     with locate_errors(path):
@@ -83,7 +82,10 @@ def load_costs(path: str | os.PathLike[str], graph: Graph, cluster: Cluster) -> 
 
 
 def save_costs_csv(costs: CostTable, graph: Graph, cluster: Cluster, path: str | os.PathLike[str]) -> None:
-    """Write the op seconds of a table; ``inf`` where a device cannot run an op. Raises OutputError or CostError."""
+    """Write op seconds as CSV rows ``op,device,seconds``; ``inf`` where a device cannot run an op.
+
+    Raises OutputError or CostError.
+    """
     costs.validate(graph, cluster)
     with atomic_write(path) as file:
         writer = csv.writer(file, lineterminator="\n")
@@ -93,19 +95,19 @@ def save_costs_csv(costs: CostTable, graph: Graph, cluster: Cluster, path: str |
 
 
 def cost_sources(costs: CostTable) -> CostSources:
-    """Where the figures of a table come from."""
+    """The sources of the figures in a table."""
     return CostSources(sources=costs.sources, transfer_source=costs.transfer_source)
 
 
 def encode_costs(costs: CostTable) -> dict[str, Array]:
-    """The arrays of a table, without names."""
+    """The arrays of a table, without the names of rows and columns."""
     return {name: getattr(costs, name) for name in ("op_seconds", "op_source", "transfer_seconds")}
 
 
 def decode_costs(
     header: CostSources, arrays: ColumnReader, ops: tuple[int, int], tensors: tuple[int, int]
 ) -> CostTable:
-    """The table of header and arrays of these shapes. Raises ModelFileError or CostError."""
+    """The table in header and arrays; `ops` and `tensors` are its shapes. Raises ModelFileError or CostError."""
     source = arrays.take("op_source", np.int8, *ops)
     if source.size and not 0 <= source.min() <= source.max() < len(header.sources):
         raise CostError("'op_source' holds a code outside the header's list", remedy="make the file again")
@@ -117,10 +119,10 @@ def decode_costs(
 def _match_rows(
     names: tuple[K, ...] | list[K], wanted: tuple[K, ...] | list[K], what: str, *, complete: bool = False
 ) -> Longs:
-    """Where each of `wanted` stands in `names`; `complete`: nothing else may stand there."""
+    """The row of each `wanted` name in `names`. With `complete`, `names` must not have others."""
     place = {name: row for row, name in enumerate(names)}
     if len(place) < len(names):
-        raise CostError(f"the table names a {what} twice", remedy="make the file again")
+        raise CostError(f"the table has a {what} twice", remedy="make the file again")
     missing = next((name for name in wanted if name not in place), None)
     if missing is not None:
         raise CostError(
@@ -128,6 +130,6 @@ def _match_rows(
         )
     if complete and len(names) > len(wanted):
         known = set(wanted)
-        stranger = next(name for name in names if name not in known)
-        raise CostError(f"the model has no {what} {stranger!r}", remedy="use the table of this model")
+        unexpected = next(name for name in names if name not in known)
+        raise CostError(f"the model has no {what} {unexpected!r}", remedy="use the table of this model")
     return np.array([place[name] for name in wanted], np.int64)

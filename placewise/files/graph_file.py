@@ -1,4 +1,4 @@
-"""Graph files: every column of a graph in one columnar file, vocabularies and source in its header."""
+"""Graph files: the columns of a graph in a columnar file; dtypes, phases and source in its header."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _COLUMNS: Mapping[str, Mapping[str, type[np.generic]]] = {
 
 
 class SourceRecord(Record):
-    """Where a graph came from."""
+    """The model file of a graph."""
 
     path: str
     sha256: str = Field(description="of the model file")
     format: str
     options: Annotated[dict[str, Any], BeforeValidator(plain)] = Field({}, description="options of the reader")
     view: str = Field("folded", description="raw or folded")
-    transforms: tuple[str, ...] = Field((), description="in the order in which they were applied")
+    transforms: tuple[str, ...] = Field((), description="in order of application")
 
 
 class PhaseRecord(Record):
-    """A phase of a graph: its ops run so often for one sample, after those of the phases before it."""
+    """A phase of a graph: its ops run `repeats` times per sample, after the previous phases."""
 
     name: str
     repeats: int = Field(1, ge=1)
@@ -52,10 +52,10 @@ class GraphHeader(Record):
     n_ops: int = Field(ge=0)
     n_tensors: int = Field(ge=0)
     n_weights: int = Field(ge=0)
-    dtypes: tuple[str, ...] = Field(description="names of the codes in the columns called dtype")
+    dtypes: tuple[str, ...] = Field(description="names of the codes in the dtype columns")
     source: SourceRecord | None = None
-    phases: tuple[PhaseRecord, ...] = Field((), description="none, or those that the column ops.phase indexes")
-    frozen: bool = Field(False, description="whether the column weights.trainable is there; without it all train")
+    phases: tuple[PhaseRecord, ...] = Field((), description="phases that the column ops.phase indexes; empty: none")
+    frozen: bool = Field(False, description="whether the column weights.trainable exists; without it all train")
 
 
 def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
@@ -64,14 +64,14 @@ def save_graph(graph: Graph, path: str | os.PathLike[str]) -> None:
 
 
 def load_graph(path: str | os.PathLike[str]) -> Graph:
-    """The graph of a graph file, equal in every column. Raises ModelFileError or GraphError."""
+    """The graph of a graph file. Raises ModelFileError or GraphError."""
     header, arrays = read_columns(path, GraphHeader)
     with locate_errors(path):
         return decode_graph(header, arrays)
 
 
 def encode_graph(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
-    """Header and arrays of a graph."""
+    """The header and the arrays of a graph."""
     ops = graph.ops
     arrays: dict[str, Array] = {
         **string_arrays("ops.name", ops.name),
@@ -104,7 +104,7 @@ def encode_graph(graph: Graph) -> tuple[GraphHeader, dict[str, Array]]:
 
 
 def decode_graph(header: GraphHeader, arrays: ColumnReader) -> Graph:
-    """The graph of header and arrays. Raises ModelFileError or GraphError."""
+    """The graph in header and arrays. Raises ModelFileError or GraphError."""
     n_ops, n_tensors, n_weights = header.n_ops, header.n_tensors, header.n_weights
     codes = np.array([dtype_code(name) for name in header.dtypes], np.int8)
     attributes = attributes_from_json(arrays.take("ops.attributes.json", np.uint8, None).tobytes())

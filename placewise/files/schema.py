@@ -1,4 +1,4 @@
-"""The JSON Schemas of our files (draft 2020-12), made from the records that read and write them."""
+"""The JSON Schemas of Placewise files (draft 2020-12), generated from their records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RECORDS: dict[str, type[Record]] = {
 
 
 def schema_of(name: str) -> dict[str, Any]:
-    """The JSON Schema of a record in `RECORDS`: what is accepted; all fields are written."""
+    """The JSON Schema of a record in `RECORDS`. It describes accepted files; written files have all fields."""
     record = RECORDS[name]
     schema = _simplify(record.model_json_schema())
     schema["required"] = sorted({"format", "version", *schema.get("required", ())})
@@ -37,12 +37,12 @@ def schema_of(name: str) -> dict[str, Any]:
 
 
 def schema_text(name: str) -> str:
-    """The same as the text of a file in docs/schemas."""
+    """The schema as the text of a file in docs/schemas."""
     return json.dumps(schema_of(name), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _simplify(schema: Any) -> Any:
-    """Without the titles that only repeat the names of fields; infinite defaults as they stand in files."""
+    """The schema without generated titles, with infinite defaults as null."""
     if isinstance(schema, list):
         return [_simplify(item) for item in schema]
     if isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""The published split format, and the one door through which every plan for a problem comes in.
+"""The published split format, and reading placements from plans and splits.
 
 A split is ``{"fpgas": [{"nodes": [ids]}, ...], "cpus": [{"nodes": [ids]}, ...], "maxLoad" or "totalLatency":
 ms}`` (Tarnawski et al. 2020, msr-fiddle/dnn-partitioning). Ids are op names; list i belongs to accelerator
@@ -37,7 +37,7 @@ class _PublishedSplit(Record):
 
 
 def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
-    """A plan or a published split as a placement for `problem`, which a split may extend (see `read_split`).
+    """The placement in a plan or a published split; a split may extend `problem` (see `read_split`).
 
     Raises PlanError.
     """
@@ -51,22 +51,22 @@ def read_placement(path: str | os.PathLike[str], problem: Problem) -> tuple[Prob
 
 
 def split_is_latency(path: str | os.PathLike[str]) -> bool:
-    """Whether a published split says a `totalLatency`: it was made for latency, not for throughput."""
+    """Whether a published split has a `totalLatency`: it was made for latency, not for throughput."""
     with locate_errors(path):
         document = parse_json(read_bytes(path, PlanError), PlanError)
         return isinstance(document, dict) and "totalLatency" in document
 
 
 def read_split(path: str | os.PathLike[str], problem: Problem) -> tuple[Problem, Placement]:
-    """A published split as a placement for `problem`.
+    """The problem and the placement of a published split.
 
-    More accelerator lists than accelerators: in `subgraph` latency a multiple q · k of k accelerators
-    means that each has q consecutive lists, its calls; otherwise the problem comes back with clones of the
-    last accelerator that are not available, so that the split can be priced and the violation is seen.
-    Lists of CPUs likewise, except that in `subgraph` latency all CPUs are one host. Ops that are not named
-    follow the named ops of their colocation group: the split of an inference file serves the training file.
+    If the split has more accelerator lists than the cluster has accelerators: in `subgraph` latency, q · k lists for k
+    accelerators give each accelerator q consecutive lists, its calls; otherwise the returned problem has unavailable
+    clones of the last accelerator, so the split can be priced and the violation is reported. CPU lists are treated in
+    the same way, except that all CPUs are one host in `subgraph` latency. Ops that the split does not name follow the
+    named ops of their colocation group: a split for an inference file also serves the training file.
 
-    Raises PlanError for an op that does not exist, stands in two places, or has no place.
+    Raises PlanError for an op that does not exist, occurs twice, or has no device.
     """
     data = read_bytes(path, PlanError)
     with locate_errors(path):
@@ -97,7 +97,7 @@ def _convert_split(split: _PublishedSplit, problem: Problem) -> tuple[Problem, P
 
 
 def _assign_parts(graph: Graph, parts: Sequence[_SplitPart]) -> Ints:
-    """The part [n_ops] of every op: the one that names it, or that of the first named op of its group."""
+    """The part [n_ops] of every op: the one that names it, else that of the first named op in its group."""
     op_of = {name: op for op, name in enumerate(graph.ops.name)}
     place = np.full(graph.n_ops, -1, np.int32)
     for number, part in enumerate(parts):
@@ -123,7 +123,7 @@ def _assign_parts(graph: Graph, parts: Sequence[_SplitPart]) -> Ints:
 def _allot_devices(
     problem: Problem, devices: list[int], parts: Sequence[_SplitPart], prefix: str
 ) -> tuple[Problem, list[int]]:
-    """One device per part; where they run out before the last part with ops, clones of the last device."""
+    """One device per part; clones of the last device for further parts with ops, −1 for further empty parts."""
     wanted = max((number for number, part in enumerate(parts, 1) if part.nodes), default=0)
     missing = wanted - len(devices)
     if missing > 0:
@@ -140,7 +140,7 @@ def _allot_devices(
 
 
 def _add_clones(problem: Problem, cloned: int, names: Sequence[str]) -> Problem:
-    """The problem with further devices that cost what device `cloned` costs but may not be used."""
+    """The problem with additional devices that cost as much as device `cloned` but are unavailable."""
     cluster, costs = problem.cluster, problem.costs
     clones = tuple(replace(cluster.devices[cloned], name=name, available=False) for name in names)
     links = (*cluster.links, *_clone_links(cluster, cloned, names))
@@ -157,7 +157,7 @@ def _add_clones(problem: Problem, cloned: int, names: Sequence[str]) -> Problem:
 
 
 def _clone_links(cluster: Cluster, cloned: int, names: Sequence[str]) -> list[Link]:
-    """The links of device `cloned` for every clone, and links among them like one that reaches `cloned`."""
+    """The links of device `cloned` for every clone, and links among the clones like a peer link of `cloned`."""
     own = cluster.devices[cloned].name
     links = [replace(link, source=name) for name in names for link in cluster.links if link.source == own]
     links += [replace(link, target=name) for name in names for link in cluster.links if link.target == own]
@@ -169,7 +169,7 @@ def _clone_links(cluster: Cluster, cloned: int, names: Sequence[str]) -> list[Li
 
 
 def _extend_transfers(problem: Problem, larger: Cluster) -> Floats:
-    """The transfer times by the link classes of `larger`; those of a new class follow from bytes."""
+    """The transfer times by link class of `larger`; those of new classes are computed from bytes."""
     old = problem.cluster
     column = {
         key: number
