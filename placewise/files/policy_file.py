@@ -127,9 +127,7 @@ def load_policy(path: str | os.PathLike[str]) -> tuple[PolicyFile, dict[str, npt
     header = load_header(path)
     header_file = header_path(path)
     if not header.tensors or Path(header.tensors).name != header.tensors:
-        raise ModelFileError(
-            "names no file of tensors in its folder", where=str(header_file), remedy="is the file whole?"
-        )
+        raise ModelFileError("names no file of tensors", where=str(header_file), remedy="is the file complete?")
     tensor_file = header_file.with_name(header.tensors)
     data = read_bytes(tensor_file, ModelFileError)
     if hashlib.sha256(data).hexdigest() != header.sha256:

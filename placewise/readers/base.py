@@ -1,4 +1,4 @@
-"""What every reader gives back."""
+"""The result type of all readers, and helpers that they share."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 
 LARGEST_TEXT = 1 << 28
-"""Bytes of a file that is read as one text; the largest published workload has 612 kB."""
+"""The largest text file in bytes; the largest published workload has 612 kB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedModel:
-    """What a reader gives back: a graph, a whole problem where the file says one, and what to warn of.
+    """A graph, the whole problem if the file describes one, and warnings.
 
-    `op_seconds` [n_ops] are the times on an accelerator, where the file is a profile of one. `modules` has the class of
-    each module by its path, where the reader knows it (``{"encoder.layer.0": "BertLayer"}``).
+    `op_seconds` [n_ops] are times on an accelerator, if the file is a profile of one. `modules` maps module paths to
+    class names, if the reader knows them (``{"encoder.layer.0": "BertLayer"}``).
     """
 
     graph: Graph
@@ -34,7 +34,7 @@ class ImportedModel:
 
 
 def read_text_file(path: Path) -> bytes:
-    """All of a file that is one text. Raises ModelFileError, with the path."""
+    """The bytes of a text file. Raises ModelFileError with the path."""
     try:
         return read_regular(path, LARGEST_TEXT)
     except OSError as error:
@@ -42,7 +42,7 @@ def read_text_file(path: Path) -> bytes:
 
 
 def unique_name(name: str, taken: set[str]) -> str:
-    """`name`, with a number behind it where it is taken; the answer is then taken too."""
+    """`name`, with a number appended if it is in `taken`; adds the result to `taken`."""
     free, number = name, 1
     while free in taken:
         number += 1
@@ -62,7 +62,7 @@ def module_path(name: str) -> str:
 
 
 def describe_unknown_shapes(graph: Graph) -> list[str]:
-    """Ops stand in topological order, so the first op with an unknown result is where shapes become unknown."""
+    """A warning about tensors of unknown shape, naming the first one in topological order; empty if there are none."""
     unknown = np.flatnonzero(graph.tensors.bytes < 0)
     if not len(unknown):
         return []

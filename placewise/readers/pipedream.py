@@ -3,15 +3,15 @@
 A line per node, ``node2 -- Conv2d(3, 64, …) -- forward_compute_time=9.7, backward_compute_time=4.6,
 activation_size=411041792.0, parameter_size=37632.0``, in milliseconds and bytes of one minibatch, and a line per
 edge, ``node1 -- node2``. An ``activation_size`` may be a list, ``[6291456.0; 131072.0]``: one op, several
-outputs, which count as one tensor. What an earlier run of PipeDream appended (``-- stage_id=0``) is passed over.
+outputs, which count as one tensor. A suffix from an earlier run of PipeDream (``-- stage_id=0``) is ignored.
 
-The times are those of one accelerator; devices, their memory and links are the user's. Nodes called Input cost
-nothing, in time or bytes, as in PipeDream's own optimizer: a loader feeds the stage that reads them.
+The times are those of one accelerator; the user gives devices, memory and links. Nodes called Input cost neither time
+nor bytes, as in PipeDream's own optimizer: a loader feeds the stage that reads them.
 
-The `training` graph adds to every other op a backward twin in the same colocation group. The twin has the
-backward time, runs after its op, and sends to the twin of every op that its op reads from a gradient as large as
-what was read. As state it holds what the op made, which is kept for it, and a gradient and a momentum (SGD) for
-every parameter: one minibatch in flight, one version of the parameters.
+The `training` graph adds a backward twin to every other op, in the same colocation group. The twin has the backward
+time, runs after its op, and sends gradients to the twins of its op's inputs, each as large as the input. Its state is
+the activation kept for it, plus a gradient and a momentum (SGD) per parameter: one minibatch in flight, one version of
+the parameters.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from placewise.model.graph import Source
 from placewise.readers.base import ImportedModel, read_text_file
 
 BACKWARD = ".backward"
-"""What the name of a twin adds to that of its op."""
+"""The suffix in the name of a twin."""
 TRAINING_STATE = 2
-"""Values that a training step keeps per parameter besides itself: a gradient and a momentum."""
+"""Values kept per parameter in addition to itself: a gradient and a momentum."""
 
 _MS = 1e-3
 _MAX_FIGURE = 2.0**45
-"""No profile has larger figures; sums of them stay whole numbers of 64 bits."""
+"""The largest accepted figure; sums of figures fit into 64-bit integers."""
 _LOOKS_LIKE = re.compile(rb"^\s*node\d{1,9} -- ", re.MULTILINE)
 _NODE = re.compile(r"node\d{1,9}")
 _FIELDS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
@@ -51,7 +51,7 @@ _KINDS = {
     "Embedding": "Gather",
     "View": "Reshape",
 }
-"""ONNX names of what PyTorch calls otherwise."""
+"""PyTorch names → ONNX names."""
 
 
 class _ProfiledLayer(NamedTuple):
@@ -73,7 +73,7 @@ class _ProfiledLayer(NamedTuple):
 
 
 def looks_like_pipedream(start: bytes) -> bool:
-    """Whether a file that starts so is a profile: a line in it begins with a node."""
+    """Whether the start of a file looks like a profile: a line starts with a node."""
     return _LOOKS_LIKE.search(start) is not None
 
 
@@ -92,11 +92,11 @@ def read_pipedream(path: Path, *, graph: str = "inference") -> ImportedModel:
 
 
 def _parse(data: bytes) -> tuple[dict[str, _ProfiledLayer], dict[tuple[str, str], int]]:
-    """Nodes by name, and the line of every edge; the graph is acyclic and the edges join nodes."""
+    """Nodes by name, and line numbers by edge. Raises for cycles and unknown nodes."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ModelFileError(f"is no text ({error})", remedy="is it a PipeDream profile?") from None
+        raise ModelFileError(f"is not text ({error})", remedy="is it a PipeDream profile?") from None
     nodes: dict[str, _ProfiledLayer] = {}
     edges: dict[tuple[str, str], int] = {}
     for number, line in enumerate(text.splitlines(), start=1):

@@ -1,6 +1,6 @@
-"""Protobuf's wire format: fields of a message without parsing it, and a message without its longest values.
+"""Protobuf's wire format: iterate over the fields of a message, and strip long fields, without parsing it.
 
-A message is a row of fields, each a varint key (number · 8 + wire type) and a payload
+A message is a sequence of fields, each a varint key (number · 8 + wire type) and a payload
 (protobuf.dev/programming-guides/encoding).
 """
 
@@ -12,11 +12,11 @@ from typing import NamedTuple
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5
 DROP = object()
 FieldPaths = Mapping[int, object]
-"""Field number → the paths inside that message, or `DROP`."""
+"""Field number → the paths inside that submessage, or `DROP`."""
 
 
 class WireField(NamedTuple):
-    """A field: its number and wire type, and where its key, its payload and what follows start."""
+    """A field: number, wire type, and the offsets of its key, its payload and its end."""
 
     number: int
     wire: int
@@ -26,9 +26,9 @@ class WireField(NamedTuple):
 
 
 def strip_fields(data: memoryview, paths: FieldPaths, *, longest: int) -> bytes | memoryview:
-    """The message in `data` without the fields that `paths` leads to, where they take more than `longest` bytes.
+    """The message in `data` without those fields at `paths` that take more than `longest` bytes.
 
-    Data that is no well-formed message comes back as it is: the parser that reads it next has the better words.
+    Malformed data is returned unchanged: the parser that reads it next reports the error.
     """
     try:
         return b"".join(_copy_without(data, paths, longest))
@@ -37,7 +37,7 @@ def strip_fields(data: memoryview, paths: FieldPaths, *, longest: int) -> bytes 
 
 
 def fields_of(data: memoryview) -> Iterator[WireField]:
-    """The fields of a message in turn; raises ValueError or IndexError where it is not well formed."""
+    """Iterate over the fields of a message. Raises ValueError or IndexError if it is malformed."""
     position, end = 0, len(data)
     while position < end:
         start = position
@@ -56,7 +56,7 @@ def fields_of(data: memoryview) -> Iterator[WireField]:
 
 
 def _copy_without(data: memoryview, paths: FieldPaths, longest: int) -> Iterator[bytes | memoryview]:
-    """What stays of a message, piece by piece; runs of fields that stay as they are make one piece."""
+    """The remaining chunks of a message; consecutive unchanged fields form one chunk."""
     copied = 0
     for field in fields_of(data):
         inner = paths.get(field.number)

@@ -1,8 +1,8 @@
-"""The published workloads of Tarnawski et al. 2020 (msr-fiddle/dnn-partitioning): a graph, its costs, its devices.
+"""The published workloads of Tarnawski et al. 2020 (msr-fiddle/dnn-partitioning): graph, costs and devices.
 
 ``{"maxSizePerFPGA": bytes, "maxFPGAs": k, "maxCPUs": l, "nodes": [...], "edges": [...]}``. Times are
-milliseconds; "FPGA" stands for any accelerator. An op is called by its id; accelerators become ``acc0…``
-and CPUs ``cpu0…``. Tensors travel through host memory, and only accelerators pay for them.
+milliseconds; "FPGA" stands for any accelerator. Ops are named by id; accelerators are named ``acc0…`` and CPUs
+``cpu0…``. Tensors go through host memory, and only accelerators pay for transfers.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from placewise.readers.base import ImportedModel, read_text_file
 
 _MS = 1e-3
 MAX_DEVICES = 4096
-"""Of each kind: the tables of a cluster grow with their square."""
+"""Of each kind; the tables of a cluster grow quadratically."""
 _MAX_FLOAT = sys.float_info.max
 LARGEST_SIZE = 2.0**62
-"""Bytes, of one node or edge and of all nodes together: sums of sizes are 64-bit integers."""
+"""Bytes of one node or edge, and of all nodes together: sums are 64-bit integers."""
 _KEYS = {"nodes", "edges"}
 
 
@@ -108,7 +108,7 @@ def _build_problem(document: Mapping[str, Any], source: Source, objective: str) 
 
 
 def _colour_groups(nodes: list[Any]) -> dict[Any, int]:
-    """A colocation group per colour, in the order of the colours: the published linearization breaks ties by them."""
+    """Colocation groups by colour, in the order of colours, by which the published linearization breaks ties."""
     colours = {
         node.get("colorClass") for node in nodes if isinstance(node, dict) and _is_colour(node.get("colorClass"))
     }
@@ -159,13 +159,13 @@ def _read_id(item: Any, key: str, where: str) -> str:
     if value is None:
         raise ModelFileError(f"has no {key!r}", where=where, remedy="see docs/formats.md")
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise ModelFileError(f"{key!r} is {reprlib.repr(value)}", where=where, remedy="give a whole number or a text")
+        raise ModelFileError(f"{key!r} is {reprlib.repr(value)}", where=where, remedy="give a whole number or a string")
     return str(value)
 
 
 def _require_colour(colour: Any, where: str) -> Any:
     if not _is_colour(colour):
-        raise ModelFileError("colorClass must be a number or a text", where=where)
+        raise ModelFileError("colorClass must be a number or a string", where=where)
     return colour
 
 

@@ -155,7 +155,7 @@ def test_notes_help_where_inference_ends(tmp_path):
     content.graph.value_info.append(make_tensor_value_info("found", INT64, [2, "batch"]))
     reading = read_onnx(saved(tmp_path, content), dims={"batch": 4})
     assert shapes(reading) == {"x": (4, 3), "found": (2, 4), "y": (2, 4)}
-    assert reading.warnings == ("1 shape is taken from the file's own notes, not inferred (first: 'found')",)
+    assert reading.warnings == ("1 shape is taken from the file's value_info, not inferred (first: 'found')",)
 
 
 def test_notes_that_contradict_are_not_taken(tmp_path):

@@ -141,7 +141,7 @@ def test_lost_weights_beyond_any_memory(tmp_path, dims):
     """Nobody draws 10^18 numbers."""
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
     path = saved(tmp_path, nodes, [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims)])
-    with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' is missing, and .* too many to draw"):
+    with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' is missing, and .* too large to draw"):
         load_with_weights(path)
 
 

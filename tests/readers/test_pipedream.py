@@ -190,7 +190,7 @@ def test_bad_profiles_are_refused_in_one_sentence(tmp_path: Path, text: str) -> 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     """A binary file under this suffix is refused."""
     (tmp_path / "bad.txt").write_bytes(b"node1 -- \xff\xfe")
-    with pytest.raises(InputError, match="is no text"):
+    with pytest.raises(InputError, match="is not text"):
         read_model(tmp_path / "bad.txt")
 
 

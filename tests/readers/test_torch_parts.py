@@ -114,7 +114,7 @@ def test_sizes_by_place():
     """An input and an axis stand for the symbol there; two numbers for one symbol contradict each other."""
     inputs = {"x": ["Symbol('s0')", 4], "y": ["Add(Symbol('s0'), Integer(1))"]}
     sizes = Sizes(inputs, {"x:0": 6})
-    assert [sizes.of(size, "", "") for size in (*inputs["x"], *inputs["y"])] == [6, 4, 7]
+    assert [sizes.resolve(size, "", "") for size in (*inputs["x"], *inputs["y"])] == [6, 4, 7]
     with pytest.raises(ModelFileError, match="two numbers"):
         Sizes(inputs, {"x:0": 6, "s0": 7})
     assert Sizes(inputs, {"x:0": 6, "s0": 6}).resolve("Symbol('s0')", "", "") == 6

@@ -159,9 +159,9 @@ def test_looks():
     [
         (None, ["cannot be read"]),
         (b"", ["the file is empty"]),
-        (b"PK\3\4" + bytes(100), ["is no .pt2 archive"]),
-        (b"hello world" * 100, ["is no .pt2 archive"]),
-        (COMMITTED.read_bytes()[:-300], ["is no .pt2 archive"]),
+        (b"PK\3\4" + bytes(100), ["is not a .pt2 archive"]),
+        (b"hello world" * 100, ["is not a .pt2 archive"]),
+        (COMMITTED.read_bytes()[:-300], ["is not a .pt2 archive"]),
     ],
 )
 def test_no_archive(tmp_path, content, words):

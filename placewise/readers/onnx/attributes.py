@@ -1,4 +1,4 @@
-"""Node attributes as plain values that any file can hold."""
+"""Node attributes as plain, serializable values."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ LONGEST_LIST = 1_000
 
 
 def attributes_of(node: onnx.NodeProto) -> dict[str, Any]:
-    """Numbers, strings and lists as they are; of tensors only shape and dtype, of bodies only the node count.
+    """Numbers, strings and lists; of tensors, shape and dtype; of subgraphs, the number of nodes.
 
-    Lists longer than `LONGEST_LIST` (the trees of a forest, say) are given as their length. Infinities and NaN
-    become strings, which JSON can hold.
+    Lists longer than `LONGEST_LIST` (such as the trees of a forest) become their length. Infinities and NaN become
+    strings, for JSON.
     """
     return {attribute.name: _convert(attribute) for attribute in node.attribute}
 
@@ -56,7 +56,7 @@ def _convert_list(values: Any, convert: Any = lambda value: value) -> Any:
 
 
 def _shorten_float(value: float) -> float | str:
-    """The shortest number that is the same in single precision: 0.1 and not 0.10000000149."""
+    """The shortest decimal with the same float32 value: 0.1 instead of 0.10000000149."""
     return float(str(np.float32(value))) if math.isfinite(value) else str(value)
 
 

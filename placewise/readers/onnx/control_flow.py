@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: what their bodies are given, how often they run, and what they give back."""
+"""If, Loop, Scan and SequenceMap: the input types, trip counts and output types of their bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WITH_BODIES = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 
 @dataclass(frozen=True, slots=True)
 class BodyModel:
-    """A body as a model of its own, what is known in it (None where it does not fit), and its rounds (−1 unknown)."""
+    """A body as a separate model, its inferred values (None if inference fails), and its rounds (−1: unknown)."""
 
     model: onnx.ModelProto
     known: InferredValues | None
@@ -37,24 +37,24 @@ class BodyModel:
 def instantiate_bodies(
     model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer
 ) -> list[BodyModel]:
-    """The bodies of a node that may run, with the types that they are given.
+    """The bodies of a node that may run, with their input types.
 
-    If: the branch that a known condition picks, else both. Loop: with the state in the shape in which it is given
-    back. Scan: with one slice of what it goes through. SequenceMap: with one element.
+    If: the branch of a known condition, else both. Loop: with loop-carried state of invariant shape. Scan: with one
+    slice of each scanned input. SequenceMap: with one element.
     """
     if node.domain or node.op_type not in WITH_BODIES:
         return []
     try:
         return _BODIES[node.op_type](model, node, known, infer)
-    except (LookupError, ValueError, TypeError, AttributeError):  # a node that is not as its definition asks
+    except (LookupError, ValueError, TypeError, AttributeError):  # a node that violates its definition
         return []
 
 
 def result_types(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer) -> Types:
-    """The complete types of a node's results, as far as its bodies tell; {} for ops without bodies.
+    """The complete output types of a node that follow from its bodies; {} for ops without bodies.
 
-    If: the larger of the branches' results. Loop and Scan: state that the body gives back in the shape in which it
-    takes it, and stacks as long as there are rounds.
+    If: the larger of the branches' outputs. Loop and Scan: states of invariant shape, and stacked outputs with one
+    entry per round.
     """
     bodies = instantiate_bodies(model, node, known, infer)
     if not bodies:
@@ -86,9 +86,7 @@ def _loop_bodies(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredVa
     trips = known.values.get(node.input[0]) if node.input[0] else None
     rounds = int(trips.reshape(-1)[0]) if trips is not None and trips.size == 1 else -1
     body = _infer_body(model, graph, (*scalars, *states), known, rounds, infer)
-    if not _all_invariant(
-        states, body.results[1:]
-    ):  # what changes is unknown in the next round, and what follows from it
+    if not _all_invariant(states, body.results[1:]):  # changing shapes are unknown in the next round
         pairs = zip(states, body.results[1:], strict=False)
         states = [state if _is_invariant(state, result) else _clear_shape(state) for state, result in pairs]
         body = _infer_body(model, graph, (*scalars, *states), known, rounds, infer)
@@ -96,7 +94,7 @@ def _loop_bodies(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredVa
 
 
 def _loop_results(node: onnx.NodeProto, body: BodyModel) -> Results:
-    """Nothing, unless the state that the body was given comes back as it was."""
+    """The output types; empty unless the state keeps its shape."""
     inputs = [value.type for value in body.model.graph.input[2 : len(node.input)]]
     results = body.results[1:]
     if not _all_invariant(inputs, results):
@@ -187,7 +185,7 @@ def _infer_body(
     rounds: int,
     infer: Infer,
 ) -> BodyModel:
-    """A body as a model: what it takes from around it are inputs, or initializers where it is known."""
+    """A body as a model: captured values become inputs, or initializers if their values are known."""
     inner = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=body)
     for value, kind in zip(inner.graph.input, inputs, strict=False):
         value.type.CopyFrom(kind)
@@ -198,5 +196,5 @@ def _infer_body(
             inner.graph.input.append(onnx.helper.make_value_info(name, known.types[name]))
     try:
         return BodyModel(inner, infer(inner), rounds)
-    except InputError:  # a body that does not fit the shapes tried here says nothing about the model
+    except InputError:  # the shapes tried here may be wrong, not the model
         return BodyModel(inner, None, rounds)

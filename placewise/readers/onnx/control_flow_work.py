@@ -1,4 +1,4 @@
-"""What the bodies of If, Loop, Scan and SequenceMap do, as plain values: costs are counted from them."""
+"""Describe the work in the bodies of If, Loop, Scan and SequenceMap as plain values, for costing."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from placewise.readers.onnx.types import InferredValues, Types, compute_dtype, d
 def describe_bodies(
     model: onnx.ModelProto, nodes: list[onnx.NodeProto], known: InferredValues, depth: int = 0
 ) -> Mapping[int, tuple[dict[str, Any], ...]]:
-    """For every node with bodies, what each of them does: ``{"rounds": …, "ops": …}``, rounds −1 where unknown.
+    """By index of a node with bodies, a description of each: ``{"rounds": …, "ops": …}``, rounds −1 if unknown.
 
-    An op is ``{"kind", "attributes", "dtype", "inputs", "outputs", "times"}``; arguments are (position, dimensions,
-    element type), results (dimensions, element type), and dimensions None where not even their number is known.
+    An op is ``{"kind", "attributes", "dtype", "inputs", "outputs", "times"}``. Inputs are (position, dimensions,
+    element type), outputs (dimensions, element type); dimensions are None if the rank is unknown.
     """
     described = {}
     for index, node in enumerate(nodes):

@@ -1,4 +1,4 @@
-"""ONNX nodes, initializers and value types → a Graph, one op per node."""
+"""ONNX nodes, initializers and value types → a Graph with one op per node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from placewise.readers.onnx.types import InferredValues, compute_dtype, dtype_na
 
 @dataclass(slots=True)
 class _OnnxGraphDraft:
-    """A graph in the making: the builder, and who is who by ONNX name."""
+    """A graph under construction: the builder, and ids of tensors and weights by ONNX name."""
 
     known: InferredValues
     builder: GraphBuilder = field(default_factory=GraphBuilder)
@@ -33,7 +33,7 @@ class _OnnxGraphDraft:
 
 
 def build_graph(graph: onnx.GraphProto, known: InferredValues, bodies: Mapping[int, Any], source: Source) -> Graph:
-    """The raw view of `graph`; ids in `origin` are node indices, and so are the keys of `bodies`.
+    """The raw view of `graph`. The ids in `origin` and the keys of `bodies` are node indices.
 
     Raises ModelFileError.
     """
@@ -84,7 +84,7 @@ def _add_weight(draft: _OnnxGraphDraft, tensor: onnx.TensorProto, name: str, ext
 
 
 def _add_sparse(draft: _OnnxGraphDraft, sparse: onnx.SparseTensorProto) -> int:
-    """A sparse initializer counts with its stored values and their indices, not with its dense size."""
+    """The size of a sparse initializer is that of its stored values and indices."""
     dims, dtype = tuple(sparse.indices.dims), dtype_name(sparse.indices.data_type)
     refuse_size(sparse.values.name, dims, dtype)
     indices = bytes_of(dims, dtype)
@@ -92,7 +92,7 @@ def _add_sparse(draft: _OnnxGraphDraft, sparse: onnx.SparseTensorProto) -> int:
 
 
 def _location(tensor: onnx.TensorProto) -> tuple[str, int] | None:
-    """Where in which external file a tensor lies: two initializers at one place are one weight, tied."""
+    """The external file and offset of a tensor; initializers at the same location are tied weights."""
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return None
     entries = {entry.key: entry.value for entry in tensor.external_data}

@@ -1,4 +1,4 @@
-"""An ONNX file → a slim ModelProto: parsed once, large values dropped, functions inlined, opset checked."""
+"""Load an ONNX file as a ModelProto: large values dropped, functions inlined, names and opset checked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from placewise.readers.onnx.types import dims_of, subgraphs
 from placewise.readers.protobuf import DROP, FieldPaths, strip_fields
 
 KEPT_ELEMENTS = 1_000
-"""Values of longer tensors are dropped right after parsing: no shape depends on them, their bytes follow from dims."""
+"""The values of longer tensors are dropped: shapes do not depend on them, and dims give their size."""
 MAX_NODES = 5_000_000
 _VALUES = (
     "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data",
@@ -34,9 +34,9 @@ _MODEL: FieldPaths = {7: {5: _TENSOR}}  # ModelProto.graph, GraphProto.initializ
 
 
 def load_model(path: Path) -> tuple[onnx.ModelProto, str]:
-    """The model in `path`, with nothing large inside, and the file's sha256; never opens external data.
+    """The model in `path` without large values, and the file's sha256. External data is never opened.
 
-    Raises ModelFileError, without the path, for anything that is not a readable ONNX model.
+    Raises ModelFileError, without the path, if this is not a readable ONNX model.
     """
     model, sha256 = _parse(path)
     if not model.HasField("graph"):
@@ -77,7 +77,7 @@ def _parse(path: Path) -> tuple[onnx.ModelProto, str]:
 
 def _parse_into(model: onnx.ModelProto, data: bytes | memoryview) -> None:
     try:
-        model.ParseFromString(data)  # any buffer will do
+        model.ParseFromString(data)  # accepts any buffer
     except Exception:  # protobuf's own error type differs between its back ends
         raise ModelFileError(
             "this is not an ONNX model, or the file is cut off", remedy="export or download the model again"
@@ -85,7 +85,7 @@ def _parse_into(model: onnx.ModelProto, data: bytes | memoryview) -> None:
 
 
 def normalize_domains(model: onnx.ModelProto) -> None:
-    """Write the standard domain in one way: "" (files also say "ai.onnx")."""
+    """Replace the domain "ai.onnx" by "", its other name."""
     for opset in model.opset_import:
         opset.domain = "" if opset.domain == "ai.onnx" else opset.domain
     for function in model.functions:
@@ -102,7 +102,7 @@ def _check_opset(model: onnx.ModelProto) -> None:
 
 
 def _walk_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """These nodes and all nodes in their bodies."""
+    """These nodes and all nodes in their subgraphs."""
     for node in nodes:
         yield node
         for body in subgraphs(node):
@@ -116,7 +116,7 @@ def _initializers(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _walk_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]:
-    """Every tensor in attributes and bodies."""
+    """All tensors in attributes and subgraphs."""
     for node in _walk_nodes(nodes):
         for attribute in node.attribute:
             if attribute.HasField("t"):
@@ -133,7 +133,7 @@ def _drop_values(tensor: onnx.TensorProto) -> None:
 
 
 def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with calls of its own functions replaced by their bodies; refuses recursion and explosions."""
+    """The model with its local functions inlined. Raises ModelFileError for recursion and excessive expansion."""
     bodies = {(f.domain, f.name, f.overload): Counter(map(_function_key, _walk_nodes(f.node))) for f in model.functions}
     try:
         callees_first = list(graphlib.TopologicalSorter(bodies).static_order())
@@ -147,7 +147,7 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         raise ModelFileError(f"its functions unfold to more than {MAX_NODES:,} nodes", remedy="export it again")
     try:
         return onnx.inliner.inline_local_functions(model)
-    except Exception as error:  # the inliner reports through several unrelated C++ error types
+    except Exception as error:  # the inliner raises several unrelated C++ error types
         raise ModelFileError(
             f"its functions cannot be inlined ({_first_line(error)})", remedy="export it again"
         ) from None
@@ -162,12 +162,12 @@ def _first_line(error: Exception) -> str:
 
 
 def without_values(data: memoryview, *, longest: int) -> bytes | memoryview:
-    """The model in `data` without the values of initializers that take more than `longest` bytes."""
+    """The serialized model without the values of initializers longer than `longest` bytes."""
     return strip_fields(data, _MODEL, longest=longest)
 
 
 def check_names(model: onnx.ModelProto) -> None:
-    """Raise ModelFileError if a name anywhere in the model is not valid text."""
+    """Raise ModelFileError if a name in the model is not valid text; protobuf returns such names as bytes."""
     if not all(isinstance(name, str) for name in _names(model)):
         raise ModelFileError("a name in the file is not text", remedy="export or download the model again")
 

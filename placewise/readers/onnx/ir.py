@@ -1,4 +1,4 @@
-"""The IR version of a model that is to be run: the oldest that has all that is in it."""
+"""The oldest IR version that supports the contents of a model, for running it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _VERSION_OF_TYPE = {
     "UINT4": 10, "INT4": 10, "FLOAT4E2M1": 11, "FLOAT8E8M0": 12, "UINT2": 13, "INT2": 13,
     "FLOAT6E2M3": 14, "FLOAT6E3M2": 14,
 }  # fmt: skip
-"""IR versions that brought element types (onnx.proto, enum Version); all others are as old as version 3."""
+"""The IR version that introduced an element type (onnx.proto, enum Version); 3 for all others."""
 _VERSION_OF_FIELD = {
     "quantization_annotation": 5,
     "sparse_initializer": 6, "sparse_tensor": 6, "sparse_tensors": 6,
@@ -24,20 +24,20 @@ _VERSION_OF_FIELD = {
     "configuration": 11, "device_configurations": 11,
     "opaque_type": 14,
 }  # fmt: skip
-"""IR versions that brought fields; the properties of a whole model are older than those of its parts."""
+"""The IR version that introduced a field; metadata_props of a whole model are older."""
 _VERSION_OF_CODE = {
     getattr(onnx.TensorProto, name): version
     for name, version in _VERSION_OF_TYPE.items()
     if hasattr(onnx.TensorProto, name)
 }
-_FREE_WEIGHTS = 4  # since then a weight need not be listed among the inputs
+_FREE_WEIGHTS = 4  # since version 4, weights need not be inputs
 
 
 def oldest_ir(model: onnx.ModelProto) -> int:
-    """The oldest IR version, from 4, that has the model's opsets, fields and element types; never above its own.
+    """The oldest IR version, from 4, with the model's opsets, fields and element types; at most its own version.
 
-    ONNX Runtime refuses a model of an IR version that it does not know, whatever is in it. Where an opset of ONNX is
-    newer than the onnx package, the version stays; domains of others ask for none.
+    ONNX Runtime refuses models with an IR version that it does not know, whatever they contain. The version stays if an
+    ONNX opset is newer than the onnx package; other domains are ignored.
     """
     own = int(model.ir_version)
     if own <= _FREE_WEIGHTS or any(map(_is_newer_opset, model.opset_import)):
@@ -48,14 +48,14 @@ def oldest_ir(model: onnx.ModelProto) -> int:
 
 
 def _is_newer_opset(opset: onnx.OperatorSetIdProto) -> bool:
-    """Whether this is an opset of ONNX's own domains, newer than all that the package knows."""
+    """Whether this is an opset of an ONNX domain that is newer than the onnx package."""
     domain = opset.domain or "ai.onnx"
     known = [version for name, version in onnx.helper.OP_SET_ID_VERSION_MAP if name == domain]
     return opset.version > max(known, default=opset.version)
 
 
 def _required_version(field: Any, value: Any) -> int:
-    """The IR version that a field of a message takes, with all that is in it."""
+    """The IR version that a field and its contents require."""
     if field.name in ("data_type", "elem_type") and isinstance(value, int):
         return _VERSION_OF_CODE.get(value, 0)
     version = _VERSION_OF_FIELD.get(field.name, 0)

@@ -1,4 +1,4 @@
-"""Nodes of the first opsets in the words of the newest one, whose rules for shapes the older definitions lack."""
+"""Upgrade nodes of old opsets to the newest one, whose shape inference the old definitions lack."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from placewise.readers.onnx.schemas import newest_opset, schema_of
 from placewise.readers.onnx.types import Value
 
 _ATTRIBUTES_NOW_INPUTS = {("Reshape", "shape"), ("Pad", "paddings"), ("Pad", "pads"), ("Split", "split")}
-"""Ops and attributes of integers that became their second input."""
+"""Integer attributes that became the second input of their op."""
 
 
 def upgrade_node(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, Value]]:
-    """The node as the newest opset writes it, as far as shapes need it, and the values of inputs that it gains.
+    """The node in the newest opset, as far as shapes depend on it, and the values of its new inputs.
 
-    Attributes that the newest definition does not have are left out, as hints about memory (`consumed_inputs`) are.
+    Attributes that the newest definition lacks are dropped, such as the memory hint `consumed_inputs`.
     """
     upgraded, new_inputs = onnx.NodeProto(), dict[str, Value]()
     upgraded.CopyFrom(node)

@@ -1,4 +1,4 @@
-"""One node: what is known about its outputs from what is known about its inputs, and why it is not more."""
+"""Shape inference of one node, and the reason if it fails."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from placewise.readers.onnx.structure import names_read
 from placewise.readers.onnx.types import Types, Value, is_complete, shape_of, subgraphs
 
 KEEP_SHAPE = frozenset({"GroupNormalization", "MeanVarianceNormalization"})
-"""Ops whose output is like their first input, and for which the onnx package has no shape rule of its own.
+"""Ops with an output like the first input, for which the onnx package has no shape rule.
 
-So is that of arithmetic before opset 7, whose second argument is broadcast to the first.
+The same holds for arithmetic before opset 7, which broadcasts the second input to the first.
 """
 _OBJECTION = "[ShapeInferenceError]"
 _LONGEST_OBJECTION = 120
@@ -27,10 +27,10 @@ def opsets_of(model: onnx.ModelProto) -> dict[str, int]:
 def infer_node(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]
 ) -> tuple[Types, str]:
-    """Types of outputs that were not complete, and what the onnx package objects to ("" for nothing).
+    """Types of incomplete outputs, and the error of the onnx package ("" if none).
 
-    Where the definition of the model's opset gives nothing, the newest definition of the op is asked: some are
-    defined by a function in between, and have no shape rule there.
+    If the op's definition in the model's opset infers nothing, the newest definition is used: some intermediate
+    definitions are functions without a shape rule.
     """
     names = [name for name in names_read(node) if name]
     if not all(name in types for name in names):
@@ -54,7 +54,7 @@ def infer_node(
 
 
 def infer_contrib(model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value]) -> Types:
-    """Types of the outputs of an op that ONNX Runtime adds to the standard, as far as they follow from its inputs."""
+    """Types of the outputs of a contrib op of ONNX Runtime, as far as they follow from its inputs."""
     standard = standard_equivalent(node, values)
     if standard is None:
         inferred = infer_by_rule(node, types, values)
@@ -66,7 +66,7 @@ def infer_contrib(model: onnx.ModelProto, node: onnx.NodeProto, types: Types, va
 
 
 def describe_mismatch(node: onnx.NodeProto, types: Types, objection: str) -> str:
-    """The sentence that says that a node's inputs, all known, cannot go together."""
+    """The error message for a node with known but incompatible inputs."""
     shapes = ["×".join(map(str, shape_of(types[name]) or ())) or "scalar" for name in node.input if name]
     name = node.name or next(filter(None, node.output), "")
     return f"the inputs of {node.op_type} {name!r} do not fit together: {', '.join(shapes)} ({objection})"
@@ -79,7 +79,7 @@ def _adds_shape(node: onnx.NodeProto, inferred: Types) -> bool:
 def _infer_by_schema(
     model: onnx.ModelProto, node: onnx.NodeProto, types: Types, values: dict[str, Value], opsets: dict[str, int]
 ) -> tuple[Types, str]:
-    """What the onnx package says about a node by these opsets."""
+    """The output types and the error of the onnx package for a node in these opsets."""
     names = [name for name in names_read(node) if name]
     schema = schema_of(node.op_type, node.domain, opsets.get(node.domain, 1))
     if schema is None:
@@ -90,7 +90,7 @@ def _infer_by_schema(
         inferred = onnx.shape_inference.infer_node_outputs(
             schema, node, {name: types[name] for name in names}, data, None, imports, model.ir_version
         )
-    except Exception as error:  # inference reports through several unrelated C++ error types
+    except Exception as error:  # inference raises several unrelated C++ error types
         first = (str(error).strip().splitlines() or [""])[0]
         return {}, first.removeprefix(_OBJECTION).strip()[:_LONGEST_OBJECTION] if first.startswith(_OBJECTION) else ""
     return inferred, ""
@@ -101,7 +101,7 @@ def _type_of(value: Value) -> onnx.TypeProto:
 
 
 def _infer_by_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value], opset: int) -> Types:
-    """The outputs of the few ops for which the onnx package has no rule, or not for all of them."""
+    """The output types of the few ops for which the onnx package has no complete rule."""
     if node.domain or not node.input:
         return {}
     is_broadcast = opset < 7 and node.op_type != "Gemm" and any(a.name == "broadcast" for a in node.attribute)
@@ -118,7 +118,7 @@ def _infer_by_rule(node: onnx.NodeProto, types: Types, values: dict[str, Value],
 
 
 def _mask_type(data: onnx.TypeProto, opset: int) -> onnx.TypeProto:
-    """Dropout's second output, which onnx leaves open before opset 12: as long as the first, boolean from opset 10."""
+    """The type of Dropout's mask, which onnx does not infer before opset 12: like the data, boolean from opset 10."""
     mask = onnx.TypeProto()
     mask.CopyFrom(data)
     if opset >= 10:

@@ -1,4 +1,4 @@
-"""read_onnx: the steps from a file to a reading."""
+"""read_onnx: from a file to an imported model."""
 
 from __future__ import annotations
 
@@ -31,12 +31,11 @@ _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel:
     """Read an ONNX file of any opset as the raw view: one op per node, constants included.
 
-    `dims` gives symbolic dimensions their numbers (``{"batch": 8}``), and those that depend on data
-    (``{"found:1": 40}``: a value and an axis). Weights count with the bytes that their
-    dimensions and element types say, so they may be missing: external data is never opened. The model's own
-    functions are inlined first, and `origin` holds indices into the nodes of the inlined graph. If, Loop and Scan
-    stay one op, which also reads what their bodies take from around them and uses the weights in their bodies.
-    A tensor whose shape stays unknown has −1 bytes, and a warning says so.
+    `dims` sets symbolic dimensions (``{"batch": 8}``) and data-dependent ones (``{"found:1": 40}``: value and axis).
+    Weight sizes follow from dimensions and element types, so weights may be missing: external data is never opened.
+    Local functions are inlined, and `origin` holds node indices of the inlined graph. If, Loop and Scan stay one op,
+    which reads the values captured by their bodies and uses their weights. A tensor of unknown shape has −1 bytes, and
+    a warning reports it.
 
     Raises ModelFileError or GraphError, naming the file.
     """
@@ -61,7 +60,7 @@ def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedMode
 
 
 def _value_names(graph: onnx.GraphProto) -> list[str]:
-    """Names of all values that the graph is given or makes; those that hold sequences are among them."""
+    """The names of all inputs and node outputs."""
     return [value.name for value in model_inputs(graph)] + [name for node in graph.node for name in node.output]
 
 
@@ -69,11 +68,11 @@ def _inference_warnings(known: InferredValues, assumed: list[str]) -> list[str]:
     warnings = []
     if known.borrowed:
         count = "1 shape is" if len(known.borrowed) == 1 else f"{len(known.borrowed)} shapes are"
-        warnings.append(f"{count} taken from the file's own notes, not inferred (first: {known.borrowed[0]!r})")
+        warnings.append(f"{count} taken from the file's value_info, not inferred (first: {known.borrowed[0]!r})")
     if assumed:
         whose, verb = ("1 sequence", "it counts") if len(assumed) == 1 else (f"{len(assumed)} sequences", "they count")
         warnings.append(
-            f"the length of {whose} is known only in the run: {verb} with one element (first: {assumed[0]!r})"
+            f"the length of {whose} is known only at run time: {verb} with one element (first: {assumed[0]!r})"
         )
     return warnings
 
@@ -83,13 +82,13 @@ def _opset_warnings(model: onnx.ModelProto) -> list[str]:
     if version <= newest:
         return []
     return [
-        f"the model is of opset {version}, and the installed onnx package knows {newest}: its ops are read as those"
+        f"the model has opset {version}; its ops are read as opset {newest}, the newest of the installed onnx package"
     ]
 
 
 def _op_warnings(graph: onnx.GraphProto) -> list[str]:
     count = Counter(kind_of(node) for node in graph.node if not is_known(node) and not has_rule(node))
     return [
-        f"{kind} ({times} {'op' if times == 1 else 'ops'}) is no op that onnx defines: shapes after it may stay unknown"
+        f"{kind} ({times} {'op' if times == 1 else 'ops'}) is not defined by onnx: later shapes may stay unknown"
         for kind, times in count.items()
     ]

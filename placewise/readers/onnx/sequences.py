@@ -1,4 +1,4 @@
-"""Sequences and optional values: the tensors in them, as far as they are known before the run."""
+"""Sequences and optional values: infer the types of their elements."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ SEQUENCE_OPS = frozenset((
     "SequenceErase", "SequenceInsert", "SequenceLength", "SequenceMap", "SplitToSequence",
 ))  # fmt: skip
 MAX_ELEMENTS = 100_000
-"""A tensor in more parts than this is taken for one."""
+"""A tensor split into more elements counts as one."""
 _HANDLED = SEQUENCE_OPS | {"Identity"}
 
 
 def assume_single_elements(names: Iterable[str], types: Types, elements: Elements) -> list[str]:
-    """Take sequences of unknown length for sequences of one element, and say which."""
+    """Assume one element in sequences of unknown length, and return their names."""
     assumed = []
     for name in names:
         element = _element_type(types.get(name))
@@ -30,13 +30,13 @@ def assume_single_elements(names: Iterable[str], types: Types, elements: Element
 
 
 def total_bytes(elements: list[onnx.TypeProto]) -> int:
-    """Bytes of all tensors of a sequence; −1 if that of one is unknown."""
+    """Total bytes of the tensors in a sequence; −1 if one is unknown."""
     sizes = [bytes_of(shape_of(kind) or (), dtype_of(kind)) if is_complete(kind) else -1 for kind in elements]
     return -1 if min(sizes, default=0) < 0 else sum(sizes)
 
 
 def infer_sequences(node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements) -> None:
-    """Complete what is known about a node's results: elements of sequences, types of tensors, lengths."""
+    """Add the element types and tensor types of a node's outputs to `elements` and `types`."""
     if node.domain or not node.output or node.op_type not in _HANDLED:
         return
     try:
@@ -46,7 +46,7 @@ def infer_sequences(node: onnx.NodeProto, types: Types, values: dict[str, Value]
         element = None if is_complete_tensor(types.get(node.output[0])) else _extract_element(node, values, elements)
         if element is not None:
             types[node.output[0]] = element
-    except (LookupError, ValueError, TypeError, ArithmeticError):  # what does not fit stays unknown
+    except (LookupError, ValueError, TypeError, ArithmeticError):  # invalid nodes stay unknown
         return
 
 
@@ -57,7 +57,7 @@ def is_complete_tensor(kind: onnx.TypeProto | None) -> bool:
 def _sequence_elements(
     node: onnx.NodeProto, types: Types, values: dict[str, Value], elements: Elements
 ) -> list[onnx.TypeProto] | None:
-    """The elements of the sequence that a node makes; None where it makes none, or they are unknown."""
+    """The element types of a node's output sequence; None if there is none, or they are unknown."""
     kind, inputs = node.op_type, list(node.input)
     if kind == "SequenceEmpty":
         return []
@@ -83,7 +83,7 @@ def _sequence_elements(
 
 
 def _extract_element(node: onnx.NodeProto, values: Mapping[str, Value], elements: Elements) -> onnx.TypeProto | None:
-    """The type of the tensor that a node takes out of a sequence: the largest, where it is not known which."""
+    """The type of the tensor that a node reads from a sequence; the largest if the index is unknown."""
     if node.op_type == "SequenceAt":
         candidates = elements[node.input[0]]
         index = values.get(node.input[1])
@@ -116,7 +116,7 @@ def _split_types(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]
     axis = attributes.get("axis", 0)
     length, wanted = shape[axis], node.input[1] if len(node.input) > 1 else ""
     if wanted and wanted not in values:
-        return [whole]  # in parts that only the run will tell
+        return [whole]  # the split is known only at run time
     step = 1 if not wanted else 0 if values[wanted].ndim else int(values[wanted])
     if step and length // step > MAX_ELEMENTS:
         return [whole]
@@ -137,13 +137,13 @@ def _split_types(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]
 
 
 def _index_in(inputs: list[str], position: int, values: Mapping[str, Value], last: int) -> int:
-    """Where something is put into or taken out of a sequence: at the end unless it is known where."""
+    """The index of an insertion or removal: the end unless it is known."""
     name = inputs[position] if position < len(inputs) else ""
     return int(values[name]) if name in values else last
 
 
 def _element_type(kind: onnx.TypeProto | None) -> onnx.TypeProto | None:
-    """The type of what a sequence or an optional value holds, however deep the tensor lies."""
+    """The tensor type inside a sequence or optional type, at any depth."""
     which = None if kind is None else kind.WhichOneof("value")
     if kind is None or which not in ("sequence_type", "optional_type"):
         return None

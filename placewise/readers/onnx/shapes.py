@@ -1,4 +1,4 @@
-"""Types and shapes of every value: onnx's own inference first, then what it leaves open, node by node."""
+"""Infer types and shapes of all values: with the onnx package, then node by node."""
 
 from __future__ import annotations
 
@@ -24,16 +24,15 @@ from placewise.readers.onnx.values import evaluate_node, initializer_values, sha
 
 _NO_SIZES: Sizes = MappingProxyType({})
 MAX_BODY_DEPTH = 4
-"""Bodies in bodies beyond this depth are left to the onnx package."""
+"""Subgraphs nested deeper are left to the onnx package."""
 
 
 def infer_values(model: onnx.ModelProto, *, depth: int = 0, sizes: Sizes = _NO_SIZES) -> InferredValues:
-    """The type of every value by name, as far as it can be known, short constants, and what sequences hold.
+    """Types, short constants and sequence elements of all values, as far as they can be inferred.
 
-    What the file itself notes about inner values may be stale, so it is trusted only for ops of unknown domains, and
-    elsewhere only where inference knows nothing better and does not contradict; then come the `sizes` that the user
-    gives. `depth` counts the bodies around the graph. Raises ModelFileError for a node whose inputs are known and do
-    not fit together.
+    The file's value_info may be stale. It is trusted for ops of unknown domains; for other ops only if inference finds
+    nothing and does not contradict it. Then the user's `sizes` apply. `depth` is the nesting depth of the graph. Raises
+    ModelFileError for a node with known but incompatible inputs.
     """
     nodes = sort_topologically(model.graph.node)
     infos = [*model.graph.value_info, *model.graph.output]
@@ -48,13 +47,13 @@ def infer_values(model: onnx.ModelProto, *, depth: int = 0, sizes: Sizes = _NO_S
 
 
 def _loop_declarations(nodes: Sequence[onnx.NodeProto]) -> Types:
-    """What loops note, in their bodies, about the state that they give back (inference fears that it may grow)."""
+    """Types that loop bodies declare for their state outputs; inference assumes that their shapes may change."""
     loops = [(node.output, body.output[1:]) for node in nodes if node.op_type == "Loop" for body in subgraphs(node)]
     return {name: state.type for outputs, states in loops for name, state in zip(outputs, states, strict=False)}
 
 
 def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], declared: Types) -> Types:
-    """What the onnx package infers for the whole model, with the noted types of known ops set aside."""
+    """The types that the onnx package infers for the whole model, ignoring the declared types of known ops."""
     probe = onnx.ModelProto()
     probe.CopyFrom(model)
     del probe.graph.node[:], probe.graph.value_info[:], probe.graph.output[:]
@@ -67,7 +66,7 @@ def _first_pass(model: onnx.ModelProto, nodes: Sequence[onnx.NodeProto], declare
         if not is_known(node) and not has_rule(node):
             pairs = ((name, declared[name]) for name in node.output if name in declared)
             probe.graph.value_info.extend(onnx.helper.make_value_info(name, kind) for name, kind in pairs)
-    with contextlib.suppress(Exception):  # one impossible node fails the whole pass; the walk then goes around it
+    with contextlib.suppress(Exception):  # one invalid node fails the whole pass
         probe = onnx.shape_inference.infer_shapes(probe, check_type=False, strict_mode=False, data_prop=False)
     types = {value.name: value.type for value in [*probe.graph.input, *probe.graph.value_info]}
     for tensor in model.graph.initializer:
@@ -95,7 +94,7 @@ def _infer_in_order(
     depth: int,
     sizes: Sizes,
 ) -> None:
-    """Complete what is known in topological order, with the constants that the results of `unsolved` depend on."""
+    """Infer node by node in topological order, with the constants that the outputs of `unsolved` depend on."""
     opsets, types, values = opsets_of(model), known.types, known.values
     wanted = shape_inputs(nodes, unsolved)
     for node in nodes:
@@ -124,12 +123,12 @@ def _infer_in_order(
             and all(is_complete(types.get(name)) for name in names_read(node) if name)
         ):
             raise ModelFileError(
-                describe_mismatch(node, types, objection), remedy="check the model and the dimensions given"
+                describe_mismatch(node, types, objection), remedy="check the model and the given dimensions"
             )
 
 
 def _apply_sizes(kind: onnx.TypeProto | None, sizes: Mapping[int, int]) -> onnx.TypeProto:
-    """A type with these dimensions where it is open; all of them, where not even their number is known."""
+    """A type with its open dimensions set to `sizes`; also its rank, if that is unknown."""
     known = shape_of(kind)
     if known is None:
         known = (-1,) * len(sizes) if set(sizes) == set(range(len(sizes))) else ()
@@ -144,7 +143,7 @@ def _type_of(value: Value) -> onnx.TypeProto:
 
 
 def _completes(inferred: onnx.TypeProto | None, declared: onnx.TypeProto) -> bool:
-    """Whether a noted type says all that is missing and contradicts nothing that is known."""
+    """Whether a declared type completes an inferred one without contradicting it."""
     if is_complete(inferred) or not is_complete(declared) or not declared.HasField("tensor_type"):
         return False
     if inferred is not None and inferred.tensor_type.elem_type not in (0, declared.tensor_type.elem_type):

@@ -1,4 +1,4 @@
-"""Who makes and who reads each value: checked before anything else is done with the nodes."""
+"""Producers and readers of values: structural checks before any other processing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST_BYTES = 2**62
 
 
 def check_structure(graph: onnx.GraphProto) -> None:
-    """Raise ModelFileError unless every value is made once, everything that is read is made, and sizes are sane."""
+    """Raise ModelFileError unless every value has one producer, every read value exists, and sizes are valid."""
     names = op_names(graph.node)
     makers: dict[str, str] = {}
     for tensor in (*graph.initializer, *(sparse.values for sparse in graph.sparse_initializer)):
@@ -35,16 +35,16 @@ def check_structure(graph: onnx.GraphProto) -> None:
         for value_name in names_read(node):
             if value_name and value_name not in makers:
                 raise ModelFileError(
-                    f"node {name!r} reads {value_name!r}, which no node, input or initializer makes",
+                    f"node {name!r} reads {value_name!r}, which no node, input or initializer defines",
                     remedy="export the model again",
                 )
     for value in graph.output:
         if value.name not in makers:
-            raise ModelFileError(f"nothing makes the model's output {value.name!r}", remedy="export the model again")
+            raise ModelFileError(f"nothing defines the model's output {value.name!r}", remedy="export the model again")
 
 
 def sort_topologically(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes in topological order; raises GraphError for a cycle."""
+    """The nodes in topological order. Raises GraphError for a cycle."""
     producer = {name: index for index, node in enumerate(nodes) for name in node.output if name}
     before = [{producer[name] for name in names_read(node) if name in producer} for node in nodes]
     if all(max(needs, default=-1) < index for index, needs in enumerate(before)):
@@ -58,7 +58,7 @@ def sort_topologically(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def names_read(node: onnx.NodeProto) -> list[str]:
-    """Every name that a node reads: its inputs (with gaps as ""), then what its bodies take from around them."""
+    """All names that a node reads: its inputs ("" if omitted), then the names captured by its subgraphs."""
     bodies = subgraphs(node)
     if not bodies:
         return list(node.input)
@@ -70,7 +70,7 @@ def names_read(node: onnx.NodeProto) -> list[str]:
 
 
 def inner_initializers(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
-    """The initializers of a node's bodies, and of the bodies in them."""
+    """The initializers in a node's subgraphs, at any depth."""
     for body in subgraphs(node):
         yield from body.initializer
         for inner in body.node:
@@ -78,13 +78,13 @@ def inner_initializers(node: onnx.NodeProto) -> Iterator[onnx.TensorProto]:
 
 
 def refuse_size(name: str, shape: Shape, dtype: str) -> None:
-    """Raise ModelFileError for a shape that no machine could hold."""
+    """Raise ModelFileError for an absurdly large shape."""
     if bytes_of(shape, dtype) > _MOST_BYTES or max(shape, default=0) > _MOST_BYTES:
         raise ModelFileError(f"value {name!r} has the absurd shape {list(shape)}", remedy="check its dimensions")
 
 
 def captured_names(graph: onnx.GraphProto) -> list[str]:
-    """What a body reads and does not make."""
+    """The names that a subgraph reads from the outer graph."""
     own = {value.name for value in graph.input} | {tensor.name for tensor in graph.initializer} | {""}
     own |= {sparse.values.name for sparse in graph.sparse_initializer}
     own |= {name for node in graph.node for name in node.output}
@@ -95,7 +95,7 @@ def captured_names(graph: onnx.GraphProto) -> list[str]:
 def _define(makers: dict[str, str], name: str, maker: str) -> None:
     if name in makers:
         raise ModelFileError(
-            f"value {name!r} is made twice, by {makers[name]} and by {maker}", remedy="every value needs its own name"
+            f"value {name!r} is defined twice, by {makers[name]} and by {maker}", remedy="give every value its own name"
         )
     makers[name] = maker
 

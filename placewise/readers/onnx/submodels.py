@@ -1,4 +1,4 @@
-"""An ONNX model in parts: sub-models that together compute what the whole does, each node in one of them."""
+"""Split an ONNX model into submodels that together compute the same; each node is in one of them."""
 
 from __future__ import annotations
 
@@ -17,20 +17,17 @@ from placewise.readers.onnx.symbols import sizes_from_dims
 from placewise.readers.onnx.types import element_type
 
 ValueTypes = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Element type and shape of values by name; −1 for a dimension that is unknown."""
+"""Element type and shape of values by name; −1 is an unknown dimension."""
 
 ANYWHERE = -1
-"""The part of a node that is computed in every part that needs it."""
+"""The owner of a node that is replicated in every submodel that needs it."""
 
-_OLDEST_IR = 4  # since then a weight need not be listed among the inputs
+_OLDEST_IR = 4  # since version 4, weights need not be inputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submodel:
-    """A sub-model; the names of what it is given by others and of what others, or the user, get from it.
-
-    `weight_bytes` is the size of its weights.
-    """
+    """A submodel, the names of its inputs (`reads`) and outputs (`makes`), and the bytes of its weights."""
 
     model: onnx.ModelProto
     reads: tuple[str, ...]
@@ -39,9 +36,9 @@ class Submodel:
 
 
 def value_types(raw: Graph) -> ValueTypes:
-    """The kinds of all values between the ops of a raw view.
+    """The types of all values in a raw view.
 
-    What follows from sizes that the user gave for values that depend on data is open: the run will tell them.
+    Dimensions that follow from user-given sizes of data-dependent values are open: they are known only at run time.
     """
     tensors, dependent = raw.tensors, _data_dependent(raw)
     return {
@@ -51,7 +48,7 @@ def value_types(raw: Graph) -> ValueTypes:
 
 
 def _data_dependent(raw: Graph) -> set[int]:
-    """The tensors made by ops whose sizes were given by value and axis, and all that is made from them."""
+    """The tensors whose sizes the user gave by value and axis, and all tensors computed from them."""
     sizes = sizes_from_dims(raw.source.options.get("dims", {})) if raw.source is not None else {}
     dependent: set[int] = set()
     for op in range(raw.n_ops if sizes else 0):
@@ -62,12 +59,11 @@ def _data_dependent(raw: Graph) -> set[int]:
 
 
 def split_model(model: onnx.ModelProto, owner: Sequence[int], kinds: ValueTypes) -> list[Submodel]:
-    """The sub-models of a model whose node i belongs to part ``owner[i]``; `kinds` are those of its values.
+    """The submodels of a model; node i belongs to submodel ``owner[i]``, and `kinds` are the types of its values.
 
-    Nodes that belong `ANYWHERE` (their results are the same everywhere: constants, arithmetic on weights and shapes,
-    identities) are repeated in the parts that need them; instead of reading a tensor for its shape, a part has the
-    shape as a constant. A part without nodes of its own is empty. Raises ModelFileError where parts would hand over
-    anything but tensors.
+    Nodes owned by `ANYWHERE` (constants, arithmetic on weights and shapes, identities) are replicated in the submodels
+    that need them. Shapes of tensors in other submodels become constants. A submodel without nodes is empty. Raises
+    ModelFileError if submodels would exchange anything but tensors of known types.
     """
     whole = _IndexedModel.of(model, owner, kinds)
     drafts = [_collect_nodes(whole, part) for part in range(max(owner, default=-1) + 1)]
@@ -77,7 +73,7 @@ def split_model(model: onnx.ModelProto, owner: Sequence[int], kinds: ValueTypes)
 
 @dataclass(frozen=True, slots=True)
 class _IndexedModel:
-    """The model with tables: who makes a value, which values are weights, and the nodes in topological order."""
+    """The model with its producers and weights by name, and the topological positions of its nodes."""
 
     model: onnx.ModelProto
     owner: Sequence[int]
@@ -99,7 +95,7 @@ class _IndexedModel:
 
 @dataclass(slots=True)
 class _SubmodelDraft:
-    """What a part holds: nodes of its own and all its nodes, weights, shapes as constants, and what it reads."""
+    """The contents of a submodel: own nodes, all nodes, weights, constant shapes, and inputs."""
 
     own: list[int]
     nodes: set[int]
@@ -130,7 +126,7 @@ def _collect_nodes(whole: _IndexedModel, part: int) -> _SubmodelDraft:
 
 
 def _known_shape(whole: _IndexedModel, node: onnx.NodeProto) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
-    """What a Shape or Size gives, if it is known."""
+    """The output of a Shape or Size node, if known."""
     if node.domain or node.op_type not in ("Shape", "Size"):
         return None
     _, shape = whole.kinds.get(node.input[0], ("", (-1,)))
@@ -165,8 +161,8 @@ def _value_infos(names: Iterable[str], kinds: ValueTypes) -> Iterable[onnx.Value
         dtype, shape = kinds.get(name, ("unknown", ()))
         if dtype == "unknown":
             raise ModelFileError(
-                f"{name!r} would be handed over between parts of the model, and is no tensor of a known type",
-                remedy="keep the ops that make and read it together",
+                f"{name!r} would be passed between parts of the model, but is not a tensor of a known type",
+                remedy="keep its producer and its readers together",
             )
         dims = [None if dim < 0 else dim for dim in shape]
         yield onnx.helper.make_tensor_value_info(name, element_type(dtype), dims)

@@ -1,4 +1,4 @@
-"""Symbolic dimensions: which ones a model has, and the user's numbers in their place."""
+"""Symbolic dimensions of a model, and replacing them by numbers."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from placewise.errors import ModelFileError
 from placewise.readers.onnx.types import dims_of, subgraphs
 
 Sizes = Mapping[str, Mapping[int, int]]
-"""Numbers for dimensions that depend on data, by value and axis."""
+"""Numbers for data-dependent dimensions, by value and axis."""
 
 
 def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
-    """Put a number in place of every symbolic dimension named in `dims`, everywhere in `graph`.
+    """Replace the symbolic dimensions named in `dims` by numbers, everywhere in `graph`.
 
-    A dimension of an input that has neither number nor name is called ``input:axis``, and one that depends on data
-    ``value:axis`` (`sizes_from_dims`). Raises ModelFileError for a name that the model does not have, a number below 1,
-    and an input dimension that is left without a number.
+    A dimension of an input with neither number nor name is called ``input:axis``; a data-dependent one, ``value:axis``
+    (`sizes_from_dims`). Raises ModelFileError for unknown names, numbers below 1, and input dimensions that stay open.
     """
     inputs = list(model_inputs(graph))
     for value in inputs:
@@ -41,7 +40,7 @@ def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
 
 
 def sizes_from_dims(dims: Mapping[str, int]) -> Sizes:
-    """The numbers for dimensions of values inside the graph (``{"found:1": 40}``), by value and axis."""
+    """The entries of `dims` for inner values (``{"found:1": 40}``), by value and axis."""
     sizes: dict[str, dict[int, int]] = {}
     for name, number in dims.items():
         value, axis = _split_axis(name)
@@ -56,7 +55,7 @@ def _split_axis(name: str) -> tuple[str, int]:
 
 
 def model_inputs(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """The inputs that the caller of the model gives: those that are not initializers."""
+    """The inputs that are not initializers."""
     given = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
     return (value for value in graph.input if value.name not in given)
 
@@ -86,7 +85,7 @@ def _require_known_inputs(inputs: list[onnx.ValueInfoProto]) -> None:
 
 
 def _value_infos(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
-    """Inputs, outputs and noted values of `graph` and of all bodies in it."""
+    """Inputs, outputs and value_info of `graph` and all its subgraphs."""
     yield from graph.input
     yield from graph.output
     yield from graph.value_info

@@ -1,4 +1,4 @@
-"""What the <data> of a layer says → attributes, by ONNX's names where ONNX has them."""
+"""The <data> of a layer → attributes, with ONNX names where ONNX has them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MODES: Mapping[str, str] = {
 
 
 def attributes_of(layer: Layer) -> dict[str, Any]:
-    """Numbers, lists of numbers and texts; what only a layer's shapes can say is added: layouts, orders, heads."""
+    """Numbers, lists of numbers and strings, and what follows from shapes alone: layouts, permutations, heads."""
     if layer.type in (INPUT, CONSTANT):
         return {}
     attributes = {_NAMES.get(key, key): _parse_value(text) for key, text in layer.data.items()}
@@ -51,7 +51,7 @@ def _infer_from_shapes(layer: Layer) -> dict[str, Any]:
 
 
 def _find_permutation(before: tuple[int, ...], after: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Where each dimension of the result comes from, if lengths alone tell (those of length 1 are all alike)."""
+    """The permutation of a transpose, if lengths determine it (dimensions of length 1 are interchangeable)."""
     long = [dim for dim in before if dim != 1]
     if len(set(long)) < len(long) or sorted(before) != sorted(after) or min(before, default=0) < 0:
         return None

@@ -1,4 +1,4 @@
-"""A net of IR → a Graph, one op per layer: inputs, constants and outputs are ops too."""
+"""An IR net → a Graph with one op per layer, including inputs, constants and outputs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from placewise.readers.openvino.net import IrNet, Layer, dtype_of, normalize_typ
 from placewise.readers.openvino.structure import Sources, constants, location_of
 
 _PACKED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2", "float8_e4m3", "float8_e5m2", "float4_e2m1"})
-_PACKED_SUFFIX = "_compressed"  # behind the name of a weight that openvino.save_model stored in fewer bits
+_PACKED_SUFFIX = "_compressed"  # appended by openvino.save_model to compressed weights
 _STATES = {"ReadValue", "Assign"}
 
 _FLOATING = ("float", "bfloat", "complex")
@@ -28,13 +28,13 @@ _EIGHT_BITS = frozenset({"int8", "uint8"})
 _MAX_LEVELS = 256
 _MAX_STEPS = 6
 _MODULE, _VALUE = "__module.", "self."
-_PART = "/WithoutBiases"  # one of the layers that an ONNX Gemm becomes
+_PART = "/WithoutBiases"  # a layer of a converted ONNX Gemm
 _GENERATED = re.compile(r"[A-Za-z]+_\d+(_compressed)?")
 
 
 @dataclass(slots=True)
 class _IrGraphDraft:
-    """A graph in the making: the builder, the tensors of each layer, and what is taken."""
+    """A graph under construction: the builder, tensors by layer, used names, storages and variables."""
 
     builder: GraphBuilder = field(default_factory=GraphBuilder)
     tensors: list[list[int]] = field(default_factory=list)
@@ -44,7 +44,7 @@ class _IrGraphDraft:
 
 
 def build_graph(net: IrNet, sources: Sources, source: Source) -> Graph:
-    """The raw view of `net`; `origin` holds the ids of layers."""
+    """The raw view of `net`; `origin` holds layer ids."""
     draft = _IrGraphDraft()
     names, scopes = _unique_names(net.layers), scopes_of(net.layers, sources)
     read = {producer for producer, _ in sources.values()}
@@ -58,7 +58,7 @@ def build_graph(net: IrNet, sources: Sources, source: Source) -> Graph:
             origin=(layer.id,),
             **_state_options(draft, layer),
         )
-        ends = layer.type == "Assign" and row not in read  # what it hands on is what it was given
+        ends = layer.type == "Assign" and row not in read  # its output is its input
         places = range(0 if ends else len(layer.outputs))
         draft.tensors.append([_add_tensor(draft, op, names[row], layer, place) for place in places])
     for row, layer in enumerate(net.layers):
@@ -74,7 +74,7 @@ def build_graph(net: IrNet, sources: Sources, source: Source) -> Graph:
 
 
 def _unique_names(layers: list[Layer]) -> list[str]:
-    """A distinct name per layer: its own, with a number where it has none or shares it."""
+    """A unique name per layer: its own, with a number if it has none or shares it."""
     taken: set[str] = set()
     return [unique_name(layer.name or f"{layer.type}_{layer.id}", taken) for layer in layers]
 
@@ -86,7 +86,7 @@ def _add_tensor(draft: _IrGraphDraft, op: int, name: str, layer: Layer, place: i
 
 
 def _add_weight(draft: _IrGraphDraft, layer: Layer, name: str) -> int:
-    """A constant as a weight; constants at one place of the .bin file are one weight, tied."""
+    """Add a constant as a weight; constants at the same location in the .bin file are tied."""
     port, location, number = layer.outputs[0], location_of(layer), len(draft.weight_names)
     stored = normalize_type(layer.data.get("element_type", port.element_type))
     nbytes = location[1] if location is not None else max(bytes_of(port.dims, dtype_of(stored)), 0)
@@ -100,7 +100,7 @@ def _add_weight(draft: _IrGraphDraft, layer: Layer, name: str) -> int:
 
 
 def _decompression_attribute(net: IrNet, sources: Sources, row: int) -> dict[str, Any]:
-    """Marks a conversion that only unpacks a weight, which programs keep as the file holds it."""
+    """Mark a conversion that only decompresses a weight; programs keep such weights compressed."""
     layer = net.layers[row]
     if layer.type != "Convert":
         return {}
@@ -111,7 +111,7 @@ def _decompression_attribute(net: IrNet, sources: Sources, row: int) -> dict[str
 
 
 def _state_options(draft: _IrGraphDraft, layer: Layer) -> dict[str, Any]:
-    """A variable stays where it is read and assigned: one group, and the bytes of its value."""
+    """A variable stays on one device: the reads and assignments of a variable form a group with its bytes."""
     if layer.type not in _STATES:
         return {}
     variable = layer.data.get("variable_id", layer.name)
@@ -121,9 +121,9 @@ def _state_options(draft: _IrGraphDraft, layer: Layer) -> dict[str, Any]:
 
 
 def compute_dtype(net: IrNet, sources: Sources, row: int) -> str:
-    """The first floating type among inputs and outputs, else the first output's.
+    """The first floating-point type of inputs and outputs, else that of the first output.
 
-    Products of quantized inputs compute in int8: that is what FakeQuantize of up to 256 levels stands for.
+    Products of quantized inputs (FakeQuantize of up to 256 levels) compute in int8.
     """
     layer = net.layers[row]
     if layer.type in _PRODUCTS and all(_is_quantized(net, sources, sources[row, place][0]) for place in (0, 1)):
@@ -134,7 +134,7 @@ def compute_dtype(net: IrNet, sources: Sources, row: int) -> str:
 
 
 def _is_quantized(net: IrNet, sources: Sources, row: int) -> bool:
-    """Whether what a layer makes is of eight bits, in the file or after rounding, seen through what keeps that so."""
+    """Whether an output has eight bits, in the file or by FakeQuantize, looking through transparent layers."""
     unpacked = False
     for _ in range(_MAX_STEPS):
         layer = net.layers[row]
@@ -164,7 +164,7 @@ def scope_of(name: str) -> str:
 
 
 def scopes_of(layers: Sequence[Layer], sources: Sources) -> list[str]:
-    """The module path of every layer; one that the converter made itself is where the layer is that reads it."""
+    """The module path of every layer; generated layers take that of their reader."""
     scopes = [scope_of(layer.name) for layer in layers]
     is_named = [
         bool(scope) or not _GENERATED.fullmatch(layer.name) for layer, scope in zip(layers, scopes, strict=True)

@@ -1,4 +1,4 @@
-"""Which op of a graph each op of a folded OpenVINO model stands for, or follows."""
+"""Match the ops of a folded OpenVINO model with the ops of a graph."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from placewise.readers.openvino.folded_model import FoldedModel
 
 
 def match_ops(graph: Graph, model: FoldedModel) -> Ints:
-    """The op of `graph` [n ops of the listing] that each op belongs to.
+    """The op of `graph` [n ops of the model] for each op of the model.
 
-    By the nodes of the file that both came from; a node of the graph's own before one that was folded into it. What
-    a node was taken apart into, and what nobody knows, follows its first consumer that belongs somewhere, else the
-    first op that it reads (−1 only if nothing is known at all).
+    Ops match if they come from the same node of the file; a graph op's first node is preferred over nodes folded into
+    it. Other ops follow their first matched consumer, else the first matched op that they read (−1 if there is none).
     """
     own = {int(graph.ops.origin[op][0]): op for op in range(graph.n_ops) if len(graph.ops.origin[op])}
     folded = {int(node): op for op in range(graph.n_ops) for node in graph.ops.origin[op]}
@@ -29,18 +28,18 @@ def match_ops(graph: Graph, model: FoldedModel) -> Ints:
 
 
 def device_affinities(device: Ints, matches: Ints, names: Mapping[int, str]) -> list[str]:
-    """The name of a device for every op of a folded model, from those of the ops of the graph [n_ops].
+    """The device name for every op of a folded model, given the devices of the graph's ops [n_ops].
 
-    What belongs nowhere goes where the first device is.
+    Unmatched ops go to the first device.
     """
     first = next(iter(names.values()))
     return [names[int(device[op])] if op >= 0 else first for op in matches.tolist()]
 
 
 def find_open_cut(model: FoldedModel, affinity: Sequence[str]) -> tuple[int, int] | None:
-    """An op that makes a tensor of an open shape, and one on another device that reads it.
+    """An op with an output of open shape, and a reader of it on another device; None if there are none.
 
-    HETERO makes the buffers between pieces before it runs, so it cannot hand such a tensor over.
+    HETERO allocates the buffers between subgraphs before the run, so it cannot transfer such a tensor.
     """
     for row, sources in enumerate(model.sources):
         for source in sources:

@@ -1,4 +1,4 @@
-"""Open dimensions: their names, the user's numbers in their place, and what follows from them."""
+"""Open dimensions: set them to the user's numbers, and propagate these through the net."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ from placewise.readers.openvino.shapes import BY_DATA, Dims, ShapeMismatch, infe
 from placewise.readers.openvino.structure import Sources, refuse_size
 
 BATCH = "batch"
-"""What stands for the first dimension of every input that is open there."""
+"""The name for the first dimension of all inputs in which it is open."""
 _RESHAPE = "fix the shapes with model.reshape and openvino.save_model, or with ovc --input"
 
 OpenDim = tuple[Layer, int]
 
 
 def set_dims(net: IrNet, sources: Sources, dims: Mapping[str, int]) -> None:
-    """Put numbers in place of the open dimensions of inputs, and of all that follow from them.
+    """Set the open dimensions of inputs, and all dimensions that follow from them.
 
-    Raises ModelFileError for names that the model does not have, for inputs that stay open, and for shapes that would
-    depend on values.
+    Raises ModelFileError for unknown names, for inputs that stay open, and for shapes that depend on values.
     """
     open_dims = _open_dims(net)
     _check_dims(open_dims, dims)
@@ -66,7 +65,7 @@ def _check_dims(open_dims: Mapping[str, OpenDim], dims: Mapping[str, int]) -> No
 
 
 def _propagate(net: IrNet, sources: Sources, declared: list[list[Dims]]) -> None:
-    """Through the layers in the order of the file, which is the order in which they run."""
+    """Infer the shapes of all layers in the order of the file, which is an execution order."""
     for row, layer in enumerate(net.layers):
         if layer.type == INPUT:
             continue
@@ -85,6 +84,6 @@ def _propagate(net: IrNet, sources: Sources, declared: list[list[Dims]]) -> None
             refuse_size(layer, port)
             if -1 in dims and layer.type not in BY_DATA and all(-1 not in source for source in inputs):
                 raise ModelFileError(
-                    f"the shape that {layer.place} makes depends on values, and not only on open dimensions",
+                    f"the output shape of {layer.place} depends on values, not only on open dimensions",
                     remedy=_RESHAPE,
                 )

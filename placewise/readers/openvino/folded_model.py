@@ -1,4 +1,4 @@
-"""A model file as OpenVINO holds it: static shapes, constants folded; and which node of the file each op came from."""
+"""Load a model in OpenVINO with static shapes and folded constants, and map its ops to the nodes of the file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from placewise.readers.onnx.names import op_names
 from placewise.readers.openvino.parse import parse_ir
 
 FORMATS = ("openvino", "onnx")
-"""What `load_folded` opens, as `Source.format` says it."""
+"""The values of `Source.format` that `load_folded` supports."""
 _MAX_PROTOBUF = 1 << 31  # bytes of a protobuf message
 _SOURCE_PLACES = re.compile(r"(Standard exception from compilation library: )?Exception from \S+:\d+:|^Check '.*")
 
@@ -27,10 +27,10 @@ Origins = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class FoldedModel:
-    """The ops of a folded model [n], in an order in which they can run.
+    """The ops of a folded model [n], in topological order.
 
-    `sources` are the ops that each one reads; `origin` the ids of the nodes of the file that it may stand for, the
-    likeliest first; `is_open` whether a shape that it makes is still open.
+    `sources` are the ops that each op reads; `origin` the ids of its candidate nodes in the file, most likely first;
+    `is_open` whether one of its output shapes is open.
     """
 
     name: tuple[str, ...]
@@ -44,16 +44,16 @@ class FoldedModel:
 
 
 def input_shapes(graph: Graph) -> dict[str, tuple[int, ...]]:
-    """The shapes of the model's inputs by name; raw graphs have ops of the kind Input for them."""
+    """The shapes of the model's inputs by name; in raw graphs, inputs are ops of kind Input."""
     is_input = graph.ops.kind.equals("Input")
     rows = [row for row, op in enumerate(graph.tensors.producer.tolist()) if op < 0 or is_input[op]]
     return {graph.tensors.name[row]: tuple(map(int, graph.tensors.shape[row])) for row in rows}
 
 
 def load_folded(path: Path, file_format: str, shapes: Shapes) -> tuple[Any, FoldedModel, tuple[str, ...]]:
-    """The ``openvino.Model`` of a file with these shapes of its inputs, its ops, and notes; every op has its own name.
+    """The ``openvino.Model`` of a file with these input shapes and unique op names, its ops, and notes.
 
-    Raises InputError for a format that OpenVINO is not asked to read, RunError for what it refuses, MissingExtraError.
+    Raises InputError for an unsupported format, RunError if OpenVINO cannot read the file, MissingExtraError.
     """
     if file_format not in FORMATS:
         raise InputError(f"OpenVINO runs models of the formats {' and '.join(FORMATS)}, and this is {file_format!r}")
@@ -82,7 +82,7 @@ def import_openvino() -> Any:
 
 
 def summarize_error(error: Exception) -> str:
-    """What OpenVINO objects to, in one line: its messages are stacks of places in its sources, the cause last."""
+    """OpenVINO's error in one line. Its messages are stacks of source locations with the cause last."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     messages = [line for line in (_SOURCE_PLACES.sub("", line).strip() for line in lines) if line]
     shown = messages or [line.partition(" failed at")[0] for line in lines[-1:]] or [type(error).__name__]
@@ -90,12 +90,12 @@ def summarize_error(error: Exception) -> str:
 
 
 def input_names(model: Any) -> list[set[str]]:
-    """What each input of a model may be called: the tensor's names and that of its Parameter."""
+    """The names of each input: those of the tensor and of its Parameter."""
     return [{*port.names, port.get_node().get_friendly_name()} for port in model.inputs]
 
 
 def output_names(model: Any) -> list[set[str]]:
-    """What each output of a model may be called: the tensor's names, and the op that makes it (``op:1`` by port)."""
+    """The names of each output: those of the tensor and of the op that produces it (``op:1`` with the port)."""
     found = []
     for port in model.outputs:
         source = port.get_node().input(0).get_source_output()
@@ -105,14 +105,14 @@ def output_names(model: Any) -> list[set[str]]:
 
 
 def _load_onnx(ov: Any, path: Path) -> tuple[Any, Origins, Origins, tuple[str, ...]]:
-    """The model, its nodes by name, by the values that they make, and notes."""
+    """The model, its nodes by name and by output value, and notes."""
     proto, notes = load_with_weights(path)
     nodes = proto.graph.node
     for node, name in zip(nodes, op_names(nodes), strict=True):
         node.name = name
     values = {value: index for index, node in enumerate(nodes) for value in node.output if value}
     if proto.ByteSize() >= _MAX_PROTOBUF:
-        raise RunError(f"{path} is larger than 2 GiB with its weights, which cannot be handed to OpenVINO")
+        raise RunError(f"{path} is larger than 2 GiB with its weights, which OpenVINO cannot load")
     model = ov.Core().read_model(proto.SerializeToString())
     return model, {node.name: index for index, node in enumerate(nodes)}, values, notes
 

@@ -1,4 +1,4 @@
-"""The XML of an IR file → Net, in one pass: no entities, no DTD, nothing fetched, everything counted."""
+"""Parse the XML of an IR file in one pass: no entities, no DTD, no network access, all sizes limited."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LARGEST_FILE = 1 << 28  # bytes
 LONGEST_TAG = 1 << 23  # bytes
 MAX_LAYERS = 500_000
 MAX_ELEMENTS = 1 << 23
-"""More layers, ports, dimensions and edges than any model has."""
+"""The maximum number of layers, ports, dimensions and edges."""
 MAX_DEPTH = 200
 LARGEST_NUMBER = 1 << 62
 _CHUNK = 1 << 20
@@ -33,12 +33,12 @@ _CHILDREN: Mapping[str, frozenset[str]] = {
     "rt_info": frozenset({"attribute"}),
     "edges": frozenset({"edge"}),
 }
-"""What matters inside what; all other elements are passed over with everything in them."""
+"""Relevant child elements by element; all others are skipped with their contents."""
 _REMEDY = "convert the model again, with ovc or openvino.save_model"
 
 
 def parse_ir(path: Path) -> tuple[IrNet, str]:
-    """The net in `path` and the file's sha256. Raises ModelFileError, without the path but with the line."""
+    """The net in `path` and the file's sha256. Raises ModelFileError with the line but without the path."""
     parser = expat.ParserCreate()
     handler = _IrHandler()
     parser.StartDoctypeDeclHandler = _refuse_doctype
@@ -67,10 +67,10 @@ def parse_ir(path: Path) -> tuple[IrNet, str]:
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", remedy="check the path") from None
     except expat.ExpatError as error:
-        problem = f"is no well-formed XML ({expat.ErrorString(error.code)})"
+        problem = f"is not well-formed XML ({expat.ErrorString(error.code)})"
         raise ModelFileError(problem, where=f"line {error.lineno}", remedy=_REMEDY) from None
-    except (ValueError, LookupError) as error:  # an encoding that Python does not know, or bytes that are not in it
-        raise ModelFileError(f"is no readable XML ({error})", remedy=_REMEDY) from None
+    except (ValueError, LookupError) as error:  # an unknown encoding, or invalid bytes
+        raise ModelFileError(f"is not readable XML ({error})", remedy=_REMEDY) from None
     except ModelFileError as error:
         raise error.at(f"line {parser.CurrentLineNumber}") from None
     if handler.net is None:
@@ -84,7 +84,7 @@ def _refuse_doctype(*_: object) -> None:
 
 @dataclass(slots=True)
 class _IrHandler:
-    """Handlers of the parser. `path` holds the open elements, `nets` and `layers` the open nets and layers."""
+    """Handlers of the XML parser. `path`, `nets` and `layers` are stacks of open elements, nets and layers."""
 
     net: IrNet | None = None
     path: list[str] = field(default_factory=list)
@@ -138,7 +138,7 @@ class _IrHandler:
     def text(self, data: str) -> None:
         if self.digits is not None:
             if len(self.digits) > 9:
-                raise ModelFileError("a dimension is no number", remedy=_REMEDY)
+                raise ModelFileError("a dimension is not a number", remedy=_REMEDY)
             self.digits.append(data)
 
     def _open_net(self, tag: str, attributes: Mapping[str, str]) -> None:
@@ -187,7 +187,7 @@ def _require(attributes: Mapping[str, str], name: str, place: str) -> str:
 
 
 def parse_number(text: str, what: str, *, least: int = 0) -> int:
-    """A whole number in the file. Raises ModelFileError."""
+    """Parse a whole number. Raises ModelFileError."""
     plain = text.strip()
     digits = plain.removeprefix("-")
     value = int(plain) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None

@@ -1,7 +1,7 @@
-"""Shapes of layers from the shapes of their inputs, for the dimensions that a file leaves open.
+"""Shape inference for the dimensions that an IR file leaves open.
 
-Only what follows from shapes and attributes alone: values stand in the .bin file, which is not opened. What does not
-follow stays open. From the operation specifications of the OpenVINO documentation (docs.openvino.ai).
+Only shapes and attributes are used: values are in the .bin file, which is not opened. Other dimensions stay open. The
+rules follow the operation specifications in the OpenVINO documentation (docs.openvino.ai).
 """
 
 from __future__ import annotations
@@ -17,24 +17,21 @@ from placewise.readers.openvino.net import Layer
 Dims = tuple[int, ...]
 Attributes = Mapping[str, Any]
 Rule = Callable[[Layer, Sequence[Dims], Sequence[Dims]], Sequence[Dims]]
-"""(layer, shapes of its inputs now, shapes of its inputs in the file) → shapes of its outputs as far as they follow."""
+"""(layer, its input shapes, its input shapes in the file) → output shapes, as far as they follow."""
 
 
 class ShapeMismatch(Exception):
-    """The inputs of a layer cannot go together, or not with what the file says of its outputs."""
+    """The inputs of a layer contradict each other or the output shapes in the file."""
 
 
 def infer_outputs(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> list[Dims]:
-    """The shapes of the outputs: what the file says, and where it leaves a dimension open, what follows.
-
-    Raises Misfit.
-    """
+    """The output shapes: those in the file, with open dimensions inferred. Raises ShapeMismatch."""
     outputs, rule = [port.dims for port in layer.outputs], _RULES.get(layer.type)
     if rule is None:
         return outputs
     try:
         follows = [*rule(layer, inputs, declared)]
-    except (LookupError, ValueError, TypeError, ArithmeticError):  # inputs that its type cannot have
+    except (LookupError, ValueError, TypeError, ArithmeticError):  # invalid inputs
         raise ShapeMismatch from None
     return [*(_fill_open(*pair) for pair in zip(outputs, follows, strict=False)), *outputs[len(follows) :]]
 
@@ -46,7 +43,7 @@ def _fill_open(stated: Dims, follows: Dims) -> Dims:
 
 
 def _broadcast(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    """Element by element, with the shorter and the ones repeated; an open dimension gives way to one above 1."""
+    """The broadcast of all inputs; a known dimension above 1 replaces an open one."""
     if layer.data.get("auto_broadcast") == "pdpd":
         return [inputs[0]]
     rank = max(map(len, inputs))
@@ -73,7 +70,7 @@ def _matmul(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> S
 
 
 def _slide_window(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    """Convolutions and pooling: the batch stays, and every window that fits makes an element."""
+    """Convolutions and pooling: the batch stays; one element per window position."""
     attributes, stated, data = attributes_of(layer), layer.outputs[0].dims, inputs[0]
     kernel = attributes.get("kernel_shape") or inputs[1][len(inputs[1]) - len(data) + 2 :]
     axes = range(len(data) - 2)
@@ -101,7 +98,7 @@ def _count_windows(length: int, kernel: int, axis: int, attributes: Attributes) 
 
 
 def _batch_only(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    """The batch stays; what the others become depends on values."""
+    """The batch stays; the other dimensions depend on values."""
     return [(inputs[0][0], *port.dims[1:]) for port in layer.outputs]
 
 
@@ -113,7 +110,7 @@ def _concat(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> S
 
 
 def _reshape(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    """A view: one open dimension is what the others leave."""
+    """A view: the other dimensions determine one open dimension."""
     stated, known = layer.outputs[0].dims, math.prod(dim for dim in layer.outputs[0].dims if dim > 0)
     size, is_open = math.prod(inputs[0]), stated.count(-1)
     if min(inputs[0], default=1) < 1 or 0 in stated or is_open > 1:
@@ -124,14 +121,14 @@ def _reshape(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> 
 
 
 def _transpose(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    """The open dimensions are those that the known ones leave, if these are all alike."""
+    """Open dimensions take the remaining sizes if these are all equal."""
     stated = layer.outputs[0].dims
     left = Counter(inputs[0]) - Counter(dim for dim in stated if dim >= 0)
     return [tuple(next(iter(left)) if dim < 0 else dim for dim in stated)] if len(left) == 1 else []
 
 
 def _keep_open_order(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    """What was open in the one input that has open dimensions is open in the result, in the same order."""
+    """The open dimensions of the only input that has some are open in the output, in the same order."""
     open_inputs = [row for row, dims in enumerate(declared) if -1 in dims]
     if len(open_inputs) != 1:
         return []
@@ -146,7 +143,7 @@ def _keep_open_order(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Di
 
 
 def _slice(layer: Layer, inputs: Sequence[Dims], declared: Sequence[Dims]) -> Sequence[Dims]:
-    """A part of the first input: what is open stays as it is, if the cut is seen to be along another dimension."""
+    """A slice of the first input: open dimensions stay if the slice is along another dimension."""
     shapes = []
     for port in layer.outputs:
         pairs = [*zip(port.dims, declared[0], strict=False)]
@@ -175,7 +172,7 @@ _REDUCTIONS = """Gather ReduceL1 ReduceL2 ReduceLogicalAnd ReduceLogicalOr Reduc
 _BY_DATA = """CTCGreedyDecoder CTCGreedyDecoderSeqLen ExperimentalDetectronDetectionOutput MatrixNms MulticlassNms
     NMSRotated NonMaxSuppression NonZero StringTensorUnpack Unique"""
 BY_DATA = frozenset(_BY_DATA.split())
-"""Types whose results are as large as their data says, whatever is fixed."""
+"""Layer types whose output shapes depend on values."""
 _SLICES = "Slice Split StridedSlice VariadicSplit"
 _CONVOLUTIONS = ("Convolution", "GroupConvolution")
 _BATCHES = "ConvolutionBackpropData GroupConvolutionBackpropData Interpolate AdaptiveAvgPool AdaptiveMaxPool"

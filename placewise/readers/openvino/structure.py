@@ -1,4 +1,4 @@
-"""Who makes what each layer reads: checked before a net becomes a graph."""
+"""The producer of every input of an IR net, and structural checks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _REMEDY = "convert the model again, with ovc or openvino.save_model"
 OLDEST_VERSION, NEWEST_VERSION = 10, 11
 _OF_FEW_BITS = frozenset({"u1", "u2", "u3", "u4", "u6", "i4", "nf4", "f4e2m1"})
 _PADDING = 3
-"""Bytes: eight numbers of three bits, or four of six, fill three."""
+"""Bytes: eight 3-bit numbers, or four 6-bit numbers, fill three bytes."""
 
 Sources = dict[tuple[int, int], tuple[int, int]]
-"""(layer, place of its input) → (layer, place of its output), layers and ports by their place in lists."""
+"""(layer, input) → (layer, output), all as list indices."""
 
 
 def check_version(net: IrNet) -> None:
-    """Raise ModelFileError for an empty net, and for another version of IR than those that this reader knows."""
+    """Raise ModelFileError for an empty net or an unsupported IR version."""
     if not OLDEST_VERSION <= net.version <= NEWEST_VERSION:
         age = "too old" if net.version < OLDEST_VERSION else "newer than this reader"
         problem = f"IR version {net.version} is {age}; it knows {OLDEST_VERSION} and {NEWEST_VERSION}"
@@ -31,7 +31,7 @@ def check_version(net: IrNet) -> None:
 
 
 def sources_of(net: IrNet) -> Sources:
-    """What every input port reads. Raises ModelFileError unless each has one edge, and from a port that exists."""
+    """The source of every input. Raises ModelFileError unless each has exactly one edge from an existing port."""
     layers = {layer.id: row for row, layer in enumerate(net.layers)}
     if len(layers) < len(net.layers):
         twice = next(layer.id for row, layer in enumerate(net.layers) if layers[layer.id] != row)
@@ -67,7 +67,7 @@ def _check_complete(net: IrNet, sources: Sources) -> None:
     for row, layer in enumerate(net.layers):
         for place, port in enumerate(layer.inputs):
             if (row, place) not in sources:
-                raise ModelFileError(f"nothing reaches input port {port.id} of {layer.place}", remedy=_REMEDY)
+                raise ModelFileError(f"input port {port.id} of {layer.place} has no edge", remedy=_REMEDY)
             producer, output = sources[row, place]
             _check_edge(net.layers[producer], net.layers[producer].outputs[output], layer, port)
         for port in (*layer.inputs, *layer.outputs):
@@ -79,17 +79,17 @@ def _check_complete(net: IrNet, sources: Sources) -> None:
 
 
 def _check_edge(maker: Layer, producer: Port, reader: Layer, consumer: Port) -> None:
-    """Both ends of an edge state one shape; open dimensions fit anything, and so does a port without dimensions."""
+    """Check that both ends of an edge have the same shape; open dimensions and empty shapes match anything."""
     if producer.dims and consumer.dims:
         alike = len(producer.dims) == len(consumer.dims)
         if not alike or any(a != b and -1 not in (a, b) for a, b in zip(producer.dims, consumer.dims, strict=True)):
             shapes = ("×".join(map(str, port.dims)) for port in (consumer, producer))
-            problem = "{0} reads {2} where {1} makes {3}".format(reader.place, maker.place, *shapes)
+            problem = "{0} reads {2}, but {1} outputs {3}".format(reader.place, maker.place, *shapes)
             raise ModelFileError(problem, remedy=_REMEDY)
 
 
 def _check_bytes(constant: Layer) -> None:
-    """A constant takes as many bytes as its shape and element type say; types of a few bits may be padded."""
+    """Check the size of a constant against its shape and element type; sub-byte types may be padded."""
     location = location_of(constant)
     if location is None:
         return
@@ -97,18 +97,18 @@ def _check_bytes(constant: Layer) -> None:
         stored = normalize_type(constant.data.get("element_type", port.element_type))
         nbytes, size = nbytes_of(port.dims, stored), location[1]
         if nbytes >= 0 and not nbytes <= size <= nbytes + (_PADDING if stored in _OF_FEW_BITS else 0):
-            problem = f"{constant.place} takes {size} bytes, and its shape and element type make {nbytes}"
+            problem = f"{constant.place} has {size} bytes, but its shape and element type need {nbytes}"
             raise ModelFileError(problem, remedy=_REMEDY)
 
 
 def refuse_size(layer: Layer, port: Port) -> None:
-    """Raise ModelFileError for a tensor that no machine could hold."""
+    """Raise ModelFileError for an absurdly large tensor."""
     if bytes_of(tuple(map(abs, port.dims)), "float64") > LARGEST_NUMBER:
         raise ModelFileError(f"{layer.place} has the absurd shape {list(port.dims)}", remedy=_REMEDY)
 
 
 def constants(layer: Layer) -> Iterator[Layer]:
-    """The constants in the bodies of a layer, and in the bodies in them."""
+    """The constants in the bodies of a layer, at any depth."""
     for body in layer.bodies:
         for inner in body.layers:
             if inner.type == CONSTANT:
@@ -117,7 +117,7 @@ def constants(layer: Layer) -> Iterator[Layer]:
 
 
 def location_of(layer: Layer) -> tuple[int, int] | None:
-    """Where in the .bin file a constant lies, (offset, size); None where the file does not say."""
+    """The (offset, size) of a constant in the .bin file; None if not given."""
     offset, size = (layer.data.get(key) for key in ("offset", "size"))
     if offset is None or size is None:
         return None

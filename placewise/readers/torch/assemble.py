@@ -1,4 +1,4 @@
-"""A listing → a Graph, one op per call: kinds, tied weights, and what writes in place must come before."""
+"""A traced program → a Graph with one op per call: kinds, tied weights, and dependencies on in-place writes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from placewise.readers.torch.op_specs import OpSpec
 from placewise.readers.torch.traced_program import TensorMeta, TracedCall, TracedProgram
 
 FIRST_EXTRA = 1 << 16
-"""Argument position from which on values stand that an op does not read but must wait for; costing leaves them out."""
+"""First argument position of values that an op only waits for; costing ignores them."""
 MAX_BYTES = 1 << 62
 _FLOATING = ("float", "bfloat", "complex")
 
 
 @dataclass(slots=True)
 class _GraphAssembly:
-    """A graph in the making.
+    """A graph under construction.
 
     `tensors`, `weights`: ids by value. `root`: the value whose memory a value is a view of. `writes`: by root, the
-    values that in-place ops left there, in order; `seen`: how many of them a value already includes. `scalars`:
-    values that stand behind a number which only the run finds out.
+    results of in-place ops on that memory, in order; `seen`: how many of them a value already includes. `scalars`: the
+    values behind a number that is known only at run time.
     """
 
     listing: TracedProgram
@@ -41,7 +41,7 @@ class _GraphAssembly:
 
 
 def assemble(listing: TracedProgram, source: Source | None) -> Graph:
-    """The raw view of a listing. Raises GraphError for sizes that no machine has."""
+    """The raw view of a program. Raises GraphError for absurdly large sizes."""
     state = _GraphAssembly(listing)
     _add_parameters(state)
     for name in dict.fromkeys(listing.inputs):
@@ -56,7 +56,7 @@ def assemble(listing: TracedProgram, source: Source | None) -> Graph:
 
 
 def _add_parameters(state: _GraphAssembly) -> None:
-    """Weights by name; two that share memory share a storage id."""
+    """Add the weights; weights that share memory share a storage id."""
     storages: dict[object, int] = {}
     by_name: dict[str, int] = {}
     for number, parameter in enumerate(state.listing.parameters):
@@ -116,13 +116,13 @@ def _connect(state: _GraphAssembly, op: int, spec: OpSpec) -> None:
 
 
 def _pending_writes(state: _GraphAssembly, name: str) -> list[str]:
-    """What was last written to the memory of a value after the value was made."""
+    """The last write to the memory of a value after the value was computed."""
     writes = state.writes.get(state.root.get(name, name), [])
     return writes[-1:] if len(writes) > state.seen.get(name, 0) else []
 
 
 def _track_memory(state: _GraphAssembly, call: TracedCall, spec: OpSpec, results: list[str], op: int) -> None:
-    """Results of views and of writes in place share memory with an argument; a write is noted with its memory."""
+    """Record which memory the results share with arguments (views, in-place writes), and what is written to it."""
     shared = call.mutates[0] if call.mutates else spec.arguments[0] if spec.view and spec.arguments else None
     root = None if shared is None else state.root.get(shared, shared)
     for name in results:
@@ -138,7 +138,7 @@ def _track_memory(state: _GraphAssembly, call: TracedCall, spec: OpSpec, results
 
 
 def _final_writes(state: _GraphAssembly) -> Iterator[str]:
-    """The last write to the memory of each weight and input: it outlives the run."""
+    """The last write to the memory of each weight and input; it outlives the run."""
     lasting = {state.root.get(name, name) for name in (*state.weights, *state.listing.inputs)}
     return (writes[-1] for root, writes in state.writes.items() if root in lasting)
 
@@ -164,7 +164,7 @@ def _refuse_size(name: str, meta: TensorMeta) -> None:
 
 
 def _compute_dtype(state: _GraphAssembly, call: TracedCall, spec: OpSpec) -> str:
-    """The first floating type among the results, then the arguments; else the first result's."""
+    """The first floating-point type of results and arguments, else that of the first result."""
     names = [*call.results, *(name for name in spec.arguments if name is not None)]
     dtypes = [state.listing.metas[name].dtype for name in names if name in state.listing.metas]
     return next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), dtypes[0] if dtypes else "unknown")

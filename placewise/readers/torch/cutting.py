@@ -1,6 +1,6 @@
-"""An exported program cut into modules: each has some of its calls, with the weights put back.
+"""Split an exported program into modules, each with some of its calls and their weights.
 
-This module needs PyTorch and nothing else, so that it can go along with an export.
+This module depends on PyTorch only: exports contain a copy of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _ASSERTIONS = ("_assert", "_functional_assert", "sym_constrain_range", "_functio
 
 
 class Piece(NamedTuple):
-    """A module of some calls: it takes the values `reads` in order, and returns a tuple of the values `makes`."""
+    """A module of some calls: it takes the values `reads` and returns a tuple of the values `makes`, in order."""
 
     module: fx.GraphModule
     reads: tuple[str, ...]
@@ -27,17 +27,17 @@ class Piece(NamedTuple):
 
 
 def is_item(node: fx.Node) -> bool:
-    """Whether a node takes one result of several: such a node is no call of its own, here as in a saved archive."""
+    """Whether a node selects one of several results; such nodes do not count as calls, as in a saved archive."""
     return getattr(node.target, "__name__", "") == "getitem" and not isinstance(node.meta.get("val"), (int, float))
 
 
 def calls_of(program: ExportedProgram) -> list[fx.Node]:
-    """The calls of a program; the place of a call in this list is its number in the archive (`origin`)."""
+    """The calls of a program; the index of a call is its number in the archive (`origin`)."""
     return [node for node in program.graph.nodes if node.op == "call_function" and not is_item(node)]
 
 
 def steps_of(program: ExportedProgram) -> list[fx.Node]:
-    """The nodes that a run needs, in order: no assertions, and nothing whose result nobody reads."""
+    """The nodes that a run needs, in order, without assertions and unused calls."""
     needed: set[fx.Node] = {node for node in program.graph.nodes if node.op == "output"}
     steps = []
     for node in reversed(program.graph.nodes):
@@ -49,7 +49,7 @@ def steps_of(program: ExportedProgram) -> list[fx.Node]:
 
 
 def writes_of(node: fx.Node) -> list[fx.Node]:
-    """The values that a call writes to in place."""
+    """The values that a call modifies in place."""
     schema = getattr(node.target, "_schema", None)
     if schema is None or _is_assertion(node):
         return []
@@ -68,7 +68,7 @@ def views_of(node: fx.Node) -> list[fx.Node]:
 
 
 def make_pure(steps: Sequence[fx.Node]) -> None:
-    """Change calls that write in place into calls that do not, where nothing else sees what they write."""
+    """Replace in-place calls by out-of-place ones if nothing else observes the write."""
     place = {node: number for number, node in enumerate(steps)}
     root: dict[fx.Node, fx.Node] = {}
     members: dict[fx.Node, list[fx.Node]] = {}
@@ -85,7 +85,7 @@ def make_pure(steps: Sequence[fx.Node]) -> None:
 
 
 def check_writes(steps: Sequence[fx.Node], where: Mapping[fx.Node, int]) -> None:
-    """Raise ValueError where memory that a call writes to is used at more than one place."""
+    """Raise ValueError if memory that a call modifies is used at more than one place (`where`)."""
     root: dict[fx.Node, fx.Node] = {}
     users: dict[fx.Node, list[fx.Node]] = {}
     written: dict[fx.Node, fx.Node] = {}
@@ -106,7 +106,7 @@ def check_writes(steps: Sequence[fx.Node], where: Mapping[fx.Node, int]) -> None
 
 
 def weights_of(program: ExportedProgram) -> dict[str, torch.Tensor]:
-    """Parameters, buffers and constants by the name of the value that stands for them. Raises ValueError."""
+    """Parameters, buffers and constants by the name of their placeholder. Raises ValueError."""
     held: dict[str, torch.Tensor] = {}
     for spec in program.graph_signature.input_specs:
         if spec.kind == InputKind.USER_INPUT:
@@ -119,12 +119,12 @@ def weights_of(program: ExportedProgram) -> dict[str, torch.Tensor]:
 
 
 def inputs_of(program: ExportedProgram) -> list[str]:
-    """The names of the program's own inputs, in order."""
+    """The names of the program's user inputs, in order."""
     return [spec.arg.name for spec in program.graph_signature.input_specs if spec.kind == InputKind.USER_INPUT]
 
 
 def outputs_of(program: ExportedProgram) -> list[str]:
-    """The values that the program returns, each once; constants are none."""
+    """The distinct values that the program returns, without constants."""
     kinds = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
     specs = [spec for spec in program.graph_signature.output_specs if spec.kind in kinds]
     values = {node.name for node in program.graph.nodes}
@@ -143,8 +143,8 @@ def build_piece(
 ) -> Piece:
     """A module of `nodes`, in this order, on `device`.
 
-    Values that `held` has are put into it; the others that it needs are its inputs, those of `reads` first, in this
-    order. `moved` remembers what is on a device already, so that pieces share their weights.
+    Needed values in `held` become buffers of the module; the others are its inputs, starting with those of `reads`.
+    `moved` caches tensors by name and device, so that pieces share their weights.
     """
     graph, root, moved = fx.Graph(), nn.Module(), {} if moved is None else moved
     known: dict[fx.Node, fx.Node] = {}
@@ -178,9 +178,9 @@ def build_piece(
 def assign_steps(
     program: ExportedProgram, steps: Sequence[fx.Node], said: Mapping[int, int], *, ordered: bool = False
 ) -> dict[fx.Node, int]:
-    """Where every step runs: as `said` of its call, by number, else with its first reader, else with what it reads.
+    """The place of every step: that of its call (`said`, by number), else of its first reader, else of its inputs.
 
-    With `ordered`, places are stages: a step of which nothing is said goes with the earliest stage that reads it.
+    With `ordered`, places are stages, and other steps go to the earliest stage that reads them.
     """
     numbers = {node: number for number, node in enumerate(calls_of(program))}
     rank = {node: number for number, node in enumerate(steps)}
@@ -200,10 +200,10 @@ def assign_steps(
 
 
 def build_stage(program: ExportedProgram, said: Mapping[int, int], place: int, *, device: Device) -> Piece:
-    """The module of the stage `place`; `said` is the stage of calls, by number, and the rest follows them.
+    """The module of the stage `place`; `said` gives the stage of calls by number, and other steps follow them.
 
-    A stage takes all that it or a later one needs, and hands on what later ones need: values pass through. The first
-    takes the program's inputs, the last gives its outputs. Raises ValueError where a value would have to go backwards.
+    A stage takes all values that it or later stages need, and passes on those that later stages need. The first stage
+    takes the program's inputs, the last returns its outputs. Raises ValueError if a value would flow backwards.
     """
     steps, held = steps_of(program), weights_of(program)
     make_pure(steps)
@@ -229,10 +229,10 @@ def build_stage(program: ExportedProgram, said: Mapping[int, int], place: int, *
 
 
 class MicrobatchStage(nn.Module):
-    """A stage's module as schedules need it: what comes in and goes out of the pipeline has one more dimension.
+    """A stage module for pipeline schedules: inputs and outputs of the pipeline have an additional first dimension.
 
-    Schedules cut their inputs along the first dimension into micro-batches, and join outputs along it; a sample's own
-    first dimension may be anything.
+    Schedules split inputs into micro-batches along the first dimension and concatenate outputs along it; the first
+    dimension of a sample itself may be anything.
     """
 
     def __init__(self, module: nn.Module, *, first: bool, last: bool) -> None:
@@ -252,7 +252,7 @@ def _argument_nodes(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:
 
 
 def _find_pure_op(node: fx.Node) -> Any:
-    """The operator that computes the same as one that writes in place, or None."""
+    """The out-of-place variant of an in-place operator, or None."""
     name, _, overload = str(node.target).removeprefix("aten.").partition(".")
     pure = getattr(torch.ops.aten, name[:-1], None) if name.endswith("_") and not name.endswith("__") else None
     return getattr(pure, overload, None)
@@ -270,12 +270,12 @@ def _attribute(module: Any, path: str) -> Any:
 
 
 def _move_devices(value: Any, device: Device) -> Any:
-    """Arguments in which every device that was traced is `device`."""
+    """Arguments with every traced device replaced by `device`."""
     return fx.node.map_aggregate(value, lambda item: torch.device(device) if isinstance(item, torch.device) else item)
 
 
 def _move_body(body: Any, device: Device) -> Any:
-    """A body of calls for a device."""
+    """A submodule or tensor on `device`."""
     if isinstance(body, fx.GraphModule):
         for module in body.modules():
             for node in module.graph.nodes if isinstance(module, fx.GraphModule) else ():

@@ -1,4 +1,4 @@
-"""A module and its example inputs, made ready for tracing: unwrapped, on one device, of the wished sizes."""
+"""Prepare a module and its example inputs for tracing: unwrapped, on one device, with the requested sizes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MAX_DEPTH = 6
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A module with the inputs of one call."""
+    """A module with example inputs of one call."""
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -31,17 +31,17 @@ class Example:
 
     @property
     def is_meta(self) -> bool:
-        """Whether the module, or a part of it, is on the meta device."""
+        """Whether a weight of the module is on the meta device."""
         return any(tensor.is_meta for tensor in weights_of(self.module))
 
     @property
     def has_data(self) -> bool:
-        """False on the meta device, and for fake tensors."""
+        """Whether all weights have data: False for meta and fake tensors."""
         return not any(tensor.is_meta or isinstance(tensor, FakeTensor) for tensor in weights_of(self.module))
 
 
 def unwrap_module(module: Any) -> nn.Module:
-    """The module inside torch.compile's or data-parallel wrappers. Raises InputError for anything but a module."""
+    """The module inside wrappers of torch.compile or data parallelism. Raises InputError if it is not a module."""
     seen: set[int] = set()
     while id(module) not in seen:
         seen.add(id(module))
@@ -50,20 +50,20 @@ def unwrap_module(module: Any) -> nn.Module:
         elif isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
             module = module.module
     if not isinstance(module, nn.Module):
-        raise InputError(f"{type(module).__name__} is no nn.Module", remedy="give the module and its example inputs")
+        raise InputError(f"{type(module).__name__} is not an nn.Module", remedy="give a module with example inputs")
     return module
 
 
 def weights_of(module: nn.Module) -> Iterator[torch.Tensor]:
-    """Parameters and buffers, each once."""
+    """All distinct parameters and buffers."""
     yield from module.parameters()
     yield from module.buffers()
 
 
 def prepare_example(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str, int]) -> Example:
-    """The example with its inputs on the meta device if the module is there, and of the sizes in `dims`.
+    """The example with inputs resized to `dims`, and on the meta device if the module is there.
 
-    Raises InputError for inputs that forward does not take, or dimensions that they do not have.
+    Raises InputError for inputs that forward does not accept, and for unknown dimensions.
     """
     args = (args,) if isinstance(args, torch.Tensor) else args
     if isinstance(args, (str, Mapping)) or not isinstance(args, Sequence) or not isinstance(kwargs, Mapping):
@@ -86,7 +86,7 @@ def prepare_example(module: nn.Module, args: Any, kwargs: Any, dims: Mapping[str
 
 
 def named_inputs(example: Example) -> list[tuple[str, int | str, Any]]:
-    """What is given for each argument of forward: its name, where it stands (a place or a keyword), its value."""
+    """The inputs of forward: name, position or keyword, and value."""
     signature = _signature(example.module)
     plain = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     names = [] if signature is None else [key for key, item in signature.parameters.items() if item.kind in plain]
@@ -98,7 +98,7 @@ def named_inputs(example: Example) -> list[tuple[str, int | str, Any]]:
 
 
 def _signature(module: nn.Module) -> inspect.Signature | None:
-    """None for a compiled forward, which has none that Python knows of."""
+    """The signature of forward; None if it is compiled."""
     try:
         return inspect.signature(module.forward)
     except (ValueError, TypeError):
@@ -106,7 +106,7 @@ def _signature(module: nn.Module) -> inspect.Signature | None:
 
 
 def _batch_axes(example: Example) -> list[str]:
-    """The first axes that are as long as that of the first input; the name itself where there is none."""
+    """The first axes that are as long as that of the first input; ``batch`` itself if there are none."""
     sizes = {name: value.shape[0] for name, _, value in named_inputs(example) if _is_tensor(value) and value.dim()}
     return [f"{name}:0" for name, size in sizes.items() if size == next(iter(sizes.values()))] or [BATCH]
 
@@ -134,7 +134,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def fake_example(example: Example) -> Example:
-    """The same on a CPU that exists in name only: for modules on meta that make tensors of their own on the CPU."""
+    """The example with fake CPU tensors, for modules on meta that create CPU tensors."""
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True)
     known: dict[int, torch.Tensor] = {}
 
@@ -156,7 +156,7 @@ def fake_example(example: Example) -> Example:
 
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
-    """The tensors in a result, whatever holds them: sequences, mappings, dataclasses, and objects with attributes."""
+    """The tensors in a nested result of sequences, mappings, dataclasses and other objects."""
     found: list[torch.Tensor] = []
     seen: set[int] = set()
 

@@ -1,4 +1,4 @@
-"""Tracing by torch.export, in the ways that it offers, until one of them works."""
+"""Trace a module by torch.export, in several modes until one works."""
 
 from __future__ import annotations
 
@@ -22,15 +22,14 @@ from placewise.readers.torch.traced_program import TracedProgram
 T = TypeVar("T")
 MAX_REASON = 160
 _WRAPPED = "module"
-"""What the module is called inside a `_FlatOutputs`."""
+"""The name of the module inside a `_FlatOutputs`."""
 
 
 def trace_by_export(example: Example, dims: Mapping[str, int]) -> tuple[TracedProgram | None, str]:
-    """The listing of the exported module, or None and the reason why torch.export cannot take it.
+    """The traced program of the module, or None and the reason why torch.export fails.
 
-    Tried are: without Dynamo, with results of unknown types taken apart, with Dynamo. A module on meta is tried on
-    a CPU in name only first, where it is laid out in memory as it would be with data. `dims` are sizes that depend
-    on data (``u0``).
+    Attempts: without Dynamo, with flattened outputs, and with Dynamo. A module on meta is first tried with fake CPU
+    tensors, which have the memory layout of real data. `dims` are data-dependent sizes (``u0``).
     """
 
     def convert(program: ExportedProgram, attempt: _Attempt) -> TracedProgram:
@@ -41,12 +40,12 @@ def trace_by_export(example: Example, dims: Mapping[str, int]) -> tuple[TracedPr
 
 
 def export_program(example: Example) -> tuple[ExportedProgram | None, str]:
-    """The program that `trace_by_export` lists, or None and the reason why there is none."""
+    """The exported program that `trace_by_export` traces, or None and the reason for the failure."""
     return _try_attempts(example, lambda program, _: program)
 
 
 def _try_attempts(example: Example, use: Callable[[ExportedProgram, _Attempt], T]) -> tuple[T | None, str]:
-    """What `use` makes of the first program that it can take, or None and why the first attempt failed."""
+    """The result of `use` for the first program that it accepts, or None and the error of the first attempt."""
     reasons: list[str] = []
     with _silence_torch():
         for attempt in _ATTEMPTS:
@@ -54,7 +53,7 @@ def _try_attempts(example: Example, use: Callable[[ExportedProgram, _Attempt], T
                 continue
             try:
                 return use(_export(fake_example(example) if attempt.on_cpu else example, attempt), attempt), ""
-            except Exception as error:  # torch.export reports through many unrelated types
+            except Exception as error:  # torch.export raises many unrelated types
                 reasons.append(_summarize_error(error))
     return None, reasons[0]
 
@@ -83,7 +82,7 @@ def _export(example: Example, attempt: _Attempt) -> ExportedProgram:
 
 
 class _FlatOutputs(nn.Module):
-    """A module whose results are the tensors in another one's results."""
+    """A wrapper that returns the tensors in the outputs of a module as a flat list."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -110,7 +109,7 @@ def _strip_prefix(path: str) -> str:
 
 
 def _summarize_error(error: Exception) -> str:
-    """The first line of what torch says, without what it advises, in one sentence's length."""
+    """The first line of torch's error, shortened, without its advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = lines[0].partition(" (unhinted")[0] if lines else type(error).__name__
     return text if len(text) <= MAX_REASON else text[: MAX_REASON - 1] + "…"
@@ -118,7 +117,7 @@ def _summarize_error(error: Exception) -> str:
 
 @contextmanager
 def _silence_torch() -> Iterator[None]:
-    """Attempts that fail are told of in one sentence, not in torch's logs and warnings."""
+    """Suppress torch's logs and warnings: failed attempts are reported in one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,4 +1,4 @@
-"""read_pt2: archives of torch.export.save, read without PyTorch, without weights and without unpickling."""
+"""read_pt2: read archives of torch.export.save without PyTorch, weights or unpickling."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ZIP = b"PK\3\4"
 
 
 def looks_like_pt2(path: Path) -> bool:
-    """Whether a file may be an archive of torch.export, by its suffix or its first bytes; any zip file may."""
+    """Whether a file may be an archive of torch.export: by its suffix, or because it is a zip file."""
     if path.suffix == ".pt2":
         return True
     try:
@@ -35,9 +35,9 @@ def looks_like_pt2(path: Path) -> bool:
 def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> ImportedModel:
     """The raw view of the program in a ``.pt2`` archive: one op per call, `origin` its number in the archive.
 
-    `dims` gives symbolic dimensions by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at
-    once (``batch``). Only descriptions are read, so that memory does not grow with the weights; `sha256` is that of
-    the descriptions. Raises ModelFileError or GraphError, naming the file.
+    `dims` sets symbolic dimensions by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at once
+    (``batch``). Only descriptions are read, so memory use does not depend on the weights; `sha256` is that of the
+    descriptions. Raises ModelFileError or GraphError, naming the file.
     """
     dims = _NO_DIMS if dims is None else dims
     try:
@@ -67,12 +67,12 @@ def _program_name(texts: Mapping[str, bytes]) -> str:
     names = sorted(name for name in texts if name.startswith("models/"))
     if len(names) > 1:
         shown = ", ".join(Path(name).stem for name in names[:8])
-        raise ModelFileError(f"holds {len(names)} programs ({shown})", remedy="save each in an archive of its own")
+        raise ModelFileError(f"holds {len(names)} programs ({shown})", remedy="save each in a separate archive")
     return names[0].removeprefix("models/").removesuffix(".json")
 
 
 def _weight_locations(texts: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """Where the bytes of each weight and constant lie, by its name."""
+    """The archive entries of weights and constants by name."""
     locations: dict[str, Any] = {}
     for part in ("weights", "constants"):
         path = f"data/{part}/{name}_{part}_config.json"
@@ -94,10 +94,10 @@ def _version_warnings(program: Any) -> list[str]:
     version = version.get("major", KNOWN_VERSION) if isinstance(version, dict) else KNOWN_VERSION
     if version == KNOWN_VERSION:
         return []
-    return [f"the program is of schema version {version}, and version {KNOWN_VERSION} is known: it is read as that"]
+    return [f"the program has schema version {version}; it is read as version {KNOWN_VERSION}, the only one supported"]
 
 
 def _weight_warnings(texts: Mapping[str, bytes], name: str, graph: Graph) -> list[str]:
     if f"data/weights/{name}_weights_config.json" in texts or not len(graph.weights):
         return []
-    return ["the archive does not say where its weights lie: two that are tied count as two"]
+    return ["the archive does not list the storage of its weights: tied weights are counted separately"]

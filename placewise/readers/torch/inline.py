@@ -1,4 +1,4 @@
-"""Bodies that run exactly once (autocast, no_grad, checkpoint) are spliced into the calls around them."""
+"""Inline bodies that run exactly once (autocast, no_grad, checkpoint)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from placewise.readers.torch.traced_program import TensorMeta, TracedCall, Trace
 _ONCE = """wrap wrap_with_set_grad_enabled wrap_with_autocast wrap_activation_checkpoint tag_activation_checkpoint
     invoke_subgraph hints_wrapper strict_mode"""
 ONCE = frozenset(f"higher_order::{name}" for name in _ONCE.split())
-"""Operators that run their one body once, with the values behind it as its inputs."""
+"""Operators that run a body once; the arguments after the body are its inputs."""
 MAX_DEPTH = 32
 
 
 def inline_bodies(listing: TracedProgram) -> TracedProgram:
-    """The listing without bodies that run once; values inside get the name of the call around them in front."""
+    """The program with bodies that run once inlined; inner names get the name of the outer call as prefix."""
     inliner = _Inliner(dict(listing.metas))
     inliner.splice(_InlineFrame(listing))
     return replace(
@@ -30,7 +30,7 @@ def inline_bodies(listing: TracedProgram) -> TracedProgram:
 
 @dataclass(frozen=True, slots=True)
 class _InlineFrame:
-    """A listing somewhere inside.
+    """A program being inlined.
 
     `outside` maps its inputs to names outside, `prefix` precedes its other names, `around` is its call.
     """
@@ -44,7 +44,7 @@ class _InlineFrame:
 
 @dataclass(slots=True)
 class _Inliner:
-    """The calls so far; `alias` says what results of calls with bodies are called inside."""
+    """The calls so far; `alias` maps results of inlined calls to the inner values."""
 
     metas: dict[str, TensorMeta]
     calls: list[TracedCall] = field(default_factory=list)

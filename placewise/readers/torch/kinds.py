@@ -1,7 +1,6 @@
-"""ATen operators in the common vocabulary of kinds: ONNX names, positions and attributes where ONNX has the op.
+"""ATen operators → kinds: names, positions and attributes of ONNX, if ONNX has the op.
 
-Everything that no table names keeps its own name (``aten::histc``, ``mylib::op``), with its tensors in the order of
-its schema.
+Other operators keep their names (``aten::histc``, ``mylib::op``) and the argument order of their schemas.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _SAME_ORDER = {
     "NegativeLogLikelihoodLoss": "nll_loss nll_loss_nd nll_loss2d nll_loss_forward nll_loss2d_forward",
     "SoftmaxCrossEntropyLoss": "cross_entropy_loss",
 }  # fmt: skip
-"""Kind → ATen names of ops whose tensors stand in the right order already, or in an order that costs the same."""
+"""Kind → ATen names of ops with the argument order of ONNX, or one that costs the same."""
 
 _REORDERED: Mapping[str, Converter] = {
     "addmm": convert_to("Gemm", "mat1", "mat2", "self"),
@@ -77,7 +76,7 @@ _REORDERED: Mapping[str, Converter] = {
     "prelu": convert_to("PRelu", "self", "weight"),
     "_prelu_kernel": convert_to("PRelu", "self", "weight"),
 }
-"""ATen names whose tensors stand in another order than ONNX has them."""
+"""ATen names with another argument order than ONNX."""
 
 _TABLE: Mapping[str, Converter] = {
     **{name: convert_to(kind) for kind, names in _SAME_ORDER.items() for name in names.split()},
@@ -99,17 +98,17 @@ _FOREIGN = {
     "higher_order::scan": "Scan",
     "higher_order::map_impl": "Scan",
 }
-"""Operators of other namespaces that ONNX has too."""
+"""Operators of other namespaces with an ONNX equivalent."""
 
 _SKIPPED = """_assert_async _assert_tensor_metadata _assert_scalar _functional_assert_async _functional_assert_scalar
     sym_constrain_range sym_constrain_range_for_size _functional_sym_constrain_range _print
     _functional_sym_constrain_range_for_size sym_size sym_stride sym_numel sym_storage_offset sym_is_contiguous"""
 SKIPPED = frozenset(f"aten::{name}" for name in _SKIPPED.split())
-"""Assertions, and questions about sizes: nothing is computed with what they give."""
+"""Assertions and size queries, which are not ops."""
 
 
 def convert_call(call: TracedCall, metas: Mapping[str, TensorMeta]) -> OpSpec:
-    """The op that stands for a call."""
+    """The op for a call."""
     site = CallSite(call, metas)
     namespace, _, name = call.op.partition("::")
     if namespace == "aten":
@@ -119,7 +118,7 @@ def convert_call(call: TracedCall, metas: Mapping[str, TensorMeta]) -> OpSpec:
 
 
 def is_in_place(name: str) -> bool:
-    """Whether an ATen name without namespace says that the first argument is written to."""
+    """Whether an ATen name (without namespace) is that of an in-place operator."""
     return name.endswith("_") and not name.startswith("__")
 
 
@@ -127,9 +126,9 @@ _ONLY_SHAPES = "squeeze_ unsqueeze_ t_ transpose_ swapaxes_ swapdims_ detach_ re
 
 
 def written_values(target: str, arguments: Mapping[str, object], declared: Sequence[str] = ()) -> tuple[str, ...]:
-    """The values that a call writes to: those whose arguments are `declared` so, else as its name says.
+    """The values that a call modifies: those of the `declared` arguments, else by the operator's name.
 
-    An archive holds no schemas, and there the name decides: `add_` writes to its first argument.
+    Archives contain no schemas, so the name decides there: `add_` modifies its first argument.
     """
     namespace, _, name = target.partition(".")[0].partition("::")
     if name in _ONLY_SHAPES.split():

@@ -1,4 +1,4 @@
-"""Layers of torch.nn as the one ATen call that each of them is."""
+"""Layers of torch.nn that correspond to one ATen call."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Arguments = Callable[[Any, Any], dict[str, Any]]
 
 
 def arguments_of_layer(module: nn.Module, args: Any, kwargs: Any) -> tuple[str, dict[str, Any]] | None:
-    """ATen call and arguments of a layer whose forward is torch's own; None for any other module.
+    """The ATen call and its arguments for a layer with torch's own forward; None for other modules.
 
-    Layers that compute their weights (parametrizations) are no such layers: their weight is no parameter.
+    Layers with parametrizations are excluded: their weight is computed, not a parameter.
     """
     entry = next(((kind, *rest) for kind, *rest in _LAYERS if isinstance(module, kind)), None)
     if entry is None:
@@ -55,7 +55,7 @@ def _embedding(module: Any, args: Any) -> dict[str, Any]:
 
 
 def _recurrent(module: Any, args: Any) -> dict[str, Any]:
-    """Initial states that are left out are zeros, and nothing is read for them."""
+    """Omitted initial states are zeros, which are not read."""
     states = args[1] if len(args) > 1 else None
     listed = list(states) if isinstance(states, (list, tuple)) else [states]
     return {

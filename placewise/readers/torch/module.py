@@ -1,4 +1,4 @@
-"""trace_module: an nn.Module with example inputs → its graph, by torch.export, else by running it once."""
+"""Live PyTorch objects → graphs: modules with example inputs (by torch.export, else by one run), exported programs."""
 
 from __future__ import annotations
 
@@ -32,15 +32,14 @@ def trace_module(
     dims: Mapping[str, int] | None = None,
     name: str = "",
 ) -> ImportedModel:
-    """The raw view of one forward pass of `module`, in the mode (training or not) that it is in.
+    """The raw view of one forward pass of `module`, in its current mode (training or evaluation).
 
-    `args` and `kwargs` are example inputs; only their shapes and types count, and a module on the meta device gets
-    them there. `dims` lengthens or shortens them: ``{"input_ids:0": 8}`` makes axis 0 of `input_ids` 8, and
-    ``"batch"`` is axis 0 of all inputs. Nothing is computed and no memory is taken, unless torch.export fails: then
-    the module runs once, as it is, every op that it calls is recorded, and the first warning says so
-    (`Source.format` is then `RECORDED`).
+    `args` and `kwargs` are example inputs, of which only shapes and types matter; they are moved to the meta device if
+    the module is there. `dims` resizes them: ``{"input_ids:0": 8}`` sets axis 0 of `input_ids`, ``"batch"`` axis 0 of
+    all inputs. Nothing is computed unless torch.export fails: then the module runs once, all ops are recorded, the
+    first warning reports it, and `Source.format` is `RECORDED`.
 
-    Raises InputError for a module or inputs that do not go together, MissingExtraError without PyTorch.
+    Raises InputError for an invalid module or inputs, and MissingExtraError without PyTorch.
     """
     try:
         from placewise.readers.torch import example, export, record
@@ -65,10 +64,10 @@ def trace_module(
 
 
 def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel | None:
-    """The raw view of a module, run once on `inputs`, or of an exported program; None if `model` is neither.
+    """The raw view of a module with example `inputs`, or of an exported program; None for other objects.
 
-    `inputs` are a tuple of arguments, a mapping of arguments by name, or the only argument. PyTorch is imported only
-    if the model is of PyTorch. Raises InputError, ModelFileError or GraphError.
+    `inputs` is a tuple of arguments, a mapping from names to arguments, or the only argument. PyTorch is imported only
+    for PyTorch objects. Raises InputError, ModelFileError or GraphError.
     """
     if not any(kind.__module__.partition(".")[0] == "torch" for kind in type(model).__mro__):
         return None
@@ -76,14 +75,14 @@ def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_D
 
     if isinstance(model, torch.export.ExportedProgram):
         if inputs is not None:
-            raise InputError("an exported program has its inputs", remedy="leave out inputs")
+            raise InputError("an exported program has its inputs", remedy="omit inputs")
         source = Source("", "", "torch-export", options={"dims": dict(dims)}, view="raw")
         return ImportedModel(graph_of_program(model, source=source, dims=dims), modules=modules_of(model))
     if not isinstance(model, torch.nn.Module):
         return None
     if inputs is None:
         remedy = "give its example inputs: inputs=(x,), or inputs={'x': x}"
-        raise InputError(f"a {type(model).__name__} says nothing of the shapes it works on", remedy=remedy)
+        raise InputError(f"a {type(model).__name__} does not determine its input shapes", remedy=remedy)
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if isinstance(inputs, Mapping):
         imported = trace_module(model, (), inputs, dims=dims)
@@ -96,6 +95,6 @@ def _warnings(reason: str) -> tuple[str, ...]:
     if not reason:
         return ()
     return (
-        f"torch.export cannot take this module ({reason}): the graph is what one run of it called, layer by layer; "
-        "branches not taken are missing, and so is what depends on another op through Python numbers alone",
+        f"torch.export cannot take this module ({reason}): the graph was recorded from one run, layer by layer; "
+        "branches not taken are missing, as are dependencies through Python numbers",
     )

@@ -1,4 +1,4 @@
-"""What becomes of one call: the op's kind, its arguments by position, its attributes. Tools for the table of kinds."""
+"""Op specs: the kind, arguments and attributes of the op for a call, and helpers for the conversion tables."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _IGNORED = frozenset({"device", "layout", "pin_memory", "memory_format", "dtype"
 
 @dataclass(frozen=True, slots=True)
 class OpSpec:
-    """A call as an op: `arguments` are names of values by position, None where one is left out.
+    """The op for a call. `arguments` are value names by position, None if omitted.
 
-    `view` says that its results share memory with argument 0.
+    `view`: the results share memory with argument 0.
     """
 
     kind: str
@@ -28,24 +28,24 @@ class OpSpec:
 
 @dataclass(frozen=True, slots=True)
 class CallSite:
-    """A call with what is known of its values."""
+    """A call and the metadata of its values."""
 
     call: TracedCall
     metas: Mapping[str, TensorMeta]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """An argument by its name in the schema; the default also where it is None."""
+        """The argument `name` of the schema; `default` if it is missing or None."""
         value = self.call.arguments.get(name)
         return default if value is None else value
 
     def meta(self, name: str) -> TensorMeta | None:
-        """What is known of the tensor that the argument `name` is, or the first one in it."""
+        """The metadata of the first tensor in the argument `name`."""
         found = next(refs_in(self.call.arguments.get(name)), None)
         return None if found is None else self.metas.get(found)
 
     @property
     def result(self) -> TensorMeta | None:
-        """What is known of the first result."""
+        """The metadata of the first result."""
         return self.metas.get(self.call.results[0]) if self.call.results else None
 
 
@@ -53,7 +53,7 @@ Converter = Callable[[CallSite], OpSpec]
 
 
 def make_spec(site: CallSite, kind: str, *names: str, view: bool = False, **attributes: Any) -> OpSpec:
-    """An op of `kind` whose first arguments are `names`, in this order, and then all other values of the call."""
+    """An op of `kind` with the arguments `names` first, in this order, then all other values of the call."""
     arguments: list[str | None] = []
     for name in names:
         arguments.append(next(refs_in(site.call.arguments.get(name)), None))
@@ -67,17 +67,17 @@ def make_spec(site: CallSite, kind: str, *names: str, view: bool = False, **attr
 
 
 def scalar_attributes(call: TracedCall) -> dict[str, Any]:
-    """The numbers and texts among the arguments, as attributes under the schema's names."""
+    """Numbers and strings among the arguments, as attributes with the schema's names."""
     return {name: _plain(value) for name, value in call.arguments.items() if name not in _IGNORED and _is_scalar(value)}
 
 
 def convert_to(kind: str, *names: str, view: bool = False, **attributes: Any) -> Converter:
-    """A former for calls that always become the same kind."""
+    """A converter for calls that always become `kind`."""
     return lambda site: make_spec(site, kind, *names, view=view, **attributes)
 
 
 def expand_sizes(value: Any, length: int) -> tuple[int, ...]:
-    """A size for each of `length` dimensions from a number, a list of one, or a list of all."""
+    """Sizes of `length` dimensions from a number, a list of one, or a complete list."""
     sizes = [value] if isinstance(value, int) else [item for item in value or () if isinstance(item, int)]
     if len(sizes) == 1:
         sizes *= length
@@ -91,7 +91,7 @@ def _is_scalar(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    """Infinities and NaN become texts, which JSON can hold."""
+    """The value with infinities and NaN as strings, for JSON."""
     if isinstance(value, (list, tuple)):
         return tuple(_plain(item) for item in value)
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""torch.export programs → graphs, one op per call of the exported graph."""
+"""Programs of torch.export → graphs with one op per call."""
 
 from __future__ import annotations
 
@@ -34,12 +34,11 @@ NO_DIMS: Mapping[str, int] = MappingProxyType({})
 def graph_of_program(
     program: ExportedProgram, *, source: Source | None = None, dims: Mapping[str, int] = NO_DIMS
 ) -> Graph:
-    """The raw view of an exported program, decomposed or not: one op per call, `origin` its number among the calls.
+    """The raw view of an exported program, decomposed or not: one op per call; `origin` is the number of the call.
 
-    `dims` gives the symbolic dimensions: by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes
-    at once (``batch``). Assertions and the arithmetic of sizes are no ops; bodies that run once (autocast, no_grad)
-    are part of the graph around them. Raises ModelFileError for a dimension without a number, MissingExtraError
-    without PyTorch.
+    `dims` sets symbolic dimensions by symbol (``s77``), by input and axis (``input_ids:0``), or all first axes at once
+    (``batch``). Assertions and size arithmetic are not ops; bodies that run once (autocast, no_grad) are inlined.
+    Raises ModelFileError for open dimensions, and MissingExtraError without PyTorch.
     """
     try:
         import torch  # noqa: F401
@@ -49,7 +48,7 @@ def graph_of_program(
 
 
 def modules_of(program: ExportedProgram) -> dict[str, str]:
-    """The class of each module that the calls of a program were made in, by its path."""
+    """The class names of the modules that contain calls, by path."""
     classes: dict[str, str] = {}
     for node in program.graph.nodes:
         for path, kind in (node.meta.get("nn_module_stack") or {}).values():
@@ -59,7 +58,7 @@ def modules_of(program: ExportedProgram) -> dict[str, str]:
 
 
 def trace_program(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -> TracedProgram:
-    """An exported program as plain data, bodies still inside."""
+    """An exported program as plain data; bodies are not inlined."""
     from torch.export.graph_signature import InputKind, OutputKind
 
     signature = program.graph_signature
@@ -100,7 +99,7 @@ def trace_program(program: ExportedProgram, dims: Mapping[str, int] = NO_DIMS) -
 
 
 def _read_range(least: Any, largest: Any) -> Range:
-    """A range of sympy's numbers; its ends may be infinite."""
+    """A range from sympy numbers, which may be infinite."""
     is_open = not largest.is_Integer or largest >= MAX_SIZE
     return int(least) if least.is_Integer else 0, None if is_open else int(largest)
 
@@ -114,7 +113,7 @@ def _names(specs: list[Any], *kinds: Any) -> Iterator[str]:
 
 
 def storage_of(tensor: Any, default: object) -> object:
-    """Equal for two tensors that are the same memory, also on the meta device, where it has no address."""
+    """A key that is equal for tensors with the same memory, also on the meta device."""
     try:
         return (tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.nbytes)  # noqa: SLF001
     except (AttributeError, NotImplementedError, RuntimeError):
@@ -122,7 +121,7 @@ def storage_of(tensor: Any, default: object) -> object:
 
 
 def _trace_graph(module: GraphModule, sizes: Sizes) -> TracedProgram:
-    """One graph: its placeholders as inputs, whatever they are."""
+    """One graph as plain data, with all placeholders as inputs."""
     items = _item_names(module)
     metas: dict[str, TensorMeta] = {}
     inputs, outputs, calls = [], [], list[TracedCall]()
@@ -146,7 +145,7 @@ def _is_item(node: Node) -> bool:
 
 
 def _item_names(module: GraphModule) -> dict[tuple[str, int], list[str]]:
-    """The nodes that take one result of several, by (node, place)."""
+    """The names of nodes that select one of several results, by (node, index)."""
     items: dict[tuple[str, int], list[str]] = {}
     for node in module.graph.nodes:
         if node.op == "call_function" and _is_item(node):
@@ -157,7 +156,7 @@ def _item_names(module: GraphModule) -> dict[tuple[str, int], list[str]]:
 def _walk_results(
     name: str, value: Any, items: Mapping[tuple[str, int], list[str]], names: dict[str, str]
 ) -> Iterator[tuple[str, Any]]:
-    """The single values in a result, each with its name; `names` takes what else they are called."""
+    """The values in a nested result with their names; further names are added to `names`."""
     if not isinstance(value, (list, tuple)):
         if value is not None:
             yield name, value
@@ -206,7 +205,7 @@ def _trace_call(
 
 
 def target_of(target: Any) -> str:
-    """``aten::add.Tensor`` for an operator, ``higher_order::cond``, ``_operator::mul`` for a function of Python."""
+    """``aten::add.Tensor`` for an operator, ``higher_order::cond``, ``_operator::mul`` for a Python function."""
     if hasattr(target, "_schema"):
         return str(target.name())
     if hasattr(target, "namespace"):
@@ -219,7 +218,7 @@ def _is_arithmetic(target: Any) -> bool:
 
 
 def named_arguments(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Arguments in the order of the schema and under its names; by number where there is none."""
+    """Arguments with the names and in the order of the schema; by number without a schema."""
     schema = [argument.name for argument in _schema(target)]
     for place, value in enumerate(args):
         yield (schema[place] if place < len(schema) else str(place)), value
@@ -228,7 +227,7 @@ def named_arguments(target: Any, args: Any, kwargs: Mapping[str, Any]) -> Iterat
 
 
 def written_arguments(target: Any) -> list[str]:
-    """The arguments that a schema says are written to."""
+    """The arguments that are modified, by the schema."""
     return [item.name for item in _schema(target) if item.alias_info is not None and item.alias_info.is_write]
 
 
@@ -263,7 +262,7 @@ def _walk_nodes(value: Any) -> Iterator[Any]:
 
 
 def _scope_of(node: Node) -> str:
-    """The path of the innermost module that the call was made in."""
+    """The path of the innermost module that contains the call."""
     paths = [str(path) for path, _ in (node.meta.get("nn_module_stack") or {}).values()]
     return clean_scope(paths[-1]) if paths else ""
 
@@ -273,7 +272,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _size_text(size: Any) -> Size | None:
-    """A size as a number, or as sympy writes the expression that it is; None for anything else."""
+    """A size as a number, or its expression in sympy's srepr; None for anything else."""
     if isinstance(size, int) and not isinstance(size, bool):
         return size
     expression = getattr(getattr(size, "node", None), "expr", None)

@@ -1,4 +1,4 @@
-"""What one run of a module calls, as a listing: for modules that torch.export cannot take."""
+"""Record the calls of one run of a module, for modules that torch.export cannot trace."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _ATTENTION_NAMES = ("query", "key", "value", "attn_mask", "dropout_p", "is_causa
 
 
 def record_calls(example: Example, reason: str) -> TracedProgram:
-    """Run the module once and write down what it calls: known layers as one call each, everything else as it comes.
+    """Run the module once and record its calls: known layers as one call, and all other ATen calls.
 
-    A module without data runs without data. Buffers and the state of random numbers are as before afterwards.
-    Raises InputError where the run fails, with `reason`, why torch.export failed.
+    A module without data runs without data. Buffers and the random state are restored afterwards. Raises InputError
+    with the `reason` of torch.export's failure if the run fails too.
     """
     cases = [None, example] if example.is_meta else [example]
     problem = ""
@@ -41,7 +41,7 @@ def record_calls(example: Example, reason: str) -> TracedProgram:
             return _run(fake_example(example) if case is None else case)
         except InputError:
             raise
-        except Exception as error:  # whatever a forward pass raises
+        except Exception as error:  # a forward pass may raise anything
             problem = problem or f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
     hint = "give it on a real device, with real inputs" if not example.has_data else "check the module and its inputs"
     raise InputError(f"torch.export cannot take it ({reason}), and running it fails ({problem})", remedy=hint)
@@ -78,7 +78,7 @@ def _restored_buffers(module: nn.Module) -> Iterator[None]:
 
 
 class _Recorder:
-    """What has been called so far. A tensor is known by its identity, else by the memory that it is in."""
+    """The calls recorded so far. Tensors are identified by object, else by memory."""
 
     def __init__(self, example: Example) -> None:
         self.example = example
@@ -100,7 +100,7 @@ class _Recorder:
             self.inputs.append(self.add(name, value))
 
     def add(self, name: str, tensor: torch.Tensor) -> str:
-        """Call a tensor `name`, with a number behind it where that is taken."""
+        """Register a tensor under `name`, with a number appended if it is taken."""
         count = self._counts[name] = self._counts.get(name, -1) + 1
         name = f"{name}_{count}" if count else name
         self.metas[name] = _meta_of(tensor)
@@ -121,7 +121,7 @@ class _Recorder:
         return value
 
     def name_of(self, tensor: torch.Tensor) -> str:
-        """The value that a tensor is; one that no call made is a constant of the model."""
+        """The name of a tensor; one that no call produced is a constant of the model."""
         if self._by_tensor.get(id(tensor)) is tensor:
             return self._names[id(tensor)]
         known, owner = self._by_memory.get(storage_of(tensor, None), ("", None))
@@ -132,7 +132,7 @@ class _Recorder:
         return self._add_weight(f"constant_{len(self.parameters)}", tensor)
 
     def _from_python(self, tensor: torch.Tensor) -> str:
-        """A tensor made outside of torch after values had left it (numpy): it may depend on all of them."""
+        """A tensor created outside torch after values had left it (numpy); it may depend on all of them."""
         values = [ValueRef(name) for name in dict.fromkeys(self.escaped)]
         name = self.add("from_python", tensor)
         self._append(TracedCall(name, "python::from_python", {"values": values}, (name,), self.scopes[-1]))
@@ -146,7 +146,7 @@ class _Recorder:
     def call(
         self, target: str, arguments: Mapping[str, Any], result: Any, *, writes: Any = (), module: str = ""
     ) -> None:
-        """Write down a call, with its arguments and results still tensors."""
+        """Record a call, given its arguments and results as tensors."""
         arguments_by_name = {name: self._plain(value) for name, value in arguments.items()}
         base = target.partition(".")[0].partition("::")[2].strip("_")
         number = len(self.calls)
@@ -183,7 +183,7 @@ class _Recorder:
         return value if isinstance(value, (bool, int, float, str)) else None
 
     def _packed(self, value: torch.ScriptObject) -> list[str]:
-        """The weights inside an object of torch's own, such as the packed matrix of a quantized layer."""
+        """The weights inside a ScriptObject, such as the packed matrix of a quantized layer."""
         scope = self.scopes[-1]
         if scope not in self._unpacked:
             self.hidden += 1
@@ -203,7 +203,7 @@ class _Recorder:
 
 
 class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Writes down every ATen call outside of known layers."""
+    """Records every ATen call outside known layers."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -214,7 +214,7 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.notes.hidden:
             for value in pytree.tree_leaves(list(arguments_by_name.values())):
                 if isinstance(value, torch.Tensor):
-                    self.notes.name_of(value)  # before the call: what it writes to may be new
+                    self.notes.name_of(value)  # before the call, which may modify it
         result = func(*args, **(kwargs or {}))
         if not self.notes.hidden:
             self.notes.call(target_of(func), arguments_by_name, result, writes=written_arguments(func))
@@ -222,7 +222,7 @@ class _OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class _FunctionRecorder(TorchFunctionMode):
-    """Writes attention down as one call, and notes which values leave torch for Python."""
+    """Records attention as one call, and the values that leave torch for Python."""
 
     def __init__(self, recorder: _Recorder) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class _FunctionRecorder(TorchFunctionMode):
 
 @contextmanager
 def _module_hooks(recorder: _Recorder) -> Iterator[None]:
-    """Hooks on every module: the path that calls are made in, and known layers as one call each."""
+    """Hooks on every module that track the module path and record known layers as one call."""
     handles = []
     for path, module in recorder.example.module.named_modules():
         if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
@@ -284,7 +284,7 @@ def _exit_hook(recorder: _Recorder) -> Any:
 
 
 def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters, buffers, and tensors that are plain attributes."""
+    """Parameters, buffers, and tensors in plain attributes."""
     yield from module.named_parameters(remove_duplicate=False)
     yield from module.named_buffers(remove_duplicate=False)
     for path, part in module.named_modules():
@@ -294,7 +294,7 @@ def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _input_tensors(example: Example) -> Iterator[tuple[str, torch.Tensor]]:
-    """Input tensors under the names of forward's arguments."""
+    """Input tensors with the names of forward's arguments."""
     for name, _, value in named_inputs(example):
         found = tensors_in(value)
         for place, tensor in enumerate(found):

@@ -1,4 +1,4 @@
-"""The program of a ``.pt2`` archive, as its JSON describes it, as a listing. PyTorch is not needed.
+"""Parse the JSON program of a ``.pt2`` archive, without PyTorch.
 
 The format is that of torch/_export/serde/schema.py, schema version 8 (PyTorch 2.13).
 """
@@ -34,10 +34,9 @@ _SAVE_AGAIN = "save the program again with torch.export.save"
 
 
 def parse_program(program: Any, weights: Mapping[str, Any], dims: Mapping[str, int]) -> TracedProgram:
-    """A program as plain data, bodies still inside; `weights` says where the bytes of each weight lie.
+    """A program as plain data; bodies are not inlined. `weights` are the archive entries of weights by name.
 
-    Raises ModelFileError for a dimension without a number. A program that is not as the format says leads to
-    whatever error its values lead to.
+    Raises ModelFileError for open dimensions. An invalid program may raise any lookup, type or value error.
     """
     graph, signature = program["graph_module"]["graph"], program["graph_module"]["signature"]
     inputs, parameters = [], []
@@ -64,7 +63,7 @@ def parse_program(program: Any, weights: Mapping[str, Any], dims: Mapping[str, i
 
 
 def parse_modules(program: Any) -> dict[str, str]:
-    """The class of each module that the calls of a program were made in, by its path."""
+    """The class names of the modules that contain calls, by path."""
     classes: dict[str, str] = {}
     for node in program["graph_module"]["graph"]["nodes"]:
         for entry in str((node.get("metadata") or {}).get("nn_module_stack", "")).split(";"):
@@ -75,7 +74,7 @@ def parse_modules(program: Any) -> dict[str, str]:
 
 
 def _number_inputs(graph: Any, signature: Any) -> dict[str, Size | None]:
-    """Inputs that are numbers left open, by name."""
+    """Inputs that are open numbers, by name."""
     named = [
         name for spec in signature["input_specs"] if "user_input" in spec for name in _names(spec["user_input"]["arg"])
     ]
@@ -83,16 +82,16 @@ def _number_inputs(graph: Any, signature: Any) -> dict[str, Size | None]:
 
 
 def _parse_range(ends: Any) -> Range:
-    """The range of a symbol; ends that are open are null, or the largest numbers there are."""
+    """The range of a symbol; open ends are null or the largest representable numbers."""
     least, largest = ends.get("min_val"), ends.get("max_val")
     is_open = largest is None or int(largest) >= MAX_SIZE
     return 0 if least is None else int(least), None if is_open else int(largest)
 
 
 def _storage_key(name: str, entry: Any) -> object:
-    """Equal for weights that are the same bytes of the same member of the archive.
+    """A key that is equal for weights with the same bytes in the archive.
 
-    Tensors without data (meta) are all written to one member: nothing says which of them are tied.
+    Tensors without data (meta) share one member, so ties between them are unknown.
     """
     meta = None if entry is None else entry["tensor_meta"]
     if meta is None or (meta.get("device") or {}).get("type") == "meta":
@@ -147,7 +146,7 @@ def _results(node: Any) -> Iterator[str]:
 
 
 def _normalize_target(text: str) -> str:
-    """``torch.ops.aten.add.Tensor`` → ``aten::add.Tensor``; functions of Python as ``_operator::mul``."""
+    """``torch.ops.aten.add.Tensor`` → ``aten::add.Tensor``; Python functions → ``_operator::mul``."""
     if text.startswith("torch.ops."):
         namespace, _, rest = text.removeprefix("torch.ops.").partition(".")
         return f"{namespace}::{rest}"
@@ -165,7 +164,7 @@ def _parse_meta(meta: Any, name: str, made_by: str, sizes: Sizes) -> TensorMeta:
 
 
 def _parse_size(value: Any) -> Size | None:
-    """A number, or the text of an expression; None for what is no size (a truth value, say)."""
+    """A number, or the text of an expression; None for other values, such as booleans."""
     ((kind, content),) = value.items()
     if kind == "as_int":
         return int(content)
@@ -198,7 +197,7 @@ def _parse_argument(argument: Any, numbers: Mapping[str, int | None], sizes: Siz
 
 
 def _names(argument: Any) -> Iterator[str]:
-    """The values in an argument or result, lists of them included."""
+    """The value names in an argument or result, including nested lists."""
     if isinstance(argument, list):
         for item in argument:
             yield from _names(item)
@@ -211,6 +210,6 @@ def _names(argument: Any) -> Iterator[str]:
 
 
 def _scope_of(metadata: Mapping[str, str]) -> str:
-    """The path of the innermost module: entries are ``key,path,type``, the outermost first."""
+    """The path of the innermost module; entries are ``key,path,type``, outermost first."""
     last = str(metadata.get("nn_module_stack", "")).rpartition(";")[2].split(",")
     return clean_scope(last[1]) if len(last) > 2 else ""

@@ -1,4 +1,4 @@
-"""ATen operators whose kind, positions or attributes depend on shapes or on other arguments."""
+"""Converters for ATen operators whose kind, positions or attributes depend on shapes or other arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placewise.readers.torch.strides import is_view
 from placewise.readers.torch.traced_program import refs_in
 
 SMALL_CONSTANT = 1 << 10
-"""Bytes up to which a tensor made from nothing counts as a constant; larger ones are made when the model runs."""
+"""The maximum bytes of a created tensor that counts as a constant; larger ones are created at run time."""
 
 
 def _convert_convolution(site: CallSite, *, transposed: bool | None = None) -> OpSpec:
@@ -32,7 +32,7 @@ def _convert_convolution(site: CallSite, *, transposed: bool | None = None) -> O
 
 
 def _convert_attention(site: CallSite) -> OpSpec:
-    """Four dimensions are ONNX's; three are one head; anything else keeps its name."""
+    """ONNX's Attention for four dimensions, or three (one head); other ranks keep the ATen name."""
     query = site.meta("query")
     rank = 4 if query is None else len(query.shape)
     kind = "Attention" if rank in (3, 4) else "aten::scaled_dot_product_attention"
@@ -52,7 +52,7 @@ def _convert_pool(site: CallSite, *, kind: str, spatial: int) -> OpSpec:
 
 
 def _convert_adaptive_pool(site: CallSite, *, kind: str, spatial: int) -> OpSpec:
-    """Windows of ⌈in / out⌉; one window over everything is global pooling."""
+    """Pooling with windows of ⌈in / out⌉; a single window is global pooling."""
     before, after = site.meta("self"), site.result
     if before is None or after is None:
         return make_spec(site, site.call.op)
@@ -70,7 +70,7 @@ def _convert_reshape(site: CallSite) -> OpSpec:
 
 
 def _keep_first_argument(spec: OpSpec) -> OpSpec:
-    """Only the first argument is read: `view_as` and its like take no more than a shape from the other."""
+    """The spec with the first argument only: ops like `view_as` use only the shape of the second."""
     return replace(spec, arguments=spec.arguments[:1])
 
 
@@ -119,7 +119,7 @@ def _convert_transpose(site: CallSite) -> OpSpec:
 
 
 def _factory(site: CallSite, *, kind: str) -> OpSpec:
-    """A tensor from nothing but numbers: a constant where it is small, else made when the model runs."""
+    """A tensor created from numbers: a constant if it is small, else created at run time."""
     result, spec = site.result, make_spec(site, kind)
     if spec.arguments or result is None or bytes_of(result.shape, result.dtype) > SMALL_CONSTANT:
         return spec
@@ -127,7 +127,7 @@ def _factory(site: CallSite, *, kind: str) -> OpSpec:
 
 
 def _factory_like(site: CallSite, *, kind: str) -> OpSpec:
-    """As `_factory`: of the tensor that it is like, only shape and type are taken, and nothing is read."""
+    """Like `_factory`; only shape and type of the first argument are used, so it is not read."""
     spec = make_spec(site, kind)
     rest = tuple(name for name in spec.arguments[1:] if name is not None)
     result = site.result
@@ -165,13 +165,13 @@ def _convert_grid_sample(site: CallSite) -> OpSpec:
 
 
 def _convert_scatter(site: CallSite) -> OpSpec:
-    """Written in place at some places: the update is argument 1, as in TensorScatter."""
+    """An in-place scatter; the update is argument 1, as in TensorScatter."""
     update = next((name for name in ("values", "source", "src") if site.meta(name) is not None), "")
     return make_spec(site, "TensorScatter", "self", update) if update else make_spec(site, "aten::scatter_", "self")
 
 
 def _convert_recurrent(site: CallSite, *, states: int) -> OpSpec:
-    """Input, then `states` initial states, None where they are left out, then weights."""
+    """Arguments: input, `states` initial states (None if omitted), then weights."""
     spec = make_spec(site, site.call.op)
     start = [*refs_in(site.get("input", site.get("data"))), *refs_in(site.get("hx"))]
     rest = [name for name in spec.arguments if name not in start]
@@ -180,7 +180,7 @@ def _convert_recurrent(site: CallSite, *, states: int) -> OpSpec:
 
 
 def _convert_fourier(site: CallSite) -> OpSpec:
-    """Transforms along the given axes; `fft_fft2` along two, `fft_fftn` along all unless it says otherwise."""
+    """Transforms along the given axes; by default `fft_fft2` uses the last two, `fft_fftn` all axes."""
     before, name = site.meta("self"), site.call.op
     rank = len(before.shape) if before is not None else 1
     default = range(rank) if name.endswith("n") else (-2, -1) if name.endswith("2") else (-1,)
@@ -275,4 +275,4 @@ SHAPE_DEPENDENT: Mapping[str, Converter] = {
         for n in (1, 2, 3)
     },
 }
-"""ATen name → what becomes of its calls."""
+"""ATen name → converter."""

@@ -1,4 +1,4 @@
-"""Sizes that are expressions of named dimensions, as sympy writes them: evaluated without sympy and without eval."""
+"""Evaluate size expressions in sympy's srepr, without sympy and without eval."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 MAX_TEXT = 20_000
 MAX_SIZE = 1 << 62
-"""Sizes beyond this are refused: counts of bytes are 64-bit integers."""
+"""Larger sizes are refused: byte counts are 64-bit integers."""
 
 
 class OpenSymbol(Exception):
-    """A dimension that has no number yet."""
+    """A symbol without a value."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -23,24 +23,23 @@ class OpenSymbol(Exception):
 
 
 def evaluate(text: str, sizes: Mapping[str, int]) -> int:
-    """The number that an expression such as ``Add(Symbol('s77', integer=True), Integer(1))`` stands for.
+    """The value of an expression such as ``Add(Symbol('s77', integer=True), Integer(1))``.
 
-    Raises OpenSymbol for a symbol that `sizes` does not give, and ValueError for anything else than whole-number
-    arithmetic.
+    Raises OpenSymbol for a symbol that is not in `sizes`, and ValueError for anything but integer arithmetic.
     """
     if len(text) > MAX_TEXT:
-        raise ValueError("an expression of this length is no size")
+        raise ValueError("the expression is too long")
     try:
         value = _value(ast.parse(text, mode="eval").body, sizes)
     except (SyntaxError, RecursionError, MemoryError, ArithmeticError, LookupError, TypeError) as error:
-        raise ValueError(f"no size follows from it ({error or type(error).__name__})") from None
+        raise ValueError(f"it cannot be evaluated ({error or type(error).__name__})") from None
     if value != int(value):
         raise ValueError(f"it is {value}, and a size is a whole number")
     return int(value)
 
 
 def symbols_in(text: str) -> list[str]:
-    """The symbols of an expression, each once; none where it is not one."""
+    """The distinct symbols of an expression; none if it is invalid."""
     try:
         nodes = list(ast.walk(ast.parse(text[:MAX_TEXT], mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -68,7 +67,7 @@ def _value(node: ast.AST, sizes: Mapping[str, int]) -> Any:
         return -_value(node.operand, sizes)
     name = _function_name(node)
     if not isinstance(node, ast.Call) or not name:
-        raise ValueError("it is no arithmetic")
+        raise ValueError("it is not arithmetic")
     if name == "Symbol":
         symbol = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
         if symbol not in sizes:
@@ -122,4 +121,4 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[Any]], Any]] = {
     "RShift": lambda v: v[0] >> min(v[1], 62),
     "BitwiseFn_bitwise_and": lambda v: reduce(lambda a, b: a & b, v),
 }
-"""sympy's names, and those of torch.utils._sympy.functions, for whole-number arithmetic."""
+"""Functions of sympy and torch.utils._sympy.functions for integer arithmetic."""

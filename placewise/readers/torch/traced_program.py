@@ -1,4 +1,4 @@
-"""A PyTorch program as plain data: what programs, archives and recordings have in common."""
+"""A PyTorch program as plain data: the common form of exported programs, archives and recordings."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # what torch.export writes where it lost the path
+NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"  # written by torch.export if it lost the path
 
 
 @dataclass(frozen=True, slots=True)
 class TensorMeta:
-    """Shape, element type (a name of `DTYPES`) and strides (elements; None where unknown) of a tensor."""
+    """Shape, dtype (a name in `DTYPES`) and strides (in elements; None if unknown) of a tensor."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -20,17 +20,17 @@ class TensorMeta:
 
 @dataclass(frozen=True, slots=True)
 class ValueRef:
-    """An argument that is a value of the listing: a tensor, or a number that only the run finds out."""
+    """An argument that is a value of the program: a tensor, or a number known only at run time."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class TracedCall:
-    """One call: `target` as ``namespace::name.overload``, `arguments` by the schema's names, `results` by value.
+    """A call of `target` (``namespace::name.overload``) with `arguments` by schema name; `results` are value names.
 
-    Arguments are refs, numbers, texts, None, or lists of these. `scope` is the module path, `origin` the number of
-    the node, `mutates` the names of the values that the call writes to in place, and `extra` attributes of its op.
+    Arguments are refs, numbers, strings, None, or lists of these. `scope` is the module path, `origin` the number of
+    the call, `mutates` the values that it modifies in place, and `extra` additional attributes of its op.
     """
 
     name: str
@@ -49,15 +49,15 @@ class TracedCall:
 
     @property
     def refs(self) -> list[str]:
-        """The values among the arguments, in order, those inside lists too."""
+        """The values among the arguments, in order, including those in lists."""
         return list(refs_in(list(self.arguments.values())))
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A value that is a parameter, buffer or constant: `name` in the model, `storage` equal where two share memory.
+    """A parameter, buffer or constant: `name` in the model; `storage` is equal if two share memory.
 
-    `trainable` is true for parameters that want a gradient.
+    `trainable` is true for parameters that require gradients.
     """
 
     value: str
@@ -68,9 +68,9 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TracedProgram:
-    """Calls in the order in which they run; `metas` holds every tensor, `inputs` and `outputs` are values.
+    """Calls in execution order; `metas` describes all tensors, `inputs` and `outputs` are value names.
 
-    `written` are values whose contents the model leaves behind in a buffer or in an input.
+    `written` are values that the model stores in a buffer or an input.
     """
 
     metas: Mapping[str, TensorMeta]
@@ -82,7 +82,7 @@ class TracedProgram:
 
 
 def refs_in(argument: Any) -> Iterator[str]:
-    """The names of the values in an argument, lists and mappings included."""
+    """The names of the values in an argument, including those in lists and mappings."""
     if isinstance(argument, ValueRef):
         yield argument.name
     elif isinstance(argument, (list, tuple)):

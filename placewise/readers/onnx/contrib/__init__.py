@@ -1,7 +1,6 @@
-"""Shapes of the ops that ONNX Runtime adds to the standard: its fused and quantized ops, blocks of channels.
+"""Shape inference for ONNX Runtime's contrib ops: fused, quantized and channel-blocked ops.
 
-What they take and make is described in ONNX Runtime's docs/ContribOperators.md; com.microsoft.nchwc is what its
-optimizer writes for CPUs.
+ONNX Runtime documents them in docs/ContribOperators.md; its optimizer writes com.microsoft.nchwc for CPUs.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ _RULES = {**products.RULES, **attention.RULES, **other_ops.RULES}
 
 RULES: Mapping[str, Rule] = {
     **{kind if "::" in kind else _DOMAIN + kind: rule for kind, rule in _RULES.items()},
-    "LayerNormalization": other_ops.RULES["LayerNormalization"],  # fused into models of opsets before 17, too
+    "LayerNormalization": other_ops.RULES["LayerNormalization"],  # fused models of opsets before 17 have it
     "SimplifiedLayerNormalization": other_ops.RULES["SimplifiedLayerNormalization"],
 }
-"""Kind → shape rule."""
+"""Kind → shape inference rule."""
 
 _SAME = ("DequantizeLinear", "GatherND", "GridSample", "Pad", "QuantizeLinear", "Range", "Trilu")
 STANDARD: Mapping[str, str] = {
@@ -33,17 +32,17 @@ STANDARD: Mapping[str, str] = {
     _DOMAIN + "ConvTransposeWithDynamicPads": "ConvTranspose",
     _DOMAIN + "FusedGemm": "Gemm",
 }
-"""Kinds whose shapes are those of an op of the standard."""
+"""Kinds with the shapes of a standard op."""
 _ARGUMENTS = {"ConvTranspose": 2, "Gemm": 3}
 
 
 def has_rule(node: onnx.NodeProto) -> bool:
-    """Whether this op's shapes are known here, if those of its arguments are."""
+    """Whether this op's output shapes can be inferred from those of its inputs."""
     return kind_of(node) in RULES or kind_of(node) in STANDARD
 
 
 def infer_by_rule(node: onnx.NodeProto, types: Types, values: Mapping[str, Value]) -> Types:
-    """The types of a node's results; {} where it has no rule, or its arguments are unknown or do not fit it."""
+    """The types of a node's outputs; {} if there is no rule, or if inputs are unknown or invalid."""
     rule = RULES.get(kind_of(node))
     if rule is None or not all(is_complete(types.get(name)) for name in node.input if name):
         return {}
@@ -59,7 +58,7 @@ def infer_by_rule(node: onnx.NodeProto, types: Types, values: Mapping[str, Value
 
 
 def standard_equivalent(node: onnx.NodeProto, values: Mapping[str, Value]) -> onnx.NodeProto | None:
-    """The op of the standard that has the same shapes, without what that does not know; None if there is none."""
+    """The standard op with the same shapes, without unsupported attributes and inputs; None if there is none."""
     kind = STANDARD.get(kind_of(node))
     schema = schema_of(kind, "", newest_opset()) if kind else None
     if kind is None or schema is None:

@@ -1,4 +1,4 @@
-"""Shapes of ONNX Runtime's attention: results, and keys and values that are kept."""
+"""Shapes of ONNX Runtime's attention ops: outputs and key/value caches."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from placewise.readers.onnx.types import Shape
 
 
 def infer_attention(ctx: InferenceContext, *, past: int = 4, dtype: int = 0) -> list[Output]:
-    """Data [batch, length, in], or packed [tokens, in], and one matrix for Q, K and V: of V's width, and the present.
+    """Input [batch, length, in] or packed [tokens, in], with one weight for Q, K and V.
 
-    The present is [2, batch, heads, past + length, width].
+    Outputs: the result with V's width, and the present [2, batch, heads, past + length, width].
     """
     data, heads = ctx.shapes[0], ctx.number("num_heads")
     widths = ctx.numbers("qkv_hidden_sizes", ()) or (ctx.shapes[1][1] // 3,) * 3
@@ -25,7 +25,7 @@ def infer_attention(ctx: InferenceContext, *, past: int = 4, dtype: int = 0) -> 
 
 
 def infer_multi_head(ctx: InferenceContext, *, past: int = 6) -> list[Output]:
-    """Q, K and V apart, packed in one, or K and V packed or with heads in front; presents, and the scores."""
+    """Q, K and V separate or packed, or K and V packed or with heads first. Outputs: result, presents, scores."""
     query, heads = ctx.shapes[0], ctx.number("num_heads")
     batch, queries = query[:2]
     keys, width = _keys(ctx, heads)
@@ -39,7 +39,7 @@ def infer_multi_head(ctx: InferenceContext, *, past: int = 6) -> list[Output]:
 
 
 def _keys(ctx: InferenceContext, heads: int) -> tuple[int, int]:
-    """How many keys there are, and how wide a head is."""
+    """The number of keys, and the width of a head."""
     query = ctx.shapes[0]
     width = query[-1] if len(query) == 5 else query[-1] // heads
     if 1 not in ctx.shapes:
@@ -56,16 +56,16 @@ def _value_width(ctx: InferenceContext, heads: int, width: int) -> int:
 
 
 def infer_packed_multi_head(ctx: InferenceContext) -> list[Output]:
-    """Q [tokens, heads · width] with V apart, or [tokens, heads, 3, width]."""
+    """Q [tokens, heads · width] with separate V, or packed [tokens, heads, 3, width]."""
     query = ctx.shapes[0]
     width = ctx.shapes[2][-1] if 2 in ctx.shapes else query[1] * query[3]
     return [((query[0], width), ctx.dtypes[0])]
 
 
 def infer_grouped_query(ctx: InferenceContext, *, past: int = 3, total: int = 6) -> list[Output]:
-    """Q [batch, length, heads · width] or Q, K and V packed in one; presents [batch, KV heads, total, width].
+    """Q [batch, length, heads · width] or packed Q, K and V; presents [batch, KV heads, total, width].
 
-    A cache that is longer than what is asked for keeps its length.
+    A cache longer than the requested total keeps its length.
     """
     heads, kv_heads = ctx.number("num_heads"), ctx.number("kv_num_heads")
     *front, packed = ctx.shapes[0]
@@ -80,12 +80,12 @@ def infer_grouped_query(ctx: InferenceContext, *, past: int = 3, total: int = 6)
 
 
 def infer_sparse(ctx: InferenceContext) -> list[Output]:
-    """As grouped queries, with caches (arguments 3 and 4) that keep their lengths."""
+    """Like grouped queries, with caches (inputs 3 and 4) of constant length."""
     return [infer_grouped_query(ctx)[0], ctx.like(3), ctx.like(4)]
 
 
 def infer_paged(ctx: InferenceContext) -> list[Output]:
-    """Tokens [tokens, heads · width]; the pages of the cache (arguments 3 and 4) go through."""
+    """Tokens [tokens, heads · width]; the cache pages (inputs 3 and 4) pass through."""
     heads, kv_heads = ctx.number("num_heads"), ctx.number("kv_num_heads")
     tokens, packed = ctx.shapes[0]
     width = packed // (heads if 1 in ctx.shapes else heads + 2 * kv_heads)
@@ -94,7 +94,7 @@ def infer_paged(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_decoder(ctx: InferenceContext) -> list[Output | None]:
-    """Query [length, batch, width]; caches [batch, heads, length, …], if it is known what they hold."""
+    """Query [length, batch, width]; caches [batch, heads, length, …] if inputs 8 and 9 are known."""
     length, batch, width = ctx.shapes[0]
     heads = ctx.number("num_heads")
     result = ctx.like(0)
@@ -108,7 +108,7 @@ def infer_decoder(ctx: InferenceContext) -> list[Output | None]:
 
 
 def infer_ordered(ctx: InferenceContext) -> list[Output]:
-    """Data [batch, length, in] and a matrix of V, argument 7."""
+    """Input [batch, length, in] and the weight of V (input 7)."""
     return [((*ctx.shapes[0][:-1], ctx.shapes[7][1]), ctx.dtypes[0])]
 
 
@@ -118,7 +118,7 @@ def infer_position_bias(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_gated_position_bias(ctx: InferenceContext) -> list[Output]:
-    """[batch, heads, length, length], as the bias (argument 2); the batch from the query or its tokens' offsets."""
+    """[batch, heads, length, length], like the bias (input 2); the batch of the query or of its token offsets."""
     batch = ctx.shapes[6 if 6 in ctx.shapes else 0][0]
     return [((batch, *ctx.shapes[2][1:]), ctx.dtypes[0])]
 
@@ -138,7 +138,7 @@ def infer_linear(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_embedding(ctx: InferenceContext, *, dtype: int = 2) -> list[Output]:
-    """Ids [batch, length] and a table [words, width]; the mask's index; the sum before it is normalized."""
+    """Ids [batch, length] and a table [words, width]. Outputs: rows, mask index, and the sum before normalization."""
     ids, width = ctx.shapes[0], ctx.shapes[2][1]
     rows = (*ids, width), ctx.dtypes[dtype]
     index = (3 * ids[0] + 2,) if ctx.number("mask_index_type") == 2 else ids[:1]
@@ -146,7 +146,7 @@ def infer_embedding(ctx: InferenceContext, *, dtype: int = 2) -> list[Output]:
 
 
 def infer_remove_padding(ctx: InferenceContext) -> list[Output]:
-    """Without padding there are as many tokens as fit: batch · length, which is taken to be so; their places."""
+    """Tokens without padding, assumed to be batch · length (the maximum), and their positions."""
     batch, length, width = ctx.shapes[0]
     counts = ctx.dtypes[1]
     tokens = (size((batch, length)), width), ctx.dtypes[0]
@@ -154,7 +154,7 @@ def infer_remove_padding(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_restore_padding(ctx: InferenceContext) -> list[Output]:
-    """Tokens [tokens, width] back in their places [batch, length]."""
+    """Tokens [tokens, width] restored to [batch, length, width]."""
     return [((*ctx.shapes[1], ctx.shapes[0][-1]), ctx.dtypes[0])]
 
 

@@ -1,4 +1,4 @@
-"""A node of ONNX Runtime's own domains as a shape rule sees it."""
+"""The inference context of a contrib node, and helpers for shape rules."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from placewise.readers.onnx.types import Shape, Value
 T = onnx.TensorProto
 
 Output = tuple[Shape, int]
-"""The shape of a result and its ONNX element type."""
+"""The shape of an output and its ONNX element type."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferenceContext:
-    """Attributes by name; shapes, ONNX element types and values (as far as they are known) by argument position."""
+    """Attributes by name; shapes, ONNX element types and known values by input position."""
 
     attributes: Mapping[str, Any]
     shapes: Mapping[int, Shape]
@@ -33,20 +33,20 @@ class InferenceContext:
         return tuple(int(value) for value in self.attributes.get(attribute, default))
 
     def like(self, position: int, dtype: int | None = None) -> Output:
-        """A result in the shape of an argument, of its element type unless another is given."""
+        """An output with the shape of an input, and with its element type unless `dtype` is given."""
         return self.shapes[position], self.dtypes[position] if dtype is None else dtype
 
     def value(self, position: int) -> tuple[int, ...]:
-        """The whole numbers in an argument that is known; raises KeyError otherwise."""
+        """The integers in an input. Raises KeyError if its value is unknown."""
         return tuple(int(value) for value in self.values[position].reshape(-1))
 
 
 Rule = Callable[[InferenceContext], Sequence[Output | None]]
-"""The results of an op in order, None for one that is not known. What does not fit raises, and nothing is known."""
+"""The outputs of a node in order, None if unknown. Rules raise for invalid inputs; then no output is known."""
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape:
-    """What these shapes come to together; raises ValueError if they do not fit."""
+    """The broadcast of these shapes. Raises ValueError if they are incompatible."""
     listed = list(shapes)
     rank = max(map(len, listed))
     columns = zip(*((1,) * (rank - len(shape)) + shape for shape in listed), strict=True)
@@ -56,12 +56,12 @@ def broadcast(shapes: Iterable[Shape]) -> Shape:
 def _broadcast_dim(sizes: tuple[int, ...]) -> int:
     long = set(sizes) - {1}
     if len(long) > 1:
-        raise ValueError("the shapes do not fit together")
+        raise ValueError("the shapes are incompatible")
     return long.pop() if long else 1
 
 
 def count_windows(space: Shape, kernel: Shape, ctx: InferenceContext) -> Shape:
-    """How many places a window has along each dimension of space, by strides, dilations and padding."""
+    """The number of window positions along each spatial dimension, by strides, dilations and padding."""
     rank = len(space)
     strides, dilations = ctx.numbers("strides", (1,) * rank), ctx.numbers("dilations", (1,) * rank)
     pads, mode = ctx.numbers("pads", (0,) * 2 * rank), str(ctx.attributes.get("auto_pad", "NOTSET"))

@@ -1,4 +1,4 @@
-"""Shapes of ONNX Runtime's other ops: most give results like an argument, or move elements about."""
+"""Shapes of ONNX Runtime's other contrib ops; most outputs are like an input or rearrange its elements."""
 
 from __future__ import annotations
 
@@ -9,50 +9,50 @@ from placewise.readers.onnx.contrib.context import InferenceContext, Output, Rul
 
 
 def infer_like(ctx: InferenceContext, *, positions: tuple[int, ...] = (0,), dtype: int | None = None) -> list[Output]:
-    """A result like each of these arguments."""
+    """An output like each of these inputs."""
     return [ctx.like(position, dtype) for position in positions]
 
 
 def infer_dequantize(ctx: InferenceContext) -> list[Output]:
-    """Like the data, of the element type that the attribute `to` says."""
+    """Like the data, with the element type `to`."""
     return [ctx.like(0, ctx.number("to", T.FLOAT))]
 
 
 def infer_elementwise(ctx: InferenceContext, *, positions: tuple[int, ...], dtype: int | None = None) -> list[Output]:
-    """One result over all these arguments, of the last one's type unless another is given."""
+    """The broadcast of these inputs, with the last one's element type unless `dtype` is given."""
     shape = broadcast(ctx.shapes[position] for position in positions)
     return [(shape, ctx.dtypes[positions[-1]] if dtype is None else dtype)]
 
 
 def infer_normalization(ctx: InferenceContext, *, kept: int = 1) -> list[Output]:
-    """A result like the data, `kept` statistics with one value per row, and the sum before it is normalized."""
+    """Like the data, `kept` statistics with one value per row, and the sum before normalization."""
     shape, axis = ctx.shapes[0], ctx.number("axis", -1)
     if not -len(shape) <= axis < len(shape):
-        raise ValueError("the data have no such dimension")
+        raise ValueError("the axis is out of range")
     axis %= len(shape)
     statistics = (*shape[:axis], *(1 for _ in shape[axis:])), T.FLOAT
     return [ctx.like(0), *(statistics for _ in range(kept)), ctx.like(0)]
 
 
 def infer_halved(ctx: InferenceContext) -> list[Output]:
-    """Half as many values in the last dimension."""
+    """The last dimension is halved."""
     *front, last = ctx.shapes[0]
     return [((*front, last // 2), ctx.dtypes[0])]
 
 
 def infer_dropout(ctx: InferenceContext, *, bits: bool) -> list[Output]:
-    """Like the data, and what was kept of it: a truth value or a bit for each element."""
+    """Like the data, and the mask: a boolean or a bit per element."""
     shape = ctx.shapes[0]
     return [ctx.like(0), ((-(-size(shape) // 32),), T.UINT32) if bits else (shape, T.BOOL)]
 
 
 def infer_distances(ctx: InferenceContext) -> list[Output]:
-    """Every row of one matrix with every row of the other."""
+    """All pairs of rows of two matrices."""
     return [((ctx.shapes[0][0], ctx.shapes[1][0]), ctx.dtypes[0])]
 
 
 def infer_concat(ctx: InferenceContext) -> list[Output]:
-    """Triples of data, scale and zero point from argument 2 on; the result has the zero point's type."""
+    """Triples of data, scale and zero point from input 2 on; the output has the type of the zero point."""
     shapes = [ctx.shapes[position] for position in sorted(ctx.shapes) if position >= 2 and position % 3 == 2]
     axis = ctx.number("axis") % len(shapes[0])
     total = sum(shape[axis] for shape in shapes)
@@ -60,7 +60,7 @@ def infer_concat(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_reduce(ctx: InferenceContext, *, dtype: int | None = None) -> list[Output]:
-    """Without the `axes`, or with 1 in their places."""
+    """Without the `axes`, or with size 1 in their place."""
     shape = ctx.shapes[0]
     axes = {axis % len(shape) for axis in ctx.numbers("axes", range(len(shape)))}
     if ctx.number("keepdims", 1):
@@ -71,7 +71,7 @@ def infer_reduce(ctx: InferenceContext, *, dtype: int | None = None) -> list[Out
 
 
 def infer_expand_dims(ctx: InferenceContext) -> list[Output]:
-    """A dimension of one at the place that argument 1 says."""
+    """With a dimension of size 1 at the axis in input 1."""
     shape = list(ctx.shapes[0])
     axis = ctx.value(1)[0]
     shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
@@ -79,7 +79,7 @@ def infer_expand_dims(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_block_gather(ctx: InferenceContext) -> list[Output]:
-    """Rows of a quantized table; entries of few bits lie in bytes along the last dimension."""
+    """Rows of a quantized table; packed entries share bytes along the last dimension."""
     data, indices = list(ctx.shapes[0]), ctx.shapes[1]
     axis = ctx.number("gather_axis") % len(data)
     if ctx.dtypes[0] == T.UINT8:
@@ -88,24 +88,24 @@ def infer_block_gather(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_embedding(ctx: InferenceContext) -> list[Output]:
-    """A row of the table for every index."""
+    """A row of the table per index."""
     return [((*ctx.shapes[1], ctx.shapes[0][1]), ctx.dtypes[0])]
 
 
 def infer_rfft(ctx: InferenceContext) -> list[Output]:
-    """Complex values (a last dimension of two) of half the frequencies of a real signal."""
+    """Complex values (last dimension 2) of the one-sided spectrum of a real signal."""
     *front, length = ctx.shapes[0]
     return [((*front, length // 2 + 1 if ctx.number("onesided") else length, 2), ctx.dtypes[0])]
 
 
 def infer_irfft(ctx: InferenceContext) -> list[Output]:
-    """A real signal of its complex frequencies."""
+    """A real signal from its complex spectrum."""
     *front, length, _ = ctx.shapes[0]
     return [((*front, 2 * (length - 1) if ctx.number("onesided") else length), ctx.dtypes[0])]
 
 
 def infer_unfold(ctx: InferenceContext) -> list[Output]:
-    """Slices of `size`, a `step` apart, as a last dimension."""
+    """Slices of `size`, `step` apart, in a new last dimension."""
     shape, length = list(ctx.shapes[0]), ctx.number("size")
     axis = ctx.number("dim", -1) % len(shape)
     shape[axis] = (shape[axis] - length) // ctx.number("step", 1) + 1
@@ -113,42 +113,41 @@ def infer_unfold(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_crop(ctx: InferenceContext) -> list[Output]:
-    """Every region of interest in the size that argument 3 says."""
+    """Every region of interest, resized to input 3."""
     return [((ctx.shapes[1][0], ctx.shapes[0][1], *ctx.value(3)), ctx.dtypes[0])]
 
 
 def infer_word_conv(ctx: InferenceContext) -> list[Output]:
-    """Words [batch, length, characters], each as wide as there are filters."""
+    """Words [batch, length, characters] → [batch, length, filters]."""
     return [((*ctx.shapes[0][:2], ctx.shapes[1][0]), ctx.dtypes[1])]
 
 
 def infer_is_finite(ctx: InferenceContext) -> list[Output]:
-    """One truth value."""
-    del ctx
+    """A scalar boolean."""
     return [((), T.BOOL)]
 
 
 def infer_reorder_input(ctx: InferenceContext) -> list[Output]:
-    """Into blocks of channels, from data with the channels second or last."""
+    """To blocked channels, from channels first or last."""
     shape = ctx.shapes[0]
     return [((shape[0], shape[-1], *shape[1:-1]) if ctx.number("channels_last") else shape, ctx.dtypes[0])]
 
 
 def infer_reorder_output(ctx: InferenceContext) -> list[Output]:
-    """Out of blocks of channels, with the channels that there really are."""
+    """From blocked channels, with the actual number of channels."""
     batch, _, *space = ctx.shapes[0]
     channels = ctx.number("channels")
     return [((batch, *space, channels) if ctx.number("channels_last") else (batch, channels, *space), ctx.dtypes[0])]
 
 
 def infer_upsample(ctx: InferenceContext) -> list[Output]:
-    """As many times larger as `scales` says."""
+    """Sizes multiplied by `scales`."""
     scales = ctx.numbers("scales", ())
     return [(tuple(a * b for a, b in zip(ctx.shapes[0], scales, strict=True)), ctx.dtypes[0])]
 
 
 def infer_stateful_conv(ctx: InferenceContext, *, state: int) -> list[Output]:
-    """A convolution's result like the data, and a state like the one that was given, or as long as the kernel asks."""
+    """A convolution output like the data, and a state like the input state, or as long as the kernel requires."""
     if state in ctx.shapes:
         return [ctx.like(0), ctx.like(state)]
     (batch, channels, *_), kernel = ctx.shapes[0], ctx.shapes[1][2:]
@@ -158,7 +157,7 @@ def infer_stateful_conv(ctx: InferenceContext, *, state: int) -> list[Output]:
 
 
 def infer_recurrent(ctx: InferenceContext) -> list[Output]:
-    """Data [steps, batch, in] and R [directions, …]: all hidden states, the last ones, and the last cells."""
+    """Data [steps, batch, in] and R [directions, …]: all hidden states, the last hidden states, the last cells."""
     steps, batch, _ = ctx.shapes[0]
     directions, hidden = ctx.shapes[2][0], ctx.number("hidden_size")
     last = (directions, batch, hidden), ctx.dtypes[0]
@@ -168,7 +167,7 @@ def infer_recurrent(ctx: InferenceContext) -> list[Output]:
 def infer_delta_net(ctx: InferenceContext) -> list[Output]:
     """Q, K and V [tokens, heads, width], or packed; the state (argument 6) keeps its shape."""
     if 2 not in ctx.shapes:
-        raise ValueError("packed heads are not told apart")
+        raise ValueError("packed heads cannot be separated")
     tokens, heads, _ = ctx.shapes[0]
     _, value_heads, width = ctx.shapes[2]
     result = (tokens, max(heads, value_heads), width), ctx.dtypes[0]
@@ -183,7 +182,7 @@ def infer_stream_mix(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_generation(ctx: InferenceContext, *, beams: bool) -> list[Output]:
-    """As many tokens as argument 1 allows, for each sequence that is asked for (argument 4, where there are beams)."""
+    """The maximum number of tokens (input 1) per sequence; with beams, per returned sequence (input 4)."""
     batch, length = ctx.shapes[0][0], ctx.value(1)[0]
     return [((batch, ctx.value(4)[0], length) if beams else (batch, length), T.INT32)]
 

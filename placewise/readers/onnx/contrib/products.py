@@ -10,7 +10,7 @@ from placewise.readers.onnx.types import Shape
 
 
 def infer_matmul(ctx: InferenceContext, *, right: int = 1, dtype: int | None = None, scale: int = 0) -> list[Output]:
-    """[…, M, K] · […, K, N], transposed as the attributes say; of argument `scale`'s type unless `dtype` is given."""
+    """[…, M, K] · […, K, N] with optional transposes; the type is `dtype`, else that of input `scale`."""
     left, other = ctx.shapes[0], ctx.shapes[right]
     if ctx.number("transBatchA"):
         left = (*left[1:-1], left[0], left[-1])
@@ -23,22 +23,22 @@ def infer_matmul(ctx: InferenceContext, *, right: int = 1, dtype: int | None = N
     batch = broadcast((left[:-2], other[:-2]))
     rows, columns = left[-2:-1], other[-1:] if len(other) > 1 else ()
     if left[-1] != (other[-2] if len(other) > 1 else other[0]):
-        raise ValueError("the factors do not fit")
+        raise ValueError("the factors are incompatible")
     return [((*batch, *rows, *columns), ctx.dtypes[scale] if dtype is None else dtype)]
 
 
 def infer_quantized_gemm(ctx: InferenceContext) -> list[Output]:
-    """A [M, K] and B (argument 3) [K, N]; quantized again only where the result has a scale."""
+    """A [M, K] and B (input 3) [K, N]; the output is quantized only if it has a scale."""
     return infer_matmul(ctx, right=3, scale=0 if 7 in ctx.dtypes else 1)
 
 
 def infer_typed_matmul(ctx: InferenceContext) -> list[Output]:
-    """A product whose result has the element type that the attribute `dtype` says."""
+    """A product with the element type in the attribute `dtype`."""
     return infer_matmul(ctx, dtype=ctx.number("dtype", T.FLOAT))
 
 
 def infer_columns(ctx: InferenceContext, *, name: str = "N") -> list[Output]:
-    """[…, K] → […, N], N being an attribute."""
+    """[…, K] → […, N]; N is an attribute."""
     return [((*ctx.shapes[0][:-1], ctx.number(name)), ctx.dtypes[0])]
 
 
@@ -48,7 +48,7 @@ def infer_packed_rows(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_shaped_columns(ctx: InferenceContext) -> list[Output]:
-    """[…, K] times a packed matrix whose shape [K, N] is argument 2."""
+    """[…, K] times a packed matrix of shape [K, N] (input 2)."""
     return [((*ctx.shapes[0][:-1], ctx.value(2)[1]), ctx.dtypes[0])]
 
 
@@ -58,7 +58,7 @@ def infer_gated(ctx: InferenceContext) -> list[Output]:
 
 
 def infer_query_key_value(ctx: InferenceContext) -> list[Output]:
-    """[…, K] → three products, the second and third of one width, and the sum with the skip connection."""
+    """[…, K] → Q, K and V (K and V of one width), and the sum with the skip connection."""
     key = infer_columns(ctx, name="Nkv")[0]
     return [infer_columns(ctx, name="Nq")[0], key, key, ctx.like(0)]
 
@@ -66,18 +66,18 @@ def infer_query_key_value(ctx: InferenceContext) -> list[Output]:
 def infer_conv(
     ctx: InferenceContext, *, kernel: int = 1, layout: str = "OI", last: bool = False, dtype: int = 0
 ) -> list[Output]:
-    """Data [batch, channels, …] or, with channels `last`, [batch, …, channels]; a kernel [out, in, …], or OHWI."""
+    """Data [batch, channels, …] or, if `last`, [batch, …, channels]; a kernel [out, in, …] or OHWI."""
     weight = ctx.shapes[kernel]
     return _slide_windows(ctx, weight[1:-1] if layout == "OHWI" else weight[2:], last, weight[0], ctx.dtypes[dtype])
 
 
 def infer_quantized_conv(ctx: InferenceContext) -> list[Output]:
-    """Kernel at argument 3, and the element type of the result's zero point at 7."""
+    """The kernel is input 3; input 7 is the zero point of the output, with its element type."""
     return infer_conv(ctx, kernel=3, last=bool(ctx.number("channels_last")), dtype=7 if 7 in ctx.dtypes else 0)
 
 
 def infer_pool(ctx: InferenceContext, *, last: bool = False) -> list[Output]:
-    """Windows of `kernel_shape` over data [batch, channels, …], or with the channels last."""
+    """Windows of `kernel_shape` over data with channels first or last."""
     last = last or bool(ctx.number("channels_last"))
     channels = ctx.shapes[0][-1 if last else 1]
     return _slide_windows(ctx, ctx.numbers("kernel_shape", ()), last, channels, ctx.dtypes[0])
