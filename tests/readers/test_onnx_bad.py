@@ -95,7 +95,7 @@ def test_values_made_twice(tmp_path):
     refused(saved(tmp_path, model(twice, {"x": [2]}, ["y"])), "'y' is defined twice, by node 'y' and by node|twice")
     refused(saved(tmp_path, model([make_node("Relu", ["x"], ["x"])], {"x": [2]}, ["x"])), "by an input and by node")
     weights = [weight("w", 2), weight("w", 2)]
-    refused(saved(tmp_path, model([make_node("Add", ["x", "w"], ["y"])], {"x": [2]}, ["y"], weights)), "made twice")
+    refused(saved(tmp_path, model([make_node("Add", ["x", "w"], ["y"])], {"x": [2]}, ["y"], weights)), "defined twice")
 
 
 def test_broken_initializers(tmp_path):

@@ -213,7 +213,7 @@ def test_inputs_that_do_not_fit(args, dims, words):
 
 def test_no_module():
     """Something else than a module, and a module that computes nothing."""
-    with pytest.raises(InputError, match=r"int is no nn\.Module"):
+    with pytest.raises(InputError, match=r"int is not an nn\.Module"):
         trace_module(3)
     with pytest.raises(InputError, match="calls no operation"):
         trace_module(nn.Identity(), (torch.ones(2),))

@@ -82,7 +82,7 @@ def test_latency_is_another_reading(tmp_path: Path) -> None:
         ([node(0, size=10**400)], [], r"node 0: size is .*up to 2\^62"),
         ([node(0, size=-(10**400))], [], "node 0: size is -"),
         ([node(0, size=2**61), node(1, size=2**61), node(2, size=2**61)], [], "all nodes together"),
-        ([node(1.5)], [], "'id' is 1.5; give a whole number or a text"),
+        ([node(1.5)], [], "'id' is 1.5; give a whole number or a string"),
         ([node(True)], [], "'id' is True"),
         ([node(0, fpgaLatency=math.inf)], [], "fpgaLatency is inf"),
         ([node(0, colorClass=[1])], [], "colorClass"),

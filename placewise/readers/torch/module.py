@@ -82,7 +82,7 @@ def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_D
         return None
     if inputs is None:
         remedy = "give its example inputs: inputs=(x,), or inputs={'x': x}"
-        raise InputError(f"a {type(model).__name__} does not determine its input shapes", remedy=remedy)
+        raise InputError(f"a {type(model).__name__} says nothing of the shapes it works on", remedy=remedy)
     arguments = tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,)
     if isinstance(inputs, Mapping):
         imported = trace_module(model, (), inputs, dims=dims)
