@@ -41,7 +41,7 @@ from placewise.core.split_model import cut, sub_models
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.model import load_whole
+from placewise.readers.onnx.model import load_with_weights
 from placewise.runtimes.inputs import fresh_inputs, input_tensors
 from placewise.runtimes.onnxruntime.memory.needs import needs_of
 from placewise.simulate import device_memory
@@ -83,7 +83,7 @@ def arena(path: str, dims: Mapping[str, int]) -> dict[str, int]:
     options.enable_profiling = True
     for key in ("session.disable_prepacking", "session.use_env_allocators"):
         options.add_session_config_entry(key, "1")
-    model, _ = load_whole(Path(path), dims)
+    model, _ = load_with_weights(Path(path), dims)
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = os.path.join(folder, "profile")
         session = ort.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -106,7 +106,7 @@ def growth(path: str, dims: Mapping[str, int], pattern: bool) -> int:
     samples = [fresh_inputs(graph, seed) for seed in range(2)]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "model.onnx"
-        onnx.save(load_whole(Path(path), dims)[0], file)
+        onnx.save(load_with_weights(Path(path), dims)[0], file)
         session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
     before = _resident()
     for sample in samples:

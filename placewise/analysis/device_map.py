@@ -111,10 +111,10 @@ def _weightless(model: Any, dtype: Any, special: Mapping[str, Any]) -> Any:
     try:
         import torch
 
-        from placewise.readers.torch.example import unwrapped
+        from placewise.readers.torch.example import unwrap_module
     except ImportError:
         raise MissingExtraError("a device map", "torch") from None
-    module = unwrapped(model)
+    module = unwrap_module(model)
     memo: dict[int, Any] = {}
     named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
     for name, tensor in named:

@@ -15,7 +15,7 @@ from placewise.core.build import build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import PlacewiseError, PlanError
-from placewise.files.plan_file import PlanFile, load_unless_split, model_behind, plan_of
+from placewise.files.plan_file import PlanFile, find_model, load_plan_unless_split, plan_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Judgement, Result
@@ -96,7 +96,7 @@ def _loaded(given: PlanLike) -> _Planned:
         if given.placement is None:
             raise PlanError(f"holds no placement: its status is {given.status}", where="a plan to compare")
         return _Planned("the plan", plan_of(given), given.problem, given.placement)
-    plan = load_unless_split(given)
+    plan = load_plan_unless_split(given)
     if plan is not None and not plan.assignment:
         remedy = "place the model again"
         raise PlanError(f"holds no placement: its status is {plan.status}", where=str(given), remedy=remedy)
@@ -140,7 +140,7 @@ def _same_ops(old: dict[str, str], new: dict[str, str], names: tuple[str, str]) 
 def _opened(side: _Planned, given: PlanLike, model: Model, options: ProblemOptions, inputs: Any) -> _Planned:
     if side.problem is not None or isinstance(given, Result):
         return side
-    source = model_behind(given, None) if model is None else model
+    source = find_model(given, None) if model is None else model
     problem, placement = build_for_plan(source, Path(given), None, options, example_inputs=inputs)
     return _Planned(side.name, side.plan, problem, placement)
 

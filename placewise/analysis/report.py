@@ -16,7 +16,7 @@ from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import PlanError
 from placewise.export.picture import tasks_of
 from placewise.files.atomic import atomic_write
-from placewise.files.plan_file import PlanFile, is_plan, load_plan, model_behind, plan_of, same_file
+from placewise.files.plan_file import PlanFile, find_model, is_plan, load_plan, plan_of, require_same_file
 from placewise.model.columns import frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -48,14 +48,14 @@ def open_plan(
     plan = load_plan(path)
     name = _name(plan, path)
     try:
-        source = model_behind(path) if model is None else model
+        source = find_model(path) if model is None else model
     except PlanError as error:
         return Opened(plan, name, missing=f"the plan {error.problem}: give the model with --model")
     if not plan.assignment:
         return Opened(plan, name, missing=plan.unmet or f"the plan holds no placement: it is {plan.status}")
     problem, placement = build_for_plan(source, Path(path), devices, options, example_inputs=inputs)
     if model is None:
-        same_file(path, problem.graph)
+        require_same_file(path, problem.graph)
     return opened(plan, name, problem, placement, judge_placement(problem, placement))
 
 

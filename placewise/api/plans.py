@@ -19,7 +19,7 @@ from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
 from placewise.errors import ExportError, InputError
 from placewise.export.writing import Export, beside, export_placement, plan_said, write
-from placewise.files.plan_file import model_behind, same_file, save_plan
+from placewise.files.plan_file import find_model, require_same_file, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Violation
@@ -227,7 +227,7 @@ def export(
     """
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     if not isinstance(plan, Plan) and model is None:
-        same_file(plan, problem.graph)
+        require_same_file(plan, problem.graph)
     made = export_placement(problem, placement, to, options)
     if path is not None:
         broken = "; ".join(f"{violation.kind}: {violation.message}" for violation in made.said.violations)
@@ -385,7 +385,7 @@ def _problem_of(
     """The problem and the placement of a plan, or of a plan file and the model that it was made from."""
     options = options_from(problem_options)
     if not isinstance(plan, Plan):
-        source = model_behind(plan, None) if model is None else model
+        source = find_model(plan, None) if model is None else model
         return build_for_plan(source, Path(plan), None, options, example_inputs=example_inputs)
     if plan.placement is None:
         raise InputError(f"this plan holds no placement: it is {plan.status}", remedy="place the model again")

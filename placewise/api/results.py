@@ -16,7 +16,7 @@ from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
 from placewise.errors import PlanError
 from placewise.files.atomic import atomic_write
-from placewise.files.plan_file import load_unless_split, model_behind, save_plan
+from placewise.files.plan_file import find_model, load_plan_unless_split, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import (
@@ -333,8 +333,8 @@ def load_result(
     path: str | os.PathLike[str], model: Model, devices: Devices | None, options: ProblemOptions, inputs: Any
 ) -> Result:
     """The result behind a plan file: its placement judged again, with the file's bound if the value is the same."""
-    file = load_unless_split(path)
-    source = model_behind(path, None) if model is None else model
+    file = load_plan_unless_split(path)
+    source = find_model(path, None) if model is None else model
     problem, placement = build_for_plan(source, Path(path), devices, options, example_inputs=inputs)
     judgement = judge_placement(problem, placement)
     same = file is not None and math.isclose(file.value, judgement.value, rel_tol=1e-9)

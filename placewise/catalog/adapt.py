@@ -1,4 +1,4 @@
-"""A cluster as a user wants it to be used: with other memory, without some devices, without some kinds of op."""
+"""Adapt a cluster to the user's options: memory limits, excluded devices, unsupported kinds of op."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from placewise._util.regex import compiled, in_time
-from placewise.catalog.parts import noted, sized
+from placewise.catalog.device_specs import add_notes, set_memory
 from placewise.errors import ClusterError, InputError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.problem import Rule
 
 
-def adapted(
+def adapt_cluster(
     cluster: Cluster,
     *,
     max_memory: Mapping[str, float],
@@ -21,56 +21,58 @@ def adapted(
     unsupported: Sequence[Rule],
     kinds: Iterable[str],
 ) -> Cluster:
-    """The cluster with the bytes of `max_memory` (see `sized`), and without what patterns of `excluded` name.
+    """The cluster with memory limits in bytes (`max_memory`) and without the devices that match `excluded`.
 
-    Without `offload` no CPU and no disk is used. `unsupported` are rules from patterns of op kinds, those in `kinds`,
-    to devices. Names and kinds are matched whole. Raises ClusterError, InputError.
+    Without `offload`, CPUs and disks are not used. `unsupported` maps patterns of op kinds to devices; `kinds` are the
+    kinds of the model. Patterns match whole names. Raises ClusterError for devices and InputError for kinds that do
+    not exist.
     """
     max_memory = {f"cuda:{name}" if name.isdigit() else name: memory for name, memory in max_memory.items()}
-    out = {name for pattern in excluded for name in _named(cluster, pattern)}
+    excluded_names = {name for pattern in excluded for name in _match_devices(cluster, pattern)}
     if not offload:
-        out |= {device.name for device in cluster if device.is_host}
+        excluded_names |= {device.name for device in cluster if device.is_host}
     for name in max_memory:
         cluster.index(name)
-    lacking: dict[str, set[str]] = {}
+    unsupported_kinds: dict[str, set[str]] = {}
     for rule in unsupported:
         cluster.index(rule.device)
-        lacking.setdefault(rule.device, set()).update(_kinds(rule.pattern, kinds))
+        unsupported_kinds.setdefault(rule.device, set()).update(_match_kinds(rule.pattern, kinds))
     devices = tuple(
-        _device(device, max_memory.get(device.name), device.name in out, lacking.get(device.name, set()))
-        for device in cluster
+        _adapt_device(device, max_memory.get(name), name in excluded_names, unsupported_kinds.get(name, set()))
+        for name, device in zip(cluster.names, cluster, strict=True)
     )
     if not any(device.available for device in devices):
-        alone = not offload and cluster.is_host.all()
-        problem = "every device is a CPU or a disk, and these may not be used" if alone else "no device may be used"
+        problem = "no device may be used"
+        if not offload and cluster.is_host.all():
+            problem = "every device is a CPU or a disk, and these may not be used"
         raise ClusterError(problem, where="devices", remedy="add one, or leave one of the devices in use")
     return cluster if devices == cluster.devices else Cluster(devices, cluster.links, cluster.transfers)
 
 
-def _device(device: Device, memory: float | None, out: bool, lacking: set[str]) -> Device:
+def _adapt_device(device: Device, memory: float | None, is_excluded: bool, kinds: set[str]) -> Device:
     if memory is not None:
-        device = sized(device, memory)
-    if lacking:
-        device = replace(device, unsupported=device.unsupported | lacking)
-    if out and device.available:
-        device = noted(replace(device, available=False), "out of use: nothing is placed here")
+        device = set_memory(device, memory)
+    if kinds:
+        device = replace(device, unsupported=device.unsupported | kinds)
+    if is_excluded and device.available:
+        device = add_notes(replace(device, available=False), "out of use: nothing is placed here")
     return device
 
 
-def _named(cluster: Cluster, pattern: str) -> list[str]:
+def _match_devices(cluster: Cluster, pattern: str) -> list[str]:
     regex = compiled(pattern)
     with in_time(pattern, len(cluster)):
-        found = [name for name in cluster.names if regex.fullmatch(name)]
-    if not found:
+        matches = [name for name in cluster.names if regex.fullmatch(name)]
+    if not matches:
         remedy = f"the cluster has {', '.join(cluster.names)}"
         raise ClusterError(f"there is no device {pattern!r} to leave out", remedy=remedy)
-    return found
+    return matches
 
 
-def _kinds(pattern: str, kinds: Iterable[str]) -> set[str]:
+def _match_kinds(pattern: str, kinds: Iterable[str]) -> set[str]:
     regex = compiled(pattern)
     with in_time(pattern, 0):
-        found = {kind for kind in kinds if regex.fullmatch(kind)}
-    if not found:
+        matches = {kind for kind in kinds if regex.fullmatch(kind)}
+    if not matches:
         raise InputError(f"no op of the model is of a kind {pattern!r}", remedy="see `placewise inspect` for the kinds")
-    return found
+    return matches

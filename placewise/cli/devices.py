@@ -69,7 +69,7 @@ def devices(
 def _show_measured(
     cluster: Cluster, measure: bool, bind: dict[str, str], fit: list[Path], output: Path | None, as_json: bool
 ) -> None:
-    from placewise.catalog.write import cluster_text
+    from placewise.catalog.write import format_cluster
     from placewise.files.atomic import atomic_write, ensure_writable
     from placewise.files.cluster_record import cluster_to_dict
     from placewise.files.profile_file import load_profile
@@ -96,7 +96,7 @@ def _show_measured(
         _show_cluster(cluster, as_json=False)
     if output is not None:
         with atomic_write(output) as file:
-            file.write(cluster_text(cluster, ("written by placewise devices; -d reads it",)))
+            file.write(format_cluster(cluster, ("written by placewise devices; -d reads it",)))
         if not as_json:
             show(f"wrote {output}")
 

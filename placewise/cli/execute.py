@@ -63,12 +63,12 @@ def run(
     from placewise.analysis.measure_placements import PLAN, Setting, protocol_of, race, sheet_of
     from placewise.core.build import build_for_plan
     from placewise.errors import RunError
-    from placewise.files.plan_file import model_behind
+    from placewise.files.plan_file import find_model
     from placewise.report.measured import document_of, sheet_view
 
     listen(quiet)
     with working(quiet, "reading the model"):
-        problem, placement = build_for_plan(model_behind(plan, model), plan, options=problem_options)
+        problem, placement = build_for_plan(find_model(plan, model), plan, options=problem_options)
     protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
     setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)

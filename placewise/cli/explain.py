@@ -48,7 +48,7 @@ def explain(
     from placewise.analysis.explain import explain as study
     from placewise.core.build import build_for_plan
     from placewise.files.atomic import ensure_writable
-    from placewise.files.plan_file import model_behind, save_plan
+    from placewise.files.plan_file import find_model, save_plan
     from placewise.report.explanation import document_of, explanation_view
 
     listen(quiet)
@@ -58,7 +58,7 @@ def explain(
         ensure_writable(output)
     budget = opt.budget_of(time_limit, gap, seed, threads)
     with progress(quiet, budget.seconds * len(why_not or ())) as on_progress:
-        problem, placement = build_for_plan(model_behind(plan, model), plan, devices, problem_options)
+        problem, placement = build_for_plan(find_model(plan, model), plan, devices, problem_options)
         found = study(problem, placement, op, tuple(why_not or ()), budget, placer=placer, on_progress=on_progress)
     warn(problem.warnings, quiet)
     kept = [result for result in found.results if result.placement is not None]

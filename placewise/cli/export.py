@@ -79,11 +79,11 @@ def export(
 
 def _opened(plan: Path, model: str | None, devices: str | None, problem_options: ProblemOptions) -> Any:
     from placewise.core.build import build_for_plan
-    from placewise.files.plan_file import model_behind, same_file
+    from placewise.files.plan_file import find_model, require_same_file
 
-    problem, placement = build_for_plan(model_behind(plan, model), plan, devices, problem_options)
+    problem, placement = build_for_plan(find_model(plan, model), plan, devices, problem_options)
     if model is None:
-        same_file(plan, problem.graph)
+        require_same_file(plan, problem.graph)
     return problem, placement
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from placewise.catalog import read_cluster
-from placewise.catalog.adapt import adapted
+from placewise.catalog.adapt import adapt_cluster
 from placewise.core.apply_profile import with_profile
 from placewise.core.open_model import Model, name_of, open_model, replayed
 from placewise.core.options import NO_OPTIONS, ProblemOptions
@@ -21,12 +21,12 @@ from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import InputError, PlanError
 from placewise.files.cluster_record import cluster_of
+from placewise.files.columns import format_name
 from placewise.files.costs_file import load_costs
-from placewise.files.format import format_name
-from placewise.files.plan_file import PlanFile, load_unless_split, placement_of, same_model
+from placewise.files.plan_file import PlanFile, load_plan_unless_split, placement_of, require_same_model
 from placewise.files.problem_file import constraints_of
 from placewise.files.profile_file import is_profile, load_profile
-from placewise.files.records import naming
+from placewise.files.records import locate_errors
 from placewise.files.split_file import read_placement, split_is_latency
 from placewise.model.cluster import Cluster
 from placewise.model.costs import CostTable, transfer_seconds_of
@@ -67,7 +67,7 @@ def build_for_plan(
     devices. With other dimensions, the ops of that name are placed as the plan says, and a warning tells so. Raises
     PlanError if the plan belongs to another model.
     """
-    made, sizes = load_unless_split(plan), options.dims
+    made, sizes = load_plan_unless_split(plan), options.dims
     if made is not None:
         options = _as_planned(made, options)
     elif options.objective is None and split_is_latency(plan):
@@ -77,11 +77,11 @@ def build_for_plan(
         return read_placement(plan, _problem(reading, name_of(model), devices, options))
     if devices is None and made.cluster is not None and reading.problem is None:
         devices = cluster_of(made.cluster)
-    with naming(plan):
+    with locate_errors(plan):
         made, notes = _for_sizes(made, sizes, reading.graph)
-        same_model(made, reading.graph)
+        require_same_model(made, reading.graph)
     problem = _problem(reading, name_of(model), devices, options)
-    with naming(plan):
+    with locate_errors(plan):
         placement = placement_of(made, problem.graph, problem.cluster)
     return problem.with_(warnings=(*problem.warnings, *notes)) if notes else problem, placement
 
@@ -170,7 +170,7 @@ def _with_given(base: CostTable, graph: Graph, cluster: Cluster, options: Proble
         if format_name(name) == "placewise-costs":
             given = replace(given, costs=load_costs(name, graph, cluster))
         elif is_profile(file):
-            with naming(file):
+            with locate_errors(file):
                 profile = load_profile(file)
                 found = with_profile(given.costs, graph, cluster, profile, device=device, loaded=kind == "throughput")
             together = tuple(dict.fromkeys((*given.together, *found.together)))
@@ -293,7 +293,7 @@ def _constraints(contiguous: bool, convex: bool, options: ProblemOptions) -> Con
 
 def _adapted(cluster: Cluster, graph: Graph, options: ProblemOptions) -> Cluster:
     """The cluster with what the user options of its devices."""
-    return adapted(
+    return adapt_cluster(
         cluster, max_memory=options.max_memory, excluded=options.exclude, offload=options.offload is not False,
         unsupported=options.unsupported or (), kinds=graph.ops.kind.values,
     )  # fmt: skip

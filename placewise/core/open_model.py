@@ -10,15 +10,15 @@ from typing import Any
 
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import InputError
-from placewise.files.format import format_name
+from placewise.files.columns import format_name
 from placewise.files.graph_file import load_graph
 from placewise.files.problem_file import load_problem
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
-from placewise.readers import ReadOptions, read
+from placewise.readers import ReadOptions, read_model
 from placewise.readers.base import ImportedModel
 from placewise.readers.huggingface import read_huggingface
-from placewise.readers.torch.live import read_live
+from placewise.readers.torch.module import read_live
 from placewise.transform.fold import fold
 from placewise.transform.training import OPTIMIZERS, STEP, to_training
 from placewise.zoo.registry import generate
@@ -122,7 +122,7 @@ def _from_path(model: str, options: ProblemOptions) -> ImportedModel:
         options.graph or "inference",
         options.dtype,
     )
-    reading = read(Path(model), asked)
+    reading = read_model(Path(model), asked)
     return reading if reading.problem is not None or reading.op_seconds is not None else _in_view(reading, options)
 
 

@@ -16,8 +16,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.model import load_whole
-from placewise.readers.onnx.submodels import ANYWHERE, Part, kinds_of, parts_of
+from placewise.readers.onnx.model import load_with_weights
+from placewise.readers.onnx.submodels import ANYWHERE, Submodel, split_model, value_types
 from placewise.simulate import judge_placement
 from placewise.transform.joining import joined
 from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, kernels_in_a_row, pieces_of
@@ -51,14 +51,14 @@ def cut(
     return joined(problem, pieces_of(graph, device, cut_by_changes(graph, device)), few=True)
 
 
-def sub_models(graph: Graph, pieces: Pieces, *, outside: bool = False) -> tuple[list[Part], tuple[str, ...]]:
+def sub_models(graph: Graph, pieces: Pieces, *, outside: bool = False) -> tuple[list[Submodel], tuple[str, ...]]:
     """The sub-model of every piece, empty where all its ops are constants, and notes. Raises InputError and its kin.
 
     The model is the ONNX file that the graph's source names, with its weights, and random ones where it has none; with
     `outside`, weights that lie in other files stay there.
     """
     raw, model, notes = original(graph, outside=outside)
-    return parts_of(model, owners(graph, pieces, raw), kinds_of(raw)), notes
+    return split_model(model, owners(graph, pieces, raw), value_types(raw)), notes
 
 
 def original(graph: Graph, *, outside: bool = False) -> tuple[Graph, onnx.ModelProto, tuple[str, ...]]:
@@ -88,7 +88,7 @@ def _read(
     path: Path, changed: int, dims: tuple[tuple[str, int], ...], outside: bool
 ) -> tuple[Graph, onnx.ModelProto, tuple[str, ...]]:
     """The raw view, the model and notes of a file as it was when last `changed` (nanoseconds)."""
-    return read_onnx(path, dims=dict(dims)).graph, *load_whole(path, dict(dims), outside=outside)
+    return read_onnx(path, dims=dict(dims)).graph, *load_with_weights(path, dict(dims), keep_external=outside)
 
 
 def owners(graph: Graph, pieces: Pieces, raw: Graph) -> list[int]:

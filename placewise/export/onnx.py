@@ -18,7 +18,7 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers.onnx.submodels import Part
+from placewise.readers.onnx.submodels import Submodel
 from placewise.transform.pieces import Pieces
 
 PIPELINE, SCRIPT = "pipeline.json", "run.py"
@@ -149,7 +149,7 @@ def _document(
     problem: Problem,
     placement: Placement,
     pieces: Pieces,
-    parts: Sequence[Part],
+    parts: Sequence[Submodel],
     names: Mapping[int, str],
     accelerator: str,
 ) -> dict[str, Any]:

@@ -21,9 +21,9 @@ from placewise.model.columns import Ints
 from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers.openvino.counterparts import affinities, counterparts, open_cut
-from placewise.readers.openvino.live import FORMATS, Listing, input_shapes, library, open_live
-from placewise.readers.openvino.parse import parse
+from placewise.readers.openvino.counterparts import device_affinities, find_open_cut, match_ops
+from placewise.readers.openvino.folded_model import FORMATS, FoldedModel, import_openvino, input_shapes, load_folded
+from placewise.readers.openvino.parse import parse_ir
 
 MODEL, WEIGHTS, AFFINITIES, LOADER = "model.xml", "model.bin", "affinities.json", "load.py"
 CPU_PLUGIN = "openvino_intel_cpu_plugin"
@@ -92,9 +92,9 @@ class OpenvinoExporter:
         names = _names(problem, used, str(options["devices"]))
         if options["precision"] not in _PRECISIONS:
             raise ExportError(f"there is no precision {options['precision']!r}", remedy="say f32, f16 or bf16")
-        model, listing, notes = open_live(Path(source.path), source.format, input_shapes(graph))
-        belongs = counterparts(graph, listing)
-        affinity = affinities(placement.device, belongs, names)
+        model, listing, notes = load_folded(Path(source.path), source.format, input_shapes(graph))
+        belongs = match_ops(graph, listing)
+        affinity = device_affinities(placement.device, belongs, names)
         _refuse_open_cut(listing, affinity)
         _refuse_characters((*listing.name, *graph.tensors.name, *graph.weights.name))
         said = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
@@ -156,8 +156,8 @@ def _names(problem: Problem, used: list[int], said: str) -> dict[int, str]:
     return names
 
 
-def _refuse_open_cut(listing: Listing, affinity: list[str]) -> None:
-    found = open_cut(listing, affinity)
+def _refuse_open_cut(listing: FoldedModel, affinity: list[str]) -> None:
+    found = find_open_cut(listing, affinity)
     if found is not None:
         raise ExportError(
             f"the shape that {listing.name[found[0]]!r} makes depends on values, and HETERO cannot hand it to another "
@@ -174,7 +174,7 @@ def _refuse_characters(names: Iterable[str]) -> None:
 
 
 def _document(
-    problem: Problem, placement: Placement, names: Mapping[int, str], listing: Listing, belongs: Ints,
+    problem: Problem, placement: Placement, names: Mapping[int, str], listing: FoldedModel, belongs: Ints,
     affinity: list[str], precision: str,
 ) -> dict[str, Any]:  # fmt: skip
     ops: dict[str, list[str]] = {}
@@ -196,7 +196,7 @@ def _document(
 
 def _serialized(model: Any) -> dict[str, bytes]:
     with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
-        library().save_model(model, Path(folder) / MODEL, compress_to_fp16=False)
+        import_openvino().save_model(model, Path(folder) / MODEL, compress_to_fp16=False)
         return {name: (Path(folder) / name).read_bytes() for name in (MODEL, WEIGHTS)}
 
 
@@ -206,7 +206,7 @@ def _layers(exported: Exported) -> list[str]:
         path = Path(folder) / MODEL
         content = exported.files[MODEL]
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-        return [layer.name for layer in parse(path)[0].layers]
+        return [layer.name for layer in parse_ir(path)[0].layers]
 
 
 def _same_names(layers: list[str], affinity: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 from torch.utils import _pytree as pytree
 
-from {Path(CUTTING).stem} import Micro, calls_of, outputs_of, stage_of
+from {Path(CUTTING).stem} import MicrobatchStage, build_stage, calls_of, outputs_of
 
 SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
 
@@ -64,12 +64,12 @@ def main(model=SAID["model"], micro_batches=4):
     names = [call.name for call in calls_of(program)]
     if any(names[call["number"]] != call["name"] for call in SAID["calls"]):
         raise SystemExit(f"{{model}} is not the program that {STAGES} is for")
-    piece = stage_of(program, {{call["number"]: call["stage"] for call in SAID["calls"]}}, rank, device=device)
+    piece = build_stage(program, {{call["number"]: call["stage"] for call in SAID["calls"]}}, rank, device=device)
     first, last = rank == 0, rank == count - 1
     taken = [value.to(device) for value in example(program, piece.reads)]
     made = [value.to(device) for value in example(program, piece.makes)]
     stage = PipelineStage(
-        Micro(piece.module, first=first, last=last), rank, count, device,
+        MicrobatchStage(piece.module, first=first, last=last), rank, count, device,
         tuple(value[None] if first else value for value in taken),
         tuple(value[None] if last else value for value in made),
     )

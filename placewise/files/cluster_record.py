@@ -1,4 +1,4 @@
-"""A cluster with every figure resolved, as it stands inside problem and plan files."""
+"""The record of a cluster with all its figures, as stored in problem and plan files."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PlainSerializer
 
 from placewise.errors import ClusterError
-from placewise.files.records import Amount, Record, checked
+from placewise.files.records import Amount, Record, parse_versioned
 from placewise.model.cluster import Cluster, Device, Link
 
-MOST_DEVICES = 4096
-"""A file with more devices is refused: the tables of a cluster grow with their square."""
+MAX_DEVICES = 4096
+"""Files with more devices are refused: a cluster's tables grow quadratically."""
 
 _Names = Annotated[frozenset[str], PlainSerializer(sorted, return_type=list[str])]
 
@@ -27,13 +27,13 @@ class DeviceRecord(Record):
     peak_flops: dict[str, Amount] = Field({}, description="FLOP/s by element type")
     memory_bandwidth: Amount = Field(math.inf, description="bytes per second")
     op_overhead: Amount = Field(0.0, description="seconds per op")
-    call_overhead: Amount = Field(0.0, description="seconds per piece handed over as one call")
-    efficiency: dict[str, Amount] = Field({}, description="reached share of the peak by class of op")
-    streams: int = Field(1, description="ops that run at once")
-    weight_bandwidth: Amount = Field(math.inf, description="bytes per second at which weights are read at every run")
-    unsupported: _Names = Field(frozenset(), description="op kinds that it cannot run")
-    available: bool = Field(True, description="false: known, but not to be used")
-    notes: tuple[str, ...] = Field((), description="defaults that were taken")
+    call_overhead: Amount = Field(0.0, description="seconds per call")
+    efficiency: dict[str, Amount] = Field({}, description="achieved fraction of the peak by class of op")
+    streams: int = Field(1, description="ops that run concurrently")
+    weight_bandwidth: Amount = Field(math.inf, description="bytes per second at which weights are read in every run")
+    unsupported: _Names = Field(frozenset(), description="op kinds that the device cannot run")
+    available: bool = Field(True, description="false: the device is not used")
+    notes: tuple[str, ...] = Field((), description="assumed defaults")
 
 
 class LinkRecord(Record):
@@ -43,18 +43,18 @@ class LinkRecord(Record):
     target: str = Field(description='device name or "host"')
     bandwidth: Amount = Field(description="bytes per second")
     latency: Amount = Field(0.0, description="seconds")
-    shared: str = Field("", description="the wire that it shares with links of the same name")
+    shared: str = Field("", description="links with the same name share one physical link")
 
 
 class ClusterRecord(Record):
-    """Devices and links, in order; derived tables are not stored."""
+    """Devices and links, in order. Derived tables are not stored."""
 
     format: Literal["placewise-cluster"] = "placewise-cluster"
     version: Literal[1] = 1
     transfers: Literal["direct", "staged"] = Field(
-        description="direct: devices send to each other; staged: everything goes through host memory"
+        description="direct: devices send to each other; staged: transfers go through host memory"
     )
-    devices: tuple[DeviceRecord, ...] = Field(min_length=1, max_length=MOST_DEVICES)
+    devices: tuple[DeviceRecord, ...] = Field(min_length=1, max_length=MAX_DEVICES)
     links: tuple[LinkRecord, ...] = ()
 
 
@@ -64,16 +64,16 @@ def cluster_record(cluster: Cluster) -> ClusterRecord:
 
 
 def cluster_of(record: ClusterRecord) -> Cluster:
-    """The cluster of a record; raises ClusterError."""
+    """The cluster of a record. Raises ClusterError."""
     devices = tuple(Device(**dict(device)) for device in record.devices)
     return Cluster(devices, tuple(Link(**dict(link)) for link in record.links), record.transfers)
 
 
 def cluster_to_dict(cluster: Cluster) -> dict[str, Any]:
-    """A cluster as plain JSON values; what is unlimited is None."""
+    """A cluster as plain JSON values; None is unlimited."""
     return cluster_record(cluster).model_dump(mode="json")
 
 
 def cluster_from_dict(document: object) -> Cluster:
-    """The cluster of such a dict; raises ClusterError saying which field is wrong."""
-    return cluster_of(checked(ClusterRecord, document, ClusterError))
+    """The cluster of such a dict. Raises ClusterError, naming the wrong field."""
+    return cluster_of(parse_versioned(ClusterRecord, document, ClusterError))

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from placewise.catalog.device_specs import add_notes
 from placewise.catalog.entries import catalog
-from placewise.catalog.parts import noted
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, ProfileFile
 from placewise.model.cluster import Cluster, Device
@@ -203,7 +203,7 @@ def _noted(device: Device, runtimes: Sequence[str], after: Fit) -> Device:
         f"measured: efficiencies, memory and overhead per op fitted to {after.kernels} kernels of "
         f"{' and '.join(dict.fromkeys(runtimes))}, which they explain to {after.error:.0%} (median)"
     )
-    return noted(device, note)
+    return add_notes(device, note)
 
 
 def _peak(device: Device, dtype: str) -> float:

@@ -11,7 +11,7 @@ from itertools import permutations
 
 import numpy as np
 
-from placewise.catalog.parts import noted
+from placewise.catalog.device_specs import add_notes
 from placewise.errors import InputError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.processes.arena import Arena
@@ -140,7 +140,7 @@ def _measured(device: Device, links: Links) -> Device:
         call = links.call[device.name]
         changes["call_overhead"] = call.value
         notes.append(f"measured: {call.value * 1e6:.3g} µs for a call of ONNX Runtime (spread {call.spread:.0%})")
-    return noted(replace(device, **changes), *notes)  # type: ignore[arg-type]
+    return add_notes(replace(device, **changes), *notes)  # type: ignore[arg-type]
 
 
 def _handed(writer: Worker, reader: Worker, size: int, seconds: float) -> list[tuple[float, float]]:

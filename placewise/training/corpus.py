@@ -16,7 +16,7 @@ from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, PlacewiseError
 from placewise.files.corpus_file import CorpusFile, FactorSpan, ModelRecord, RandomClusters, WholeSpan, load_corpus
-from placewise.files.records import naming
+from placewise.files.records import locate_errors
 from placewise.model.cluster import HOST, Cluster
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -51,7 +51,7 @@ class Corpus:
 
     def __post_init__(self) -> None:
         for row, model in enumerate(self.recipe.models):
-            with naming(f"models.{row}"):
+            with locate_errors(f"models.{row}"):
                 known = zoo.describe(_name(model)).dims
                 stranger = next((name for name in model.dims if name not in known), None)
                 if stranger is not None:
@@ -59,7 +59,7 @@ class Corpus:
                                      remedy=f"it has {', '.join(known)}")  # fmt: skip
                 for line in model.devices:
                     self._cluster(line)
-        with naming("clusters.devices"):
+        with locate_errors("clusters.devices"):
             for device in self.recipe.clusters.devices:
                 read_cluster(device)
         names = (*zoo.names(), *map(_name, self.recipe.models), *self.recipe.clusters.devices)
@@ -144,7 +144,7 @@ class Corpus:
 def open_corpus(path: str | PathLike[str]) -> Corpus:
     """The corpus of a file. Raises InputError and its kin naming the file and the key."""
     recipe = load_corpus(path)
-    with naming(path):
+    with locate_errors(path):
         return Corpus(recipe, fspath(Path(path).parent))
 
 

@@ -17,8 +17,8 @@ import numpy.typing as npt
 from placewise.errors import InputError, MissingExtraError, ModelFileError, PlacerError
 from placewise.files.corpus_file import CorpusFile, LearningRecord
 from placewise.files.plan_file import ToolRecord
-from placewise.files.policy_file import PolicyFile, header_of, save_policy
-from placewise.files.records import naming
+from placewise.files.policy_file import PolicyFile, header_path, save_policy
+from placewise.files.records import locate_errors
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
@@ -137,7 +137,7 @@ def _shelf(setting: PretrainSetting, teacher: str) -> Answered | None:
     """Where what was searched is kept: beside the checkpoint."""
     if setting.checkpoint is None:
         return None
-    folder = header_of(setting.checkpoint).parent / FOLDER
+    folder = header_path(setting.checkpoint).parent / FOLDER
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
     return Answered(str(folder.resolve()), teacher)
@@ -172,7 +172,7 @@ def _placer(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:
 
 def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer, setting: PretrainSetting) -> None:
     """Raise PlacerError where a training would go on with something else."""
-    header, where = before.header, str(header_of(before.path))
+    header, where = before.header, str(header_path(before.path))
     if header.corpus is None:
         raise PlacerError("was trained on one graph", where=where, remedy="its weights are taken with --from PATH")
     if setting.weights is not None:
@@ -219,7 +219,7 @@ class Keeper:
         """From where a checkpoint was written. Raises PlacerError, ModelFileError."""
         header, made = before.header, self._made
         before.fill(made.learner.policy, self._placer.info.name)
-        with naming(header_of(before.path)):
+        with locate_errors(header_path(before.path)):
             try:
                 made.restore({**header.figures, "updates": header.updates}, before.arrays)
             except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
@@ -304,7 +304,7 @@ class Keeper:
             trials=tuple(made.trials),
             problems=problems,
             diverged=made.diverged,
-            checkpoint="" if self._setting.checkpoint is None else str(header_of(self._setting.checkpoint)),
+            checkpoint="" if self._setting.checkpoint is None else str(header_path(self._setting.checkpoint)),
         )
 
 

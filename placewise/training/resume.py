@@ -7,7 +7,7 @@ from os import PathLike, fspath
 from typing import Any
 
 from placewise.errors import InputError
-from placewise.files.policy_file import ensure_room, header_of, load_header, safetensors
+from placewise.files.policy_file import ensure_checkpoint_writable, header_path, import_safetensors, load_header
 from placewise.placers.learned.checkpoint import Checkpoint, read
 
 
@@ -19,7 +19,7 @@ def begun(checkpoint: str | PathLike[str] | None, every: int, *, resume: bool) -
         if resume:
             raise InputError("there is nothing to go on from", remedy="say where it is with --checkpoint")
         return None
-    place = header_of(checkpoint)
+    place = header_path(checkpoint)
     if resume:
         if not place.exists():
             raise InputError("there is no checkpoint to go on from", where=str(place), remedy="leave out --resume")
@@ -27,8 +27,8 @@ def begun(checkpoint: str | PathLike[str] | None, every: int, *, resume: bool) -
     if place.exists():
         raise InputError("a training is kept there already", where=str(place),
                          remedy="go on with it (--resume), or choose another place")  # fmt: skip
-    safetensors()
-    ensure_room(checkpoint)
+    import_safetensors()
+    ensure_checkpoint_writable(checkpoint)
     return None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from placewise.analysis.measure_placements import Setting, as_executed
 from placewise.core.place import place
 from placewise.errors import MissingExtraError, PlacerError
-from placewise.files.policy_file import header_of, save_policy
+from placewise.files.policy_file import header_path, save_policy
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -143,7 +143,7 @@ def policies() -> tuple[str, ...]:
 def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
     """The setting, with what the checkpoint says where it says nothing. Raises PlacerError where they differ."""
     header, budget = before.header, setting.budget
-    where = str(header_of(before.path))
+    where = str(header_path(before.path))
     if setting.policy not in (None, header.policy):
         raise PlacerError(f"is of the policy {header.policy!r}, not {setting.policy!r}", where=where,
                           remedy="go on with that one")  # fmt: skip
@@ -253,7 +253,7 @@ class Keeper(Observer):
             learned=pricing.value,
             alone=trainer.learner.scale if len(alone(result.problem)) else math.inf,
             resumed=0 if earlier is None else earlier.updates,
-            checkpoint="" if setting.checkpoint is None else str(header_of(setting.checkpoint)),
+            checkpoint="" if setting.checkpoint is None else str(header_path(setting.checkpoint)),
             judged=judged,
         )
 

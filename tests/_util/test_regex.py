@@ -14,7 +14,7 @@ from cli_runs import run
 import placewise as pw
 from placewise._util import regex
 from placewise.catalog import read_cluster
-from placewise.catalog.adapt import adapted
+from placewise.catalog.adapt import adapt_cluster
 from placewise.errors import InputError
 from placewise.export.modules import whole_modules
 from placewise.files.graph_file import save_graph
@@ -51,7 +51,7 @@ def test_a_search_that_does_not_end_is_ended() -> None:
         lambda: scopes_together(graph, [ENDLESS]),
         lambda: flow_of(graph, (ENDLESS,)),
         lambda: whole_modules([NAME], ENDLESS),
-        lambda: adapted(cluster, **use | {"unsupported": (Rule(ENDLESS, "cpu"),), "kinds": (NAME,)}),
+        lambda: adapt_cluster(cluster, **use | {"unsupported": (Rule(ENDLESS, "cpu"),), "kinds": (NAME,)}),
     ):
         with pytest.raises(InputError, match=r"takes more than 0\.02 s; write it without a repetition inside"):
             search()

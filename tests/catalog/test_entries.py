@@ -9,7 +9,7 @@ import pytest
 from locations import ROOT
 
 from placewise.catalog import known_devices, read_cluster
-from placewise.catalog.entries import OWN_LINKS, catalog, find, find_link
+from placewise.catalog.entries import OWN_LINKS, catalog, find_device, find_link
 from placewise.errors import ClusterError
 from placewise.model.dtypes import DTYPES
 
@@ -127,7 +127,7 @@ def test_derived_peaks_follow_from_cores_and_clocks():
 )  # fmt: skip
 def test_names_are_found_as_people_write_them(written, name):
     """Case, dashes and the maker's name do not matter; a bare family name is its smallest member."""
-    assert find(written) == name
+    assert find_device(written) == name
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_an_unknown_name_lists_near_ones(written, guess):
     with pytest.raises(
         ClusterError, match=rf"called '{written}'; did you mean .*{guess}.*\? `placewise devices` lists"
     ):
-        find(written)
+        find_device(written)
     with pytest.raises(ClusterError, match=r"no link called 'nvlink9'; did you mean nvlink"):
         find_link("nvlink9")
 

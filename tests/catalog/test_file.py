@@ -194,7 +194,7 @@ A = 'devices = [{ name = "a" }, { name = "b" }]\n'
         ('devices = [{ memory = "1GiB" }]', "c.toml: devices[0]: the device has neither a model nor a name"),
         (
             'devices = [{ name = "a", memry = 1 }]',
-            "c.toml: devices[0].memry: this key is not known; did you mean 'memory'",
+            "c.toml: devices[0].memry: unknown key; did you mean 'memory'",
         ),
         ('devices = [{ name = "a", memory = "1 potato" }]', "c.toml: devices[0].memory: '1 potato' is not a size"),
         ('devices = [{ name = "a", memory = true }]', "devices[0].memory: True is neither a number"),
@@ -225,7 +225,7 @@ A = 'devices = [{ name = "a" }, { name = "b" }]\n'
         ("nodes = [{ devices = [{}] }]", "c.toml: nodes[0].devices[0]: the device has neither"),
         ("nodes = [{ count = 200, nodes = [{ count = 200, devices = [{ name = 'a' }] }] }]", "too many devices"),
         ('nodes = [{ count = 2, devices = [{ model = "A100-80GB" }] }]', "add [node_link]"),
-        ('[[nodes]]\n[[nodes.nodes]]\ncount = 2\ndevices = [{ model = "A100-80GB" }]', "nodes: nothing says"),
+        ('[[nodes]]\n[[nodes.nodes]]\ncount = 2\ndevices = [{ model = "A100-80GB" }]', "nodes: the link between"),
         ('nodes = [{ devices = [{ name = "a" }], lnik = { bandwidth = 1 } }]', "did you mean 'link'?"),
         (A + 'groups = [{ devices = ["a", "z"], bandwidth = 1 }]', "groups[0]: there is no device 'z'"),
         (A + 'default_link = { bandwidth = "1GB/s", latency = "soon" }', "default_link.latency: 'soon' is not a time"),

@@ -96,7 +96,7 @@ def test_memory_by_device():
     assert cluster.transfers == "staged"
     stand_in = catalog().devices[catalog().defaults.cuda]
     assert cluster.devices[0].peak_flops == stand_in.peak_flops
-    assert f"model not given: the figures are those of {stand_in.title}" in cluster.devices[0].notes
+    assert f"model not given: the figures of {stand_in.title} are assumed" in cluster.devices[0].notes
 
 
 def test_json_says_the_same_as_the_mapping():
@@ -128,11 +128,11 @@ def test_json_says_the_same_as_the_mapping():
         ({"cuda:0": None}, "cuda:0: None is not a size"),
         ({"cuda:0": True}, "True is not a size"),
         ({"cuda:0": math.nan}, "nan"),
-        ({-1: "1GiB"}, "'-1' is not a device"),
+        ({-1: "1GiB"}, "'-1' is not a known device name"),
         ({"tape": "1GiB"}, "describe it in a cluster file"),
         (dict.fromkeys(range(300), 1), "300 devices are too many"),
-        ("x" * 70000, "this is no cluster"),
-        (7, "this is no cluster"),
+        ("x" * 70000, "this is not a cluster"),
+        (7, "this is not a cluster"),
     ],
 )
 def test_bad_specifications_get_one_clear_sentence(spec, message):

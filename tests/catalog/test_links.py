@@ -102,21 +102,29 @@ def test_without_a_link_between_devices_a_topology_means_staged_transfers(topolo
 @pytest.mark.parametrize(
     ("text", "devices", "message"),
     [
-        ("", "2xV100", "this is no matrix with a row and a column per GPU"),
-        ("no GPU here\nGPU0 X", "V100", "this is no matrix"),
-        (OLD.replace("GPU3\tSOC", "GPU7\tSOC"), "2xV100", "this is no matrix"),
-        (OLD.replace("\tNV1\tNV2\tSOC", "\tNVX\tNV2\tSOC"), "2xV100", "'NVX' joins GPU0 and GPU1, which is not known"),
+        ("", "2xV100", "this is not a matrix with a row and a column per GPU"),
+        ("no GPU here\nGPU0 X", "V100", "this is not a matrix"),
+        (OLD.replace("GPU3\tSOC", "GPU7\tSOC"), "2xV100", "this is not a matrix"),
+        (
+            OLD.replace("\tNV1\tNV2\tSOC", "\tNVX\tNV2\tSOC"),
+            "2xV100",
+            "'NVX' between GPU0 and GPU1 is unknown",
+        ),
         (
             OLD.replace("NV1", "NV" + "9" * 400),
             "2xV100",
-            "'NV999999999999999999' joins GPU0 and GPU1, which is not known",
+            "the code 'NV999999999999999999' between GPU0 and GPU1 is unknown",
         ),
-        (OLD.replace("NV1", "NV" + "9" * 5000), "2xV100", "'NV999999999999999999' joins GPU0 and GPU1"),
-        (OLD.replace("PHB\t X \tPXB", "PHB\t X \tPIX"), "2xV100", "GPU2 is joined to GPU3 by PIX, and back by 'PXB'"),
-        ("GPU0 GPU1\nGPU0 X\nGPU1 X NV1", "2xV100", "'' joins GPU0 and GPU1"),
-        (OLD, "8xV100", "tells of 4 GPUs, and cuda:4 of the cluster is none of them"),
-        (OLD, "2xFlex-170", "the cluster has none: no cuda:0"),
-        (OLD, "4xL4", "cuda:0 and cuda:1 are joined by NV1, and nothing says of which generation"),
+        (OLD.replace("NV1", "NV" + "9" * 5000), "2xV100", "'NV999999999999999999' between GPU0 and GPU1"),
+        (
+            OLD.replace("PHB\t X \tPXB", "PHB\t X \tPIX"),
+            "2xV100",
+            "GPU2 is connected to GPU3 by PIX, and back by 'PXB'",
+        ),
+        ("GPU0 GPU1\nGPU0 X\nGPU1 X NV1", "2xV100", "'' between GPU0 and GPU1"),
+        (OLD, "8xV100", "describes 4 GPUs, and cuda:4 is not one of them"),
+        (OLD, "2xFlex-170", "the cluster has no cuda:0"),
+        (OLD, "4xL4", "cuda:0 and cuda:1 are connected by NV1, and the generation of"),
     ],
 )
 def test_topologies_that_cannot_be_read(topology: object, text: str, devices: str, message: str) -> None:
@@ -176,8 +184,8 @@ def test_links_by_name_in_a_file(tmp_path: Path) -> None:
         ("2xL4,lnik=pcie4", "'lnik=pcie4' is not known"),
         ("2xL4,link=pcie4,link=pcie5", "'link=pcie5' comes after another link"),
         ("2xL4,topology=none.txt", r"none\.txt: cannot be read \(No such file or directory\)"),
-        ("topo.txt", "'topo.txt' may be a topology, and says not which devices there are; write it like"),
-        ("2xM2-Max,cpu", "mps:0 and mps:1 each share memory with a host, .*; add their link"),
+        ("topo.txt", "'topo.txt' looks like a topology, which does not name devices; write it like"),
+        ("2xM2-Max,cpu", "mps:0 and mps:1 each share memory with their own host, .*; add their link"),
     ],
 )
 def test_one_line_without_sense(spec: str, message: str) -> None:

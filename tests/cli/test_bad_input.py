@@ -22,7 +22,7 @@ from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
 from placewise.errors import InputError
 from placewise.files.corpus_file import load_corpus
-from placewise.files.plan_file import model_behind
+from placewise.files.plan_file import find_model
 from placewise.files.policy_file import load_header
 from placewise.readers.huggingface.settings import read_settings
 from placewise.readers.onnx import read_onnx
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="files of POSIX")
 
 READERS: dict[str, Callable[[Path], object]] = {
     "model": lambda path: open_model(str(path)),
-    "plan": model_behind,
+    "plan": find_model,
     "start": lambda path: build_for_plan("x.onnx", path),
     "cluster": read_cluster,
     "costs": lambda path: build("zoo:random-branchy", "cpu", ProblemOptions(costs=(str(path),))),

@@ -15,7 +15,7 @@ from onnx_files import make_node, model, saved, weight
 import placewise as pw
 from placewise.catalog import read_cluster
 from placewise.catalog.entries import catalog
-from placewise.catalog.write import cluster_text
+from placewise.catalog.write import format_cluster
 from placewise.errors import ClusterError, ExportError
 from placewise.export.writing import export_placement
 from placewise.files.cluster_record import cluster_from_dict, cluster_to_dict
@@ -71,7 +71,7 @@ def test_a_disk_as_people_say_it(tmp_path: Path) -> None:
     assert (cluster.names, cluster.devices[1].weight_bandwidth) == (("cpu", "ssd"), 2e9)
     again = cluster_from_dict(json.loads(json.dumps(cluster_to_dict(cluster))))
     assert again.devices == cluster.devices
-    file.write_text(cluster_text(cluster))
+    file.write_text(format_cluster(cluster))
     assert read_cluster(str(file)).devices[1].weight_bandwidth == 2e9
 
 

@@ -152,7 +152,7 @@ def test_what_cannot_be_mapped() -> None:
         pw.device_map(torch.nn.Linear(2, 2), {0: "1GiB"})
     with pytest.raises(InputError, match="no device has any memory"):
         pw.device_map(bert(), {0: 0, "cpu": "0"})
-    with pytest.raises(InputError, match=r"is no nn\.Module"):
+    with pytest.raises(InputError, match=r"is not an nn\.Module"):
         pw.device_map("bert", {0: "1GiB"})
 
 

@@ -89,7 +89,7 @@ def test_only_a_full_disk_asks_for_space() -> None:
     """Where files cannot be made at all, room would not help."""
     if not Path("/proc/self").exists():
         pytest.skip("this system has no /proc")
-    with pytest.raises(OutputError, match="choose another place") as caught, atomic_write("/proc/x.json") as file:
+    with pytest.raises(OutputError, match="choose another path") as caught, atomic_write("/proc/x.json") as file:
         file.write("x")
     assert "space" not in str(caught.value)
 
@@ -99,7 +99,7 @@ def test_a_place_without_permission(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("nothing is forbidden to root")
     tmp_path.chmod(0o500)
-    with pytest.raises(OutputError, match="choose a place that you may write to"), atomic_write(tmp_path / "x"):
+    with pytest.raises(OutputError, match="choose a writable directory"), atomic_write(tmp_path / "x"):
         pass
 
 

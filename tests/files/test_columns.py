@@ -16,8 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placewise.errors import InputError, ModelFileError, OutputError
-from placewise.files.columns import Arrays, read_columns, string_arrays, write_columns
-from placewise.files.format import format_name
+from placewise.files.columns import ColumnReader, format_name, read_columns, string_arrays, write_columns
 from placewise.files.records import Record
 
 
@@ -77,7 +76,7 @@ def test_round_trip_and_numpy_reads_it(tmp_path: Path) -> None:
 @example(["", "é", "", "日本", "a\0b", "😀"])
 def test_text_columns(rows: list[str]) -> None:
     """Any Unicode text survives, empty rows and several bytes per character included."""
-    assert Arrays(string_arrays("name", rows)).strings("name", len(rows)) == tuple(rows)
+    assert ColumnReader(string_arrays("name", rows)).strings("name", len(rows)) == tuple(rows)
 
 
 def test_text_that_is_not_unicode_is_refused() -> None:
@@ -95,19 +94,19 @@ def test_text_that_is_not_unicode_is_refused() -> None:
         (b"abc", [0, 2**63 - 1, -(2**63), -1, 3], "do not rise"),
         (b"abc", [], "do not rise"),
         (b"\xff\xff", [0, 2], "not UTF-8"),
-        ("é".encode(), [0, 1, 2], "cuts a character"),
+        ("é".encode(), [0, 1, 2], "splits a character"),
     ],
 )
 def test_bad_text_columns(text: bytes, offsets: list[int], message: str) -> None:
     """Offsets that fall, overflow, miss the end or cut a character, and bytes that are not UTF-8."""
     members = {"name.text": np.frombuffer(text, np.uint8), "name.offsets": np.array(offsets, np.int64)}
     with pytest.raises(ModelFileError, match=message):
-        Arrays(members).strings("name", None)
+        ColumnReader(members).strings("name", None)
 
 
 def test_arrays_of_another_kind_are_refused() -> None:
     """A missing array, another element type, another byte order, another length."""
-    arrays = Arrays({"x": np.zeros(3, np.int32)})
+    arrays = ColumnReader({"x": np.zeros(3, np.int32)})
     with pytest.raises(ModelFileError, match="no array 'y'"):
         arrays.take("y", np.int32, 3)
     with pytest.raises(ModelFileError, match="holds int32 instead of int64"):
@@ -127,13 +126,13 @@ def test_files_that_are_no_container(tmp_path: Path) -> None:
     path = tmp_path / "x.npz"
     for data in (b"", b"hello", b"PK\x05\x06", b"PK\x03\x04" * 100):
         path.write_bytes(data)
-        refused(path, "not a whole columnar file")
+        refused(path, "not a complete columnar file")
     write_columns(path, Header(), {"x": np.arange(1000)})
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    refused(path, "not a whole columnar file")
+    refused(path, "not a complete columnar file")
     path.write_bytes(whole[:60] + bytes([whole[60] ^ 1]) + whole[61:])
-    refused(path, "not a whole columnar file")
+    refused(path, "not a complete columnar file")
 
 
 @pytest.mark.parametrize(
@@ -187,12 +186,12 @@ def test_a_container_without_header(tmp_path: Path) -> None:
         (claiming(b"(" * 100), "not an array of numbers"),
         (claiming(b"__import__('os').abort()"), "not an array of numbers"),
         (claiming(HONEST % b"(-1,)", b"12345678"), "not an array of numbers"),
-        (claiming(HONEST % b"(1000000000000,)"), "does not hold"),
-        (claiming(HONEST % b"(9999999999999999999, 9999999999999999999)"), "does not hold"),
-        (claiming(HONEST % b"(1,)", b"123"), "does not hold"),
-        (claiming((HONEST % b"(1,)").replace(b"f8", b"f3"), b"123"), "does not hold"),
+        (claiming(HONEST % b"(1000000000000,)"), "does not have"),
+        (claiming(HONEST % b"(9999999999999999999, 9999999999999999999)"), "does not have"),
+        (claiming(HONEST % b"(1,)", b"123"), "does not have"),
+        (claiming((HONEST % b"(1,)").replace(b"f8", b"f3"), b"123"), "does not have"),
         (claiming((HONEST % b"(1,)").replace(b"<f8", b"|b1"), b"\x02"), "neither true nor false"),
-        (npy(np.zeros(3))[:-1], "does not hold"),
+        (npy(np.zeros(3))[:-1], "does not have"),
     ],
 )
 def test_bad_arrays(tmp_path: Path, member: bytes, message: str) -> None:
@@ -227,7 +226,7 @@ def test_a_member_that_hides_its_size(tmp_path: Path) -> None:
     path = archive(tmp_path / "x.npz", {"header.json": HEADER_BYTES, "x.npy": bytes(1 << 26)}, zipfile.ZIP_DEFLATED)
     data = path.read_bytes().replace((1 << 26).to_bytes(4, "little"), (100).to_bytes(4, "little"))
     path.write_bytes(data)
-    refused(path, "not a whole columnar file")
+    refused(path, "not a complete columnar file")
 
 
 def test_odd_members(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from placewise.errors import InputError, ModelFileError, OutputError
 from placewise.files.attributes import attributes_from_json, attributes_to_json
 from placewise.files.columns import read_columns, write_columns
-from placewise.files.graph_file import GraphHeader, graph_parts, load_graph, save_graph
+from placewise.files.graph_file import GraphHeader, encode_graph, load_graph, save_graph
 from placewise.files.problem_file import load_problem
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph, Source
@@ -103,7 +103,7 @@ def test_bad_attribute_texts(text: bytes) -> None:
 
 def changed(path: Path, header: Mapping[str, Any] | None = None, **arrays: Any) -> Path:
     """A file of `small_graph` with parts of its header or arrays replaced ("." is written "__")."""
-    good_header, good = graph_parts(small_graph())
+    good_header, good = encode_graph(small_graph())
     replaced = {name.replace("__", "."): np.asarray(array) for name, array in arrays.items()}
     write_columns(path, good_header.model_copy(update=dict(header or {})), {**good, **replaced})
     return path
@@ -144,7 +144,7 @@ def test_files_that_lie(tmp_path: Path, header: Any, arrays: Any, message: str) 
 def test_dtype_codes_follow_the_header(tmp_path: Path) -> None:
     """Codes mean what the header's list says, whatever today's list is."""
     graph = small_graph()
-    swapped = list(graph_parts(graph)[0].dtypes)
+    swapped = list(encode_graph(graph)[0].dtypes)
     a, b = swapped.index("float16"), swapped.index("int8")
     swapped[a], swapped[b] = swapped[b], swapped[a]
     again = load_graph(changed(tmp_path / "g.npz", {"dtypes": tuple(swapped)}))

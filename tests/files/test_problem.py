@@ -18,8 +18,7 @@ from placewise.costing.measured import load_measured
 from placewise.errors import ClusterError, CostError, InputError, ModelFileError
 from placewise.files.cluster_record import cluster_from_dict, cluster_to_dict
 from placewise.files.columns import read_columns, write_columns
-from placewise.files.costs_csv import save_costs_csv
-from placewise.files.costs_file import CostsHeader, load_costs, save_costs
+from placewise.files.costs_file import CostsHeader, load_costs, save_costs, save_costs_csv
 from placewise.files.problem_file import ProblemHeader, load_problem, save_problem
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import HOST, Cluster, Device, Link

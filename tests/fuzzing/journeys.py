@@ -18,7 +18,7 @@ from placewise.core.build import build, build_for_plan
 from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
 from placewise.files.corpus_file import load_corpus
-from placewise.files.plan_file import model_behind
+from placewise.files.plan_file import find_model
 from placewise.files.policy_file import load_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -81,7 +81,7 @@ def topology(path: Path, seed: Seed, rng: Random) -> None:
 def plan(path: Path, seed: Seed, rng: Random) -> None:
     """Its model is read again, by the name that it gives or another, and the placement judged."""
     given = BEHIND.get(seed.name, MODEL)
-    behind = model_behind(path, None if rng.random() < 0.3 and seed.name != "made" else given)
+    behind = find_model(path, None if rng.random() < 0.3 and seed.name != "made" else given)
     problem, placement = build_for_plan(behind, path)
     _printed(plain(judgement_view(problem, _checked(problem, placement))))
 

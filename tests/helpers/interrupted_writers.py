@@ -23,13 +23,13 @@ import numpy as np
 
 from placewise.analysis.report import write_page
 from placewise.catalog import read_cluster
-from placewise.catalog.write import cluster_text
+from placewise.catalog.write import format_cluster
 from placewise.errors import InputError
 from placewise.export.base import Exported, ExportInfo
 from placewise.export.writing import write
 from placewise.files import atomic
 from placewise.files.atomic import atomic_write
-from placewise.files.costs_csv import save_costs_csv
+from placewise.files.costs_file import save_costs_csv
 from placewise.files.graph_file import load_graph, save_graph
 from placewise.files.plan_file import PlanFile, load_plan, save_plan
 from placewise.files.policy_file import PolicyFile, load_policy, save_policy
@@ -117,7 +117,7 @@ def shelved(number: int) -> Known:
 
 def cluster_file(path: Path, number: int) -> None:
     with atomic_write(path) as file:
-        file.write(cluster_text(CLUSTER, (str(number),) * ROWS))
+        file.write(format_cluster(CLUSTER, (str(number),) * ROWS))
 
 
 def cluster_version(path: Path) -> int:
@@ -213,7 +213,7 @@ def main(folder: Path) -> None:
 
 def noticed(path: Path) -> bool:
     """Whether the same kills leave broken files where nothing is written aside first."""
-    atomic._replacing = atomic._direct
+    atomic._open_replacing = atomic._open_direct
     try:
         killed(KINDS["graph"], path, rounds=60)
     except (InputError, ValueError):

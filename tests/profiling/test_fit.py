@@ -9,7 +9,7 @@ import pytest
 from profiles_made import CATALOGUED, CPU, TRUE, profile_of
 
 from placewise.catalog import read_cluster
-from placewise.catalog.write import cluster_text
+from placewise.catalog.write import format_cluster
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, Figures
 from placewise.model.cluster import HOST, Cluster, Device, Link
@@ -89,7 +89,7 @@ def test_a_written_cluster_is_read_again(tmp_path, line):
     """The text of a cluster gives the same cluster: devices with notes, links, the way of transfers."""
     cluster = read_cluster(line)
     path = tmp_path / "c.toml"
-    path.write_text(cluster_text(cluster, ("a comment",)), "utf-8")
+    path.write_text(format_cluster(cluster, ("a comment",)), "utf-8")
     again = read_cluster(path)
     assert again.devices == cluster.devices and again.transfers == cluster.transfers
     assert set(again.links) == set(cluster.links) and (again.link_class == cluster.link_class).all()
@@ -101,6 +101,6 @@ def test_a_strange_cluster_is_written_and_read_again(tmp_path):
     links = Link("n p u", HOST, 1e9, 1e-6, "bus"), Link(HOST, "n p u", 2e9, 0.0, "bus")
     cluster = Cluster((odd, Device("x", "cpu", peak_flops={"float16": 1e12})), links)
     path = tmp_path / "c.toml"
-    path.write_text(cluster_text(cluster), "utf-8")
+    path.write_text(format_cluster(cluster), "utf-8")
     again = read_cluster(path)
     assert again.devices == cluster.devices and set(again.links) == set(links)

@@ -3,13 +3,13 @@
 import pytest
 
 from placewise.errors import ModelFileError
-from placewise.readers import format_of, read
+from placewise.readers import detect_format, read_model
 from placewise.readers.torch.file import read_pt2
 
 GRAPH_TEXT = 'node { name: "x" op: "Placeholder" }'
 
 
-def refused(path, match, reader=read):
+def refused(path, match, reader=read_model):
     with pytest.raises(ModelFileError, match=match) as caught:
         reader(path)
     assert str(caught.value).startswith(f"{path}: ") and caught.value.remedy
@@ -27,9 +27,9 @@ def test_folders_of_no_model(tmp_path, name):
 def test_folders_of_saved_models(tmp_path, inside):
     """The folder of a SavedModel, binary or text, is TensorFlow's; a Hugging Face folder is told by its file."""
     (tmp_path / inside).write_text("")
-    assert format_of(tmp_path) == "tensorflow"
+    assert detect_format(tmp_path) == "tensorflow"
     (tmp_path / "config.json").write_text("{}")
-    assert format_of(tmp_path) == "huggingface"
+    assert detect_format(tmp_path) == "huggingface"
 
 
 @pytest.mark.parametrize("content", [b"", b" \r\n\t", b"\xef\xbb\xbf\n"])
@@ -62,4 +62,4 @@ def test_content_decides_behind_json(tmp_path, content, expected):
     """A file called .json goes by its content, and only what nothing knows is read as JSON."""
     path = tmp_path / "model.json"
     path.write_text(content)
-    assert format_of(path) == expected
+    assert detect_format(path) == expected

@@ -11,7 +11,7 @@ from onnx_files import FLOAT, integers, model, saved, weight
 
 from placewise.errors import GraphError, InputError, ModelFileError
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.wire import without_values
+from placewise.readers.onnx.file import without_values
 
 GOOD = model([make_node("MatMul", ["x", "w"], ["h"]), make_node("Relu", ["h"], ["y"])], {"x": [2, 3]}, ["y"],
              [weight("w", 3, 4)])  # fmt: skip
@@ -92,10 +92,10 @@ def test_edges_to_nowhere(tmp_path):
 def test_values_made_twice(tmp_path):
     """Two nodes, a node and an input, two initializers."""
     twice = [make_node("Relu", ["x"], ["y"], name="one"), make_node("Tanh", ["x"], ["y"], name="two")]
-    refused(saved(tmp_path, model(twice, {"x": [2]}, ["y"])), "'y' is made twice, by node 'y' and by node|made twice")
+    refused(saved(tmp_path, model(twice, {"x": [2]}, ["y"])), "'y' is defined twice, by node 'y' and by node|twice")
     refused(saved(tmp_path, model([make_node("Relu", ["x"], ["x"])], {"x": [2]}, ["x"])), "by an input and by node")
     weights = [weight("w", 2), weight("w", 2)]
-    refused(saved(tmp_path, model([make_node("Add", ["x", "w"], ["y"])], {"x": [2]}, ["y"], weights)), "made twice")
+    refused(saved(tmp_path, model([make_node("Add", ["x", "w"], ["y"])], {"x": [2]}, ["y"], weights)), "defined twice")
 
 
 def test_broken_initializers(tmp_path):

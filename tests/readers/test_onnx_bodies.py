@@ -139,5 +139,5 @@ def test_a_sequence_that_is_given_counts_with_one_element(tmp_path):
     reading, sizes = read(tmp_path, content)
     assert sizes["s"][1] == 24 and sizes["y"] == ((2, 3), 24)
     assert reading.warnings == (
-        "the length of 1 sequence is known only in the run: it counts with one element (first: 's')",
+        "the length of 1 sequence is known only at run time: it counts with one element (first: 's')",
     )

@@ -14,7 +14,7 @@ from placewise.cli.options import parse_dims
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
-from placewise.readers.onnx.submodels import kinds_of
+from placewise.readers.onnx.submodels import value_types
 
 
 def shapes(reading):
@@ -33,7 +33,7 @@ def test_sizes_that_depend_on_data_can_be_given(tmp_path, more):
         work_of(open_graph)
     reading = read_onnx(path, dims={"found:1": 5, **more})
     assert reading.graph.tensors.shape[1] == (2, 5) == reading.graph.tensors.shape[2] and not reading.warnings
-    kinds = kinds_of(reading.graph)  # as they are handed over between sub-models: the run tells how many there are
+    kinds = value_types(reading.graph)  # as they are handed over between sub-models: the run tells how many there are
     assert kinds["x"][1] == (4, 3) and kinds["found"] == ("int64", (-1, -1)) and kinds["y"] == ("float32", (-1, -1))
     with pytest.raises(ModelFileError, match="no dimension 'lost:1'"):
         read_onnx(path, dims={"lost:1": 5})
@@ -155,7 +155,7 @@ def test_notes_help_where_inference_ends(tmp_path):
     content.graph.value_info.append(make_tensor_value_info("found", INT64, [2, "batch"]))
     reading = read_onnx(saved(tmp_path, content), dims={"batch": 4})
     assert shapes(reading) == {"x": (4, 3), "found": (2, 4), "y": (2, 4)}
-    assert reading.warnings == ("1 shape is taken from the file's own notes, not inferred (first: 'found')",)
+    assert reading.warnings == ("1 shape is taken from the file's value_info, not inferred (first: 'found')",)
 
 
 def test_notes_that_contradict_are_not_taken(tmp_path):

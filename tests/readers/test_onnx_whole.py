@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
 from placewise.readers.onnx.ir import oldest_ir
-from placewise.readers.onnx.model import load_whole
+from placewise.readers.onnx.model import load_with_weights
 
 SHAPES = {"k": (4, 3, 3, 3), "scale": (4,), "bias": (4,), "mean": (4,), "var": (4,)}
 
@@ -49,29 +49,32 @@ def arrays(model):
 
 def test_lost_weights_are_drawn_by_their_role(tmp_path):
     """Variances and scales near 1, others small, sums of convolutions about 1; always the same; a note says so."""
-    model, notes = load_whole(normalized(tmp_path))
+    model, notes = load_with_weights(normalized(tmp_path))
     found = arrays(model)
     assert {name: array.shape for name, array in found.items()} == SHAPES
     assert found["var"].min() >= 1 and abs(found["scale"] - 1).max() < 0.2 and abs(found["mean"]).max() < 0.2
     assert 0.5 < found["k"].std() * np.sqrt(27) < 1.5
     assert notes == ("5 weights of the model are missing (lost.bin is not here): random numbers stand in for them",)
-    again, other = arrays(load_whole(normalized(tmp_path))[0]), arrays(load_whole(normalized(tmp_path), seed=1)[0])
+    again, other = (
+        arrays(load_with_weights(normalized(tmp_path))[0]),
+        arrays(load_with_weights(normalized(tmp_path), seed=1)[0]),
+    )
     assert all(np.array_equal(found[name], again[name]) for name in found)
     assert not np.array_equal(found["k"], other["k"])
 
 
 def test_a_weight_is_the_same_whatever_is_around_it(tmp_path):
     """It depends on its name and the seed, so that parts of a model can be filled one by one."""
-    whole = arrays(load_whole(normalized(tmp_path))[0])["k"]
+    whole = arrays(load_with_weights(normalized(tmp_path))[0])["k"]
     lost = outside(np.zeros(SHAPES["k"], np.float32), "k", "lost.bin")
     part = saved(tmp_path, [helper.make_node("Conv", ["x", "k"], ["y"], "conv")], [lost])
-    assert np.array_equal(arrays(load_whole(part)[0])["k"], whole)
+    assert np.array_equal(arrays(load_with_weights(part)[0])["k"], whole)
 
 
 def test_whole_numbers_are_zero_and_truth_is_true(tmp_path):
     """0 is an index into every table; a mask that hides everything would make sums of nothing."""
     tensors = [outside(np.ones(5, dtype), str(dtype), "lost.bin") for dtype in ("int64", "bool")]
-    found = arrays(load_whole(saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"], "relu")], tensors))[0])
+    found = arrays(load_with_weights(saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"], "relu")], tensors))[0])
     assert not found["int64"].any() and found["bool"].all()
 
 
@@ -80,7 +83,7 @@ def test_weights_that_are_there_are_loaded(tmp_path):
     values = np.arange(8, dtype=np.float32)
     (tmp_path / "here.bin").write_bytes(np.concatenate(([7.0] * 16, values)).astype(np.float32).tobytes())
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
-    model, notes = load_whole(saved(tmp_path, nodes, [outside(values, "w", "here.bin", 64)]), {"batch": 3})
+    model, notes = load_with_weights(saved(tmp_path, nodes, [outside(values, "w", "here.bin", 64)]), {"batch": 3})
     assert np.array_equal(arrays(model)["w"], values) and not notes
     assert model.graph.initializer[0].data_location == TensorProto.DEFAULT
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_value == 3
@@ -95,7 +98,7 @@ def test_nodes_stand_where_origin_counts_them(tmp_path):
         helper.make_node("Tanh", ["m"], ["y"], "tanh", domain="ai.onnx"),
     ]
     path = saved(tmp_path, nodes, [], functions=[function])
-    graph, model = read_onnx(path, dims={"batch": 1}).graph, load_whole(path)[0]
+    graph, model = read_onnx(path, dims={"batch": 1}).graph, load_with_weights(path)[0]
     kinds = [model.graph.node[int(graph.ops.origin[op][0])].op_type for op in range(graph.n_ops)]
     assert kinds == list(graph.ops.kind) == ["Relu", "Exp", "Tanh"]
 
@@ -107,7 +110,7 @@ def test_what_is_no_model(tmp_path, content):
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(ModelFileError, match=r"bad\.onnx"):
-        load_whole(path)
+        load_with_weights(path)
 
 
 def test_a_file_of_weights_that_is_too_short(tmp_path):
@@ -116,7 +119,7 @@ def test_a_file_of_weights_that_is_too_short(tmp_path):
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
     path = saved(tmp_path, nodes, [outside(np.zeros(8, np.float32), "w", "short.bin", 64)])
     with pytest.raises(ModelFileError, match=r"model\.onnx.*'w'"):
-        load_whole(path)
+        load_with_weights(path)
 
 
 @pytest.mark.parametrize("location", ["../secret.bin", "{folder}/secret.bin", "link.bin"])
@@ -129,7 +132,7 @@ def test_weights_outside_the_folder_are_not_read(tmp_path, location):
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
     path = saved(folder, nodes, [outside(values, "w", location.format(folder=tmp_path))])
     with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' cannot be read from"):
-        load_whole(path)
+        load_with_weights(path)
     assert read_onnx(path, dims={"batch": 1}).graph.weights.bytes.tolist() == [32]
 
 
@@ -138,8 +141,8 @@ def test_lost_weights_beyond_any_memory(tmp_path, dims):
     """Nobody draws 10^18 numbers."""
     nodes = [helper.make_node("Mul", ["x", "w"], ["y"], "mul")]
     path = saved(tmp_path, nodes, [TensorProto(name="w", data_type=TensorProto.FLOAT, dims=dims)])
-    with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' is missing, and .* too many to draw"):
-        load_whole(path)
+    with pytest.raises(ModelFileError, match=r"model\.onnx.*'w' is missing, and .* too large to draw"):
+        load_with_weights(path)
 
 
 def versioned(opsets, ir_version, **extra):

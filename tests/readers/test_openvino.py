@@ -12,8 +12,8 @@ from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
-from placewise.readers.openvino.parse import parse
-from placewise.readers.openvino.shapes import inferred
+from placewise.readers.openvino.parse import parse_ir
+from placewise.readers.openvino.shapes import infer_outputs
 from placewise.transform.fold import fold, project_back
 
 RECORD = json.loads((EXAMPLES / "flops.json").read_text())["models"]
@@ -262,16 +262,16 @@ def test_open_batch(tmp_path, raw, dims):
 @pytest.mark.parametrize("name", [*PUBLISHED, "operators", "packed_weights", "quantized", "states"])
 def test_shapes_follow(tmp_path, name):
     """Every dimension that OpenVINO wrote follows from the shapes before it, or stays open, when it is hidden."""
-    net, _ = parse(unpacked(tmp_path, name))
+    net, _ = parse_ir(unpacked(tmp_path, name))
     found = hidden = 0
     for part in net.layers:
         now = [port.dims for port in part.inputs]
-        assert inferred(part, now, now) == [port.dims for port in part.outputs]
+        assert infer_outputs(part, now, now) == [port.dims for port in part.outputs]
         for port in part.outputs:
             dims = port.dims
             for axis in range(len(dims) if now else 0):
                 port.dims = (*dims[:axis], -1, *dims[axis + 1 :])
-                follows = inferred(part, now, now)[part.outputs.index(port)]
+                follows = infer_outputs(part, now, now)[part.outputs.index(port)]
                 assert follows in (dims, port.dims)
                 found, hidden = found + (follows == dims), hidden + 1
             port.dims = dims

@@ -51,7 +51,7 @@ def written(folder, content):
         (b'<net version="11"><layers><layer name="x"/></layers></net>', "has no 'id'"),
         (b'<net version="11"><layers><layer id="0"/></layers></net>', "has no 'type'"),
         (net([X, X], []), "two layers have the id 0"),
-        (net([X, Y], []), "nothing reaches input port 0 of layer 'y'"),
+        (net([X, Y], []), "input port 0 of layer 'y' .Result. has no edge"),
         (net([X, Y], [LINK, LINK]), "input port 0 of layer 'y' .Result. has two edges"),
         (net([X, Y], [edge(7, 0, 1, 0)]), "layer 7, which does not exist"),
         (net([X, Y], [edge(0, 5, 1, 0)]), "layer 'x' .Parameter. has no output port 5"),
@@ -61,11 +61,11 @@ def written(folder, content):
         (net([layer(0, "Result", name="y")], []), "layer 'y' .Result. has no ports"),
         (net([layer(0, "Const", name="c", outputs=[(1,), (1,)])], []), "must have one output port"),
         (net([X, layer(1, "Result", name="y", inputs=[(7, 9)])], [LINK]),
-         r"layer 'y' .Result. reads 7×9 where layer 'x' .Parameter. makes 2×3"),
-        (net([X, layer(1, "Result", name="y", inputs=[(2, 3, 1)])], [LINK]), "reads 2×3×1 where layer 'x'"),
+         r"layer 'y' .Result. reads 7×9, but layer 'x' .Parameter. outputs 2×3"),
+        (net([X, layer(1, "Result", name="y", inputs=[(2, 3, 1)])], [LINK]), "reads 2×3×1, but layer 'x'"),
         (small().replace(b'size="48"', b'size="4611686018427387904"'),
-         "layer 'w' .Const. takes 4611686018427387904 bytes, and its shape and element type make 48"),
-        (small().replace(b'size="48"', b'size="47"'), "takes 47 bytes"),
+         "layer 'w' .Const. has 4611686018427387904 bytes, but its shape and element type need 48"),
+        (small().replace(b'size="48"', b'size="47"'), "has 47 bytes"),
         (gzip.compress(small()), "packed with gzip; unpack it"),
         (net([layer(0, "Parameter", name="x", outputs=[("two",)])], []), "a dimension is 'two'"),
         (net([layer(0, "Parameter", name="x", outputs=[(-2,)])], []), "a dimension is '-2'"),
@@ -103,7 +103,7 @@ def test_nested_too_deeply(tmp_path):
 
 def test_too_large(tmp_path, monkeypatch):
     """More bytes or more elements than any model has."""
-    monkeypatch.setattr(parser, "MOST_PARTS", 10)
+    monkeypatch.setattr(parser, "MAX_ELEMENTS", 10)
     refused(written(tmp_path, small()), "too many")
     monkeypatch.setattr(parser, "LARGEST_FILE", 100)
     refused(written(tmp_path, small()), "larger than")
@@ -111,7 +111,7 @@ def test_too_large(tmp_path, monkeypatch):
 
 def test_too_many_layers(tmp_path, monkeypatch):
     """Layers are counted, and one without ports is refused where it ends, not after all the others."""
-    monkeypatch.setattr(parser, "MOST_LAYERS", 4)
+    monkeypatch.setattr(parser, "MAX_LAYERS", 4)
     refused(written(tmp_path, small()), "line 1: it has more than 4 layers")
     bare = b'<net version="11"><layers>\n' + b'<layer id="1" type="A"/>\n' * 9
     refused(written(tmp_path, bare), "line 2: layer '' .A. has no ports")

@@ -18,7 +18,7 @@ from placewise.errors import InputError
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.readers import ReadOptions, format_of, read
+from placewise.readers import ReadOptions, detect_format, read_model
 from placewise.readers.pipedream import read_pipedream
 from placewise.simulate import judge_placement
 
@@ -55,7 +55,7 @@ def figures(line: str = "node1 -- Add", **changes: str) -> str:
 
 def test_the_inference_graph(tmp_path: Path) -> None:
     """Ops in the order of their numbers with kinds, weights, one tensor each; inputs cost nothing."""
-    reading = read(write(tmp_path / "small.txt", SMALL))
+    reading = read_model(write(tmp_path / "small.txt", SMALL))
     graph = reading.graph
     assert graph.ops.name == ("node1", "node2", "node3", "node4")
     assert list(graph.ops.kind) == ["Input", "Conv", "Relu", "Add"]
@@ -69,7 +69,7 @@ def test_the_inference_graph(tmp_path: Path) -> None:
 
 def test_the_training_graph(tmp_path: Path) -> None:
     """Each op but the input has a twin in its group with state, which runs after it and sends gradients."""
-    reading = read(write(tmp_path / "small.txt", SMALL), ReadOptions(graph="training"))
+    reading = read_model(write(tmp_path / "small.txt", SMALL), ReadOptions(graph="training"))
     graph, seconds = reading.graph, reading.op_seconds
     row = {name: op for op, name in enumerate(graph.ops.name)}
     assert seconds is not None and graph.n_ops == 7
@@ -151,10 +151,10 @@ def test_the_graph_that_is_there(tmp_path: Path) -> None:
 
 def test_profiles_are_known_by_their_content(tmp_path: Path) -> None:
     """A profile may have any suffix but .onnx and .json, and its first lines may be broken."""
-    assert format_of(write(tmp_path / "a.graph", SMALL)) == "profile"
-    assert format_of(write(tmp_path / "b.txt", "broken\n" + SMALL)) == "profile"
-    assert format_of(write(tmp_path / "b.txt", "hello")) == "onnx"
-    assert format_of(write(tmp_path / "c.onnx", SMALL)) == "onnx"
+    assert detect_format(write(tmp_path / "a.graph", SMALL)) == "profile"
+    assert detect_format(write(tmp_path / "b.txt", "broken\n" + SMALL)) == "profile"
+    assert detect_format(write(tmp_path / "b.txt", "hello")) == "onnx"
+    assert detect_format(write(tmp_path / "c.onnx", SMALL)) == "onnx"
 
 
 BAD = {
@@ -190,8 +190,8 @@ def test_bad_profiles_are_refused_in_one_sentence(tmp_path: Path, text: str) -> 
 def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     """A binary file under this suffix is refused."""
     (tmp_path / "bad.txt").write_bytes(b"node1 -- \xff\xfe")
-    with pytest.raises(InputError, match="is no text"):
-        read(tmp_path / "bad.txt")
+    with pytest.raises(InputError, match="is not text"):
+        read_model(tmp_path / "bad.txt")
 
 
 @needs_profiles
@@ -228,7 +228,7 @@ def test_a_profile_and_the_workload_made_of_it() -> None:
     """ResNet-50 was published both ways: the same edges and times, and transfers at one speed."""
     profile = read_pipedream(PROFILES / "resnet50.txt")
     path = WORKLOADS / "throughput" / "LayerGraphs" / "resnet50_inference.json"
-    workload = read(path).problem
+    workload = read_model(path).problem
     assert isinstance(workload, Problem) and profile.op_seconds is not None
     names = [name.removeprefix("node") for name in profile.graph.ops.name]
     row = [workload.graph.ops.name.index(name) for name in names]

@@ -14,8 +14,8 @@ from torch_models import graph_of  # noqa: E402
 
 from placewise.costing.flops import RULES  # noqa: E402
 from placewise.costing.work import work_of  # noqa: E402
-from placewise.readers.torch.kinds import SKIPPED, form_of  # noqa: E402
-from placewise.readers.torch.listing import Call, Meta, Ref  # noqa: E402
+from placewise.readers.torch.kinds import SKIPPED, convert_call  # noqa: E402
+from placewise.readers.torch.traced_program import TensorMeta, TracedCall, ValueRef  # noqa: E402
 
 
 class _One(nn.Module):
@@ -161,21 +161,23 @@ def test_bytes():
 
 def test_everything_else_keeps_its_name():
     """Calls that no table names are ops of their own name with their tensors in order, in place or not."""
-    metas = {name: Meta((2,), "float32") for name in ("x", "y", "out")}
-    call = Call("call", "aten::mystery_.Tensor", {"self": Ref("x"), "k": 3, "others": [Ref("y"), None]}, ("out",))
-    form = form_of(call, metas)
+    metas = {name: TensorMeta((2,), "float32") for name in ("x", "y", "out")}
+    call = TracedCall(
+        "call", "aten::mystery_.Tensor", {"self": ValueRef("x"), "k": 3, "others": [ValueRef("y"), None]}, ("out",)
+    )
+    form = convert_call(call, metas)
     assert (form.kind, form.arguments, dict(form.attributes)) == ("aten::mystery_", ("x", "y"), {"k": 3})
 
 
 def test_infinities_are_texts():
     """Attributes hold what any file can hold."""
-    call = Call("call", "mine::op", {"value": -math.inf, "many": [math.nan, 1.0]}, ("out",))
-    assert dict(form_of(call, {}).attributes) == {"value": "-inf", "many": ("nan", 1.0)}
+    call = TracedCall("call", "mine::op", {"value": -math.inf, "many": [math.nan, 1.0]}, ("out",))
+    assert dict(convert_call(call, {}).attributes) == {"value": "-inf", "many": ("nan", 1.0)}
 
 
 def test_rules_fit_the_tables():
     """Every kind that the reader gives away has a rule, or is known to have a body."""
-    from placewise.readers.torch.kinds import _PLAIN
+    from placewise.readers.torch.kinds import _SAME_ORDER
 
-    assert set(_PLAIN) <= RULES.keys()
+    assert set(_SAME_ORDER) <= RULES.keys()
     assert all(name.startswith("aten::") for name in SKIPPED)

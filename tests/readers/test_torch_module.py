@@ -27,9 +27,9 @@ from torch_models import (  # noqa: E402
 
 from placewise.costing.work import work_of  # noqa: E402
 from placewise.errors import InputError, MissingExtraError  # noqa: E402
-from placewise.readers.torch.example import prepared  # noqa: E402
+from placewise.readers.torch.example import prepare_example  # noqa: E402
 from placewise.readers.torch.module import trace_module  # noqa: E402
-from placewise.readers.torch.record import recorded  # noqa: E402
+from placewise.readers.torch.record import record_calls  # noqa: E402
 from placewise.transform.fold import fold  # noqa: E402
 
 IDS = torch.zeros(2, 5, dtype=torch.long)
@@ -39,7 +39,7 @@ def record_of(module, *args, **kwargs):
     """The graph of one recorded run, whether torch.export could take the module or not."""
     from placewise.readers.torch.assemble import assemble
 
-    return assemble(recorded(prepared(module, args, kwargs, {}), "a test"), None)
+    return assemble(record_calls(prepare_example(module, args, kwargs, {}), "a test"), None)
 
 
 def test_export_is_taken_first():
@@ -213,7 +213,7 @@ def test_inputs_that_do_not_fit(args, dims, words):
 
 def test_no_module():
     """Something else than a module, and a module that computes nothing."""
-    with pytest.raises(InputError, match=r"int is no nn\.Module"):
+    with pytest.raises(InputError, match=r"int is not an nn\.Module"):
         trace_module(3)
     with pytest.raises(InputError, match="calls no operation"):
         trace_module(nn.Identity(), (torch.ones(2),))

@@ -8,12 +8,18 @@ from hypothesis import strategies as st
 
 from placewise.errors import GraphError, ModelFileError
 from placewise.readers.torch.assemble import assemble
-from placewise.readers.torch.inline import inlined
-from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
-from placewise.readers.torch.scopes import clean_scope
+from placewise.readers.torch.inline import inline_bodies
 from placewise.readers.torch.sizes import Sizes
 from placewise.readers.torch.strides import is_contiguous, is_view
 from placewise.readers.torch.symbols import OpenSymbol, evaluate, symbols_in
+from placewise.readers.torch.traced_program import (
+    Parameter,
+    TensorMeta,
+    TracedCall,
+    TracedProgram,
+    ValueRef,
+    clean_scope,
+)
 
 
 @settings(deadline=None)
@@ -108,10 +114,10 @@ def test_sizes_by_place():
     """An input and an axis stand for the symbol there; two numbers for one symbol contradict each other."""
     inputs = {"x": ["Symbol('s0')", 4], "y": ["Add(Symbol('s0'), Integer(1))"]}
     sizes = Sizes(inputs, {"x:0": 6})
-    assert [sizes.of(size, "", "") for size in (*inputs["x"], *inputs["y"])] == [6, 4, 7]
+    assert [sizes.resolve(size, "", "") for size in (*inputs["x"], *inputs["y"])] == [6, 4, 7]
     with pytest.raises(ModelFileError, match="two numbers"):
         Sizes(inputs, {"x:0": 6, "s0": 7})
-    assert Sizes(inputs, {"x:0": 6, "s0": 6}).of("Symbol('s0')", "", "") == 6
+    assert Sizes(inputs, {"x:0": 6, "s0": 6}).resolve("Symbol('s0')", "", "") == 6
 
 
 def test_paths():
@@ -124,31 +130,35 @@ def test_paths():
 
 def _listing(calls, outputs, inputs=("x",), parameters=()):
     names = {name for call in calls for name in call.results} | set(inputs) | {item.value for item in parameters}
-    return Listing(dict.fromkeys(sorted(names), Meta((2,), "float32")), parameters, inputs, tuple(calls), outputs)
+    return TracedProgram(
+        dict.fromkeys(sorted(names), TensorMeta((2,), "float32")), parameters, inputs, tuple(calls), outputs
+    )
 
 
 def test_bodies_within_bodies():
     """Two bodies inside each other, whose values have the names of values outside, become one row of calls."""
     deepest = _listing(
-        [Call("mul", "aten::mul", {"self": Ref("a"), "other": Ref("x")}, ("mul",))], ("mul",), ("a", "x")
+        [TracedCall("mul", "aten::mul", {"self": ValueRef("a"), "other": ValueRef("x")}, ("mul",))],
+        ("mul",),
+        ("a", "x"),
     )
     wrap = "higher_order::wrap"
     body = _listing(
         [
-            Call("add", "aten::add", {"self": Ref("x"), "other": 1}, ("add",), scope="inner"),
-            Call("out", wrap, {"0": deepest, "1": Ref("add"), "2": Ref("x")}, ("out",)),
+            TracedCall("add", "aten::add", {"self": ValueRef("x"), "other": 1}, ("add",), scope="inner"),
+            TracedCall("out", wrap, {"0": deepest, "1": ValueRef("add"), "2": ValueRef("x")}, ("out",)),
         ],
         ("out",),
     )
     outer = _listing(
         [
-            Call("add", "aten::add", {"self": Ref("x"), "other": 2}, ("add",)),
-            Call("w", wrap, {"0": "a text", "1": body, "2": Ref("add")}, ("w",), scope="here", origin=7),
-            Call("relu", "aten::relu", {"self": Ref("w")}, ("relu",)),
+            TracedCall("add", "aten::add", {"self": ValueRef("x"), "other": 2}, ("add",)),
+            TracedCall("w", wrap, {"0": "a text", "1": body, "2": ValueRef("add")}, ("w",), scope="here", origin=7),
+            TracedCall("relu", "aten::relu", {"self": ValueRef("w")}, ("relu",)),
         ],
         ("relu",),
     )
-    flat = inlined(outer)
+    flat = inline_bodies(outer)
     assert [(call.name, call.refs, call.scope) for call in flat.calls] == [
         ("add", ["x"], ""),
         ("w.add", ["add"], "inner"),
@@ -161,8 +171,10 @@ def test_bodies_within_bodies():
 
 def test_absurd_sizes_are_refused():
     """A tensor of more than 2^62 bytes is named."""
-    listing = _listing([Call("add", "aten::add", {"self": Ref("x")}, ("add",))], ("add",))
-    huge = Listing({**listing.metas, "add": Meta((1 << 40, 1 << 30), "float32")}, (), ("x",), listing.calls, ("add",))
+    listing = _listing([TracedCall("add", "aten::add", {"self": ValueRef("x")}, ("add",))], ("add",))
+    huge = TracedProgram(
+        {**listing.metas, "add": TensorMeta((1 << 40, 1 << 30), "float32")}, (), ("x",), listing.calls, ("add",)
+    )
     with pytest.raises(GraphError, match=r"'add' of shape 1099511627776×1073741824 exceeds"):
         assemble(huge, None)
 
@@ -174,7 +186,7 @@ def test_tied_weights_share_a_storage():
         Parameter("q", "b.weight", 1, True),
         Parameter("r", "a.weight", 1, True),
     )
-    calls = [Call("add", "aten::add", {"self": Ref("p"), "other": Ref("q")}, ("add",))]
+    calls = [TracedCall("add", "aten::add", {"self": ValueRef("p"), "other": ValueRef("q")}, ("add",))]
     graph = assemble(_listing(calls, ("add",), (), parameters), None)
     assert graph.weights.name == ("a.weight", "b.weight")
     assert graph.weights.storage.tolist() == [0, 0]
@@ -190,8 +202,8 @@ def test_order_of_writes_is_what_really_happens(steps):
     torch = pytest.importorskip("torch", reason="programs are run by PyTorch")
     from torch_models import ancestors, graph_of
 
-    from placewise.readers.torch.example import prepared
-    from placewise.readers.torch.record import recorded
+    from placewise.readers.torch.example import prepare_example
+    from placewise.readers.torch.record import record_calls
 
     module = _program(torch, steps)
     inputs = [torch.rand(2, 3, dtype=torch.float64) for _ in range(3)]
@@ -207,7 +219,7 @@ def test_order_of_writes_is_what_really_happens(steps):
                     depends.add((number, place))
         module.memory.zero_()
     exported = graph_of(module, tuple(inputs))
-    run = assemble(recorded(prepared(module, inputs, {}, {}), "a test"), None)
+    run = assemble(record_calls(prepare_example(module, inputs, {}, {}), "a test"), None)
     for graph in (exported, run):
         names = [f"args_{place}" for place in range(3)]
         results = _result_names(graph, len(before))

@@ -159,9 +159,9 @@ def test_looks():
     [
         (None, ["cannot be read"]),
         (b"", ["the file is empty"]),
-        (b"PK\3\4" + bytes(100), ["is no .pt2 archive"]),
-        (b"hello world" * 100, ["is no .pt2 archive"]),
-        (COMMITTED.read_bytes()[:-300], ["is no .pt2 archive"]),
+        (b"PK\3\4" + bytes(100), ["is not a .pt2 archive"]),
+        (b"hello world" * 100, ["is not a .pt2 archive"]),
+        (COMMITTED.read_bytes()[:-300], ["is not a .pt2 archive"]),
     ],
 )
 def test_no_archive(tmp_path, content, words):
@@ -201,7 +201,7 @@ def test_bombs(tmp_path):
         compression=zipfile.ZIP_DEFLATED,
     )
     assert path.stat().st_size < 1 << 20
-    with pytest.raises(InputError, match="unpacks to 67108864 bytes"):
+    with pytest.raises(InputError, match="unpack to 67108864 bytes"):
         read_pt2(path)
 
 
@@ -268,9 +268,9 @@ def _first_shape(size):
         (_first_shape({"as_int": -4}), "has the shape"),
         (_first_shape({"as_int": 1 << 70}), "has the shape"),
         (_first_shape({"as_int": 1 << 60}), "exceeds 2^62 bytes"),
-        (_first_shape({"as_expr": {"expr_str": "__import__('os').system('true')"}}), "is no arithmetic"),
+        (_first_shape({"as_expr": {"expr_str": "__import__('os').system('true')"}}), "is not arithmetic"),
         (_first_shape({"as_expr": {"expr_str": "Pow(Integer(9), Integer(999999999))"}}), "too large"),
-        (_first_shape({"as_expr": {"expr_str": "Pow(" * 300 + "1" + ")" * 300}}), "no size follows"),
+        (_first_shape({"as_expr": {"expr_str": "Pow(" * 300 + "1" + ")" * 300}}), "cannot be evaluated"),
         (_first_shape({"as_expr": {"expr_str": "Symbol('u3', integer=True)"}}), "--dim u3=1"),
         (_first_shape("four"), "not in the format of torch.export"),
     ],

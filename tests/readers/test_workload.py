@@ -16,7 +16,7 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import InputError, ModelFileError
 from placewise.files.problem_file import save_problem
 from placewise.model.problem import Objective, Rule
-from placewise.readers import ReadOptions, format_of, read
+from placewise.readers import ReadOptions, detect_format, read_model
 from placewise.readers.workload import read_workload
 
 
@@ -64,7 +64,7 @@ def test_every_field_has_its_place(tmp_path: Path) -> None:
 
 def test_latency_is_another_reading(tmp_path: Path) -> None:
     """Read for latency, calls are executed and stages need not form a chain."""
-    problem = read(write(tmp_path / "w.json", [node(0)], []), ReadOptions(objective="latency")).problem
+    problem = read_model(write(tmp_path / "w.json", [node(0)], []), ReadOptions(objective="latency")).problem
     assert problem is not None
     assert problem.objective.execution == "subgraph" and not problem.constraints.contiguous
 
@@ -82,7 +82,7 @@ def test_latency_is_another_reading(tmp_path: Path) -> None:
         ([node(0, size=10**400)], [], r"node 0: size is .*up to 2\^62"),
         ([node(0, size=-(10**400))], [], "node 0: size is -"),
         ([node(0, size=2**61), node(1, size=2**61), node(2, size=2**61)], [], "all nodes together"),
-        ([node(1.5)], [], "'id' is 1.5; give a whole number or a text"),
+        ([node(1.5)], [], "'id' is 1.5; give a whole number or a string"),
         ([node(True)], [], "'id' is True"),
         ([node(0, fpgaLatency=math.inf)], [], "fpgaLatency is inf"),
         ([node(0, colorClass=[1])], [], "colorClass"),
@@ -117,7 +117,7 @@ def test_what_is_no_workload_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(ModelFileError, match=r"x\.json"):
-        read(path)
+        read_model(path)
 
 
 def test_suffix_and_content_decide(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_suffix_and_content_decide(tmp_path: Path) -> None:
         ("d", b"\x08\x07", "onnx"),
     ):  # fmt: skip
         (tmp_path / name).write_bytes(content)
-        assert format_of(tmp_path / name) == expected
+        assert detect_format(tmp_path / name) == expected
 
 
 def test_wishes_change_a_given_problem(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ from openvino_models import branching, classifier, job, mixed, two
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective
-from placewise.readers.openvino.counterparts import counterparts
-from placewise.readers.openvino.live import Listing, reason
+from placewise.readers.openvino.counterparts import match_ops
+from placewise.readers.openvino.folded_model import FoldedModel, summarize_error
 from placewise.runtimes.binding import Place
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
@@ -303,11 +303,11 @@ def test_a_killed_worker_fails_this_placement_only(model, alone):
 def test_ops_follow_who_reads_them_then_whom_they_read():
     """By the file's nodes first, a node of its own before one folded into it; else the reader's; else the source's."""
     graph = _graph_with_origins([(5, 1), (7,)])
-    listing = Listing(
+    listing = FoldedModel(
         ("const", "a", "part", "b", "sink"), ("Constant",) * 5, ((), (0,), (1,), (1, 2), (3,)),
         ((), (1, 5), (), (7,), ()), (False,) * 5,
     )  # fmt: skip
-    assert counterparts(graph, listing).tolist() == [0, 0, 1, 1, 1]
+    assert match_ops(graph, listing).tolist() == [0, 0, 1, 1, 1]
 
 
 def _graph_with_origins(origins):
@@ -321,7 +321,7 @@ def _graph_with_origins(origins):
 
 def test_unnamed_ops_join_the_kernel_that_reads_them():
     """A convolution whose name was lost in fusion counts with the kernel behind it; reorders have no ops."""
-    listing = Listing(
+    listing = FoldedModel(
         ("x", "conv", "norm", "relu", "y"), ("Parameter", "Convolution", "BatchNormInference", "Relu", "Result"),
         ((), (0,), (1,), (2,), (3,)), ((),) * 5, (False,) * 5,
     )  # fmt: skip
@@ -346,5 +346,5 @@ def test_what_hetero_writes_down_is_read():
 def test_the_cause_is_the_last_word():
     """OpenVINO's messages are stacks of places; one line of them matters."""
     stack = "Exception from src/core.cpp:84:\nCheck 'false' failed at src/f.cpp:47:\nLoading it\nno such file\n\n"
-    assert reason(RuntimeError(stack)) == "Loading it no such file"
-    assert reason(RuntimeError("Check 'a > b' failed at src/f.cpp:47:\n")) == "Check 'a > b'"
+    assert summarize_error(RuntimeError(stack)) == "Loading it no such file"
+    assert summarize_error(RuntimeError("Check 'a > b' failed at src/f.cpp:47:\n")) == "Check 'a > b'"

@@ -346,7 +346,7 @@ def test_strict_lanes_keep_their_order(flows: list[Flow]) -> None:
 
 def test_stages_hand_on_what_later_ones_need(problem: Problem) -> None:
     """Every way to cut the calls in two or three stages: run one after the other they give the whole program's."""
-    from placewise.readers.torch.cutting import calls_of, outputs_of, stage_of
+    from placewise.readers.torch.cutting import build_stage, calls_of, outputs_of
 
     model = Branches().eval()
     program = torch.export.export(model, (), EXAMPLE)
@@ -357,7 +357,7 @@ def test_stages_hand_on_what_later_ones_need(problem: Problem) -> None:
             said = {number: int(number >= low) + int(high > low and number >= high) for number in range(count)}
             values: Any = (EXAMPLE["x"], EXAMPLE["mask"])
             for place in range(max(said.values()) + 1):
-                piece = stage_of(program, said, place, device="cpu")
+                piece = build_stage(program, said, place, device="cpu")
                 assert len(piece.reads) == len(values)
                 with torch.no_grad():
                     values = piece.module(*values)

@@ -16,8 +16,8 @@ import numpy.typing as npt
 from placewise.errors import ModelFileError, PlacerError
 from placewise.files.graph_file import source_record
 from placewise.files.plan_file import ToolRecord
-from placewise.files.policy_file import PolicyFile, header_of, load_policy
-from placewise.files.records import naming
+from placewise.files.policy_file import PolicyFile, header_path, load_policy
+from placewise.files.records import locate_errors
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -55,13 +55,13 @@ class Checkpoint:
             for name, value in self.header.options.items()
             if name in known and getattr(wanted, name) == getattr(default, name)
         }
-        with naming(header_of(self.path)):
+        with locate_errors(header_path(self.path)):
             require_types(self.header.policy, type(wanted), kept)
             return replace(wanted, **kept)
 
     def fill(self, policy: Policy, name: str) -> None:
         """Give a policy the weights of the checkpoint. Raises PlacerError saying what does not fit."""
-        with naming(header_of(self.path)):
+        with locate_errors(header_path(self.path)):
             _require_policy(self.header, name)
             _require_network(self.header, policy)
             _require_features(self.header, policy)
@@ -82,7 +82,7 @@ class Checkpoint:
     def resume(self, trainer: Trainer, name: str, reward: str) -> None:
         """Set a trainer to where the checkpoint was written. Raises PlacerError saying what does not fit."""
         header, problem = self.header, trainer.policy.view.problem
-        with naming(header_of(self.path)):
+        with locate_errors(header_path(self.path)):
             _require_policy(header, name)
             if header.corpus is not None:
                 raise PlacerError("was trained on a corpus, not on this graph alone", remedy=_WEIGHTS)

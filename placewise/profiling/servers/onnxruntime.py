@@ -16,7 +16,7 @@ from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.errors import RunError
 from placewise.processes.scratch import scratch
 from placewise.profiling.servers.window import Measured, Window, in_turns
-from placewise.readers.onnx.model import load_whole
+from placewise.readers.onnx.model import load_with_weights
 from placewise.readers.onnx.names import op_names
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
@@ -38,7 +38,7 @@ class OnnxRuntimeServer:
         self._providers = [(provider, options)]
         if provider not in onnxruntime.get_available_providers():
             raise RunError(f"the ONNX Runtime that is installed has no {provider}")
-        model, self.notes = load_whole(Path(path), dims)
+        model, self.notes = load_with_weights(Path(path), dims)
         for node, name in zip(model.graph.node, op_names(model.graph.node), strict=True):
             node.name = name
         if model.ByteSize() >= LARGEST:

@@ -14,8 +14,14 @@ from placewise.costing.measured.table import Row
 from placewise.errors import RunError
 from placewise.model.graph import Graph
 from placewise.profiling.servers.window import Measured, Window, in_turns
-from placewise.readers.openvino.counterparts import counterparts
-from placewise.readers.openvino.live import input_names, input_shapes, library, open_live, reason
+from placewise.readers.openvino.counterparts import match_ops
+from placewise.readers.openvino.folded_model import (
+    import_openvino,
+    input_names,
+    input_shapes,
+    load_folded,
+    summarize_error,
+)
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.openvino.devices import logical_devices
@@ -30,11 +36,11 @@ class OpenVinoServer:
     """Times the model of a graph, static and folded, on one of OpenVINO's devices, set as the runtime sets it."""
 
     def __init__(self, path: str, file_format: str, graph: Graph, place: Place) -> None:
-        self._library, self._graph = library(), graph
+        self._library, self._graph = import_openvino(), graph
         self._core = self._library.Core()
         (device,) = logical_devices([place], [0], self._core.available_devices).values()
         self._device, self._properties = device.real, dict(device.properties)
-        self._model, self._listing, self.notes = open_live(Path(path).resolve(), file_format, input_shapes(graph))
+        self._model, self._listing, self.notes = load_folded(Path(path).resolve(), file_format, input_shapes(graph))
         self._names = input_names(self._model)
         for row, op in enumerate(self._model.get_ordered_ops()):
             op.set_friendly_name(code(row))
@@ -96,7 +102,7 @@ class OpenVinoServer:
             listed[node.get_friendly_name()] = kind, ops_in(names)
         kernels = [Kernel(name, *listed.get(name, ("", ())), "", float(median(times))) for name, times in found.items()]
         ops = self._graph.ops.name
-        belongs = counterparts(self._graph, self._listing)
+        belongs = match_ops(self._graph, self._listing)
         return tuple(
             Row(kernel.name, kernel.seconds, kind=kernel.type, ops=tuple(ops[op] for op in kernel.ops))
             for kernel in attributed(kernels, self._listing, belongs)
@@ -110,6 +116,6 @@ def _guarded(action: Callable[[], Any]) -> Callable[[], Any]:
         try:
             return action()
         except RuntimeError as error:
-            raise RunError(f"OpenVINO cannot run it: {reason(error)}") from None
+            raise RunError(f"OpenVINO cannot run it: {summarize_error(error)}") from None
 
     return run

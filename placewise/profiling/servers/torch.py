@@ -13,7 +13,7 @@ from torch import fx
 from placewise.costing.measured.table import Row
 from placewise.errors import RunError
 from placewise.profiling.servers.window import Measured, Window, in_turns
-from placewise.readers.torch.cutting import calls_of, inputs_of, outputs_of, piece_of, steps_of, weights_of
+from placewise.readers.torch.cutting import build_piece, calls_of, inputs_of, outputs_of, steps_of, weights_of
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import tensor_of
@@ -34,7 +34,7 @@ class TorchServer:
         program = load(Payload(path, path, {}, {}, {}))
         for number, node in enumerate(calls_of(program)):
             self._names[node.name] = ops.get(number, ())
-        piece = piece_of(
+        piece = build_piece(
             program, steps_of(program), outputs_of(program), weights_of(program),
             device=self._device, reads=inputs_of(program),
         )  # fmt: skip

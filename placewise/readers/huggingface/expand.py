@@ -8,13 +8,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from placewise.readers.huggingface.marks import AGAIN, ENTER, LEAVE
-from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
+from placewise.readers.torch.traced_program import Parameter, TensorMeta, TracedCall, TracedProgram, ValueRef
 
 Renames = tuple[tuple[str, str], ...]
 """Module paths and what stands for them, applied from first to last."""
 
 
-def expanded(listing: Listing) -> Listing:
+def expanded(listing: TracedProgram) -> TracedProgram:
     """Every mark replaced by a copy of the body that it names, under its own scope and with its own parameters.
 
     What a body reads from around it and not as an argument is shared; marks in bodies are followed too.
@@ -33,15 +33,15 @@ class _Body:
 
     start: int
     stop: int
-    enter: Call
-    leave: Call
+    enter: TracedCall
+    leave: TracedCall
 
 
 @dataclass(slots=True)
 class _Work:
-    listing: Listing
-    calls: list[Call] = field(default_factory=list)
-    metas: dict[str, Meta] = field(default_factory=dict)
+    listing: TracedProgram
+    calls: list[TracedCall] = field(default_factory=list)
+    metas: dict[str, TensorMeta] = field(default_factory=dict)
     parameters: list[Parameter] = field(default_factory=list)
     copies: int = 0
     bodies: dict[int, _Body] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class _Work:
             else:
                 self.calls.append(self.copied(call, env, renames, suffix))
 
-    def again(self, call: Call, env: MutableMapping[str, str], renames: Renames) -> None:
+    def again(self, call: TracedCall, env: MutableMapping[str, str], renames: Renames) -> None:
         body = self.bodies[call.arguments["body"]]
         inner = ChainMap({}, *env.maps) if isinstance(env, ChainMap) else ChainMap({}, env)
         given = [ref.name for ref in call.arguments["arguments"]]
@@ -82,7 +82,7 @@ class _Work:
         for result, value in zip(call.results, body.leave.refs, strict=True):
             env[result] = inner.get(value, value)
 
-    def copied(self, call: Call, env: MutableMapping[str, str], renames: Renames, suffix: str) -> Call:
+    def copied(self, call: TracedCall, env: MutableMapping[str, str], renames: Renames, suffix: str) -> TracedCall:
         if suffix:
             for result in call.results:
                 env[result] = result + suffix
@@ -98,8 +98,8 @@ class _Work:
         )
 
     def mapped(self, argument: Any, env: Mapping[str, str], renames: Renames) -> Any:
-        if isinstance(argument, Ref):
-            return Ref(self.value(argument.name, env, renames))
+        if isinstance(argument, ValueRef):
+            return ValueRef(self.value(argument.name, env, renames))
         if isinstance(argument, (list, tuple)):
             return type(argument)(self.mapped(item, env, renames) for item in argument)
         return argument

@@ -17,9 +17,9 @@ from placewise.readers.huggingface.repeats import Repeats
 from placewise.readers.huggingface.runs import Run
 from placewise.readers.huggingface.wording import EXPORT, told
 from placewise.readers.torch.assemble import assemble
-from placewise.readers.torch.inline import inlined
-from placewise.readers.torch.listing import Listing, Ref
-from placewise.readers.torch.program import listing_of
+from placewise.readers.torch.inline import inline_bodies
+from placewise.readers.torch.program import trace_program
+from placewise.readers.torch.traced_program import TracedProgram, ValueRef
 
 _WRAPPER = "model"
 
@@ -38,7 +38,7 @@ def graph_of_run(instance: Instance, run: Run, repeats: Repeats, *, apart: bool 
     except Exception as error:
         raise told("the model cannot be traced", error, EXPORT) from None
     try:
-        listing = expanded(_plain(inlined(listing_of(program)), list(run.inputs)))
+        listing = expanded(_plain(inline_bodies(trace_program(program)), list(run.inputs)))
     except ModelFileError as error:  # all sizes were given: what is open depends on the data
         raise ModelFileError(error.problem, where=error.where, remedy=EXPORT) from None
     return assemble(split_experts(listing) if apart else listing, None)
@@ -56,7 +56,7 @@ class _Wrapper(nn.Module):
         return self._run.call(self.model, dict(zip(self._run.inputs, given, strict=True)))
 
 
-def _plain(listing: Listing, inputs: list[str]) -> Listing:
+def _plain(listing: TracedProgram, inputs: list[str]) -> TracedProgram:
     """Scopes, weights and inputs under the names that they have in the model and in the run."""
     own = dict(zip(listing.inputs, inputs, strict=True))
     metas = {own.get(name, name): meta for name, meta in listing.metas.items()}
@@ -73,8 +73,8 @@ def _plain(listing: Listing, inputs: list[str]) -> Listing:
 
 
 def _renamed(argument: Any, own: dict[str, str]) -> Any:
-    if isinstance(argument, Ref):
-        return Ref(own.get(argument.name, argument.name))
+    if isinstance(argument, ValueRef):
+        return ValueRef(own.get(argument.name, argument.name))
     return [_renamed(item, own) for item in argument] if isinstance(argument, (list, tuple)) else argument
 
 

@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: what their bodies are given, how often they run, and what they give back."""
+"""If, Loop, Scan and SequenceMap: the input types, trip counts and output types of their bodies."""
 
 from __future__ import annotations
 
@@ -12,20 +12,19 @@ from onnx.helper import make_tensor_type_proto
 
 from placewise.errors import InputError
 from placewise.model.dtypes import bytes_of
-from placewise.readers.onnx.known import Infer, Known
-from placewise.readers.onnx.structure import captured
-from placewise.readers.onnx.types import Types, dtype_of, is_complete, shape_of, subgraphs
+from placewise.readers.onnx.structure import captured_names
+from placewise.readers.onnx.types import Infer, InferredValues, Types, dtype_of, is_complete, shape_of, subgraphs
 
 Results = list[onnx.TypeProto | None]
 WITH_BODIES = frozenset(("If", "Loop", "Scan", "SequenceMap"))
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """A body as a model of its own, what is known in it (None where it does not fit), and its rounds (−1 unknown)."""
+class BodyModel:
+    """A body as a separate model, its inferred values (None if inference fails), and its rounds (−1: unknown)."""
 
     model: onnx.ModelProto
-    known: Known | None
+    known: InferredValues | None
     rounds: int
 
     @property
@@ -35,74 +34,78 @@ class Body:
         return [None if self.known is None else self.known.types.get(value.name) for value in outputs]
 
 
-def bodies_of(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
-    """The bodies of a node that may run, with the types that they are given.
+def instantiate_bodies(
+    model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer
+) -> list[BodyModel]:
+    """The bodies of a node that may run, with their input types.
 
-    If: the branch that a known condition picks, else both. Loop: with the state in the shape in which it is given
-    back. Scan: with one slice of what it goes through. SequenceMap: with one element.
+    If: the branch of a known condition, else both. Loop: with loop-carried state of invariant shape. Scan: with one
+    slice of each scanned input. SequenceMap: with one element.
     """
     if node.domain or node.op_type not in WITH_BODIES:
         return []
     try:
         return _BODIES[node.op_type](model, node, known, infer)
-    except (LookupError, ValueError, TypeError, AttributeError):  # a node that is not as its definition asks
+    except (LookupError, ValueError, TypeError, AttributeError):  # a node that violates its definition
         return []
 
 
-def result_types(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> Types:
-    """The complete types of a node's results, as far as its bodies tell; {} for ops without bodies.
+def result_types(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer) -> Types:
+    """The complete output types of a node that follow from its bodies; {} for ops without bodies.
 
-    If: the larger of the branches' results. Loop and Scan: state that the body gives back in the shape in which it
-    takes it, and stacks as long as there are rounds.
+    If: the larger of the branches' outputs. Loop and Scan: states of invariant shape, and stacked outputs with one
+    entry per round.
     """
-    bodies = bodies_of(model, node, known, infer)
+    bodies = instantiate_bodies(model, node, known, infer)
     if not bodies:
         return {}
     results: Results = []
     if node.op_type == "If":
         results = [max(pair, key=_size) for pair in zip(*(body.results for body in bodies), strict=False)]
     elif node.op_type == "Loop":
-        results = _of_loop(node, bodies[0])
+        results = _loop_results(node, bodies[0])
     elif node.op_type == "Scan":
-        results = _of_scan(node, bodies[0])
+        results = _scan_results(node, bodies[0])
     pairs = zip(node.output, results, strict=False)
     return {name: kind for name, kind in pairs if name and kind is not None and is_complete(kind)}
 
 
-def _branches(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+def _if_bodies(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer) -> list[BodyModel]:
     graphs = {attribute.name: attribute.g for attribute in node.attribute if attribute.HasField("g")}
     condition = known.values.get(node.input[0])
     names = ["then_branch", "else_branch"]
     if condition is not None and condition.size == 1:
         names = ["then_branch" if condition.reshape(-1)[0] else "else_branch"]
-    return [_run(model, graphs[name], (), known, 1, infer) for name in names]
+    return [_infer_body(model, graphs[name], (), known, 1, infer) for name in names]
 
 
-def _loop(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+def _loop_bodies(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer) -> list[BodyModel]:
     graph = subgraphs(node)[0]
     states = [known.types.get(name, onnx.TypeProto()) for name in node.input[2:]]
     scalars = [make_tensor_type_proto(kind, []) for kind in (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)]
     trips = known.values.get(node.input[0]) if node.input[0] else None
     rounds = int(trips.reshape(-1)[0]) if trips is not None and trips.size == 1 else -1
-    body = _run(model, graph, (*scalars, *states), known, rounds, infer)
-    if not _all_kept(states, body.results[1:]):  # what changes is unknown in the next round, and what follows from it
+    body = _infer_body(model, graph, (*scalars, *states), known, rounds, infer)
+    if not _all_invariant(states, body.results[1:]):  # changing shapes are unknown in the next round
         pairs = zip(states, body.results[1:], strict=False)
-        states = [state if _is_kept(state, result) else _unshaped(state) for state, result in pairs]
-        body = _run(model, graph, (*scalars, *states), known, rounds, infer)
+        states = [state if _is_invariant(state, result) else _clear_shape(state) for state, result in pairs]
+        body = _infer_body(model, graph, (*scalars, *states), known, rounds, infer)
     return [body]
 
 
-def _of_loop(node: onnx.NodeProto, body: Body) -> Results:
-    """Nothing, unless the state that the body was given comes back as it was."""
-    given = [value.type for value in body.model.graph.input[2 : len(node.input)]]
+def _loop_results(node: onnx.NodeProto, body: BodyModel) -> Results:
+    """The output types; empty unless the state keeps its shape."""
+    inputs = [value.type for value in body.model.graph.input[2 : len(node.input)]]
     results = body.results[1:]
-    if not _all_kept(given, results):
+    if not _all_invariant(inputs, results):
         return []
-    kept: Results = [state if _is_kept(state, result) else None for state, result in zip(given, results, strict=False)]
-    return kept + [_stacked(result, body.rounds, 0) for result in results[len(given) :]]
+    states_out: Results = [
+        state if _is_invariant(state, result) else None for state, result in zip(inputs, results, strict=False)
+    ]
+    return states_out + [_stack_type(result, body.rounds, 0) for result in results[len(inputs) :]]
 
 
-def _scan(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+def _scan_bodies(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer) -> list[BodyModel]:
     attributes = {attribute.name: attribute for attribute in node.attribute}
     count = attributes["num_scan_inputs"].i
     names = list(node.input)
@@ -115,43 +118,45 @@ def _scan(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Inf
         rounds = shape.pop(axis)
         slices.append(make_tensor_type_proto(kind.tensor_type.elem_type, [None if dim < 0 else dim for dim in shape]))
     states = [known.types[name] for name in names[:first]]
-    return [_run(model, subgraphs(node)[0], (*states, *slices), known, rounds, infer)]
+    return [_infer_body(model, subgraphs(node)[0], (*states, *slices), known, rounds, infer)]
 
 
-def _of_scan(node: onnx.NodeProto, body: Body) -> Results:
+def _scan_results(node: onnx.NodeProto, body: BodyModel) -> Results:
     attributes = {attribute.name: attribute for attribute in node.attribute}
     first = len(node.input) - attributes["num_scan_inputs"].i
-    given = [value.type for value in body.model.graph.input[:first]]
+    inputs = [value.type for value in body.model.graph.input[:first]]
     results = body.results
-    kept: Results = [state if _is_kept(state, result) else None for state, result in zip(given, results, strict=False)]
+    states_out: Results = [
+        state if _is_invariant(state, result) else None for state, result in zip(inputs, results, strict=False)
+    ]
     stacks = results[first:]
     axes = list(attributes["scan_output_axes"].ints) if "scan_output_axes" in attributes else [0] * len(stacks)
-    return kept + [_stacked(kind, body.rounds, axis) for kind, axis in zip(stacks, axes, strict=False)]
+    return states_out + [_stack_type(kind, body.rounds, axis) for kind, axis in zip(stacks, axes, strict=False)]
 
 
-def _map(model: onnx.ModelProto, node: onnx.NodeProto, known: Known, infer: Infer) -> list[Body]:
+def _map_bodies(model: onnx.ModelProto, node: onnx.NodeProto, known: InferredValues, infer: Infer) -> list[BodyModel]:
     rounds = len(known.elements[node.input[0]])
-    given = []
+    inputs = []
     for name in node.input:
-        found = known.elements.get(name)
-        given.append(known.types[name] if found is None else max(found, key=_size))
-    return [_run(model, subgraphs(node)[0], given, known, rounds, infer)]
+        elements = known.elements.get(name)
+        inputs.append(known.types[name] if elements is None else max(elements, key=_size))
+    return [_infer_body(model, subgraphs(node)[0], inputs, known, rounds, infer)]
 
 
-_BODIES = {"If": _branches, "Loop": _loop, "Scan": _scan, "SequenceMap": _map}
+_BODIES = {"If": _if_bodies, "Loop": _loop_bodies, "Scan": _scan_bodies, "SequenceMap": _map_bodies}
 
 
-def _all_kept(states: Sequence[onnx.TypeProto], results: Results) -> bool:
-    return all(_is_kept(s, r) for s, r in zip(states, results, strict=False) if is_complete(s))
+def _all_invariant(states: Sequence[onnx.TypeProto], results: Results) -> bool:
+    return all(_is_invariant(s, r) for s, r in zip(states, results, strict=False) if is_complete(s))
 
 
-def _is_kept(state: onnx.TypeProto, result: onnx.TypeProto | None) -> bool:
+def _is_invariant(state: onnx.TypeProto, result: onnx.TypeProto | None) -> bool:
     if not state.HasField("tensor_type"):
         return bool(state == result)
     return is_complete(state) and shape_of(state) == shape_of(result) and dtype_of(state) == dtype_of(result)
 
 
-def _unshaped(kind: onnx.TypeProto) -> onnx.TypeProto:
+def _clear_shape(kind: onnx.TypeProto) -> onnx.TypeProto:
     bare = onnx.TypeProto()
     bare.CopyFrom(kind)
     if bare.HasField("tensor_type"):
@@ -159,7 +164,7 @@ def _unshaped(kind: onnx.TypeProto) -> onnx.TypeProto:
     return bare
 
 
-def _stacked(kind: onnx.TypeProto | None, count: int, axis: int) -> onnx.TypeProto | None:
+def _stack_type(kind: onnx.TypeProto | None, count: int, axis: int) -> onnx.TypeProto | None:
     shape = shape_of(kind)
     if kind is None or shape is None or min(shape, default=0) < 0 or count < 0:
         return None
@@ -172,24 +177,24 @@ def _size(kind: onnx.TypeProto | None) -> int:
     return -1 if shape is None else bytes_of(shape, dtype_of(kind))
 
 
-def _run(
+def _infer_body(
     model: onnx.ModelProto,
     body: onnx.GraphProto,
-    given: Sequence[onnx.TypeProto],
-    known: Known,
+    inputs: Sequence[onnx.TypeProto],
+    known: InferredValues,
     rounds: int,
     infer: Infer,
-) -> Body:
-    """A body as a model: what it takes from around it are inputs, or initializers where it is known."""
+) -> BodyModel:
+    """A body as a model: captured values become inputs, or initializers if their values are known."""
     inner = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, graph=body)
-    for value, kind in zip(inner.graph.input, given, strict=False):
+    for value, kind in zip(inner.graph.input, inputs, strict=False):
         value.type.CopyFrom(kind)
-    for name in captured(body):
+    for name in captured_names(body):
         if name in known.values:
             inner.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(known.values[name]), name))
         elif name in known.types:
             inner.graph.input.append(onnx.helper.make_value_info(name, known.types[name]))
     try:
-        return Body(inner, infer(inner), rounds)
-    except InputError:  # a body that does not fit the shapes tried here says nothing about the model
-        return Body(inner, None, rounds)
+        return BodyModel(inner, infer(inner), rounds)
+    except InputError:  # the shapes tried here may be wrong, not the model
+        return BodyModel(inner, None, rounds)

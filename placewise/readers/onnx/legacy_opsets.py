@@ -1,4 +1,4 @@
-"""Nodes of the first opsets in the words of the newest one, whose rules for shapes the older definitions lack."""
+"""Upgrade nodes of old opsets to the newest one, whose shape inference the old definitions lack."""
 
 from __future__ import annotations
 
@@ -7,36 +7,36 @@ import onnx
 from onnx.helper import get_attribute_value, make_attribute
 
 from placewise.readers.onnx.schemas import newest_opset, schema_of
-from placewise.readers.onnx.values import Value
+from placewise.readers.onnx.types import Value
 
-_MOVED = {("Reshape", "shape"), ("Pad", "paddings"), ("Pad", "pads"), ("Split", "split")}
-"""Ops and attributes of integers that became their second input."""
+_ATTRIBUTES_NOW_INPUTS = {("Reshape", "shape"), ("Pad", "paddings"), ("Pad", "pads"), ("Split", "split")}
+"""Integer attributes that became the second input of their op."""
 
 
-def renewed(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, Value]]:
-    """The node as the newest opset writes it, as far as shapes need it, and the values of inputs that it gains.
+def upgrade_node(node: onnx.NodeProto) -> tuple[onnx.NodeProto, dict[str, Value]]:
+    """The node in the newest opset, as far as shapes depend on it, and the values of its new inputs.
 
-    Attributes that the newest definition does not have are left out, as hints about memory (`consumed_inputs`) are.
+    Attributes that the newest definition lacks are dropped, such as the memory hint `consumed_inputs`.
     """
-    fresh, gained = onnx.NodeProto(), dict[str, Value]()
-    fresh.CopyFrom(node)
-    given = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
-    if node.op_type == "Upsample" and {"height_scale", "width_scale"} <= set(given):
-        scales = np.array([1, 1, given["height_scale"], given["width_scale"]], np.float32)
-        fresh.op_type, gained = "Resize", {f"{node.output[0]}/scales": scales}
-        fresh.input.extend(["", *gained])
-    for name, sizes in given.items():
-        if (node.op_type, name) in _MOVED and len(node.input) == 1:
-            gained[f"{node.output[0]}/{name}"] = np.array(sizes, np.int64)
-            fresh.input.extend(gained)
-    schema = schema_of(fresh.op_type, "", newest_opset())
+    upgraded, new_inputs = onnx.NodeProto(), dict[str, Value]()
+    upgraded.CopyFrom(node)
+    attributes = {attribute.name: get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "Upsample" and {"height_scale", "width_scale"} <= set(attributes):
+        scales = np.array([1, 1, attributes["height_scale"], attributes["width_scale"]], np.float32)
+        upgraded.op_type, new_inputs = "Resize", {f"{node.output[0]}/scales": scales}
+        upgraded.input.extend(["", *new_inputs])
+    for name, sizes in attributes.items():
+        if (node.op_type, name) in _ATTRIBUTES_NOW_INPUTS and len(node.input) == 1:
+            new_inputs[f"{node.output[0]}/{name}"] = np.array(sizes, np.int64)
+            upgraded.input.extend(new_inputs)
+    schema = schema_of(upgraded.op_type, "", newest_opset())
     known = set() if schema is None else set(schema.attributes)
-    del fresh.attribute[:]
-    fresh.attribute.extend(attribute for attribute in node.attribute if attribute.name in known)
-    if node.op_type == "Concat" and "axis" not in given:
-        fresh.attribute.append(make_attribute("axis", 1))
-    if node.op_type == "Cast" and isinstance(given.get("to"), bytes):
-        del fresh.attribute[:]
+    del upgraded.attribute[:]
+    upgraded.attribute.extend(attribute for attribute in node.attribute if attribute.name in known)
+    if node.op_type == "Concat" and "axis" not in attributes:
+        upgraded.attribute.append(make_attribute("axis", 1))
+    if node.op_type == "Cast" and isinstance(attributes.get("to"), bytes):
+        del upgraded.attribute[:]
         codes = dict(onnx.TensorProto.DataType.items())
-        fresh.attribute.append(make_attribute("to", codes.get(given["to"].decode(errors="replace").upper(), 0)))
-    return fresh, gained
+        upgraded.attribute.append(make_attribute("to", codes.get(attributes["to"].decode(errors="replace").upper(), 0)))
+    return upgraded, new_inputs

@@ -1,4 +1,4 @@
-"""A whole ONNX model, to be run: with its weights, and with random ones where the file came without."""
+"""Load a complete ONNX model to run it, with its weights, or random ones if they are missing."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ import onnx
 import onnx.external_data_helper
 
 from placewise.errors import InputError, ModelFileError
-from placewise.readers.onnx.file import inlined, plain_domains
+from placewise.readers.onnx.file import inline_functions, normalize_domains
 from placewise.readers.onnx.ir import oldest_ir
 from placewise.readers.onnx.symbols import set_dims
 from placewise.readers.onnx.types import subgraphs
 
 _LONGEST_DRAW = 1 << 20
-"""Random numbers that are drawn for one weight; longer ones repeat them."""
+"""Random numbers per weight; longer weights repeat them."""
 _SMALL = 0.02
 _NORMS = frozenset({"BatchNormalization", "InstanceNormalization", "LayerNormalization", "GroupNormalization"})
 _SCALE, _VARIANCE = 1, 4  # argument positions: of all norms, and of BatchNormalization
 
 
-def load_whole(
-    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0, outside: bool = False
+def load_with_weights(
+    path: Path, dims: Mapping[str, int] | None = None, *, seed: int = 0, keep_external: bool = False
 ) -> tuple[onnx.ModelProto, tuple[str, ...]]:
-    """The model in `path` with its weights inside, its functions inlined, and notes.
+    """The model in `path` with embedded weights and inlined functions, and notes.
 
-    Nodes stand where `origin` counts them (`read_onnx`), and the IR version is the oldest that will do (`oldest_ir`).
-    `dims`, if given, are put in place of symbolic dimensions. External data is loaded; what is missing is drawn from
-    `seed` and the weight's name, in sizes that keep activations finite, and a note says so. With `outside`, external
-    data stays where it lies. Raises ModelFileError, naming the file.
+    Node indices match `origin` (`read_onnx`); the IR version is the oldest possible (`oldest_ir`). `dims` replace
+    symbolic dimensions. External data is loaded; missing weights are drawn from `seed` and their names, scaled so that
+    activations stay finite, and a note reports this. With `keep_external`, external data stays external. Raises
+    ModelFileError, naming the file.
     """
     try:
-        model = _parsed(path)
-        plain_domains(model)
-        notes = () if outside else _fill(model, path.parent, seed)
+        model = _parse(path)
+        normalize_domains(model)
+        notes = () if keep_external else _fill_weights(model, path.parent, seed)
         if model.functions:
-            model = inlined(model)
+            model = inline_functions(model)
         if dims is not None:
             set_dims(model.graph, dims)
         model.ir_version = oldest_ir(model)
@@ -51,7 +51,7 @@ def load_whole(
     return model, notes
 
 
-def _parsed(path: Path) -> onnx.ModelProto:
+def _parse(path: Path) -> onnx.ModelProto:
     try:
         model = onnx.load(path, load_external_data=False)
     except OSError as error:
@@ -65,31 +65,31 @@ def _parsed(path: Path) -> onnx.ModelProto:
     return model
 
 
-def _fill(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
-    """Load the weights that lie elsewhere; draw those that are nowhere."""
-    roles, drawn, missing = _roles(model.graph), 0, ""
+def _fill_weights(model: onnx.ModelProto, folder: Path, seed: int) -> tuple[str, ...]:
+    """Load external weights, and draw missing ones."""
+    roles, n_drawn, missing_file = _first_readers(model.graph), 0, ""
     for tensor in _weights(model.graph):
         where = {entry.key: entry.value for entry in tensor.external_data}.get("location", "")
         is_outside = tensor.data_location == onnx.TensorProto.EXTERNAL
         if is_outside and os.path.isfile(folder / where):
             try:
                 onnx.external_data_helper.load_external_data_for_tensor(tensor, str(folder))
-            except Exception as error:  # several unrelated error types of the checker and of the system
+            except Exception as error:  # the checker and the system raise unrelated error types
                 raise ModelFileError(f"the weight {tensor.name!r} cannot be read from {where} ({error})") from None
             tensor.data_location = onnx.TensorProto.DEFAULT
             del tensor.external_data[:]
         elif is_outside or _is_empty(tensor):
             try:
-                values = _drawn(tensor, roles.get(tensor.name, ("", 0)), seed)
+                values = _draw_weight(tensor, roles.get(tensor.name, ("", 0)), seed)
             except (MemoryError, ValueError):
-                problem = f"the weight {tensor.name!r} is missing, and {list(tensor.dims)} numbers are too many to draw"
+                problem = f"the weight {tensor.name!r} is missing, and {list(tensor.dims)} is too large to draw"
                 raise ModelFileError(problem, remedy="give the model with its weights") from None
             tensor.CopyFrom(onnx.numpy_helper.from_array(values, tensor.name))
-            drawn, missing = drawn + 1, missing or where
-    if not drawn:
+            n_drawn, missing_file = n_drawn + 1, missing_file or where
+    if not n_drawn:
         return ()
-    lost = f" ({missing} is not here)" if missing else ""
-    return (f"{drawn} weights of the model are missing{lost}: random numbers stand in for them",)
+    lost = f" ({missing_file} is not here)" if missing_file else ""
+    return (f"{n_drawn} weights of the model are missing{lost}: random numbers stand in for them",)
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
@@ -103,13 +103,13 @@ def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 
 def _is_empty(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor has dimensions, but no values in any of its fields."""
+    """Whether a tensor has elements but no values."""
     fields = ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
     return math.prod(tensor.dims) > 0 and not any(len(getattr(tensor, field)) for field in fields)
 
 
-def _roles(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
-    """Who reads a value first: the op's type and the argument's position."""
+def _first_readers(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
+    """The op type and input position of the first reader, by value."""
     roles: dict[str, tuple[str, int]] = {}
     for node in graph.node:
         for position, name in enumerate(node.input):
@@ -117,8 +117,8 @@ def _roles(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:
     return roles
 
 
-def _drawn(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.NDArray[Any]:
-    """Whole numbers are 0, which every table has an entry for, and truth values true; floats by what they are for."""
+def _draw_weight(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.NDArray[Any]:
+    """Integers are 0, a valid index of every table; booleans are true; floats are drawn by their role."""
     dims, dtype = tuple(tensor.dims), onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
     if tensor.data_type == onnx.TensorProto.BOOL or np.dtype(dtype).kind in "iu":
         return np.full(dims, tensor.data_type == onnx.TensorProto.BOOL, dtype)
@@ -131,12 +131,12 @@ def _drawn(tensor: onnx.TensorProto, role: tuple[str, int], seed: int) -> npt.ND
     elif (kind in _NORMS and position == _SCALE) or (kind == "Mul" and len(dims) < 2):
         values = 1 + _SMALL * values
     else:
-        values = values * _scale(dims)
+        values = values * _weight_scale(dims)
     return values.astype(dtype)
 
 
-def _scale(dims: tuple[int, ...]) -> float:
-    """1 / √(what is summed up for one result): windows and channels of a convolution, the longer side of a matrix."""
+def _weight_scale(dims: tuple[int, ...]) -> float:
+    """1 / √fan-in: window times channels of a convolution, the longer side of a matrix."""
     if len(dims) < 2:
         return _SMALL
     return 1 / math.sqrt(max(dims) if len(dims) == 2 else math.prod(dims[1:]))

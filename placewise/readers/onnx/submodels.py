@@ -1,4 +1,4 @@
-"""An ONNX model in parts: sub-models that together compute what the whole does, each node in one of them."""
+"""Split an ONNX model into submodels that together compute the same; each node is in one of them."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ import onnx.numpy_helper
 
 from placewise.errors import ModelFileError
 from placewise.model.graph import Graph
-from placewise.readers.onnx.structure import in_order, reads
-from placewise.readers.onnx.symbols import given_sizes
+from placewise.readers.onnx.structure import names_read, sort_topologically
+from placewise.readers.onnx.symbols import sizes_from_dims
 from placewise.readers.onnx.types import element_type
 
-Kinds = Mapping[str, tuple[str, tuple[int, ...]]]
-"""Element type and shape of values by name; −1 for a dimension that is unknown."""
+ValueTypes = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Element type and shape of values by name; −1 is an unknown dimension."""
 
 ANYWHERE = -1
-"""The part of a node that is computed in every part that needs it."""
+"""The owner of a node that is replicated in every submodel that needs it."""
 
-_OLDEST_IR = 4  # since then a weight need not be listed among the inputs
+_OLDEST_IR = 4  # since version 4, weights need not be inputs
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Part:
-    """A sub-model; the names of what it is given by others and of what others, or the user, get from it.
-
-    `weight_bytes` is the size of its weights.
-    """
+class Submodel:
+    """A submodel, the names of its inputs (`reads`) and outputs (`makes`), and the bytes of its weights."""
 
     model: onnx.ModelProto
     reads: tuple[str, ...]
@@ -38,59 +35,58 @@ class Part:
     weight_bytes: int
 
 
-def kinds_of(raw: Graph) -> Kinds:
-    """The kinds of all values between the ops of a raw view.
+def value_types(raw: Graph) -> ValueTypes:
+    """The types of all values in a raw view.
 
-    What follows from sizes that the user gave for values that depend on data is open: the run will tell them.
+    Dimensions that follow from user-given sizes of data-dependent values are open: they are known only at run time.
     """
-    tensors, loose = raw.tensors, _depend_on_data(raw)
+    tensors, dependent = raw.tensors, _data_dependent(raw)
     return {
-        name: (tensors.dtype_name(row), tuple(-1 if row in loose else int(dim) for dim in tensors.shape[row]))
+        name: (tensors.dtype_name(row), tuple(-1 if row in dependent else int(dim) for dim in tensors.shape[row]))
         for row, name in enumerate(tensors.name)
     }
 
 
-def _depend_on_data(raw: Graph) -> set[int]:
-    """The tensors made by ops whose sizes were given by value and axis, and all that is made from them."""
-    sizes = given_sizes(raw.source.options.get("dims", {})) if raw.source is not None else {}
-    loose: set[int] = set()
+def _data_dependent(raw: Graph) -> set[int]:
+    """The tensors whose sizes the user gave by value and axis, and all tensors computed from them."""
+    sizes = sizes_from_dims(raw.source.options.get("dims", {})) if raw.source is not None else {}
+    dependent: set[int] = set()
     for op in range(raw.n_ops if sizes else 0):
         made = set(raw.outputs_of(op))
-        if any(raw.tensors.name[row] in sizes for row in made) or not loose.isdisjoint(raw.inputs_of(op).tolist()):
-            loose |= made
-    return loose
+        if any(raw.tensors.name[row] in sizes for row in made) or not dependent.isdisjoint(raw.inputs_of(op).tolist()):
+            dependent |= made
+    return dependent
 
 
-def parts_of(model: onnx.ModelProto, owner: Sequence[int], kinds: Kinds) -> list[Part]:
-    """The sub-models of a model whose node i belongs to part ``owner[i]``; `kinds` are those of its values.
+def split_model(model: onnx.ModelProto, owner: Sequence[int], kinds: ValueTypes) -> list[Submodel]:
+    """The submodels of a model; node i belongs to submodel ``owner[i]``, and `kinds` are the types of its values.
 
-    Nodes that belong `ANYWHERE` (their results are the same everywhere: constants, arithmetic on weights and shapes,
-    identities) are repeated in the parts that need them; instead of reading a tensor for its shape, a part has the
-    shape as a constant. A part without nodes of its own is empty. Raises ModelFileError where parts would hand over
-    anything but tensors.
+    Nodes owned by `ANYWHERE` (constants, arithmetic on weights and shapes, identities) are replicated in the submodels
+    that need them. Shapes of tensors in other submodels become constants. A submodel without nodes is empty. Raises
+    ModelFileError if submodels would exchange anything but tensors of known types.
     """
-    whole = _Whole.of(model, owner, kinds)
-    drafts = [_gathered(whole, part) for part in range(max(owner, default=-1) + 1)]
+    whole = _IndexedModel.of(model, owner, kinds)
+    drafts = [_collect_nodes(whole, part) for part in range(max(owner, default=-1) + 1)]
     wanted = {name for draft in drafts for name in draft.reads} | {value.name for value in model.graph.output}
-    return [_built(whole, draft, wanted) for draft in drafts]
+    return [_build_submodel(whole, draft, wanted) for draft in drafts]
 
 
 @dataclass(frozen=True, slots=True)
-class _Whole:
-    """The model with tables: who makes a value, which values are weights, and the nodes in topological order."""
+class _IndexedModel:
+    """The model with its producers and weights by name, and the topological positions of its nodes."""
 
     model: onnx.ModelProto
     owner: Sequence[int]
-    kinds: Kinds
+    kinds: ValueTypes
     nodes: list[onnx.NodeProto]
     turn: list[int]
     maker: dict[str, int]
     weights: dict[str, onnx.TensorProto | onnx.SparseTensorProto]
 
     @classmethod
-    def of(cls, model: onnx.ModelProto, owner: Sequence[int], kinds: Kinds) -> _Whole:
+    def of(cls, model: onnx.ModelProto, owner: Sequence[int], kinds: ValueTypes) -> _IndexedModel:
         graph, nodes = model.graph, list(model.graph.node)
-        place = {id(node): turn for turn, node in enumerate(in_order(nodes))}
+        place = {id(node): turn for turn, node in enumerate(sort_topologically(nodes))}
         maker = {name: index for index, node in enumerate(nodes) for name in node.output if name}
         weights = {tensor.name: tensor for tensor in graph.initializer}
         weights |= {sparse.values.name: sparse for sparse in graph.sparse_initializer}
@@ -98,8 +94,8 @@ class _Whole:
 
 
 @dataclass(slots=True)
-class _Draft:
-    """What a part holds: nodes of its own and all its nodes, weights, shapes as constants, and what it reads."""
+class _SubmodelDraft:
+    """The contents of a submodel: own nodes, all nodes, weights, constant shapes, and inputs."""
 
     own: list[int]
     nodes: set[int]
@@ -108,12 +104,12 @@ class _Draft:
     reads: dict[str, None]
 
 
-def _gathered(whole: _Whole, part: int) -> _Draft:
+def _collect_nodes(whole: _IndexedModel, part: int) -> _SubmodelDraft:
     own = [index for index, owner in enumerate(whole.owner) if owner == part]
-    draft = _Draft(own, set(own), {}, {}, {})
-    todo = own[::-1]
-    while todo:
-        for name in filter(None, reads(whole.nodes[todo.pop()])):
+    draft = _SubmodelDraft(own, set(own), {}, {}, {})
+    pending = own[::-1]
+    while pending:
+        for name in filter(None, names_read(whole.nodes[pending.pop()])):
             index = whole.maker.get(name, -1)
             if name in whole.weights:
                 draft.weights[name] = None
@@ -123,14 +119,14 @@ def _gathered(whole: _Whole, part: int) -> _Draft:
                 shape = _known_shape(whole, whole.nodes[index])
                 if shape is None:
                     draft.nodes.add(index)
-                    todo.append(index)
+                    pending.append(index)
                 else:
                     draft.shapes[name] = onnx.numpy_helper.from_array(shape, name)
     return draft
 
 
-def _known_shape(whole: _Whole, node: onnx.NodeProto) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
-    """What a Shape or Size gives, if it is known."""
+def _known_shape(whole: _IndexedModel, node: onnx.NodeProto) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]] | None:
+    """The output of a Shape or Size node, if known."""
     if node.domain or node.op_type not in ("Shape", "Size"):
         return None
     _, shape = whole.kinds.get(node.input[0], ("", (-1,)))
@@ -142,7 +138,7 @@ def _known_shape(whole: _Whole, node: onnx.NodeProto) -> np.ndarray[tuple[int, .
     return np.array(shape[ends.get("start", 0) : ends.get("end", len(shape))], np.int64)
 
 
-def _built(whole: _Whole, draft: _Draft, wanted: set[str]) -> Part:
+def _build_submodel(whole: _IndexedModel, draft: _SubmodelDraft, wanted: set[str]) -> Submodel:
     made = [name for index in draft.own for name in whole.nodes[index].output if name in wanted]
     model = onnx.ModelProto(ir_version=max(whole.model.ir_version, _OLDEST_IR), producer_name="placewise")
     model.opset_import.extend(whole.model.opset_import)
@@ -155,18 +151,18 @@ def _built(whole: _Whole, draft: _Draft, wanted: set[str]) -> Part:
         (graph.sparse_initializer if is_sparse else graph.initializer).append(weight)
     weight_bytes = sum(tensor.ByteSize() for tensor in (*graph.initializer, *graph.sparse_initializer))
     graph.initializer.extend(draft.shapes.values())
-    graph.input.extend(_values(draft.reads, whole.kinds))
-    graph.output.extend(_values(made, whole.kinds))
-    return Part(model, tuple(draft.reads), tuple(made), weight_bytes)
+    graph.input.extend(_value_infos(draft.reads, whole.kinds))
+    graph.output.extend(_value_infos(made, whole.kinds))
+    return Submodel(model, tuple(draft.reads), tuple(made), weight_bytes)
 
 
-def _values(names: Iterable[str], kinds: Kinds) -> Iterable[onnx.ValueInfoProto]:
+def _value_infos(names: Iterable[str], kinds: ValueTypes) -> Iterable[onnx.ValueInfoProto]:
     for name in names:
         dtype, shape = kinds.get(name, ("unknown", ()))
         if dtype == "unknown":
             raise ModelFileError(
-                f"{name!r} would be handed over between parts of the model, and is no tensor of a known type",
-                remedy="keep the ops that make and read it together",
+                f"{name!r} would be passed between parts of the model, but is not a tensor of a known type",
+                remedy="keep its producer and its readers together",
             )
         dims = [None if dim < 0 else dim for dim in shape]
         yield onnx.helper.make_tensor_value_info(name, element_type(dtype), dims)

@@ -14,9 +14,9 @@ from google.protobuf import text_format  # type: ignore[import-untyped]
 
 from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
+from placewise.readers.protobuf import DROP, LENGTH, VARINT, FieldPaths, WireField, fields_of, strip_fields
 from placewise.readers.tensorflow.protos import MESSAGES
 from placewise.readers.tensorflow.types import KEPT_ELEMENTS
-from placewise.readers.wire import DROP, LENGTH, VARINT, Field, Paths, fields_of, without
 
 LARGEST_TEXT = 1 << 26
 """Bytes: text is parsed slowly, about a megabyte a second."""
@@ -24,10 +24,10 @@ _LARGEST = 1 << 31
 _HEAD = 1 << 16
 SAVED_MODEL = "saved_model.pb"
 
-_TENSOR: Paths = dict.fromkeys((4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17), DROP)
-_NODE: Paths = {5: {2: {8: _TENSOR}}}  # NodeDef.attr, its value, AttrValue.tensor
-_GRAPH: Paths = {1: _NODE, 2: {1: {3: _NODE}}}  # GraphDef.node; library, function, node_def
-_PATHS: dict[str, Paths] = {"GraphDef": _GRAPH, "MetaGraphDef": {2: _GRAPH}, "SavedModel": {2: {2: _GRAPH}}}
+_TENSOR: FieldPaths = dict.fromkeys((4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 17), DROP)
+_NODE: FieldPaths = {5: {2: {8: _TENSOR}}}  # NodeDef.attr, its value, AttrValue.tensor
+_GRAPH: FieldPaths = {1: _NODE, 2: {1: {3: _NODE}}}  # GraphDef.node; library, function, node_def
+_PATHS: dict[str, FieldPaths] = {"GraphDef": _GRAPH, "MetaGraphDef": {2: _GRAPH}, "SavedModel": {2: {2: _GRAPH}}}
 
 _OP = re.compile(rb"[A-Za-z_][\w>]*")
 _TEXTS = tuple(
@@ -96,7 +96,7 @@ def _parsed(data: memoryview) -> tuple[Any, str]:
     if kind:
         message = MESSAGES[kind]()
         try:
-            message.ParseFromString(without(data, _PATHS.get(kind, {}), longest=16 * KEPT_ELEMENTS))
+            message.ParseFromString(strip_fields(data, _PATHS.get(kind, {}), longest=16 * KEPT_ELEMENTS))
         except Exception:  # protobuf's own error type differs between its back ends
             raise ModelFileError(
                 f"this is no {kind} of TensorFlow, or the file is cut off", remedy="export or download the model again"
@@ -167,7 +167,7 @@ def _is_name(start: bytes) -> bool:
     return bool(start) and start[0] >= 0x20
 
 
-def _first_field(data: memoryview) -> Field | None:
+def _first_field(data: memoryview) -> WireField | None:
     try:
         return next(iter(fields_of(data)), None)
     except (ValueError, IndexError):

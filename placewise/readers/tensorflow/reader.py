@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import ImportedModel
+from placewise.readers.base import ImportedModel, describe_unknown_shapes
 from placewise.readers.tensorflow.cost_graph import cost_graph_reading
 from placewise.readers.tensorflow.draft import Made
 from placewise.readers.tensorflow.file import file_in, load
@@ -25,7 +25,6 @@ from placewise.readers.tensorflow.nodes import Body, Ref, nodes_of, reference
 from placewise.readers.tensorflow.reachable import wanted
 from placewise.readers.tensorflow.tf1_loops import without_frames
 from placewise.readers.tensorflow.walk import MOST_NODES, Walk
-from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
 DEFAULT_SIGNATURE = "serving_default"
@@ -106,7 +105,7 @@ def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, 
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
     graph = _closed(_grouped(builder.build(source), walk.draft.ops))
     told = [f"{note} ({times} times)" if times > 1 else note for note, times in walk.notes.items()]
-    return ImportedModel(graph, warnings=(*notes, *told, *unknown_shapes(graph)))
+    return ImportedModel(graph, warnings=(*notes, *told, *describe_unknown_shapes(graph)))
 
 
 def _grouped(graph: Graph, ops: Sequence[Made]) -> Graph:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import onnx
 
 from placewise.processes.scratch import scratch
-from placewise.readers.onnx.submodels import Part
+from placewise.readers.onnx.submodels import Submodel
 from placewise.runtimes.onnxruntime.wiring import Work
 
 LARGEST = 1 << 30
@@ -17,7 +17,7 @@ LARGEST = 1 << 30
 
 
 @contextmanager
-def packed(parts: Sequence[Part], works: Sequence[Sequence[Work]]) -> Iterator[tuple[tuple[Work, ...], ...]]:
+def packed(parts: Sequence[Submodel], works: Sequence[Sequence[Work]]) -> Iterator[tuple[tuple[Work, ...], ...]]:
     """The works of every worker with their models, which are there until the end of the context."""
     with ExitStack() as stack:
         models = {}
@@ -26,7 +26,7 @@ def packed(parts: Sequence[Part], works: Sequence[Sequence[Work]]) -> Iterator[t
         yield tuple(tuple(replace(work, model=models[work.number]) for work in own) for own in works)
 
 
-def _packed(part: Part, stack: ExitStack) -> bytes | str:
+def _packed(part: Submodel, stack: ExitStack) -> bytes | str:
     if part.weight_bytes <= LARGEST:
         content: bytes = part.model.SerializeToString()
         return content

@@ -11,7 +11,7 @@ import numpy as np
 from placewise.errors import InputError, RunError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
-from placewise.readers.onnx.submodels import Part
+from placewise.readers.onnx.submodels import Submodel
 from placewise.readers.onnx.types import element_type
 from placewise.runtimes.binding import Place
 from placewise.runtimes.inputs import numpy_dtype
@@ -85,7 +85,7 @@ def asked_of(place: Place) -> tuple[str, dict[str, str], dict[str, str]]:
 
 def crew_of(
     graph: Graph,
-    parts: Sequence[Part],
+    parts: Sequence[Submodel],
     members: Sequence[Sequence[int]],
     places: Sequence[Place],
     loaded: Callable[[Works], AbstractContextManager[Works]],
@@ -121,7 +121,7 @@ def crowded(places: Sequence[Place], row: int) -> bool:
     return bool(others & set(places[row].cores))
 
 
-def _kinds(graph: Graph, parts: Sequence[Part]) -> dict[str, Kind]:
+def _kinds(graph: Graph, parts: Sequence[Submodel]) -> dict[str, Kind]:
     """Every tensor that the parts hand over, are given or give back. Raises RunError for one of an open shape."""
     tensors = graph.tensors
     row = {name: tensor for tensor, name in enumerate(tensors.name)}
@@ -143,7 +143,7 @@ def _kinds(graph: Graph, parts: Sequence[Part]) -> dict[str, Kind]:
 
 
 def _works(
-    parts: Sequence[Part], members: Sequence[Sequence[int]], n_workers: int
+    parts: Sequence[Submodel], members: Sequence[Sequence[int]], n_workers: int
 ) -> tuple[Works, tuple[tuple[int, ...], ...], int]:
     """The works of every worker, without their models; the cells of what ends a sample, and the number of cells."""
     maker = {name: number for number, part in enumerate(parts) for name in part.makes}

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from placewise.model.columns import Ints
-from placewise.readers.openvino.live import Listing
+from placewise.readers.openvino.folded_model import FoldedModel
 from placewise.runtimes.openvino.server import Kernel
 
 _NO_WORK = frozenset({"Constant", "Parameter", "Result"})
@@ -26,7 +26,7 @@ class Attributed:
     ops: tuple[int, ...]
 
 
-def attributed(kernels: Sequence[Kernel], listing: Listing, belongs: Ints) -> list[Attributed]:
+def attributed(kernels: Sequence[Kernel], listing: FoldedModel, belongs: Ints) -> list[Attributed]:
     """The kernels with the ops of the graph that they compute, `belongs` [n of the listing] as `counterparts` says.
 
     What no kernel names was fused into what reads it: names get lost where ops are rewritten.

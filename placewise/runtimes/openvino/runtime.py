@@ -18,8 +18,8 @@ from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.processes.worker import Worker
-from placewise.readers.openvino.counterparts import affinities, counterparts, open_cut
-from placewise.readers.openvino.live import FORMATS, Listing, input_shapes
+from placewise.readers.openvino.counterparts import device_affinities, find_open_cut, match_ops
+from placewise.readers.openvino.folded_model import FORMATS, FoldedModel, input_shapes
 from placewise.runtimes.base import Job, Realised, RuntimeInfo, share_of_time
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.openvino.devices import Logical, cores_of, logical_devices
@@ -81,7 +81,7 @@ class Compiled:
         self,
         job: Job,
         worker: Worker,
-        listing: Listing,
+        listing: FoldedModel,
         belongs: Ints,
         devices: Mapping[int, Logical],
         split: Split,
@@ -169,7 +169,7 @@ def _compiled(job: Job, worker: Worker, used: list[int], automatic: bool, profil
     available = worker.ask("devices", timeout=job.seconds)
     devices = logical_devices(job.places, used, available)
     listing, notes = worker.ask("open", timeout=job.seconds)
-    belongs = counterparts(job.problem.graph, listing)
+    belongs = match_ops(job.problem.graph, listing)
     names = {device: logical.name for device, logical in devices.items()}
     asked: Ints | None = job.placement.device
     if automatic:
@@ -209,15 +209,15 @@ def _automatic(job: Job, worker: Worker, devices: Mapping[int, Logical], belongs
     return device
 
 
-def _affinity(listing: Listing, belongs: Ints, names: Mapping[int, str], asked: Ints) -> Sequence[str]:
+def _affinity(listing: FoldedModel, belongs: Ints, names: Mapping[int, str], asked: Ints) -> Sequence[str]:
     """The device of every op of OpenVINO, by name. Raises RunError for a cut that HETERO cannot make."""
-    found = affinities(asked, belongs, names)
+    found = device_affinities(asked, belongs, names)
     _refuse_open_cuts(listing, found)
     return found
 
 
-def _refuse_open_cuts(listing: Listing, affinity: Sequence[str]) -> None:
-    found = open_cut(listing, affinity)
+def _refuse_open_cuts(listing: FoldedModel, affinity: Sequence[str]) -> None:
+    found = find_open_cut(listing, affinity)
     if found is not None:
         made, read = found
         raise RunError(

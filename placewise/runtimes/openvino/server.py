@@ -16,7 +16,15 @@ import numpy.typing as npt
 
 from placewise.errors import RunError
 from placewise.processes.scratch import scratch
-from placewise.readers.openvino.live import Listing, Shapes, input_names, library, open_live, output_names, reason
+from placewise.readers.openvino.folded_model import (
+    FoldedModel,
+    Shapes,
+    import_openvino,
+    input_names,
+    load_folded,
+    output_names,
+    summarize_error,
+)
 from placewise.runtimes.inputs import Arrays, numpy_dtype
 from placewise.runtimes.openvino.devices import Logical
 from placewise.runtimes.openvino.dot import code, ops_in, read_split
@@ -56,7 +64,7 @@ class Server:
 
     def __init__(self, path: str, file_format: str, shapes: Shapes) -> None:
         os.environ[_DRAW] = "1"
-        self._core = library().Core()
+        self._core = import_openvino().Core()
         self._file = Path(path).resolve(), file_format, shapes
         self._model: Any = None
         self._compiled: Any = None
@@ -65,9 +73,9 @@ class Server:
         """The devices that OpenVINO sees here."""
         return list(self._core.available_devices)
 
-    def open(self) -> tuple[Listing, tuple[str, ...]]:
+    def open(self) -> tuple[FoldedModel, tuple[str, ...]]:
         """Read the model and fold it: its ops, and notes."""
-        self._model, listing, notes = open_live(*self._file)
+        self._model, listing, notes = load_folded(*self._file)
         self._ops = self._model.get_ordered_ops()
         self._inputs, self._outputs = input_names(self._model), output_names(self._model)
         for row, op in enumerate(self._ops):
@@ -149,7 +157,7 @@ class Server:
         return {entry.node_name: entry.real_time.total_seconds() for entry in self._request.profiling_info}
 
     def _stream(self, ready: Sequence[Mapping[int, Any]], in_flight: int) -> float:
-        queue = library().AsyncInferQueue(self._compiled, in_flight)
+        queue = import_openvino().AsyncInferQueue(self._compiled, in_flight)
         began = time.perf_counter()
         for sample in ready:
             queue.start_async(sample)
@@ -201,12 +209,12 @@ def _tensor(array: npt.NDArray[Any], element_type: Any) -> Any:
     if array.dtype.kind != "V":
         return array
     bits = array.view(np.dtype(f"u{array.itemsize}"))
-    return library().Tensor(bits, library().Shape(array.shape), element_type)
+    return import_openvino().Tensor(bits, import_openvino().Shape(array.shape), element_type)
 
 
 def _array(tensor: Any) -> npt.NDArray[Any]:
     """A copy of what is in a tensor."""
-    is_brain = tensor.element_type == library().Type.bf16  # handed out as float16
+    is_brain = tensor.element_type == import_openvino().Type.bf16  # handed out as float16
     return np.array(tensor.data.view(numpy_dtype("bfloat16")) if is_brain else tensor.data)
 
 
@@ -215,4 +223,4 @@ def _guard(action: Callable[[], T], what: str) -> T:
     try:
         return action()
     except RuntimeError as error:
-        raise RunError(f"OpenVINO cannot {what}: {reason(error)}") from None
+        raise RunError(f"OpenVINO cannot {what}: {summarize_error(error)}") from None

@@ -115,8 +115,8 @@ def _save(job: Job, path: str) -> None:
     try:
         import torch
 
-        from placewise.readers.torch.example import prepared, unwrapped
-        from placewise.readers.torch.export import exported_program
+        from placewise.readers.torch.example import prepare_example, unwrap_module
+        from placewise.readers.torch.export import export_program
         from placewise.readers.torch.program import graph_of_program
     except ImportError:
         raise MissingExtraError("running PyTorch models", "torch") from None
@@ -126,10 +126,10 @@ def _save(job: Job, path: str) -> None:
     if not isinstance(program, torch.export.ExportedProgram):
         example = job.example if isinstance(job.example, (tuple, list, dict)) else (job.example,)
         args, kwargs = ((), example) if isinstance(example, dict) else (tuple(example), {})
-        case = prepared(unwrapped(job.model), args, kwargs, dims)
+        case = prepare_example(unwrap_module(job.model), args, kwargs, dims)
         if not case.has_data:
             raise InputError("the model has no weights (it is on the meta device)", remedy="give it data to run it")
-        program, reason = exported_program(case)
+        program, reason = export_program(case)
         if program is None:
             raise RunError(f"torch.export cannot take this module ({reason})")
     _same(graph, graph_of_program(program, dims=dims, source=graph.source))

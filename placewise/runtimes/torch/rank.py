@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
 
 from placewise.errors import RunError
-from placewise.readers.torch.cutting import Micro, stage_of
+from placewise.readers.torch.cutting import MicrobatchStage, build_stage
 from placewise.runtimes.inputs import Arrays
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.loading import load
@@ -28,12 +28,12 @@ class Rank:
         torch.set_grad_enabled(False)
         program = load(handed)
         try:
-            self._piece = stage_of(program, handed.device, place, device=device)
+            self._piece = build_stage(program, handed.device, place, device=device)
         except ValueError as error:
             raise RunError(f"these stages cannot run: {error}") from None
         self._device, self._place, self._count = torch.device(device), place, count
         self._meeting, self._seconds = meeting, seconds
-        self._module = Micro(self._piece.module, first=place == 0, last=place == count - 1)
+        self._module = MicrobatchStage(self._piece.module, first=place == 0, last=place == count - 1)
         self._stage_args: tuple[Any, Any] = ((), ())
         self._schedules: dict[int, ScheduleGPipe] = {}
 

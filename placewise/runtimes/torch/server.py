@@ -9,7 +9,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 
-from placewise.readers.torch.cutting import inputs_of, outputs_of, piece_of, weights_of
+from placewise.readers.torch.cutting import build_piece, inputs_of, outputs_of, weights_of
 from placewise.runtimes.torch.arrays import array_of, tensor_of
 from placewise.runtimes.torch.lanes import Lanes
 from placewise.runtimes.torch.loading import load
@@ -38,7 +38,7 @@ class Server:
         self._inputs = inputs_of(program)
         tasks = []
         for lane, nodes, makes in cut.pieces:
-            piece = piece_of(program, nodes, makes, held, device=lanes[lane].device, moved=moved)
+            piece = build_piece(program, nodes, makes, held, device=lanes[lane].device, moved=moved)
             tasks.append(Task(lane, piece.module, piece.reads, piece.makes))
         self._constant = {name: array_of(held[name]) for name in outputs_of(program) if name in held}
         outputs = [name for name in outputs_of(program) if name not in held]

@@ -12,12 +12,12 @@ from torch.export import ExportedProgram
 
 from placewise.errors import RunError
 from placewise.readers.torch.cutting import (
+    assign_steps,
+    build_piece,
     calls_of,
     check_writes,
-    filled,
     make_pure,
     outputs_of,
-    piece_of,
     steps_of,
     writes_of,
 )
@@ -45,7 +45,7 @@ def cut_up(program: ExportedProgram, handed: Payload, held: dict[str, torch.Tens
     writes = any(writes_of(node) for node in steps)
     if not writes:
         steps = _without_known(program, steps, {node for node in steps if numbers.get(node) in handed.names}, held)
-    lane = filled(program, steps, handed.device)
+    lane = assign_steps(program, steps, handed.device)
     if writes:
         try:
             check_writes(steps, lane)
@@ -71,7 +71,7 @@ def _without_known(
         node for node in known if node.name in outputs_of(program)
     }
     makes = [node.name for node in known if node in read]
-    piece = piece_of(program, known, makes, held, device="cpu")
+    piece = build_piece(program, known, makes, held, device="cpu")
     with torch.no_grad():
         held.update(zip(makes, piece.module(), strict=True))
     return rest

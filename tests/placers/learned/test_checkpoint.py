@@ -16,7 +16,7 @@ from learned_policies import TablePlacer
 from simulate_problems import random_problem, seeded
 
 from placewise.errors import InputError, ModelFileError, OutputError, PlacerError
-from placewise.files.policy_file import PolicyFile, SectionRecord, header_of, load_policy, save_policy
+from placewise.files.policy_file import PolicyFile, SectionRecord, header_path, load_policy, save_policy
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget, run_placer
@@ -105,7 +105,7 @@ def test_torn_and_mixed_up_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match=r"policy\.json: cannot be read"):
         read(tmp_path)
     kept(trained(problem, 1), tmp_path)
-    place = header_of(tmp_path)
+    place = header_path(tmp_path)
     document = json.loads(place.read_text())
     beside = tmp_path / document["tensors"]
     whole = beside.read_bytes()
@@ -216,7 +216,7 @@ def test_the_digest_of_a_problem_tells_what_prices_depend_on() -> None:
 def test_options_that_no_training_can_have_had_are_refused(tmp_path: Path) -> None:
     """A header that was edited: the option of the wrong type is named, with the file."""
     kept(trained(wide_problem(), 1), tmp_path)
-    place = header_of(tmp_path)
+    place = header_path(tmp_path)
     document = json.loads(place.read_text())
     place.write_text(json.dumps({**document, "options": {**document["options"], "samples": "many"}}))
     with pytest.raises(PlacerError, match=r"policy\.json: the option 'samples' of 'table' is 'many'; give a whole"):

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 
 import placewise as pw
 from placewise.errors import InputError, PlacerError, RunError
-from placewise.files.corpus_file import corpus_of, load_corpus
+from placewise.files.corpus_file import load_corpus, parse_corpus
 from placewise.files.policy_file import load_header, load_policy, save_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -102,7 +102,7 @@ def written(path: Path, **changes: Any) -> Path:
 
 def corpus(**changes: Any) -> Corpus:
     """The corpus of tiny problems."""
-    return Corpus(corpus_of(document(**changes)))
+    return Corpus(parse_corpus(document(**changes)))
 
 
 def small(**changes: Any) -> PlacetoOptions:
@@ -227,7 +227,7 @@ def test_files_that_are_no_corpus(tmp_path: Path) -> None:
         load_corpus(tmp_path / "none.toml")
     written(tmp_path / "base.toml")
     path.write_text('base = "base.toml"\nseed = 7\n')
-    assert load_corpus(path) == corpus_of(document(seed=7))
+    assert load_corpus(path) == parse_corpus(document(seed=7))
     (tmp_path / "d.toml").write_text('base = "c.toml"\n')
     with pytest.raises(InputError, match="has a base itself"):
         load_corpus(tmp_path / "d.toml")

@@ -1,4 +1,4 @@
-"""A node of ONNX Runtime's own domains as a shape rule sees it."""
+"""The inference context of a contrib node, and helpers for shape rules."""
 
 from __future__ import annotations
 
@@ -9,18 +9,17 @@ from typing import Any
 
 import onnx
 
-from placewise.readers.onnx.types import Shape
-from placewise.readers.onnx.values import Value
+from placewise.readers.onnx.types import Shape, Value
 
 T = onnx.TensorProto
 
-Made = tuple[Shape, int]
-"""The shape of a result and its ONNX element type."""
+Output = tuple[Shape, int]
+"""The shape of an output and its ONNX element type."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
-    """Attributes by name; shapes, ONNX element types and values (as far as they are known) by argument position."""
+class InferenceContext:
+    """Attributes by name; shapes, ONNX element types and known values by input position."""
 
     attributes: Mapping[str, Any]
     shapes: Mapping[int, Shape]
@@ -33,53 +32,53 @@ class Call:
     def numbers(self, attribute: str, default: Sequence[int]) -> tuple[int, ...]:
         return tuple(int(value) for value in self.attributes.get(attribute, default))
 
-    def like(self, position: int, dtype: int | None = None) -> Made:
-        """A result in the shape of an argument, of its element type unless another is given."""
+    def like(self, position: int, dtype: int | None = None) -> Output:
+        """An output with the shape of an input, and with its element type unless `dtype` is given."""
         return self.shapes[position], self.dtypes[position] if dtype is None else dtype
 
     def value(self, position: int) -> tuple[int, ...]:
-        """The whole numbers in an argument that is known; raises KeyError otherwise."""
+        """The integers in an input. Raises KeyError if its value is unknown."""
         return tuple(int(value) for value in self.values[position].reshape(-1))
 
 
-Rule = Callable[[Call], Sequence[Made | None]]
-"""The results of an op in order, None for one that is not known. What does not fit raises, and nothing is known."""
+Rule = Callable[[InferenceContext], Sequence[Output | None]]
+"""The outputs of a node in order, None if unknown. Rules raise for invalid inputs; then no output is known."""
 
 
 def broadcast(shapes: Iterable[Shape]) -> Shape:
-    """What these shapes come to together; raises ValueError if they do not fit."""
+    """The broadcast of these shapes. Raises ValueError if they are incompatible."""
     listed = list(shapes)
     rank = max(map(len, listed))
     columns = zip(*((1,) * (rank - len(shape)) + shape for shape in listed), strict=True)
-    return tuple(_joined(sizes) for sizes in columns)
+    return tuple(_broadcast_dim(sizes) for sizes in columns)
 
 
-def _joined(sizes: tuple[int, ...]) -> int:
+def _broadcast_dim(sizes: tuple[int, ...]) -> int:
     long = set(sizes) - {1}
     if len(long) > 1:
-        raise ValueError("the shapes do not fit together")
+        raise ValueError("the shapes are incompatible")
     return long.pop() if long else 1
 
 
-def windows(space: Shape, kernel: Shape, call: Call) -> Shape:
-    """How many places a window has along each dimension of space, by strides, dilations and padding."""
+def count_windows(space: Shape, kernel: Shape, ctx: InferenceContext) -> Shape:
+    """The number of window positions along each spatial dimension, by strides, dilations and padding."""
     rank = len(space)
-    strides, dilations = call.numbers("strides", (1,) * rank), call.numbers("dilations", (1,) * rank)
-    pads, mode = call.numbers("pads", (0,) * 2 * rank), str(call.attributes.get("auto_pad", "NOTSET"))
-    found = []
+    strides, dilations = ctx.numbers("strides", (1,) * rank), ctx.numbers("dilations", (1,) * rank)
+    pads, mode = ctx.numbers("pads", (0,) * 2 * rank), str(ctx.attributes.get("auto_pad", "NOTSET"))
+    counts = []
     for axis, (size, width) in enumerate(zip(space, kernel, strict=True)):
         if mode.startswith("SAME"):
-            found.append(-(-size // strides[axis]))
+            counts.append(-(-size // strides[axis]))
             continue
         around = 0 if mode == "VALID" else pads[axis] + pads[axis + rank]
         left = size + around - (width - 1) * dilations[axis] - 1
         places = left // strides[axis] + 1
-        if call.number("ceil_mode") and left % strides[axis] and places * strides[axis] < size + pads[axis]:
+        if ctx.number("ceil_mode") and left % strides[axis] and places * strides[axis] < size + pads[axis]:
             places += 1
-        found.append(places)
-    if min(found, default=1) < 1:
+        counts.append(places)
+    if min(counts, default=1) < 1:
         raise ValueError("the window is larger than the data")
-    return tuple(found)
+    return tuple(counts)
 
 
 def size(shape: Shape) -> int:
