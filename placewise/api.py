@@ -38,7 +38,7 @@ from placewise.model.result import Result
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
 from placewise.profiling.profile import Profiling
 from placewise.profiling.profile import profile as measure
-from placewise.profiling.profile_cache import Shelf
+from placewise.profiling.profile_cache import ProfileCache
 from placewise.report.console import result_view
 from placewise.report.difference import Difference, difference_view
 from placewise.report.explanation import Explanation, explanation_view
@@ -481,8 +481,8 @@ def profile(
     options those of `place`, such as `dims`. Raises PlacewiseError.
     """
     problem = build(model, devices, ProblemOptions(**{"dims": {}, **problem_options}))
-    shelf = Shelf() if cache else None
-    made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, shelf, afresh, seed))
+    profile_cache = ProfileCache() if cache else None
+    made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, profile_cache, afresh, seed))
     if path is not None:
         save_profile(made, path)
     return made

@@ -25,11 +25,11 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.shared.interchangeable import interchangeable, relabel
-from placewise.processes.turns import turn
+from placewise.processes.resource_locks import lock_resources
 from placewise.runtimes import registry
-from placewise.runtimes.base import Movable, Prepared
+from placewise.runtimes.base import Movable, PreparedPlacement
 from placewise.runtimes.binding import Place
-from placewise.runtimes.measure import Measurement, Protocol, measure, settled
+from placewise.runtimes.measure import Measurement, Protocol, measure, reproducible_outputs
 
 SIMULATED = "simulated"
 REWARDS = (SIMULATED, *registry.names())
@@ -86,12 +86,12 @@ class MeasuredReward:
         self._spares: dict[tuple[int, ...], list[_Kept]] = defaultdict(list)
         self._pool = ThreadPoolExecutor(care.preparing, "prepare")
         self._seen: dict[bytes, float] = {}
-        self._reference: Prepared | None = None
+        self._reference: PreparedPlacement | None = None
         try:
             self._reference = self._course.runtime.prepare(self._course.job)
-            self._wanted = settled(self._reference, self._course.fresh)
+            self._wanted = reproducible_outputs(self._reference, self._course.fresh)
             rounds = max(care.most, setting.protocol.rounds)
-            with turn(*self._needs):
+            with lock_resources(*self._needs):
                 protocol = replace(self._protocol, rounds=rounds)
                 alone = measure({SINGLE: self._reference}, self._course.fresh, protocol)[0]
             if alone.failure:
@@ -111,7 +111,7 @@ class MeasuredReward:
         waiting, many = list(fresh), self._care.side_by_side
         for first in range(0, len(waiting), many):
             some = waiting[first : first + many]
-            with turn(*self._needs):
+            with lock_resources(*self._needs):
                 self._seen.update(zip(some, self._timed([fresh[key] for key in some]), strict=True))
         return np.array([self._seen[key] for key in keys])
 
@@ -171,7 +171,7 @@ class MeasuredReward:
         job = replace(self._course.job.on(placement), seconds=min(self._course.job.seconds, self._care.seconds))
         return _Kept(_used(placement.device), self._course.runtime.prepare(job))
 
-    def _ratios(self, ready: dict[str, Prepared]) -> dict[str, list[float]]:
+    def _ratios(self, ready: dict[str, PreparedPlacement]) -> dict[str, list[float]]:
         """How many times as long as the single device each took, round by round; none where it failed."""
         found: dict[str, list[float]] = {name: [] for name in ready}
         names, rounds = list(ready), self._protocol.rounds
@@ -190,7 +190,7 @@ class MeasuredReward:
         seen = Measurement("", tuple(ratios))
         return seen.spread > self._care.steady or seen.seconds * self.single < self._best
 
-    def _side_by_side(self, ready: dict[str, Prepared], rounds: int) -> list[Measurement]:
+    def _side_by_side(self, ready: dict[str, PreparedPlacement], rounds: int) -> list[Measurement]:
         """The single device first. It is started again if it fails. Raises RunError if it fails again."""
         protocol = replace(self._protocol, rounds=rounds)
         for _ in range(2):
@@ -230,7 +230,7 @@ class _Kept:
     """Workers on some devices, and how many placements they have had before this one."""
 
     devices: tuple[int, ...]
-    prepared: Prepared
+    prepared: PreparedPlacement
     age: int = 0
 
 

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from placewise.errors import RunError
-from placewise.processes.turns import turn
+from placewise.processes.resource_locks import lock_resources
 
 
 @pytest.fixture(autouse=True)
@@ -25,14 +25,14 @@ def test_who_shares_something_waits():
 
     def other() -> None:
         waiting.set()
-        with turn("core-1", "core-2"):
+        with lock_resources("core-1", "core-2"):
             said.append("second")
 
     thread = threading.Thread(target=other)
-    with turn("core-0", "core-1", "core-1"):
+    with lock_resources("core-0", "core-1", "core-1"):
         thread.start()
         waiting.wait()
-        with turn("core-3"):
+        with lock_resources("core-3"):
             thread.join(0.2)
             said.append("first")
     thread.join(10)
@@ -42,15 +42,16 @@ def test_who_shares_something_waits():
 def test_a_turn_ends_with_its_process(folder):
     """However that ends."""
     code = (
-        "import os, signal\nfrom placewise.processes.turns import turn\nwith turn('core-0'):\n os.kill(os.getpid(), 9)"
+        "import os, signal\nfrom placewise.processes.resource_locks import lock_resources\n"
+        "with lock_resources('core-0'):\n os.kill(os.getpid(), 9)"
     )
     assert subprocess.run([sys.executable, "-c", code], env={"TMPDIR": str(folder)}, check=False).returncode == -9
-    with turn("core-0"):
+    with lock_resources("core-0"):
         assert (folder / next(iter(folder.iterdir())).name).stat().st_mode & 0o077 == 0
 
 
 def test_no_folder_is_an_error(monkeypatch):
     """In one sentence."""
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
-    with pytest.raises(RunError, match="nobody can take turns"), turn("core-0"):
+    with pytest.raises(RunError, match="cannot open the lock file"), lock_resources("core-0"):
         pass
