@@ -43,7 +43,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.learned.corpus.messages import Known as Answer
 from placewise.profiling.profile_cache import CachedProfile, ProfileCache
-from placewise.training.search_cache import Answered
+from placewise.training.search_cache import SearchCache
 
 ROUNDS, ROWS = 6, 2_000
 LONGEST = 0.012
@@ -102,11 +102,11 @@ def in_folders(path: Path) -> int:
 
 def kept(path: Path, number: int) -> None:
     path.mkdir(exist_ok=True)
-    Answered(str(path), "t").keep(problem(0), Answer(np.full(ROWS, number, np.int32), float(number), 1.0))
+    SearchCache(str(path), "t").keep(problem(0), Answer(np.full(ROWS, number, np.int32), float(number), 1.0))
 
 
 def found(path: Path) -> int:
-    answer = Answered(str(path), "t").find(problem(0))
+    answer = SearchCache(str(path), "t").find(problem(0))
     assert answer is not None
     return one([*answer.best.tolist(), answer.value])
 
