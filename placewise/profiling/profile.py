@@ -223,7 +223,7 @@ def _notes(devices: Sequence[_DeviceState]) -> Iterator[str]:
             if figures.slowdown < DISTURBED:
                 yield (
                     f"{device.place.device}, {state}: kernels are only {figures.slowdown:.0%} of the run: something "
-                    f"else used the machine; measure {'again' if device.ran else 'afresh'} when it is calm"
+                    f"else used the machine; measure {'again' if device.ran else 'afresh'} when it is idle"
                 )
         if device.failure:
             yield f"{device.place.device}: no times: {device.failure}"

@@ -106,18 +106,18 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
     _require_parameters(learner.policy, training)
-    made = Pretrainer(learner, create_pool(brief, setting.crew), course, setting.budget.seed)
-    callback = PretrainCheckpointCallback(setting, corpus, placer, made)
+    pretrainer = Pretrainer(learner, create_pool(brief, setting.crew), course, setting.budget.seed)
+    callback = PretrainCheckpointCallback(setting, corpus, placer, pretrainer)
     try:
         if before is not None:
             callback.resume(before)
         else:
             callback.begin()
-        reason = made.run(callback.remaining_budget(), callback.listener(on_progress))
+        reason = pretrainer.run(callback.remaining_budget(), callback.listener(on_progress))
         callback.save()
     finally:
         callback.close()
-        made.school.close()
+        pretrainer.school.close()
     return callback.summarize(reason)
 
 
@@ -128,7 +128,7 @@ def _require_parameters(policy: Policy, training: LearningRecord) -> None:
     if unknown is not None:
         raise PlacerError(f"the policy has no parameter {unknown!r}", where="training.only", remedy="leave it out")
     if training.bred and len({sizes[name] for name in training.only}) != 1:
-        raise PlacerError("ways are rows of some parameters of equal length", where="training.bred",
+        raise PlacerError("only parameters with equally many rows can evolve", where="training.bred",
                           remedy='give only = ["lean_pair.weight", "lean_belief.weight"] with gdp')  # fmt: skip
 
 
@@ -176,7 +176,7 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
     if header.corpus is None:
         raise PlacerError("was trained on one graph", where=where, remedy="its weights are taken with --from PATH")
     if setting.weights is not None:
-        raise PlacerError("a training that goes on has weights", where=where, remedy="leave out --from")
+        raise PlacerError("a resumed training has weights already", where=where, remedy="leave out --from")
     require_same_policy(before, placer.info.name, setting.budget.seed)
     there, here = dict(header.corpus), recipe.model_dump(mode="json")
     kept = {name: value for name, value in header.options.items() if name != "checkpoint"}
@@ -186,8 +186,8 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
         if name == "training" and isinstance(old, dict) and isinstance(new, dict):
             old, new = ({k: v for k, v in table.items() if k not in CHANGEABLE} for table in (old, new))
         if name not in ("policy", "options") and old != new:
-            raise PlacerError(f"was trained on another corpus: {name!r} is not the same", where=where,
-                              remedy="go on with the corpus file of then, or begin with --from PATH")  # fmt: skip
+            remedy = "resume with the original corpus file, or start from its weights with --from PATH"
+            raise PlacerError(f"was trained on another corpus: {name!r} differs", where=where, remedy=remedy)
     other = next((name for name in kept if name in mine and kept[name] != mine[name]), None)
     if other is not None:
         raise PlacerError(f"was trained with {other}={kept[other]}, not {mine[other]}", where=where,
@@ -197,29 +197,29 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
 class PretrainCheckpointCallback:
     """Writes the checkpoints and the log of a pre-training, and reports its progress."""
 
-    def __init__(self, setting: PretrainSetting, corpus: Corpus, placer: LearnedPlacer, made: Pretrainer) -> None:
-        self._setting, self._corpus, self._placer, self._made = setting, corpus, placer, made
+    def __init__(self, setting: PretrainSetting, corpus: Corpus, placer: LearnedPlacer, pretrainer: Pretrainer) -> None:
+        self._setting, self._corpus, self._placer, self._pretrainer = setting, corpus, placer, pretrainer
         self._log: TrainingLog | None = None
         self._spent, self._resumed = 0.0, 0
         self._saved = time.monotonic()
 
     def begin(self) -> None:
         """Start from the weights of the setting, if there are any."""
-        made, weights = self._made, self._setting.weights
+        pretrainer, weights = self._pretrainer, self._setting.weights
         if weights is not None:
-            read(weights).fill(made.learner.policy, self._placer.info.name)
+            read(weights).fill(pretrainer.learner.policy, self._placer.info.name)
         self._open_log(0)
 
     def resume(self, before: Checkpoint) -> None:
         """Continue from a checkpoint. Raises PlacerError, ModelFileError."""
-        header, made = before.header, self._made
-        before.fill(made.learner.policy, self._placer.info.name)
+        header, pretrainer = before.header, self._pretrainer
+        before.fill(pretrainer.learner.policy, self._placer.info.name)
         with naming(header_of(before.path)):
             try:
-                made.restore({**header.figures, "updates": header.updates}, before.arrays)
+                pretrainer.restore({**header.figures, "updates": header.updates}, before.arrays)
             except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
-                raise ModelFileError(f"lacks what training goes on from ({error})", remedy="train again") from None
-        made.seed, made.began = header.seed, time.monotonic() - header.seconds
+                raise ModelFileError(f"lacks the state to resume from ({error})", remedy="train again") from None
+        pretrainer.seed, pretrainer.began = header.seed, time.monotonic() - header.seconds
         self._spent, self._resumed = header.seconds, header.updates
         self._open_log(header.updates)
 
@@ -241,7 +241,7 @@ class PretrainCheckpointCallback:
             overdue = time.monotonic() - self._saved > CHECKPOINT_SECONDS
             if step.number and (overdue or step.number % self._setting.every == 0):
                 self.save()
-            on_progress(Progress(self._placer.info.name, step.seconds, describe_update(step, self._made.course)))
+            on_progress(Progress(self._placer.info.name, step.seconds, describe_update(step, self._pretrainer.course)))
 
         return on_update
 
@@ -252,26 +252,26 @@ class PretrainCheckpointCallback:
             save_policy(*self._checkpoint(), self._setting.checkpoint)
 
     def _checkpoint(self) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
-        made, placer, budget = self._made, self._placer, self._setting.budget
-        figures, arrays = made.state()
-        if made.diverged:
+        pretrainer, placer, budget = self._pretrainer, self._placer, self._setting.budget
+        figures, arrays = pretrainer.state()
+        if pretrainer.diverged:
             arrays = {key: array for key, array in arrays.items() if not key.startswith("adam/")}
         document = {
             "policy": placer.info.name,
             "options": {key: value for key, value in settings(placer.options).items()
                         if key not in ("checkpoint", "pretrained")},
-            "network": made.learner.policy.version,
-            "features": [{"name": key, "columns": width} for key, width in made.learner.policy.features.layout],
+            "network": pretrainer.learner.policy.version,
+            "features": [{"name": key, "columns": width} for key, width in pretrainer.learner.policy.features.layout],
             "devices": (),
             "corpus": self._corpus.recipe.model_dump(mode="json"),
-            "score": made.score,
-            "seed": made.seed,
+            "score": pretrainer.score,
+            "seed": pretrainer.seed,
             "budget": {"seconds": budget.seconds, "updates": budget.iterations, "evaluations": None},
             "updates": figures.pop("updates"),
-            "asked": made.asked,
-            "seconds": time.monotonic() - made.began,
+            "asked": pretrainer.asked,
+            "seconds": time.monotonic() - pretrainer.began,
             "figures": figures,
-            "diverged": made.diverged,
+            "diverged": pretrainer.diverged,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }  # fmt: skip
         return PolicyFile.model_validate(document), arrays
@@ -283,22 +283,22 @@ class PretrainCheckpointCallback:
 
     def summarize(self, reason: Reason) -> Pretrained:
         """The result of the training."""
-        made = self._made
+        pretrainer = self._pretrainer
         problems = tuple(
             Learned(number, self._corpus.title(number) if number < TITLES else "", one.value, one.scale)
-            for number, one in sorted(made.known.items())
+            for number, one in sorted(pretrainer.known.items())
         )
         return Pretrained(
             policy=self._placer.info.name,
             reason=str(reason),
-            updates=made.learner.updates,
+            updates=pretrainer.learner.updates,
             resumed=self._resumed,
-            asked=made.asked,
-            seconds=time.monotonic() - made.began,
-            score=made.score,
-            trials=tuple(made.trials),
+            asked=pretrainer.asked,
+            seconds=time.monotonic() - pretrainer.began,
+            score=pretrainer.score,
+            trials=tuple(pretrainer.trials),
             problems=problems,
-            diverged=made.diverged,
+            diverged=pretrainer.diverged,
             checkpoint="" if self._setting.checkpoint is None else str(header_of(self._setting.checkpoint)),
         )
 

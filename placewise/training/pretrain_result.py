@@ -60,9 +60,9 @@ def lines(done: Pretrained) -> tuple[str, ...]:
         )
         when, _, best = min(done.trials, key=lambda trial: trial[2])
         if best < score:
-            sentences.append(f"what is kept is the last; {_after(when)} they took {best:.3f} ×")
+            sentences.append(f"the last policy is saved; {_after(when)} they took {best:.3f} ×")
     if done.checkpoint:
-        sentences.append(f"kept in {done.checkpoint}")
+        sentences.append(f"saved in {done.checkpoint}")
     return tuple(sentences)
 
 

@@ -20,16 +20,16 @@ def find_checkpoint(checkpoint: str | PathLike[str] | None, every: int, *, resum
         raise InputError(f"a checkpoint every {every} updates", remedy="give one or more")
     if checkpoint is None:
         if resume:
-            raise InputError("there is nothing to go on from", remedy="say where it is with --checkpoint")
+            raise InputError("there is no checkpoint to resume from", remedy="say where it is with --checkpoint")
         return None
     place = header_of(checkpoint)
     if resume:
         if not place.exists():
-            raise InputError("there is no checkpoint to go on from", where=str(place), remedy="leave out --resume")
+            raise InputError("there is no checkpoint to resume from", where=str(place), remedy="leave out --resume")
         return read(checkpoint)
     if place.exists():
-        raise InputError("a training is kept there already", where=str(place),
-                         remedy="go on with it (--resume), or choose another place")  # fmt: skip
+        raise InputError("there is a training already", where=str(place),
+                         remedy="continue it (--resume), or choose another place")  # fmt: skip
     safetensors()
     ensure_room(checkpoint)
     return None
@@ -40,7 +40,7 @@ def require_same_policy(before: Checkpoint, policy: str | None, seed: int) -> No
     header, where = before.header, str(header_of(before.path))
     if policy not in (None, header.policy):
         raise PlacerError(f"is of the policy {header.policy!r}, not {policy!r}", where=where,
-                          remedy="go on with that one")  # fmt: skip
+                          remedy="resume with that policy")  # fmt: skip
     if seed not in (0, header.seed):
         raise PlacerError(f"was trained with the seed {header.seed}, not {seed}", where=where,
                           remedy="leave out the seed")  # fmt: skip

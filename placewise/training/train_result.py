@@ -61,11 +61,11 @@ def lines(trained: Trained) -> tuple[str, ...]:
         if trained.judged is not None and trained.judged.value < trained.result.value:
             best = trained.judged
             sentences.append(
-                f"the judge likes another of those best: {format_seconds(best.value)} predicted, "
+                f"the judge prefers another of them: {format_seconds(best.value)} predicted, "
                 f"{format_seconds(best.measured)} measured"
             )
     if trained.checkpoint:
-        sentences.append(f"kept in {trained.checkpoint}")
+        sentences.append(f"saved in {trained.checkpoint}")
     return tuple(sentences)
 
 

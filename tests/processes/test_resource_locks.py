@@ -1,4 +1,4 @@
-"""Turns: one after the other where something is shared, side by side where nothing is."""
+"""Resource locks: processes that share a resource run one after another, others side by side."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from placewise.processes.resource_locks import lock_resources
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """Locks of our own."""
+    """A folder for the locks of a test."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     return tmp_path
 
 
-def test_who_shares_something_waits():
-    """The second turn begins when the first has ended; one that needs something else need not wait."""
+def test_shared_resources_are_used_one_after_another():
+    """The second lock is taken when the first is released; a lock of another resource need not wait."""
     said, waiting = [], threading.Event()
 
     def other() -> None:
@@ -39,8 +39,8 @@ def test_who_shares_something_waits():
     assert said == ["first", "second"]
 
 
-def test_a_turn_ends_with_its_process(folder):
-    """However that ends."""
+def test_a_lock_is_released_when_its_process_is_killed(folder):
+    """SIGKILL releases it, and the lock file is private."""
     code = (
         "import os, signal\nfrom placewise.processes.resource_locks import lock_resources\n"
         "with lock_resources('core-0'):\n os.kill(os.getpid(), 9)"

@@ -154,7 +154,7 @@ def test_workers_may_go_before_other_programs(branches):
         places=(Place("core:0", "cores", cores=CORES, options={"threads": "1"}), *places()[1:]),
     )
     if os.geteuid():
-        with pytest.raises(RunError, match="may not go before other programs"):
+        with pytest.raises(RunError, match="cannot get real-time priority"):
             OnnxRuntime().prepare(job)
         return
     with OnnxRuntime().prepare(job) as prepared:
@@ -305,7 +305,7 @@ def test_open_shapes_stay_on_one_device(tmp_path):
     graph = read_onnx(Path(written(tmp_path, modelled(nodes, {"x": [8]}, {"y": [1, 1]})))).graph
     costs = CostTable.given(np.ones((graph.n_ops, 2)), np.zeros((graph.n_tensors, 1)))
     problem = Problem(graph, cluster(), costs)
-    with pytest.raises(RunError, match="'cast' is handed over between pieces, and its shape is only known"):
+    with pytest.raises(RunError, match="'cast' passes between pieces, and its shape is known only"):
         OnnxRuntime().prepare(job_of(problem, [0, 0, 1]))
     with OnnxRuntime().prepare(job_of(problem, [0, 0, 0])) as prepared:
         inputs = {"x": np.array([0, 1, 0, 1, 1, 0, 0, 1], np.float32)}

@@ -114,7 +114,7 @@ def raise_priority(name: str) -> None:
         for task in os.listdir("/proc/self/task"):
             os.sched_setscheduler(int(task), os.SCHED_FIFO, os.sched_param(1))
     except PermissionError:
-        raise RunError(f"{name} may not go before other programs: that takes root, or CAP_SYS_NICE") from None
+        raise RunError(f"{name} cannot get real-time priority, which takes root or CAP_SYS_NICE") from None
 
 
 def share_threads(spec: WorkerSpec) -> None:

@@ -137,7 +137,7 @@ def _specify_tensors(graph: Graph, parts: Sequence[Part]) -> dict[str, TensorSpe
         dtype = DTYPES[int(tensors.dtype[row[name]])] if name in row else "unknown"
         if min(shape, default=0) < 0 or dtype in ("unknown", "string"):
             raise RunError(
-                f"{name!r} is handed over between pieces, and its shape is only known when it is there; keep the "
+                f"{name!r} passes between pieces, and its shape is known only at run time; keep the "
                 "ops that make and read it on one device, or give dimensions with --dim"
             )
         role = Role.INPUT if name in inputs else Role.OUTPUT if name in outputs else Role.INNER

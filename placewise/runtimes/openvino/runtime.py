@@ -225,5 +225,5 @@ def _warnings(realised: Realised) -> list[str]:
     warnings = [f"nothing ran on {device}, which the placement uses" for device in realised.idle]
     if realised.elsewhere:
         shown = ", ".join(realised.elsewhere[:_SHOWN])
-        warnings.append(f"{len(realised.elsewhere)} ops ran on another device than asked ({shown}…)")
+        warnings.append(f"{len(realised.elsewhere)} ops ran on another device than the placement names ({shown}…)")
     return warnings

@@ -704,15 +704,15 @@ def test_what_is_kept_serves_any_problem_and_goes_on_with_its_corpus_alone(tmp_p
     assert (more.updates, more.resumed) == (7, 6)
 
     for changed, words in (
-        ({"corpus": tmp_path / "d.toml"}, "was trained on another corpus: 'seed' is not the same"),
+        ({"corpus": tmp_path / "d.toml"}, "was trained on another corpus: 'seed' differs"),
         ({"options": {"samples": 4}}, "was trained with samples=3, not 4; give the option samples=3"),
         ({"seed": 9}, "was trained with the seed 0, not 9"),
-        ({"weights": kept}, "leave out --from"),
+        ({"weights": kept}, "leave out (--from|weights)"),
         ({"policy": "gdp"}, "is of the policy 'placeto', not 'gdp'"),
     ):
         with pytest.raises(InputError, match=words):
             pw.pretrain(**{"corpus": path, "checkpoint": kept, "resume": True, **changed})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a training is kept there already"):
+    with pytest.raises(InputError, match="there is a training already"):
         pw.pretrain(path, checkpoint=kept)
     with pytest.raises(PlacerError, match="was trained on a corpus"):
         pw.train("zoo:random-layered", "2xP100,cpu", dims={"n_ops": 12}, checkpoint=kept, resume=True)
@@ -725,7 +725,7 @@ def test_a_score_is_told_with_its_update() -> None:
     trials = ((0, 0.0, 1.3), (100, 5.0, 1.1), (126, 8.0, 1.2))
     done = Pretrained(policy="gdp", reason="finished", updates=130, asked=9, seconds=9.0, score=1.2, trials=trials)
     assert "its favourites took 1.200 × the best known after update 126" in lines(done)[1]
-    assert lines(done)[2] == "what is kept is the last; after update 100 they took 1.100 ×"
+    assert lines(done)[2] == "the last policy is saved; after update 100 they took 1.100 ×"
     assert "1.300 × the best known before the first update" in lines(replace(done, score=1.3, trials=trials[:1]))[-1]
 
 
