@@ -53,11 +53,11 @@ from placewise.runtimes.binding import bind
 from placewise.runtimes.measure import Protocol
 from placewise.runtimes.openvino.runtime import own_split
 from placewise.simulate import judge_placement
-from placewise.training.measured_reward import Care, MeasuredReward, reward_of
+from placewise.training.measured_reward import MeasuredReward, MeasuringEffort, reward_of
 
 TASKS = {"dataflow": "inception_v3", "hetero": "resnet50"}
 RUNTIMES = {"dataflow": "onnxruntime", "hetero": "openvino"}
-CARE = Care(side_by_side=8)
+CARE = MeasuringEffort(side_by_side=8)
 LAST = Protocol(rounds=15, samples=4)
 MOST_SECONDS = 600.0
 """A policy that is not done by then ends with what it has."""

@@ -43,7 +43,7 @@ from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
 from placewise.readers.onnx.model import load_with_weights
 from placewise.runtimes.inputs import fresh_inputs, input_tensors
-from placewise.runtimes.onnxruntime.memory.needs import needs_of
+from placewise.runtimes.onnxruntime.memory.needs import predict_needs
 from placewise.simulate import device_memory
 
 FIRST: Mapping[str, dict[str, int]] = {
@@ -122,9 +122,9 @@ def _options(ort: Any) -> Any:
 
 def _resident() -> int:
     """Bytes of this process in memory, without what its C library could give back."""
-    from placewise.runtimes.onnxruntime.sessions import trim
+    from placewise.runtimes.onnxruntime.sessions import trim_heap
 
-    trim()
+    trim_heap()
     fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(fields["VmRSS"].split()[0]) * 1024
 
@@ -147,7 +147,7 @@ def _compared(
     graph: Graph, ops: Any, judged: float, path: Path, dims: Mapping[str, int], handed: float
 ) -> dict[str, Any]:
     """What was counted, what the rules say and what was measured, with what a piece is handed."""
-    needs, found = needs_of(graph, ops, doubling=False, bound=False), alone(arena, path, dims)
+    needs, found = predict_needs(graph, ops, doubling=False, bound=False), alone(arena, path, dims)
     in_use, held = (size + handed for size in (found["in_use"], found["held"]))
     ruled = (needs.weights + handed + size for size in (needs.arena.in_use, needs.arena.held))
     return {
@@ -190,7 +190,7 @@ def grown(name: str, batch: int) -> dict[str, Any]:
     return {
         "model": name,
         "dims": dims,
-        "rules": needs_of(graph, range(graph.n_ops), bound=False).arena.touched,
+        "rules": predict_needs(graph, range(graph.n_ops), bound=False).arena.touched,
     } | found
 
 

@@ -41,7 +41,7 @@ from placewise.model.placement import Placement
 from placewise.profiling.profile import Profiling
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
-from placewise.runtimes.measure import Protocol, check, fresh_of, measure
+from placewise.runtimes.measure import Protocol, check_outputs, input_source, measure
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
 
 HOW = Profiling(runtime="onnxruntime", repeats=40, loaded=True)
@@ -77,7 +77,7 @@ def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, A
         whole = build(model, "this", ProblemOptions(dims=dims))
         runtime, places = OnnxRuntime(), bind(problem.cluster)
         job = Job(problem, result.placement, places)
-        fresh = fresh_of(problem.graph)
+        fresh = input_source(problem.graph)
         protocol = Protocol(rounds=options.rounds, samples=24, in_flight=4, warm_up=8)
         with ExitStack() as stack:
             ready = {
@@ -90,7 +90,7 @@ def row(name: str, options: argparse.Namespace, *, unequal: bool) -> dict[str, A
             for prepared in ready.values():
                 stack.callback(prepared.close)
             for other, prepared in ready.items():
-                check(ready["one core"], prepared, fresh, who=other)
+                check_outputs(ready["one core"], prepared, fresh, who=other)
             found = measure(ready, fresh, protocol)
             lines = [
                 {

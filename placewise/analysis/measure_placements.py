@@ -17,11 +17,11 @@ from placewise.model.result import SINGLE_DEVICE
 from placewise.report.leaderboard import Board, Row, finite
 from placewise.report.measured import Line, Sheet
 from placewise.runtimes import registry
-from placewise.runtimes.base import Job, Prepared, Realised, Runtime, RuntimeInfo
+from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import Arrays
-from placewise.runtimes.measure import Fresh, Measurement, Protocol, fresh_of, measure, settled
+from placewise.runtimes.measure import InputSource, Measurement, Protocol, input_source, measure, reproducible_outputs
 from placewise.simulate import judge_placement
 
 SINGLE = SINGLE_DEVICE
@@ -102,13 +102,13 @@ class Course:
     runtime: Runtime
     problem: Problem
     job: Job
-    fresh: Fresh
+    fresh: InputSource
 
     @property
     def places(self) -> tuple[Place, ...]:
         return self.job.places
 
-    def checked(self, prepared: Prepared, wanted: Arrays, who: str) -> float:
+    def checked(self, prepared: PreparedPlacement, wanted: Arrays, who: str) -> float:
         """How near a placement's outputs are to those that are `wanted`, as `equal` says. Raises RunError."""
         return require_equal(wanted, prepared.run(self.fresh(0)), who=who, precision=_precision(self.places))
 
@@ -118,7 +118,7 @@ def course_of(problem: Problem, setting: Setting) -> Course:
     runtime = _runtime_for(problem, setting)
     executed = as_executed(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
     places = bind(problem.cluster, setting.binding)
-    fresh = fresh_of(problem.graph, setting.seed, setting.inputs)
+    fresh = input_source(problem.graph, setting.seed, setting.inputs)
     alone = Placement(_best_alone(executed))
     job = Job(executed, alone, places, setting.model, setting.example, setting.options, setting.seconds)
     return Course(runtime, executed, job, fresh)
@@ -136,8 +136,8 @@ def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting
     with ExitStack() as stack:
         reference = runtime.prepare(job)
         stack.callback(reference.close)
-        wanted = settled(reference, course.fresh)
-        ready: dict[str, Prepared] = {SINGLE: reference}
+        wanted = reproducible_outputs(reference, course.fresh)
+        ready: dict[str, PreparedPlacement] = {SINGLE: reference}
         entered = {SINGLE: job.placement, **placements}
         found = {name: _entered(executed, name, placement) for name, placement in entered.items()}
         for name, placement in placements.items():

@@ -18,7 +18,7 @@ from placewise.placers import registry
 from placewise.placers.base import PlacerInfo
 from placewise.profiling.profile import Profiling
 from placewise.profiling.profile import profile as measure
-from placewise.profiling.profile_cache import Shelf
+from placewise.profiling.profile_cache import ProfileCache
 
 
 def read_model(model: Model, *, example_inputs: Any = None, **options: Unpack[ProblemKeywords]) -> Graph:
@@ -165,7 +165,7 @@ def profile(
 
     """
     problem = build(model, devices, options_from(options))
-    kept = Shelf() if cache else None
+    kept = ProfileCache() if cache else None
     made = measure(problem, Profiling(runtime, dict(bind or {}), repeats, loaded, kept, afresh, seed))
     if path is not None:
         save_profile(made, path)

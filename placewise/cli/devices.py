@@ -73,8 +73,8 @@ def _show_measured(
     from placewise.files.atomic import atomic_write, ensure_writable
     from placewise.files.cluster_record import cluster_to_dict
     from placewise.files.profile_file import load_profile
-    from placewise.profiling.calibrate import fitted
-    from placewise.profiling.links import measure_links, measured_cluster
+    from placewise.profiling.calibrate import fit_cluster
+    from placewise.profiling.links import apply_links, measure_links
     from placewise.runtimes.binding import bind as bound
 
     if output is not None:
@@ -82,10 +82,10 @@ def _show_measured(
     shown: list[Any] = []
     if measure:
         links = measure_links(cluster, bound(cluster, bind))
-        cluster = measured_cluster(cluster, links)
+        cluster = apply_links(cluster, links)
         shown += _links_view(links)
     if fit:
-        calibration = fitted(cluster, [load_profile(path) for path in fit])
+        calibration = fit_cluster(cluster, [load_profile(path) for path in fit])
         cluster = calibration.cluster
         shown += _fit_view(calibration)
     if as_json:

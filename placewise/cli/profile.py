@@ -45,14 +45,14 @@ def profile(
     from placewise.files.profile_file import save_profile
     from placewise.profiling.profile import Profiling
     from placewise.profiling.profile import profile as measure
-    from placewise.profiling.profile_cache import Shelf
+    from placewise.profiling.profile_cache import ProfileCache
 
     listen(quiet)
     if output is not None:
         ensure_writable(output)
     with working(quiet, "reading the model"):
         problem = build(model, devices, problem_options)
-    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, Shelf() if cache else None, afresh, seed)
+    how = Profiling(runtime, opt.bindings(bind), repeats, loaded, ProfileCache() if cache else None, afresh, seed)
     found = measure(problem, how)
     warn(found.notes, quiet)
     if output is not None:

@@ -1,1 +1,1 @@
-"""Measuring: ops, links and memory of this machine, and the catalogue fitted to them."""
+"""Measure ops, links and memory of this machine, and fit the catalogue to the measurements."""

@@ -1,4 +1,4 @@
-"""profile(): every op of a model on the devices of this machine, measured while the whole model runs."""
+"""profile(): measure every op of a model on the devices of this machine while the whole model runs."""
 
 from __future__ import annotations
 
@@ -22,20 +22,27 @@ from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Source
 from placewise.model.problem import Problem
 from placewise.processes.worker import Worker
-from placewise.profiling.kernels import Fused, attributed
-from placewise.profiling.profile_cache import NOTHING, Shelf, contexts, pooled, remembered, with_measured
-from placewise.profiling.servers.registry import installed, profiler
-from placewise.profiling.servers.window import Measured, Window
+from placewise.profiling.op_times import Fused, attribute_times
+from placewise.profiling.profile_cache import (
+    EMPTY,
+    ProfileCache,
+    add_figures,
+    average_contexts,
+    find_figures,
+    op_contexts,
+)
+from placewise.profiling.servers.registry import installed_version, start_profiler
+from placewise.profiling.servers.window import ProfiledRuns, TimeWindow
 from placewise.runtimes.binding import Place, bind
 from placewise.runtimes.inputs import Arrays, fresh_inputs
 from placewise.runtimes.registry import default_for
 
 CALLS = 200
-"""Calls that do nothing, to see what a call costs."""
+"""Calls of a tiny model, which give the overhead of a call."""
 LEAD = 0.2
-"""Seconds before a window that several workers share, so that all of them have heard of it."""
+"""Seconds before a shared window starts, in which its workers receive it."""
 DISTURBED = 0.8
-"""Kernels that make up less of a run than this, dispatch apart, were measured on a machine that did something else."""
+"""If kernels are a smaller share of a run than this, without dispatch, the machine was busy with something else."""
 FORMATS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("onnx",), "openvino": ("onnx", "openvino"), "torch": ("torch-export",),
 }  # fmt: skip
@@ -43,17 +50,18 @@ FORMATS: Mapping[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Profiling:
-    """How to profile: the `runtime` ("": the usual one of the model's format), where devices are (`binding`), at least
-    how many `repeats` of the model, whether also with all devices `loaded` at once, and what is remembered (`shelf`;
-    None: nothing), which is replaced where it is measured `afresh`. `seconds` is how long any one answer of a worker
-    may take.
+    """How to profile.
+
+    `runtime`: "" for the default of the model's format. `binding`: where devices are. `repeats`: the least number of
+    runs. `loaded`: measure also with all devices busy. `cache`: None for none; `afresh` measures again and replaces
+    what is cached. A worker that does not answer within `seconds` has failed.
     """
 
     runtime: str = ""
     binding: Mapping[str, str] = field(default_factory=dict)
     repeats: int = 20
     loaded: bool = False
-    shelf: Shelf | None = None
+    cache: ProfileCache | None = None
     afresh: bool = False
     seed: int = 0
     seconds: float = 300.0
@@ -64,12 +72,12 @@ class Profiling:
 
 
 @dataclass(slots=True)
-class _Device:
-    """One device while it is being profiled: what is known of it (or was just measured) in each state."""
+class _DeviceState:
+    """One device while it is profiled: figures, fused ops and seconds of a call by state, cached or just measured."""
 
     place: Place
     about: tuple[str, ...]
-    found: dict[str, tuple[Figures, Fused, float]] = field(default_factory=dict)
+    results: dict[str, tuple[Figures, Fused, float]] = field(default_factory=dict)
     ran: bool = False
     failure: str = ""
     notes: tuple[str, ...] = ()
@@ -78,69 +86,70 @@ class _Device:
 def profile(problem: Problem, how: Profiling = Profiling()) -> ProfileFile:
     """The profile of a problem's model on those of its devices on which it runs.
 
-    Its costs say in which shares the ops of one kernel divide its time. Raises InputError and its kin for a model or
-    devices that cannot be profiled here, RunError if it runs on none of them.
+    The problem's costs decide how the ops of one kernel share its time. Raises InputError, or a subclass of it, for a
+    model or devices that cannot be profiled here, and RunError if the model runs on none of them.
     """
     graph = problem.graph
     source = graph.source
     runtime = how.runtime or ("" if source is None else default_for(source.format))
-    release = installed(runtime)
-    source = _runnable(source, runtime)
+    release = installed_version(runtime)
+    source = _require_file(source, runtime)
     places = bind(problem.cluster, how.binding)
     states = ("idle", "loaded") if how.loaded and len(places) > 1 else ("idle",)
-    words = contexts(graph)
-    devices = [_Device(place, (runtime, release, _processor(place))) for place in places]
+    contexts = op_contexts(graph)
+    devices = [_DeviceState(place, (runtime, release, _processor(place))) for place in places]
     beside = " ".join(sorted(device.about[2] for device in devices))
-    shelf = how.shelf
+    cache = how.cache
     for device in devices:
         for state in states:
-            known = NOTHING if shelf is None or how.afresh else shelf.read(*_key(device, state, beside))
-            again = remembered(graph, words, known)
-            if again is not None:
-                device.found[state] = (*again, known.call)
+            cached = EMPTY if cache is None or how.afresh else cache.read(*_cache_key(device, state, beside))
+            match = find_figures(graph, contexts, cached)
+            if match is not None:
+                device.results[state] = (*match, cached.call)
     _measure(problem, source, runtime, devices, states, how)
     for device in devices:
-        for state, (figures, fused, call) in device.found.items() if device.ran and shelf else ():
-            figures = pooled(graph, words, figures)
-            device.found[state] = figures, fused, call
-            if shelf is not None:
-                key = _key(device, state, beside)
-                shelf.write(with_measured(shelf.read(*key), graph, words, figures, fused, call), *key)
-    return _file(problem, runtime, release, devices)
+        for state, (figures, fused, call) in device.results.items() if device.ran and cache else ():
+            figures = average_contexts(contexts, figures)
+            device.results[state] = figures, fused, call
+            if cache is not None:
+                key = _cache_key(device, state, beside)
+                cache.write(add_figures(cache.read(*key), graph, contexts, figures, fused, call), *key)
+    return _profile_file(problem, runtime, release, devices)
 
 
 def _measure(
-    problem: Problem, source: Source, runtime: str, devices: Sequence[_Device], states: Sequence[str], how: Profiling
-) -> None:
-    """Measure what is not known: each device alone, then all of them at once where a loaded time is missing."""
-    alone = [device for device in devices if "idle" not in device.found]
-    missing = any(state not in device.found for device in devices for state in states)
+    problem: Problem, source: Source, runtime: str, devices: Sequence[_DeviceState], states: Sequence[str],
+    how: Profiling,
+) -> None:  # fmt: skip
+    """Measure what is not cached: each device alone, then all at once if a loaded time is missing."""
+    alone = [device for device in devices if "idle" not in device.results]
+    missing = any(state not in device.results for device in devices for state in states)
     with ExitStack() as stack:
         workers: dict[int, Worker] = {}
         for number, device in enumerate(devices) if missing else ():
             if device in alone or len(states) > 1:
                 try:
-                    worker = profiler(runtime, problem.graph, source, device.place, start=how.seconds)
+                    worker = start_profiler(runtime, problem.graph, source, device.place, start=how.seconds)
                     workers[number] = stack.enter_context(worker)
                     device.notes = worker.ask("about")
                 except RunError as error:
                     device.failure = str(error)
         inputs = fresh_inputs(problem.graph, how.seed)
         for number in [number for number in workers if devices[number] in alone]:
-            _answered(problem, devices, {number: workers[number]}, "idle", inputs, Window(how.repeats), how)
-        wanted = len(states) > 1 and any("loaded" not in device.found for device in devices)
+            _measure_state(problem, devices, {number: workers[number]}, "idle", inputs, TimeWindow(how.repeats), how)
+        needs_loaded = len(states) > 1 and any("loaded" not in device.results for device in devices)
         running = {number: worker for number, worker in workers.items() if not devices[number].failure}
-        if wanted and len(running) > 1:
-            longest = max(devices[number].found["idle"][0].whole or 0.0 for number in running)
-            window = Window(how.repeats, time.monotonic() + LEAD, 2 * how.repeats * longest)
-            _answered(problem, devices, running, "loaded", inputs, window, how)
+        if needs_loaded and len(running) > 1:
+            longest = max(devices[number].results["idle"][0].whole or 0.0 for number in running)
+            window = TimeWindow(how.repeats, time.monotonic() + LEAD, 2 * how.repeats * longest)
+            _measure_state(problem, devices, running, "loaded", inputs, window, how)
 
 
-def _answered(
-    problem: Problem, devices: Sequence[_Device], workers: Mapping[int, Worker], state: str, inputs: Arrays,
-    window: Window, how: Profiling,
+def _measure_state(
+    problem: Problem, devices: Sequence[_DeviceState], workers: Mapping[int, Worker], state: str, inputs: Arrays,
+    window: TimeWindow, how: Profiling,
 ) -> None:  # fmt: skip
-    """Let workers measure in one window, and write down what they found; one that fails is a device that failed."""
+    """Let workers measure in one window and record the results; a failure of a worker is recorded on its device."""
     idle = np.asarray(~(problem.costs.op_seconds > 0).any(axis=1))
     calls: dict[int, float] = {}
     for number, worker in workers.items():
@@ -148,7 +157,7 @@ def _answered(
             if state == "idle":
                 calls[number] = float(np.median(worker.ask("call_seconds", CALLS, timeout=how.seconds)))
             else:
-                calls[number] = devices[number].found["idle"][2]
+                calls[number] = devices[number].results["idle"][2]
             worker.tell("measure", dict(inputs), window)
         except RunError as error:
             devices[number].failure = str(error)
@@ -157,18 +166,21 @@ def _answered(
         if device.failure:
             continue
         try:
-            measured: Measured = worker.answer(how.seconds)
+            measured: ProfiledRuns = worker.answer(how.seconds)
         except RunError as error:
             device.failure = str(error)
             continue
         estimate = problem.costs.op_seconds[:, number]
-        device.found[state] = (*attributed(measured, problem.graph, estimate, idle, calls[number]), calls[number])
+        device.results[state] = (
+            *attribute_times(measured, problem.graph, estimate, idle, calls[number]),
+            calls[number],
+        )
         device.ran = True
 
 
-def _file(problem: Problem, runtime: str, release: str, devices: Sequence[_Device]) -> ProfileFile:
+def _profile_file(problem: Problem, runtime: str, release: str, devices: Sequence[_DeviceState]) -> ProfileFile:
     graph, work = problem.graph, work_of(problem.graph)
-    records = tuple(_record(device) for device in devices if "idle" in device.found)
+    records = tuple(_record(device) for device in devices if "idle" in device.results)
     if not records:
         raise RunError(next(device.failure for device in devices if device.failure))
     return ProfileFile(
@@ -189,8 +201,8 @@ def _file(problem: Problem, runtime: str, release: str, devices: Sequence[_Devic
     )
 
 
-def _record(device: _Device) -> DeviceProfile:
-    figures, fused, call = device.found["idle"]
+def _record(device: _DeviceState) -> DeviceProfile:
+    figures, fused, call = device.results["idle"]
     return DeviceProfile(
         name=device.place.device,
         place=str(device.place),
@@ -200,26 +212,26 @@ def _record(device: _Device) -> DeviceProfile:
         cached=not device.ran,
         fused=fused,
         idle=figures,
-        loaded=device.found["loaded"][0] if "loaded" in device.found else None,
+        loaded=device.results["loaded"][0] if "loaded" in device.results else None,
     )
 
 
-def _notes(devices: Sequence[_Device]) -> Iterator[str]:
+def _notes(devices: Sequence[_DeviceState]) -> Iterator[str]:
     for device in devices:
         yield from device.notes
-        for state, (figures, _, _) in device.found.items():
+        for state, (figures, _, _) in device.results.items():
             if figures.slowdown < DISTURBED:
                 yield (
                     f"{device.place.device}, {state}: kernels are only {figures.slowdown:.0%} of the run: something "
-                    f"else used the machine; measure {'again' if device.ran else 'afresh'} when it is calm"
+                    f"else used the machine; measure {'again' if device.ran else 'afresh'} when it is idle"
                 )
         if device.failure:
             yield f"{device.place.device}: no times: {device.failure}"
-        elif not device.ran and device.found["idle"][0].whole is None:
+        elif not device.ran and device.results["idle"][0].whole is None:
             yield f"{device.place.device}: the model did not run: all its ops were measured in other models"
 
 
-def _runnable(source: Source | None, runtime: str) -> Source:
+def _require_file(source: Source | None, runtime: str) -> Source:
     if source is None or not source.path or source.format not in FORMATS[runtime]:
         what = "a model that is no file" if source is None or not source.path else f"a model of {source.format!r}"
         remedy = f"give a file ({', '.join(FORMATS[runtime])}), or another --runtime"
@@ -228,12 +240,12 @@ def _runnable(source: Source | None, runtime: str) -> Source:
 
 
 def _processor(place: Place) -> str:
-    """What a place is, as far as can be known from outside."""
+    """The processor of a place, with its cores and options."""
     cores = ", ".join(map(str, place.cores))
     where = f"cores {cores}" if place.kind == "cores" else f"{place.kind}:{place.name}"
     options = "".join(f"; {name}={value}" for name, value in sorted(place.options.items()))
     return f"{processor_title()}; {where}{options}"
 
 
-def _key(device: _Device, state: str, beside: str) -> tuple[str, ...]:
+def _cache_key(device: _DeviceState, state: str, beside: str) -> tuple[str, ...]:
     return (*device.about, state, beside if state == "loaded" else "")

@@ -1,8 +1,8 @@
-"""Measured times kept for the next profile: by what an op does, what stands around it, device, runtime and version.
+"""A cache of measured times by op context, device, runtime and version.
 
-An op's *context* says its kind, attributes, element types and shapes, and those of what is near it, since runtimes fuse
-and lay out what is near. Ops of one context take the same time, so their times are averaged. A time counts again only
-where the ops of its whole kernel are there again.
+The *context* of an op is a digest of its kind, attributes, element types and shapes, and of those near it, since
+runtimes fuse ops with their neighbours and choose layouts for them. Ops of one context take the same time, so their
+times are averaged. A cached time is used only if all ops of its kernel are there again.
 """
 
 from __future__ import annotations
@@ -24,160 +24,177 @@ from placewise.files.atomic import atomic_write
 from placewise.files.profile_file import Figures
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
-from placewise.profiling.kernels import Fused
+from placewise.profiling.op_times import Fused
 
 REACH = 3
-"""How far around an op its context looks, in steps along tensors."""
+"""How many tensors away from an op its context reaches."""
 MOST_ENTRIES, MOST_MODELS = 100_000, 20
 _VERSION = 1
 
 
+CachedOp = tuple[float | None, str, tuple[int, ...]]
+"""Seconds of an op, the digest of its kernel, and the positions of its arguments that the same kernel makes."""
+
+
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What was measured on one device in one state: what a `call` costs; `ops` by context (seconds, its kernel, which
-    arguments are made in the same kernel); and the figures of whole `models` by all their contexts.
+class CachedProfile:
+    """Measurements of one device in one state: `ops` by context, the seconds of a `call`, and the figures of whole
+    `models` by the digest of all their contexts.
     """
 
-    ops: Mapping[str, tuple[float | None, str, tuple[int, ...]]] = field(default_factory=dict)
+    ops: Mapping[str, CachedOp] = field(default_factory=dict)
     call: float = 0.0
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-NOTHING = Known()
+EMPTY = CachedProfile()
 
 
-def contexts(graph: Graph, reach: int = REACH) -> list[str]:
-    """A word per op [n_ops], equal for ops that do the same among neighbours that do the same, in any model."""
+def op_contexts(graph: Graph, reach: int = REACH) -> list[str]:
+    """The context of each op [n_ops]: equal for equal ops among equal neighbours, in any model."""
     ops, own = graph.ops, list[str]()
     for op in range(graph.n_ops):
         values = [
-            *(("t", p, *_value(graph.tensors, v)) for v, p in _arguments(graph, op)),
-            *(("w", p, *_value(graph.weights, v)) for v, p in _weights(graph, op)),
-            *(("o", *_value(graph.tensors, v)) for v in graph.outputs_of(op)),
+            *(("t", p, *_shape_and_type(graph.tensors, v)) for v, p in _arguments(graph, op)),
+            *(("w", p, *_shape_and_type(graph.weights, v)) for v, p in _weights(graph, op)),
+            *(("o", *_shape_and_type(graph.tensors, v)) for v in graph.outputs_of(op)),
         ]
         attributes = sorted((str(name), repr(value)) for name, value in ops.attributes[op].items())
-        own.append(_word(ops.kind[op], attributes, int(ops.dtype[op]), values))
-    found, producer = own, graph.tensors.producer
+        own.append(_digest(ops.kind[op], attributes, int(ops.dtype[op]), values))
+    contexts, producer = own, graph.tensors.producer
     for _ in range(reach):
         near = []
         for op in range(graph.n_ops):
-            before = [(p, found[producer[v]] if producer[v] >= 0 else "") for v, p in _arguments(graph, op)]
+            before = [(p, contexts[producer[v]] if producer[v] >= 0 else "") for v, p in _arguments(graph, op)]
             after = [
                 (
-                    sorted(found[int(reader)] for reader in graph.consumers_of(tensor)),
+                    sorted(contexts[int(reader)] for reader in graph.consumers_of(tensor)),
                     bool(graph.tensors.output[tensor]),
                 )
                 for tensor in graph.outputs_of(op)
             ]
-            near.append(_word(found[op], before, after))
-        found = near
-    return found
+            near.append(_digest(contexts[op], before, after))
+        contexts = near
+    return contexts
 
 
-def pooled(graph: Graph, words: Sequence[str], figures: Figures) -> Figures:
-    """The figures with the mean of all ops of one context for each of them: their sum stays."""
+def average_contexts(contexts: Sequence[str], figures: Figures) -> Figures:
+    """The figures with the mean of all ops of one context for each of them; their sum stays the same."""
     times: dict[str, list[float]] = defaultdict(list)
-    for word, seconds in zip(words, figures.ops, strict=True):
+    for context, seconds in zip(contexts, figures.ops, strict=True):
         if seconds is not None:
-            times[word].append(seconds)
-    mean = {word: float(np.mean(found)) for word, found in times.items()}
-    same = [None if seconds is None else mean[word] for word, seconds in zip(words, figures.ops, strict=True)]
-    return figures.model_copy(update={"ops": tuple(same)})
+            times[context].append(seconds)
+    mean = {context: float(np.mean(seconds)) for context, seconds in times.items()}
+    ops = tuple(None if s is None else mean[context] for context, s in zip(contexts, figures.ops, strict=True))
+    return figures.model_copy(update={"ops": ops})
 
 
-def remembered(graph: Graph, words: Sequence[str], known: Known) -> tuple[Figures, Fused] | None:
-    """The figures of a model that ran before, or whose every op is known, with all that its kernel holds; else None.
+def find_figures(graph: Graph, contexts: Sequence[str], cached: CachedProfile) -> tuple[Figures, Fused] | None:
+    """The cached figures of a model: of this model, or from its ops if all of them are cached with their kernels.
 
-    Of a model that did not run itself, the whole is unknown.
+    None if they are not. If the figures come from ops of other models, those of the whole model are unknown.
     """
-    model = known.models.get(_word(list(words)))
+    model = cached.models.get(_digest(list(contexts)))
     if model is not None:
         return Figures.model_validate(model["figures"]), tuple(tuple(ops) for ops in model["fused"])
-    if not all(word in known.ops for word in words):
+    if not all(context in cached.ops for context in contexts):
         return None
+    sets = _join_kernels(graph, [cached.ops[context][2] for context in contexts])
+    if sets is None:
+        return None
+    own = op_contexts(graph, 0)
+    for ops in sets:
+        kernel = _kernel_digest(own, ops)
+        if any(cached.ops[contexts[op]][1] != kernel for op in ops):
+            return None
+    figures = Figures.model_validate({"ops": tuple(cached.ops[context][0] for context in contexts)})
+    return figures, tuple(sorted(tuple(ops) for ops in sets if len(ops) > 1))
+
+
+def _join_kernels(graph: Graph, inside: Sequence[Sequence[int]]) -> list[list[int]] | None:
+    """Sets of ops of one kernel; `inside` [n_ops] are the argument positions that each op's own kernel makes.
+
+    None if such an argument has no producer.
+    """
     root = list(range(graph.n_ops))
 
-    def top(op: int) -> int:
+    def find(op: int) -> int:
         while root[op] != op:
             root[op] = op = root[root[op]]
         return op
 
-    for op, word in enumerate(words):
-        inside = known.ops[word][2]
+    for op, positions in enumerate(inside):
         for value, position in _arguments(graph, op):
-            if position in inside:
-                maker = int(graph.tensors.producer[value])
-                if maker < 0:
+            if position in positions:
+                producer = int(graph.tensors.producer[value])
+                if producer < 0:
                     return None
-                root[top(op)] = top(maker)
+                root[find(op)] = find(producer)
     sets: dict[int, list[int]] = defaultdict(list)
     for op in range(graph.n_ops):
-        sets[top(op)].append(op)
-    own = contexts(graph, 0)
-    for ops in sets.values():
-        kernel = _kernel(own, ops)
-        if any(known.ops[words[op]][1] != kernel for op in ops):
-            return None
-    figures = Figures.model_validate({"ops": tuple(known.ops[word][0] for word in words)})
-    return figures, tuple(sorted(tuple(ops) for ops in sets.values() if len(ops) > 1))
+        sets[find(op)].append(op)
+    return list(sets.values())
 
 
-def with_measured(
-    known: Known, graph: Graph, words: Sequence[str], figures: Figures, fused: Fused, call: float
-) -> Known:
-    """What is known, and these figures; ops of one context that are not fused alike are left out."""
-    member, own = {op: ops for ops in fused for op in ops}, contexts(graph, 0)
-    found: dict[str, tuple[float | None, str, tuple[int, ...]]] = {}
-    doubtful: set[str] = set()
-    for op, word in enumerate(words):
-        ops = member.get(op, (op,))
+def add_figures(
+    cached: CachedProfile, graph: Graph, contexts: Sequence[str], figures: Figures, fused: Fused, call: float
+) -> CachedProfile:
+    """The cached profile with these figures added, without contexts whose ops are fused in different ways."""
+    kernel_of, own = {op: ops for ops in fused for op in ops}, op_contexts(graph, 0)
+    added: dict[str, CachedOp] = {}
+    ambiguous: set[str] = set()
+    for op, context in enumerate(contexts):
+        ops = kernel_of.get(op, (op,))
         inside = tuple(
             position for value, position in _arguments(graph, op) if int(graph.tensors.producer[value]) in ops
         )
-        entry = figures.ops[op], _kernel(own, ops), inside
-        if found.setdefault(word, entry)[1:] != entry[1:]:
-            doubtful.add(word)
-    kept = {word: entry for word, entry in known.ops.items() if word not in doubtful}
-    new = {word: entry for word, entry in found.items() if word not in doubtful}
-    ops_known = dict([*kept.items(), *new.items()][-MOST_ENTRIES:])
-    models = {**known.models, _word(list(words)): {"figures": figures.model_dump(), "fused": fused}}
-    return Known(ops_known, call, dict([*models.items()][-MOST_MODELS:]))
+        entry = figures.ops[op], _kernel_digest(own, ops), inside
+        if added.setdefault(context, entry)[1:] != entry[1:]:
+            ambiguous.add(context)
+    kept, new = ({c: entry for c, entry in ops.items() if c not in ambiguous} for ops in (cached.ops, added))
+    models = {**cached.models, _digest(list(contexts)): {"figures": figures.model_dump(), "fused": fused}}
+    newest_ops = dict([*kept.items(), *new.items()][-MOST_ENTRIES:])
+    return CachedProfile(newest_ops, call, dict([*models.items()][-MOST_MODELS:]))
 
 
-class Shelf:
-    """Where things are kept: a file per device, state, runtime and version, in the user's cache folder.
+class ProfileCache:
+    """A folder with a file per device, state, runtime and version; by default in the user's cache folder.
 
-    A file that cannot be read counts as empty, and one that cannot be written is not an error.
+    A file that cannot be read counts as empty, and a file that cannot be written is not an error.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = cache_folder() / "profiles" if folder is None else folder
 
-    def read(self, *about: str) -> Known:
+    def read(self, *key: str) -> CachedProfile:
+        """The profile under this key; empty if there is none."""
         try:
-            document = json.loads(self._path(about).read_text("utf-8"))
+            document = json.loads(self._path(key).read_text("utf-8"))
             ops = {
-                word: (seconds, kernel, tuple(inside)) for word, (seconds, kernel, inside) in document["ops"].items()
+                context: (seconds, kernel, tuple(inside))
+                for context, (seconds, kernel, inside) in document["ops"].items()
             }
-            return Known(ops, document["call"], document["models"]) if document["version"] == _VERSION else NOTHING
+            profile = CachedProfile(ops, document["call"], document["models"])
+            return profile if document["version"] == _VERSION else EMPTY
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            return NOTHING
+            return EMPTY
 
-    def write(self, known: Known, *about: str) -> None:
-        document = {"version": _VERSION, "about": about, "call": known.call, "models": known.models, "ops": known.ops}
+    def write(self, profile: CachedProfile, *key: str) -> None:
+        """Replace the profile under this key."""
+        document = {"version": _VERSION, "about": key, "call": profile.call, "models": profile.models}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            with atomic_write(self._path(about)) as file:
-                json.dump(document, file)
+            with atomic_write(self._path(key)) as file:
+                json.dump(document | {"ops": profile.ops}, file)
         except (OSError, OutputError):
             return
 
-    def _path(self, about: tuple[str, ...]) -> Path:
-        return self.folder / f"{_word(about)}.json"
+    def _path(self, key: tuple[str, ...]) -> Path:
+        return self.folder / f"{_digest(key)}.json"
 
 
 def cache_folder() -> Path:
-    """The user's folder for what can be made again: as the system's convention has it, or XDG_CACHE_HOME."""
+    """The user's cache folder by the convention of the system, or in XDG_CACHE_HOME."""
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]) / "placewise"
     if sys.platform == "darwin":
@@ -197,14 +214,14 @@ def _weights(graph: Graph, op: int) -> list[tuple[int, int]]:
     return [(int(graph.weight_edges.value[row]), int(graph.weight_edges.position[row])) for row in rows]
 
 
-def _value(values: Tensors | Weights, number: int) -> tuple[tuple[int, ...], str]:
+def _shape_and_type(values: Tensors | Weights, number: int) -> tuple[tuple[int, ...], str]:
     return tuple(int(size) for size in values.shape[number]), values.dtype_name(number)
 
 
-def _kernel(own: Sequence[str], ops: Sequence[int]) -> str:
-    """A word for what a kernel computes; `own` [n_ops] says what each op does by itself."""
-    return _word(sorted(own[op] for op in ops))
+def _kernel_digest(own: Sequence[str], ops: Sequence[int]) -> str:
+    """A digest of what a kernel computes; `own` [n_ops] are the contexts of the ops alone."""
+    return _digest(sorted(own[op] for op in ops))
 
 
-def _word(*parts: object) -> str:
+def _digest(*parts: object) -> str:
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]

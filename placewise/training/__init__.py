@@ -1,1 +1,1 @@
-"""Training a policy: on one problem, or on a corpus of many."""
+"""Train a policy on one problem, or on a corpus of problems."""

@@ -1,8 +1,8 @@
-"""The measured reward: what placements really take on this machine, as placers and policies ask for it.
+"""The measured reward: seconds of placements that run on this machine, for placers and policies.
 
-Machines drift and are disturbed, and a policy asks for hundreds of placements over minutes. So a few of them are timed
-in turns with the best single device; what counts is the median, over rounds, of their ratio in the same round, times
-what the single device took at the beginning.
+The speed of a machine drifts, and a policy requests hundreds of placements over minutes. So small batches of them are
+timed in turns with the best single device. The reward is the median, over rounds, of the ratio to the single device in
+the same round, times the seconds of the single device at the start.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Self
 
 import numpy as np
 
@@ -25,29 +24,29 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.shared.interchangeable import interchangeable, relabel
-from placewise.processes.turns import turn
+from placewise.processes.resource_locks import lock_resources
 from placewise.runtimes import registry
-from placewise.runtimes.base import Movable, Prepared
+from placewise.runtimes.base import Closing, Movable, PreparedPlacement
 from placewise.runtimes.binding import Place
-from placewise.runtimes.measure import Measurement, Protocol, measure, settled
+from placewise.runtimes.measure import Measurement, Protocol, measure, reproducible_outputs
 
 SIMULATED = "simulated"
 REWARDS = (SIMULATED, *registry.names())
-"""What a policy can be rewarded by: the judge, or a runtime."""
-BRIEF = Protocol(rounds=3, samples=1, warm_up=1)
-"""How a placement is timed: briefly, since there are many; repeated where that was not enough."""
-_OLD = 64
-"""Workers are let go after so many placements: what they do not give back is then given back."""
+"""The sources of a reward: the judge, or a runtime."""
+BRIEF_PROTOCOL = Protocol(rounds=3, samples=1, warm_up=1)
+"""How a placement is timed: briefly, since there are many; more rounds follow if that is not enough."""
+_MOST_MOVES = 64
+"""Placements after which workers are closed, which frees memory that they leak."""
 
 
 @dataclass(frozen=True, slots=True)
-class Care:
-    """How much care is taken of every placement.
+class MeasuringEffort:
+    """How much effort goes into each placement.
 
-    So many are timed `side_by_side`, and `preparing` of them made ready at once. Rounds are repeated, up to `most`,
-    where their quartiles are further apart than `steady` (a share), and where a placement would be the best so far, so
-    that what is best by luck is found out. `seconds` is how long any one answer about a placement may take before the
-    placement has failed, and after which no further rounds begin.
+    `side_by_side` placements are timed together, and `preparing` of them are prepared at once. A placement gets up to
+    `most` rounds if its quartiles are further apart than `steady` (a share of the median), or if it would be the best
+    so far, so that no placement is best by luck. A placement whose worker does not answer within `seconds` has failed;
+    after that time no further rounds start.
     """
 
     side_by_side: int = 4
@@ -61,164 +60,163 @@ class Care:
             raise InputError(f"no placement can be measured with {self}", remedy="give numbers from 1")
 
 
-_BRIEFLY, _CARE = Setting(protocol=BRIEF), Care()
+_BRIEF_SETTING, _EFFORT = Setting(protocol=BRIEF_PROTOCOL), MeasuringEffort()
 
 
-class MeasuredReward:
-    """An `Evaluate` by running placements: [K, n_ops] → seconds [K], NaN where one failed.
+class MeasuredReward(Closing):
+    """An `Evaluate` that runs placements: [K, n_ops] → seconds [K], NaN for those that failed.
 
     A placement has failed if it does not start, run or end in time, or gives other outputs than the single device;
-    `failure` is the runtime's reason for the last one. Every placement is checked: the run that shows its outputs
-    warms it up as well. What was seen is not measured again; `evaluations` counts what was. `single` is the seconds of
-    the best single device. Rewards of several processes that share cores measure in turns.
+    `failure` is the runtime's reason for the last failure. Every placement is checked by a run that also warms it up.
+    No placement is measured twice; `evaluations` counts the measured ones. `single` is the seconds of the best single
+    device. Rewards in several processes that share cores measure one after another.
 
-    Raises InputError and its kin for a runtime or a device that is not here and for a model that cannot be run;
-    RunError, later, if the single device itself does not run any more. Close it, or use it as a context manager.
+    Raises InputError, or a subclass of it, for a runtime or a device that is not here and for a model that cannot run;
+    RunError, later, if the single device does not run any more. Close it, or use it as a context manager.
     """
 
-    def __init__(self, problem: Problem, setting: Setting = _BRIEFLY, care: Care = _CARE) -> None:
+    def __init__(self, problem: Problem, setting: Setting = _BRIEF_SETTING, effort: MeasuringEffort = _EFFORT) -> None:
         self.evaluations, self.failure = 0, ""
-        self._care, self._course = care, course_of(problem, setting)
-        longest = min(setting.protocol.seconds, care.seconds)
-        self._protocol = replace(setting.protocol, seconds=longest, least=1)
-        self._same = _exchangeable(self._course)
-        self._needs = [need for place in self._course.places for need in _needs(place)]
-        self._spares: dict[tuple[int, ...], list[_Kept]] = defaultdict(list)
-        self._pool = ThreadPoolExecutor(care.preparing, "prepare")
+        self._effort, self._course = effort, course_of(problem, setting)
+        limit = min(setting.protocol.seconds, effort.seconds)
+        self._protocol = replace(setting.protocol, seconds=limit, least=1)
+        self._symmetric = _has_equal_places(self._course)
+        self._resources = [resource for place in self._course.places for resource in _resources(place)]
+        self._spares: dict[tuple[int, ...], list[_SpareWorkers]] = defaultdict(list)
+        self._pool = ThreadPoolExecutor(effort.preparing, "prepare")
         self._seen: dict[bytes, float] = {}
-        self._reference: Prepared | None = None
+        self._reference: PreparedPlacement | None = None
         try:
             self._reference = self._course.runtime.prepare(self._course.job)
-            self._wanted = settled(self._reference, self._course.fresh)
-            rounds = max(care.most, setting.protocol.rounds)
-            with turn(*self._needs):
+            self._expected = reproducible_outputs(self._reference, self._course.fresh)
+            rounds = max(effort.most, setting.protocol.rounds)
+            with lock_resources(*self._resources):
                 protocol = replace(self._protocol, rounds=rounds)
-                alone = measure({SINGLE: self._reference}, self._course.fresh, protocol)[0]
-            if alone.failure:
-                raise RunError(alone.failure)
+                single = measure({SINGLE: self._reference}, self._course.fresh, protocol)[0]
+            if single.failure:
+                raise RunError(single.failure)
         except RunError as error:
             self.close()
             raise InputError(
                 f"this model cannot be measured: {error}", remedy="take another runtime, or the simulated reward"
             ) from None
-        self.single = self._best = alone.seconds
+        self.single = self._best = single.seconds
         self._seen[self._key(self._course.job.placement.device)] = self.single
 
     def __call__(self, placements: Ints) -> Floats:
         rows = np.ascontiguousarray(placements, np.int32)
         keys = [self._key(row) for row in rows]
-        fresh = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._seen}
-        waiting, many = list(fresh), self._care.side_by_side
-        for first in range(0, len(waiting), many):
-            some = waiting[first : first + many]
-            with turn(*self._needs):
-                self._seen.update(zip(some, self._timed([fresh[key] for key in some]), strict=True))
+        unseen = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._seen}
+        missing, size = list(unseen), self._effort.side_by_side
+        for first in range(0, len(missing), size):
+            batch = missing[first : first + size]
+            with lock_resources(*self._resources):
+                self._seen.update(zip(batch, self._time_batch([unseen[key] for key in batch]), strict=True))
         return np.array([self._seen[key] for key in keys])
 
     def close(self) -> None:
         """End all workers."""
         self._pool.shutdown(cancel_futures=True)
-        self._drop()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        self._close_workers()
 
     def _key(self, device: Ints) -> bytes:
-        """What is the same for placements that only exchange devices which do not differ."""
-        row = relabel(self._course.problem, device) if self._same else device
+        """A key that is the same for placements that differ only in an exchange of equal devices."""
+        row = relabel(self._course.problem, device) if self._symmetric else device
         return hashlib.blake2b(np.ascontiguousarray(row, np.int32).tobytes(), digest_size=16).digest()
 
-    def _timed(self, rows: Sequence[Ints]) -> list[float]:
-        """The seconds of a few placements, side by side."""
+    def _time_batch(self, rows: Sequence[Ints]) -> list[float]:
+        """The seconds of a few placements, measured side by side."""
         self.evaluations += len(rows)
-        found = dict.fromkeys(map(str, range(len(rows))), float("nan"))
-        ready: dict[str, _Kept] = {}
+        seconds = dict.fromkeys(map(str, range(len(rows))), float("nan"))
+        ready: dict[str, _SpareWorkers] = {}
         try:
-            self._make_ready(rows, ready)
-            for name, ratios in self._ratios({name: kept.prepared for name, kept in ready.items()}).items():
+            self._prepare_batch(rows, ready)
+            prepared = {name: workers.prepared for name, workers in ready.items()}
+            for name, ratios in self._measure_ratios(prepared).items():
                 if ratios:
-                    found[name] = float(np.median(ratios)) * self.single
-            self._best = min([self._best, *(seconds for seconds in found.values() if seconds == seconds)])
+                    seconds[name] = float(np.median(ratios)) * self.single
+            self._best = min([self._best, *(value for value in seconds.values() if not np.isnan(value))])
         except BaseException:
-            self._drop(ready)  # a worker may still be at what nobody waits for
+            self._close_workers(ready)  # a worker may still be busy
             raise
-        for name, kept in ready.items():
-            self._put_away(kept, well=found[name] == found[name])
-        return list(found.values())
+        for name, workers in ready.items():
+            self._keep_or_close(workers, failed=np.isnan(seconds[name]))
+        return list(seconds.values())
 
-    def _make_ready(self, rows: Sequence[Ints], ready: dict[str, _Kept]) -> None:
-        """Add those of the placements that start and give the right outputs, by their number."""
-        futures = [self._pool.submit(self._prepared, Placement(row), self._spare(row)) for row in rows]
+    def _prepare_batch(self, rows: Sequence[Ints], ready: dict[str, _SpareWorkers]) -> None:
+        """Add the placements that start and give the right outputs to `ready`, by their number."""
+        futures = [self._pool.submit(self._prepare, Placement(row), self._take_spare(row)) for row in rows]
         for number, future in enumerate(futures):
             try:
-                kept = ready[str(number)] = future.result()
-                self._course.checked(kept.prepared, self._wanted, "the placement")
+                workers = ready[str(number)] = future.result()
+                self._course.checked(workers.prepared, self._expected, "the placement")
             except (RunError, InputError) as error:
                 self.failure = str(error)
                 if str(number) in ready:
                     ready.pop(str(number)).prepared.close()
 
-    def _prepared(self, placement: Placement, spare: _Kept | None) -> _Kept:
+    def _prepare(self, placement: Placement, spare: _SpareWorkers | None) -> _SpareWorkers:
         if spare is not None and isinstance(spare.prepared, Movable):
             try:
                 spare.prepared.move(placement)
-                return replace(spare, age=spare.age + 1)
+                return replace(spare, moves=spare.moves + 1)
             except (RunError, InputError):
-                spare.prepared.close()  # it may be the worker's fault: the placement has another chance
-        job = replace(self._course.job.on(placement), seconds=min(self._course.job.seconds, self._care.seconds))
-        return _Kept(_used(placement.device), self._course.runtime.prepare(job))
+                spare.prepared.close()  # maybe the worker is at fault: the placement gets another chance
+        job = replace(self._course.job.on(placement), seconds=min(self._course.job.seconds, self._effort.seconds))
+        return _SpareWorkers(_used_devices(placement.device), self._course.runtime.prepare(job))
 
-    def _ratios(self, ready: dict[str, Prepared]) -> dict[str, list[float]]:
-        """How many times as long as the single device each took, round by round; none where it failed."""
-        found: dict[str, list[float]] = {name: [] for name in ready}
+    def _measure_ratios(self, ready: dict[str, PreparedPlacement]) -> dict[str, list[float]]:
+        """The ratios of each placement's seconds to those of the single device by round; empty if it failed."""
+        ratios: dict[str, list[float]] = {name: [] for name in ready}
         names, rounds = list(ready), self._protocol.rounds
-        for more in (rounds, self._care.most - rounds):
+        for more in (rounds, self._effort.most - rounds):
             if not names or more < 1:
                 break
-            base, *others = self._side_by_side({name: ready[name] for name in names}, more)
+            base, *others = self._measure_with_single({name: ready[name] for name in names}, more)
             for one in others:
                 if one.failure:
-                    self.failure, found[one.name] = one.failure, []
-                found[one.name] += [a / b for a, b in zip(one.rounds, base.rounds, strict=False)]
-            names = [one.name for one in others if not one.failure and self._doubtful(found[one.name])]
-        return found
+                    self.failure, ratios[one.name] = one.failure, []
+                ratios[one.name] += [a / b for a, b in zip(one.rounds, base.rounds, strict=False)]
+            names = [one.name for one in others if not one.failure and self._needs_more_rounds(ratios[one.name])]
+        return ratios
 
-    def _doubtful(self, ratios: Sequence[float]) -> bool:
-        seen = Measurement("", tuple(ratios))
-        return seen.spread > self._care.steady or seen.seconds * self.single < self._best
+    def _needs_more_rounds(self, ratios: Sequence[float]) -> bool:
+        rounds = Measurement("", tuple(ratios))
+        return rounds.spread > self._effort.steady or rounds.seconds * self.single < self._best
 
-    def _side_by_side(self, ready: dict[str, Prepared], rounds: int) -> list[Measurement]:
-        """The single device first. It is started again if it fails. Raises RunError if it fails again."""
+    def _measure_with_single(self, ready: dict[str, PreparedPlacement], rounds: int) -> list[Measurement]:
+        """Measure the single device, which comes first, and placements. A failed single device is restarted once.
+
+        Raises RunError if it fails again.
+        """
         protocol = replace(self._protocol, rounds=rounds)
         for _ in range(2):
             if self._reference is None:
                 self._reference = self._course.runtime.prepare(self._course.job)
-            found = measure({SINGLE: self._reference, **ready}, self._course.fresh, protocol)
-            if not found[0].failure:
-                return found
+            measurements = measure({SINGLE: self._reference, **ready}, self._course.fresh, protocol)
+            if not measurements[0].failure:
+                return measurements
             self._reference.close()
             self._reference = None
-        raise RunError(f"the single device, which placements are compared with, fails: {found[0].failure}")
+        raise RunError(f"the single device, which placements are compared with, fails: {measurements[0].failure}")
 
-    def _spare(self, row: Ints) -> _Kept | None:
+    def _take_spare(self, row: Ints) -> _SpareWorkers | None:
         """Workers that have run another placement on the same devices."""
-        known = self._spares[_used(row)]
-        return known.pop() if known else None
+        spares = self._spares[_used_devices(row)]
+        return spares.pop() if spares else None
 
-    def _put_away(self, kept: _Kept, *, well: bool) -> None:
-        known = self._spares[kept.devices]
-        if well and isinstance(kept.prepared, Movable) and kept.age < _OLD and len(known) < self._care.side_by_side:
-            known.append(kept)
+    def _keep_or_close(self, workers: _SpareWorkers, *, failed: bool) -> None:
+        spares = self._spares[workers.devices]
+        reusable = not failed and isinstance(workers.prepared, Movable) and workers.moves < _MOST_MOVES
+        if reusable and len(spares) < self._effort.side_by_side:
+            spares.append(workers)
         else:
-            kept.prepared.close()
+            workers.prepared.close()
 
-    def _drop(self, more: Mapping[str, _Kept] = MappingProxyType({})) -> None:
-        """End all workers, and those of `more`."""
-        for kept in (*more.values(), *(kept for known in self._spares.values() for kept in known)):
-            kept.prepared.close()
+    def _close_workers(self, more: Mapping[str, _SpareWorkers] = MappingProxyType({})) -> None:
+        """End all workers, including those of `more`."""
+        for workers in (*more.values(), *(spare for spares in self._spares.values() for spare in spares)):
+            workers.prepared.close()
         self._spares.clear()
         if self._reference is not None:
             self._reference.close()
@@ -226,49 +224,44 @@ class MeasuredReward:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Kept:
-    """Workers on some devices, and how many placements they have had before this one."""
+class _SpareWorkers:
+    """Workers on some devices, and the number of placements that they have run before this one."""
 
     devices: tuple[int, ...]
-    prepared: Prepared
-    age: int = 0
+    prepared: PreparedPlacement
+    moves: int = 0
 
 
 def reward_of(
-    name: str, problem: Problem, setting: Setting = _BRIEFLY, care: Care = _CARE
+    name: str, problem: Problem, setting: Setting = _BRIEF_SETTING, effort: MeasuringEffort = _EFFORT
 ) -> Callable[[], MeasuredReward] | None:
-    """What makes the reward of this name, here or in another process (it can be pickled); None for the simulated one.
+    """A function that creates the reward of this name, here or in another process; None for the simulated one.
 
-    The runtime and the protocol of `setting` are not looked at: they follow from the name and the problem. Raises
-    InputError for an unknown name, and for a model or devices that this runtime does not have.
+    It can be pickled. The runtime and the protocol of `setting` are ignored: they follow from the name and the problem.
+    Raises InputError for an unknown name, and for a model or devices that the runtime does not support.
     """
     if name not in REWARDS:
         raise InputError(f"there is no reward {name!r}", remedy=f"choose from {', '.join(REWARDS)}")
     if name == SIMULATED:
         return None
-    protocol = protocol_of(problem, None, BRIEF.rounds, care.seconds)
+    protocol = protocol_of(problem, None, BRIEF_PROTOCOL.rounds, effort.seconds)
     if protocol.in_flight == 1:
-        protocol = replace(BRIEF, seconds=care.seconds)
+        protocol = replace(BRIEF_PROTOCOL, seconds=effort.seconds)
     setting = replace(setting, runtime=name, protocol=protocol)
     course_of(problem, setting)
-    return partial(MeasuredReward, problem, setting, care)
+    return partial(MeasuredReward, problem, setting, effort)
 
 
-def _used(device: Ints) -> tuple[int, ...]:
+def _used_devices(device: Ints) -> tuple[int, ...]:
     return tuple(np.unique(device).tolist())
 
 
-def _needs(place: Place) -> list[str]:
-    """What nobody else may measure on at the same time."""
+def _resources(place: Place) -> list[str]:
+    """The resources that only one process may measure on at a time."""
     return [f"core-{core}" for core in place.cores] or [f"{place.kind}-{re.sub(r'[^A-Za-z0-9]', '-', place.name)}"]
 
 
-def _exchangeable(course: Course) -> bool:
-    """Whether the devices that the costs cannot tell apart are also in places that are alike."""
-    kind, places = interchangeable(course.problem), course.places
-    alike_places = [
-        (places[d].kind, len(places[d].cores), sorted(places[d].options.items()))
-        == (places[k].kind, len(places[k].cores), sorted(places[k].options.items()))
-        for d, k in enumerate(kind.tolist())
-    ]
-    return all(alike_places)
+def _has_equal_places(course: Course) -> bool:
+    """Whether devices with equal costs are also bound to equal places."""
+    places = [(place.kind, len(place.cores), sorted(place.options.items())) for place in course.places]
+    return all(places[device] == places[other] for device, other in enumerate(interchangeable(course.problem).tolist()))

@@ -1,4 +1,4 @@
-"""Pre-training: one policy learns on a whole corpus, is kept and logged as it goes, and then serves any problem."""
+"""Pre-train one policy on a whole corpus, with checkpoints and a log; it can then place any problem."""
 
 from __future__ import annotations
 
@@ -36,35 +36,34 @@ try:
     from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
     from placewise.placers.learned.corpus.worker_pool import Class, Private, WorkerPool
     from placewise.placers.learned.policy import Policy
-    from placewise.training.resume import begun
-    from placewise.training.search_cache import FOLDER, Answered
+    from placewise.training.resume import find_checkpoint, require_same_policy
+    from placewise.training.search_cache import FOLDER, SearchCache
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise
     raise MissingExtraError(f"training ({error.name})", "learn") from error
 
 EVERY = 50
-"""Updates between checkpoints; one is also written now and then."""
-NOW_AND_THEN = 60.0
-"""Seconds."""
-OF_ONE = {
+"""Updates between checkpoints."""
+CHECKPOINT_SECONDS = 60.0
+"""Seconds after which a checkpoint is written in any case."""
+SINGLE_PROBLEM_OPTIONS = {
     "checkpoint": "begin with its weights by --from",
     "patience": "give training.patience in the corpus file, in trials",
     "updates": "give training.updates in the corpus file, or --updates",
 }
-"""Options of a policy that say nothing of a corpus, and what does."""
-OF_A_RUN = ("updates", "validated", "every", "patience")
-"""What of `training` may be otherwise when a training goes on."""
+"""Options of a policy that do not apply to a corpus, and what to use instead."""
+CHANGEABLE = ("updates", "validated", "every", "patience")
+"""Fields of `training` that may change when a training is resumed."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PretrainSetting:
-    """What to train on (`corpus`, a file), and until when: the updates that the file says, or those of `budget`.
+    """What to train on (`corpus`, a file), and for how long: the updates of the file, or those of `budget`.
 
-    `policy`, `options` and the seed of the budget stand in for what the file says. `checkpoint` is where to keep the
-    training (a folder, or a .json file), at least `every` so many updates; with `resume` it goes on from what is there.
-    `weights`: a checkpoint whose weights it begins with. `log` is a folder for TensorBoard. `crew`: so many controllers
-    learn at the same time.
+    `policy`, `options` and the seed of the budget override the file. `checkpoint` is a folder or a .json file, written
+    at least every `every` updates; with `resume`, training continues from it. `weights`: a checkpoint whose weights
+    training starts from. `log` is a folder for TensorBoard. `crew`: the workers that train at the same time.
     """
 
     corpus: str | PathLike[str]
@@ -82,21 +81,21 @@ class PretrainSetting:
 def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> Pretrained:
     """Train a policy on a corpus.
 
-    Ctrl-C is the end of the budget: what was learned is kept. Raises InputError and its kin for what is wrong with
-    corpus, policy or checkpoint, RunError where pupils keep dying, and MissingExtraError.
+    Ctrl-C ends the budget, and the policy is saved. Raises InputError, or a subclass of it, for a wrong corpus, policy
+    or checkpoint, RunError if workers keep dying, and MissingExtraError.
     """
     if setting.budget.evaluations is not None:
         raise InputError("a limit of evaluations does not go with a corpus", remedy="limit updates or seconds")
     corpus = open_corpus(setting.corpus)
-    before = begun(setting.checkpoint, setting.every, resume=setting.resume)
-    placer = _placer(setting, corpus.recipe)
+    before = find_checkpoint(setting.checkpoint, setting.every, resume=setting.resume)
+    placer = _create_policy(setting, corpus.recipe)
     if before is not None:
         _require_same(before, corpus.recipe, placer, setting)
     training = corpus.recipe.training
     if training.teacher:
         registry.placer_class(training.teacher)
-    make_policy = partial(_policy, type(placer), placer.options)
-    shelf = _shelf(setting, training.teacher)
+    make_policy = partial(_untrained_policy, type(placer), placer.options)
+    shelf = _search_cache(setting, training.teacher)
     brief = Brief(corpus.problem, make_policy, placer.options, training.teacher, shelf, training.only)
     names = {one.name for one in fields(Course)} & set(type(training).model_fields)
     course = Course(
@@ -107,62 +106,63 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
     _require_parameters(learner.policy, training)
-    made = Pretrainer(learner, school_of(brief, setting.crew), course, setting.budget.seed)
-    keeper = Keeper(setting, corpus, placer, made)
+    pretrainer = Pretrainer(learner, create_pool(brief, setting.crew), course, setting.budget.seed)
+    callback = PretrainCheckpointCallback(setting, corpus, placer, pretrainer)
     try:
         if before is not None:
-            keeper.go_on(before)
+            callback.resume(before)
         else:
-            keeper.begin()
-        reason = made.run(keeper.rest(), keeper.listener(on_progress))
-        keeper.keep()
+            callback.begin()
+        reason = pretrainer.run(callback.remaining_budget(), callback.listener(on_progress))
+        callback.save()
     finally:
-        keeper.close()
-        made.school.close()
-    return keeper.figures(reason)
+        callback.close()
+        pretrainer.school.close()
+    return callback.summarize(reason)
 
 
 def _require_parameters(policy: Policy, training: LearningRecord) -> None:
-    """Raise PlacerError unless the policy has all parameters of `only`, and as many ways in each that are bred."""
+    """Raise PlacerError unless the policy has all parameters of `only`, with equally many rows if they evolve."""
     sizes = {name: len(value) for name, value in policy.named_parameters() if value.ndim}
-    stranger = next((name for name in training.only if name not in sizes), None)
-    if stranger is not None:
-        raise PlacerError(f"the policy has no parameter {stranger!r}", where="training.only", remedy="leave it out")
+    unknown = next((name for name in training.only if name not in sizes), None)
+    if unknown is not None:
+        raise PlacerError(f"the policy has no parameter {unknown!r}", where="training.only", remedy="leave it out")
     if training.bred and len({sizes[name] for name in training.only}) != 1:
-        raise PlacerError("ways are rows of some parameters of equal length", where="training.bred",
+        raise PlacerError("only parameters with equally many rows can evolve", where="training.bred",
                           remedy='give only = ["lean_pair.weight", "lean_belief.weight"] with gdp')  # fmt: skip
 
 
-def _shelf(setting: PretrainSetting, teacher: str) -> Answered | None:
-    """Where what was searched is kept: beside the checkpoint."""
+def _search_cache(setting: PretrainSetting, teacher: str) -> SearchCache | None:
+    """The search cache beside the checkpoint."""
     if setting.checkpoint is None:
         return None
     folder = header_path(setting.checkpoint).parent / FOLDER
     with suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
-    return Answered(str(folder.resolve()), teacher)
+    return SearchCache(str(folder.resolve()), teacher)
 
 
-def school_of(brief: Brief, crew: Crew | None) -> WorkerPool:
-    """Pupils in a crew, or one in this process."""
+def create_pool(brief: Brief, crew: Crew | None) -> WorkerPool:
+    """A pool of workers, or one worker in this process."""
     return Private(brief) if crew is None else Class(brief, crew)
 
 
-def _policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem) -> Policy:
-    """An untrained policy, in whatever process."""
+def _untrained_policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem) -> Policy:
+    """An untrained policy, in any process."""
     return kind(options).policy(problem, 0)
 
 
-def _placer(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:
-    """The policy that shall learn, as a placer. Raises PlacerError for one that fits single problems alone."""
+def _create_policy(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:
+    """The policy to train, as a placer. Raises PlacerError for a placer or options that do not go with a corpus."""
     name = setting.policy or recipe.policy
     kind = registry.placer_class(name)
     if not issubclass(kind, LearnedPlacer):
         raise PlacerError(f"the placer {name!r} learns nothing", remedy="choose gdp or placeto")
     options = dict(recipe.options) | dict(setting.options)
-    stranger = next((name for name in OF_ONE if name in options), None)
-    if stranger is not None:
-        raise PlacerError(f"the option {stranger!r} does not go with a corpus", remedy=OF_ONE[stranger])
+    unsuitable = next((name for name in SINGLE_PROBLEM_OPTIONS if name in options), None)
+    if unsuitable is not None:
+        remedy = SINGLE_PROBLEM_OPTIONS[unsuitable]
+        raise PlacerError(f"the option {unsuitable!r} does not go with a corpus", remedy=remedy)
     if "pretrained" in kind.Options.__dataclass_fields__:
         options["pretrained"] = False
     placer = registry.create(name, options)
@@ -171,60 +171,55 @@ def _placer(setting: PretrainSetting, recipe: CorpusFile) -> LearnedPlacer:
 
 
 def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer, setting: PretrainSetting) -> None:
-    """Raise PlacerError where a training would go on with something else."""
+    """Raise PlacerError if the setting differs from the training that is to be resumed."""
     header, where = before.header, str(header_path(before.path))
     if header.corpus is None:
         raise PlacerError("was trained on one graph", where=where, remedy="its weights are taken with --from PATH")
     if setting.weights is not None:
-        raise PlacerError("a training that goes on has weights", where=where, remedy="leave out --from")
-    if header.policy != placer.info.name:
-        raise PlacerError(f"is of the policy {header.policy!r}, not {placer.info.name!r}", where=where,
-                          remedy="go on with that one")  # fmt: skip
-    if setting.budget.seed not in (0, header.seed):
-        raise PlacerError(f"was trained with the seed {header.seed}, not {setting.budget.seed}", where=where,
-                          remedy="leave out the seed")  # fmt: skip
+        raise PlacerError("a resumed training has weights already", where=where, remedy="leave out --from")
+    require_same_policy(before, placer.info.name, setting.budget.seed)
     there, here = dict(header.corpus), recipe.model_dump(mode="json")
     kept = {name: value for name, value in header.options.items() if name != "checkpoint"}
     mine = {name: value for name, value in settings(placer.options).items() if name != "checkpoint"}
     for name in sorted(there.keys() | here.keys()):
         old, new = there.get(name), here.get(name)
         if name == "training" and isinstance(old, dict) and isinstance(new, dict):
-            old, new = ({k: v for k, v in table.items() if k not in OF_A_RUN} for table in (old, new))
+            old, new = ({k: v for k, v in table.items() if k not in CHANGEABLE} for table in (old, new))
         if name not in ("policy", "options") and old != new:
-            raise PlacerError(f"was trained on another corpus: {name!r} is not the same", where=where,
-                              remedy="go on with the corpus file of then, or begin with --from PATH")  # fmt: skip
+            remedy = "resume with the original corpus file, or start from its weights with --from PATH"
+            raise PlacerError(f"was trained on another corpus: {name!r} differs", where=where, remedy=remedy)
     other = next((name for name in kept if name in mine and kept[name] != mine[name]), None)
     if other is not None:
         raise PlacerError(f"was trained with {other}={kept[other]}, not {mine[other]}", where=where,
                           remedy=f"give the option {other}={kept[other]}")  # fmt: skip
 
 
-class Keeper:
-    """Keeps a training: checkpoints, the log, and what is said of it."""
+class PretrainCheckpointCallback:
+    """Writes the checkpoints and the log of a pre-training, and reports its progress."""
 
-    def __init__(self, setting: PretrainSetting, corpus: Corpus, placer: LearnedPlacer, made: Pretrainer) -> None:
-        self._setting, self._corpus, self._placer, self._made = setting, corpus, placer, made
+    def __init__(self, setting: PretrainSetting, corpus: Corpus, placer: LearnedPlacer, pretrainer: Pretrainer) -> None:
+        self._setting, self._corpus, self._placer, self._pretrainer = setting, corpus, placer, pretrainer
         self._log: TrainingLog | None = None
         self._spent, self._resumed = 0.0, 0
-        self._began = self._when = time.monotonic()
+        self._saved = time.monotonic()
 
     def begin(self) -> None:
-        """From the beginning, with the weights that are given."""
-        made, weights = self._made, self._setting.weights
+        """Start from the weights of the setting, if there are any."""
+        pretrainer, weights = self._pretrainer, self._setting.weights
         if weights is not None:
-            read(weights).fill(made.learner.policy, self._placer.info.name)
+            read(weights).fill(pretrainer.learner.policy, self._placer.info.name)
         self._open_log(0)
 
-    def go_on(self, before: Checkpoint) -> None:
-        """From where a checkpoint was written. Raises PlacerError, ModelFileError."""
-        header, made = before.header, self._made
-        before.fill(made.learner.policy, self._placer.info.name)
+    def resume(self, before: Checkpoint) -> None:
+        """Continue from a checkpoint. Raises PlacerError, ModelFileError."""
+        header, pretrainer = before.header, self._pretrainer
+        before.fill(pretrainer.learner.policy, self._placer.info.name)
         with locate_errors(header_path(before.path)):
             try:
-                made.restore({**header.figures, "updates": header.updates}, before.arrays)
+                pretrainer.restore({**header.figures, "updates": header.updates}, before.arrays)
             except (KeyError, ValueError, TypeError, IndexError, RuntimeError) as error:
-                raise ModelFileError(f"lacks what training goes on from ({error})", remedy="train again") from None
-        made.seed, made.began = header.seed, time.monotonic() - header.seconds
+                raise ModelFileError(f"lacks the state to resume from ({error})", remedy="train again") from None
+        pretrainer.seed, pretrainer.began = header.seed, time.monotonic() - header.seconds
         self._spent, self._resumed = header.seconds, header.updates
         self._open_log(header.updates)
 
@@ -232,88 +227,88 @@ class Keeper:
         if self._setting.log is not None:
             self._log = TrainingLog(self._setting.log, updates)
 
-    def rest(self) -> Budget:
-        """What is left of the budget."""
+    def remaining_budget(self) -> Budget:
+        """The budget without the seconds of earlier runs."""
         budget = self._setting.budget
         return replace(budget, seconds=max(budget.seconds - self._spent, 0.0))
 
     def listener(self, on_progress: OnProgress) -> Any:
-        """What is done after every update."""
+        """A function to call after every update."""
 
-        def tell(step: Step) -> None:
+        def on_update(step: Step) -> None:
             if self._log is not None:
                 self._log.scalars(_scalars(step), step.number)
-            late = time.monotonic() - self._when > NOW_AND_THEN
-            if step.number and (late or step.number % self._setting.every == 0):
-                self.keep()
-            on_progress(Progress(self._placer.info.name, step.seconds, said(step, self._made.course)))
+            overdue = time.monotonic() - self._saved > CHECKPOINT_SECONDS
+            if step.number and (overdue or step.number % self._setting.every == 0):
+                self.save()
+            on_progress(Progress(self._placer.info.name, step.seconds, describe_update(step, self._pretrainer.course)))
 
-        return tell
+        return on_update
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Write a checkpoint."""
-        self._when = time.monotonic()
+        self._saved = time.monotonic()
         if self._setting.checkpoint is not None:
-            save_policy(*self._written(), self._setting.checkpoint)
+            save_policy(*self._checkpoint(), self._setting.checkpoint)
 
-    def _written(self) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
-        made, placer, budget = self._made, self._placer, self._setting.budget
-        figures, arrays = made.state()
-        if made.diverged:
+    def _checkpoint(self) -> tuple[PolicyFile, dict[str, npt.NDArray[Any]]]:
+        pretrainer, placer, budget = self._pretrainer, self._placer, self._setting.budget
+        figures, arrays = pretrainer.state()
+        if pretrainer.diverged:
             arrays = {key: array for key, array in arrays.items() if not key.startswith("adam/")}
         document = {
             "policy": placer.info.name,
             "options": {key: value for key, value in settings(placer.options).items()
                         if key not in ("checkpoint", "pretrained")},
-            "network": made.learner.policy.version,
-            "features": [{"name": key, "columns": width} for key, width in made.learner.policy.features.layout],
+            "network": pretrainer.learner.policy.version,
+            "features": [{"name": key, "columns": width} for key, width in pretrainer.learner.policy.features.layout],
             "devices": (),
             "corpus": self._corpus.recipe.model_dump(mode="json"),
-            "score": made.score,
-            "seed": made.seed,
+            "score": pretrainer.score,
+            "seed": pretrainer.seed,
             "budget": {"seconds": budget.seconds, "updates": budget.iterations, "evaluations": None},
             "updates": figures.pop("updates"),
-            "asked": made.asked,
-            "seconds": time.monotonic() - made.began,
+            "asked": pretrainer.asked,
+            "seconds": time.monotonic() - pretrainer.began,
             "figures": figures,
-            "diverged": made.diverged,
+            "diverged": pretrainer.diverged,
             "tool": ToolRecord(name="placewise", version=version("placewise")),
         }  # fmt: skip
         return PolicyFile.model_validate(document), arrays
 
     def close(self) -> None:
-        """No more is logged."""
+        """Close the log."""
         if self._log is not None:
             self._log.close()
 
-    def figures(self, reason: Reason) -> Pretrained:
-        """What the training came to."""
-        made = self._made
+    def summarize(self, reason: Reason) -> Pretrained:
+        """The result of the training."""
+        pretrainer = self._pretrainer
         problems = tuple(
             Learned(number, self._corpus.title(number) if number < TITLES else "", one.value, one.scale)
-            for number, one in sorted(made.known.items())
+            for number, one in sorted(pretrainer.known.items())
         )
         return Pretrained(
             policy=self._placer.info.name,
             reason=str(reason),
-            updates=made.learner.updates,
+            updates=pretrainer.learner.updates,
             resumed=self._resumed,
-            asked=made.asked,
-            seconds=time.monotonic() - made.began,
-            score=made.score,
-            trials=tuple(made.trials),
+            asked=pretrainer.asked,
+            seconds=time.monotonic() - pretrainer.began,
+            score=pretrainer.score,
+            trials=tuple(pretrainer.trials),
             problems=problems,
-            diverged=made.diverged,
+            diverged=pretrainer.diverged,
             checkpoint="" if self._setting.checkpoint is None else str(header_path(self._setting.checkpoint)),
         )
 
 
 TITLES = 100
-"""So many problems are named when a training ends."""
+"""Problems that have a title in the result."""
 
 
-def said(step: Step, course: Course) -> str:
-    """The figures of an update that a person watches."""
+def describe_update(step: Step, course: Course) -> str:
+    """The progress message of an update."""
     if not step.number:
         return f"searched {step.searched} of {course.problems + course.validated} problems"
     lesson = step.lesson

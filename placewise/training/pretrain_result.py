@@ -1,4 +1,4 @@
-"""What a pre-training came to: figures, and the same in sentences and for machines."""
+"""The result of a pre-training: its figures, as sentences and as JSON data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewise._util.units import format_seconds
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """One problem of a corpus: its title (the first hundred have one), the best value known, the best single device."""
+    """One problem of a corpus: its title (first hundred problems only), its best known value and best single device."""
 
     number: int
     title: str
@@ -21,11 +21,11 @@ class Learned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pretrained:
-    """What a training on a corpus came to, from its very beginning.
+    """The result of a training on a corpus; its figures include all earlier runs.
 
-    `score`: the policy's favourites over the best known, on problems that it was not trained on, when it was last tried
-    there (geometric mean; NaN: never); `trials`: update, seconds and score of every trial. `asked` placements were
-    priced. `resumed` is the update where it went on.
+    `score` is the geometric mean, over validation problems, of the value of the policy's favourite placement divided by
+    the best known value, at the last trial (NaN: no trial); `trials` are update, seconds and score of every trial.
+    `asked` placements were evaluated. `resumed` is the update at which this run started.
     """
 
     policy: str
@@ -45,23 +45,25 @@ def lines(done: Pretrained) -> tuple[str, ...]:
     """What `placewise train --corpus` prints."""
     updates = f"{done.updates} update{'s' * (done.updates != 1)}"
     earlier = f", the first {done.resumed} of them in an earlier run" if done.resumed else ""
-    said = [
+    sentences = [
         f"{done.policy}: {updates}{earlier}; {len(done.problems)} problems searched, {done.asked} placements priced, "
         f"in {format_seconds(done.seconds)} ({done.reason})"
     ]
     if done.diverged:
-        said.append("it diverged: a figure of the next update was not finite; the parameters are those from before")
+        sentences.append(
+            "it diverged: a figure of the next update was not finite; the parameters are those from before"
+        )
     if math.isfinite(done.score):
         when, _, score = done.trials[-1]
-        said.append(
+        sentences.append(
             f"on problems that it was not trained on, its favourites took {score:.3f} × the best known {_after(when)}"
         )
         when, _, best = min(done.trials, key=lambda trial: trial[2])
         if best < score:
-            said.append(f"what is kept is the last; {_after(when)} they took {best:.3f} ×")
+            sentences.append(f"the last policy is saved; {_after(when)} they took {best:.3f} ×")
     if done.checkpoint:
-        said.append(f"kept in {done.checkpoint}")
-    return tuple(said)
+        sentences.append(f"saved in {done.checkpoint}")
+    return tuple(sentences)
 
 
 def _after(update: int) -> str:
@@ -69,6 +71,5 @@ def _after(update: int) -> str:
 
 
 def document(done: Pretrained) -> dict[str, Any]:
-    """The figures for machines."""
-    found = asdict(done)
-    return found | {"score": done.score if math.isfinite(done.score) else None}
+    """The figures as JSON data."""
+    return asdict(done) | {"score": done.score if math.isfinite(done.score) else None}

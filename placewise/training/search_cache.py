@@ -1,4 +1,4 @@
-"""What was found by searching problems of a corpus, kept beside a checkpoint: to search again would find the same."""
+"""A cache of search results for problems of a corpus, beside a checkpoint; searching again gives the same results."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from placewise.placers.learned.corpus.messages import Known
 
 FOLDER = "answers"
 DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.error)
-"""What reading a file raises that is none, or not whole."""
+"""Errors of reading a damaged file."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """Searched problems of a `teacher`, one small file each, in a `folder`; where that does not exist, none are kept.
+class SearchCache:
+    """Search results of an expert (the placer `teacher`), one small file per problem in `folder`.
 
-    Files of other corpora may lie there too: a problem is known by all that its price depends on. Copy the folder to
-    another training to spare the search.
+    If the folder does not exist, nothing is cached. It may hold results of other corpora: the key of a problem covers
+    everything that its cost depends on. Copy the folder to another training to skip its search.
     """
 
     folder: str
     teacher: str
 
     def find(self, problem: Problem) -> Known | None:
-        """What is known of a problem; None if it was not searched, or its file is damaged."""
+        """The result for a problem; None if it was not searched, or if its file is damaged."""
         try:
             with self._path(problem).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
                 found = Known(file["best"].astype(np.int32), float(file["value"]), float(file["scale"]))
@@ -43,7 +43,7 @@ class Answered:
         return found if found.best.shape == (problem.n_ops,) else None
 
     def keep(self, problem: Problem, known: Known) -> None:
-        """Keep what is known of a problem before anything is learned, where there is room."""
+        """Write the result for a problem, if the folder exists and can be written."""
         if Path(self.folder).is_dir():
             with suppress(OutputError), atomic_write(self._path(problem), "wb") as file:
                 np.savez_compressed(file, best=known.best, value=known.value, scale=known.scale)

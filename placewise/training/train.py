@@ -1,4 +1,4 @@
-"""Training: a policy learns on a problem, is kept and logged as it goes, and its best is judged by place()."""
+"""Train a policy on one problem, with checkpoints and a log; place() judges its best placement."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from placewise.training.training_log import TrainingLog
 try:
     from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, written
     from placewise.placers.learned.trainer import Trainer, Update
-    from placewise.training.resume import begun
+    from placewise.training.resume import find_checkpoint, require_same_policy
 except ModuleNotFoundError as error:
     if (error.name or "").startswith("placewise"):
         raise
@@ -45,21 +45,19 @@ except ModuleNotFoundError as error:
 
 POLICY = "hsdag"
 EVERY = 50
-"""Updates between checkpoints; one is also written where something better was found, and now and then."""
-NOW_AND_THEN = 30.0
-"""Seconds."""
+"""Updates between checkpoints; a checkpoint is also written after an improvement."""
+CHECKPOINT_SECONDS = 30.0
+"""Seconds after which a checkpoint is written in any case."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingSetting:
-    """How to train: which policy (a learned placer) with which `options`, on what `reward`, and until when.
+    """How to train: the policy (a learned placer) with its `options`, the `reward`, and the budget.
 
-    `measuring` is how a measured reward is taken; its runtime and protocol follow from `reward` and the problem.
-
-    `checkpoint` is where to keep the training (a folder, or a .json file), at least `every` so many updates; with
-    `resume` it goes on from what is there, with the policy, options, seed and budget of then where they are not given.
-    Budgets count from the beginning of the training, not from where it goes on. `log` is a folder for TensorBoard.
-    `crew`: many workers instead of this process alone.
+    `measuring` configures a measured reward; its runtime and protocol follow from `reward` and the problem.
+    `checkpoint` is a folder or a .json file, written at least every `every` updates. With `resume`, training continues
+    from it, with its policy, options, seed and budget unless others are given. Budgets include earlier runs. `log` is a
+    folder for TensorBoard. `crew`: train in many workers instead of this process alone.
     """
 
     policy: str | None = None
@@ -77,14 +75,14 @@ class TrainingSetting:
 def train(
     problem: Problem, setting: TrainingSetting, *, hints: Hints = NO_HINTS, on_progress: OnProgress = ignore
 ) -> Trained:
-    """Train a policy. A measured reward takes the problem as its runtime executes it, whose value is what is measured.
+    """Train a policy. With a measured reward, the problem takes the execution of the runtime.
 
-    Ctrl-C is the end of the budget: the best so far is the answer, and what was learned is kept. Raises PlacerError,
+    Ctrl-C ends the budget: the best placement so far is the result, and the policy is saved. Raises PlacerError,
     ModelFileError for a checkpoint that does not fit, InputError, OutputError, and MissingExtraError.
     """
-    before = begun(setting.checkpoint, setting.every, resume=setting.resume)
-    setting = setting if before is None else _as_before(setting, before)
-    placer = learner(setting)
+    before = find_checkpoint(setting.checkpoint, setting.every, resume=setting.resume)
+    setting = setting if before is None else _restore_setting(setting, before)
+    placer = create_policy(setting)
     reward = setting.reward or SIMULATED
     make = reward_of(reward, problem, setting.measuring)
     if make is not None:
@@ -94,20 +92,20 @@ def train(
     if refusal is not None:
         raise PlacerError(f"{placer.info.name} cannot be trained on this problem: {refusal}",
                           remedy="give --free, without --contiguous, --convex and --in-order")  # fmt: skip
-    keeper = placer.observer = Keeper(placer.info.name, setting, before)
+    callback = placer.observer = TrainCheckpointCallback(placer.info.name, setting, before)
     with ExitStack() as stack:
-        stack.callback(keeper.close)
-        rated = None
+        stack.callback(callback.close)
+        judged = None
         if setting.crew is not None:
             placer.hire(setting.crew, make)
         elif make is not None:
-            rated = JudgedReward(problem, stack.enter_context(make()))
-        result = place(problem, placer, setting.budget, hints=hints, evaluate=rated, on_progress=on_progress)
-    return keeper.figures(result, None if rated is None else rated.best)
+            judged = JudgedReward(problem, stack.enter_context(make()))
+        result = place(problem, placer, setting.budget, hints=hints, evaluate=judged, on_progress=on_progress)
+    return callback.summarize(result, None if judged is None else judged.best)
 
 
-def learner(setting: TrainingSetting) -> LearnedPlacer:
-    """The policy of a setting, as a placer. Raises PlacerError where it is one that learns nothing."""
+def create_policy(setting: TrainingSetting) -> LearnedPlacer:
+    """The policy of a setting, as a placer. Raises PlacerError for a placer that learns nothing."""
     name = setting.policy or POLICY
     if name not in registry.names():
         raise PlacerError(f"there is no policy {name!r}", remedy=f"choose from {', '.join(policies())}")
@@ -120,9 +118,9 @@ def learner(setting: TrainingSetting) -> LearnedPlacer:
 
 
 def crew_of(controllers: int | None, workers: int | None, ray: str | None, reward: str | None) -> Crew | None:
-    """The crew that is wished for, on a Ray cluster where its address is given; None where nothing is.
+    """The workers to train in, on a Ray cluster if its address is given; None if no argument asks for workers.
 
-    Two controllers, if not said otherwise, with one worker each for a measured reward; the judge needs none.
+    By default there are two controllers, with one worker each for a measured reward and none for the simulated one.
     """
     if controllers is None and workers is None and ray is None:
         return None
@@ -132,28 +130,23 @@ def crew_of(controllers: int | None, workers: int | None, ray: str | None, rewar
 
 
 def policies() -> tuple[str, ...]:
-    """The placers that learn."""
-    found = []
+    """The names of the placers that learn."""
+    policies = []
     for name in registry.names():
         with suppress(MissingExtraError):
-            found += [name] if issubclass(registry.placer_class(name), LearnedPlacer) else []
-    return tuple(found)
+            policies += [name] if issubclass(registry.placer_class(name), LearnedPlacer) else []
+    return tuple(policies)
 
 
-def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
-    """The setting, with what the checkpoint says where it says nothing. Raises PlacerError where they differ."""
+def _restore_setting(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
+    """The setting, completed from the checkpoint. Raises PlacerError if they contradict each other."""
     header, budget = before.header, setting.budget
     where = str(header_path(before.path))
-    if setting.policy not in (None, header.policy):
-        raise PlacerError(f"is of the policy {header.policy!r}, not {setting.policy!r}", where=where,
-                          remedy="go on with that one")  # fmt: skip
+    require_same_policy(before, setting.policy, budget.seed)
     for name, value in setting.options.items():
         if name not in OF_A_RUN and name in header.options and header.options[name] != value:
             raise PlacerError(f"was trained with {name}={header.options[name]}, not {value}", where=where,
                               remedy=f"leave out the option {name}")  # fmt: skip
-    if budget.seed not in (0, header.seed):
-        raise PlacerError(f"was trained with the seed {header.seed}, not {budget.seed}", where=where,
-                          remedy="leave out the seed")  # fmt: skip
     known = registry.placer_class(header.policy).Options.__dataclass_fields__
     kept = {name: value for name, value in header.options.items() if name in known}
     seconds = budget.seconds if math.isfinite(budget.seconds) else header.budget.seconds
@@ -173,10 +166,10 @@ def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
 
 
 class JudgedReward:
-    """A measured reward that also asks the judge, and keeps what that likes best of what could be measured.
+    """A measured reward that also asks the judge, and keeps the placement with the best prediction in `best`.
 
-    A reward is sure of ratios to the single device only: these count as if that took `reference` seconds, which is what
-    it took at the beginning of the training.
+    Only ratios to the single device are reliable: they are scaled as if the single device took `reference` seconds, as
+    it did at the start of the training.
     """
 
     def __init__(self, problem: Problem, measure: MeasuredReward) -> None:
@@ -186,7 +179,7 @@ class JudgedReward:
 
     @property
     def failure(self) -> str:
-        """Why the last placement failed, in words."""
+        """The reason why the last placement failed."""
         return self._measure.failure
 
     def __call__(self, placements: Ints) -> Floats:
@@ -199,46 +192,46 @@ class JudgedReward:
         return seconds
 
 
-class Keeper(Observer):
-    """Keeps a training: checkpoints and the log."""
+class TrainCheckpointCallback(Observer):
+    """Writes the checkpoints and the log of a training."""
 
     def __init__(self, name: str, setting: TrainingSetting, before: Checkpoint | None) -> None:
         self._name, self._setting, self._before = name, setting, before
         self._trainer: Trainer | None = None
         self._log = None if setting.log is None else TrainingLog(setting.log, before.header.updates if before else 0)
-        self._kept, self._when, self._began, self._spent = math.inf, time.monotonic(), time.monotonic(), 0.0
+        self._best, self._written, self._began, self._spent = math.inf, time.monotonic(), time.monotonic(), 0.0
 
     def begin(self, trainer: Trainer) -> bool:
         self._trainer, self._began = trainer, time.monotonic()
         if self._before is None:
             return False
         self._before.resume(trainer, self._name, self._setting.reward or SIMULATED)
-        self._spent, self._kept = self._before.header.seconds, trainer.pricing.value
+        self._spent, self._best = self._before.header.seconds, trainer.pricing.value
         return True
 
     def update(self, trainer: Trainer, update: Update) -> None:
         if self._log is not None:
             self._log.add(update)
-        better = trainer.pricing.value < self._kept
-        late = time.monotonic() - self._when > NOW_AND_THEN
-        if better or late or update.number % self._setting.every == 0:
-            self._keep(trainer)
+        better = trainer.pricing.value < self._best
+        overdue = time.monotonic() - self._written > CHECKPOINT_SECONDS
+        if better or overdue or update.number % self._setting.every == 0:
+            self._save(trainer)
 
     def end(self, trainer: Trainer, reason: Reason) -> None:
-        self._keep(trainer)
+        self._save(trainer)
 
     def close(self) -> None:
-        """No more is logged."""
+        """Close the log."""
         if self._log is not None:
             self._log.close()
 
-    def figures(self, result: Result, judged: Judged | None = None) -> Trained:
-        """The figures of the training that led to a result."""
+    def summarize(self, result: Result, judged: Judged | None = None) -> Trained:
+        """The figures of the training with its result."""
         trainer, setting = self._trainer, self._setting
         reward = setting.reward or SIMULATED
         if trainer is None:
             return Trained(result=result, policy=self._name, reward=reward)
-        pricing, spent = trainer.pricing, self._when - self._began
+        pricing, spent = trainer.pricing, self._written - self._began
         earlier = None if self._before is None else self._before.header
         asked = pricing.asked - (0 if earlier is None else earlier.asked)
         return Trained(
@@ -257,14 +250,14 @@ class Keeper(Observer):
             judged=judged,
         )
 
-    def _keep(self, trainer: Trainer) -> None:
-        self._when, self._kept = time.monotonic(), trainer.pricing.value
-        begun = math.isfinite(trainer.learner.scale)
-        if self._setting.checkpoint is not None and begun:
+    def _save(self, trainer: Trainer) -> None:
+        self._written, self._best = time.monotonic(), trainer.pricing.value
+        started = math.isfinite(trainer.learner.scale)
+        if self._setting.checkpoint is not None and started:
             budget = self._setting.budget
             if math.isfinite(budget.seconds):
                 budget = replace(budget, seconds=budget.seconds + self._spent)
-            spent = self._spent + self._when - self._began
+            spent = self._spent + self._written - self._began
             reward = self._setting.reward or SIMULATED
             save_policy(*written(trainer, self._name, reward=reward, budget=budget, spent=spent),
                         self._setting.checkpoint)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What a training came to: figures, and the same in sentences and for machines."""
+"""The result of a training: its figures, as sentences and as JSON data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SIMULATED = "simulated"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Judged:
-    """A placement by the judge's word and by measure, in seconds."""
+    """A placement with its predicted value (by the judge) and its measured seconds."""
 
     placement: Placement
     value: float
@@ -24,12 +24,12 @@ class Judged:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Trained:
-    """What a training came to: the judged result, and figures of the training from its very beginning.
+    """The result of a training: the judged placement, and figures that include all earlier runs.
 
-    `asked` placements were made, `evaluations` of them priced; `seconds` is the time that training took, and `rate`
-    how many placements a second were asked for. `learned` is the best that the reward said, in seconds, and `alone`
-    the same of the best single device (inf: there is none). `judged`, for a measured reward, is what the judge likes
-    best of all that was measured. `resumed` is the update where it went on.
+    `asked` placements were requested, `evaluations` of them evaluated; `seconds` is the training time, and `rate` the
+    placements requested per second. `learned` is the best reward in seconds, `alone` that of the best single device
+    (inf: there is none). `judged`, for a measured reward, is the placement with the best prediction among all measured
+    ones. `resumed` is the update at which this run started.
     """
 
     result: Result
@@ -51,26 +51,26 @@ def lines(trained: Trained) -> tuple[str, ...]:
     """What `placewise train` prints besides the result."""
     updates = f"{trained.updates} update{'s' * (trained.updates != 1)}"
     earlier = f", the first {trained.resumed} of them in an earlier run" if trained.resumed else ""
-    said = [
+    sentences = [
         f"{trained.policy}: {updates}, {trained.evaluations} placements priced of {trained.asked} made "
         f"({trained.rate:.3g} a second) in {format_seconds(trained.seconds)}{earlier}"
     ]
     if trained.reward != SIMULATED and math.isfinite(trained.learned):
-        beside = f"; the best single device {format_seconds(trained.alone)}" if math.isfinite(trained.alone) else ""
-        said.append(f"measured with {trained.reward}: {format_seconds(trained.learned)}{beside}")
+        single = f"; the best single device {format_seconds(trained.alone)}" if math.isfinite(trained.alone) else ""
+        sentences.append(f"measured with {trained.reward}: {format_seconds(trained.learned)}{single}")
         if trained.judged is not None and trained.judged.value < trained.result.value:
             best = trained.judged
-            said.append(
-                f"the judge likes another of those best: {format_seconds(best.value)} predicted, "
+            sentences.append(
+                f"the judge prefers another of them: {format_seconds(best.value)} predicted, "
                 f"{format_seconds(best.measured)} measured"
             )
     if trained.checkpoint:
-        said.append(f"kept in {trained.checkpoint}")
-    return tuple(said)
+        sentences.append(f"saved in {trained.checkpoint}")
+    return tuple(sentences)
 
 
 def document(trained: Trained) -> dict[str, Any]:
-    """The figures for machines: what `--json` has as `training`, beside a plan."""
+    """The figures as JSON data: the entry `training` of `--json` beside a plan."""
     names = (
         "policy", "reward", "updates", "asked", "evaluations", "seconds", "rate", "learned", "alone", "resumed",
         "checkpoint",

@@ -1,4 +1,4 @@
-"""The log of a training, for TensorBoard."""
+"""The TensorBoard log of a training."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class TrainingLog:
-    """Scalars per update in a folder; a log that is there goes on after `start` updates.
+    """Scalars per update in a folder; an existing log continues after `start` updates.
 
-    Raises MissingExtraError where TensorBoard is not installed, and OutputError where nothing can be written.
+    Raises MissingExtraError without TensorBoard, and OutputError if the folder cannot be written.
     """
 
     def __init__(self, folder: str | PathLike[str], start: int = 0) -> None:
@@ -32,7 +32,7 @@ class TrainingLog:
         self._last: tuple[float, int, int] | None = None
 
     def add(self, update: Update) -> None:
-        """The figures of an update."""
+        """Log the figures of an update."""
         lesson = update.lesson
         figures = {
             "reward/mean": lesson.reward,
@@ -52,11 +52,11 @@ class TrainingLog:
         self.scalars(figures, update.number)
 
     def scalars(self, figures: Mapping[str, float], number: int) -> None:
-        """Figures by name, at a number; those that are not finite are left out."""
+        """Log figures by name at update `number`; figures that are not finite are skipped."""
         for name, value in figures.items():
             if math.isfinite(value):
                 self._writer.add_scalar(name, value, number)
 
     def close(self) -> None:
-        """Write what is left."""
+        """Flush and close the log."""
         self._writer.close()

@@ -42,8 +42,8 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.learned.corpus.messages import Known as Answer
-from placewise.profiling.profile_cache import Known, Shelf
-from placewise.training.search_cache import Answered
+from placewise.profiling.profile_cache import CachedProfile, ProfileCache
+from placewise.training.search_cache import SearchCache
 
 ROUNDS, ROWS = 6, 2_000
 LONGEST = 0.012
@@ -102,17 +102,17 @@ def in_folders(path: Path) -> int:
 
 def kept(path: Path, number: int) -> None:
     path.mkdir(exist_ok=True)
-    Answered(str(path), "t").keep(problem(0), Answer(np.full(ROWS, number, np.int32), float(number), 1.0))
+    SearchCache(str(path), "t").keep(problem(0), Answer(np.full(ROWS, number, np.int32), float(number), 1.0))
 
 
 def found(path: Path) -> int:
-    answer = Answered(str(path), "t").find(problem(0))
+    answer = SearchCache(str(path), "t").find(problem(0))
     assert answer is not None
     return one([*answer.best.tolist(), answer.value])
 
 
-def shelved(number: int) -> Known:
-    return Known({str(row): (float(number), "k", ()) for row in range(ROWS)}, float(number), {})
+def shelved(number: int) -> CachedProfile:
+    return CachedProfile({str(row): (float(number), "k", ()) for row in range(ROWS)}, float(number), {})
 
 
 def cluster_file(path: Path, number: int) -> None:
@@ -155,8 +155,8 @@ KINDS = MappingProxyType({
     "costs": Kind(lambda path, k: save_costs_csv(problem(k).costs, problem(k).graph, ONE, path), costs_version),
     "export into a folder": Kind(lambda path, k: write(exported(k), FOLDER, path), in_a_folder),
     "new folders": Kind(lambda path, k: write(exported(k), FOLDER, path.with_name(f"{path.name}-{k}")), in_folders),
-    "cache": Kind(lambda path, k: Shelf(path).write(shelved(k), "about"),
-                  lambda path: one(seconds for seconds, *_ in Shelf(path).read("about").ops.values())),
+    "cache": Kind(lambda path, k: ProfileCache(path).write(shelved(k), "about"),
+                  lambda path: one(seconds for seconds, *_ in ProfileCache(path).read("about").ops.values())),
     "answers": Kind(kept, found),
     "checkpoint": Kind(checkpoint, checkpoint_version),
 })  # fmt: skip

@@ -8,7 +8,7 @@ import numpy as np
 
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
 from placewise.model.cluster import Device
-from placewise.profiling.calibrate import kernels_of, predicted
+from placewise.profiling.calibrate import collect_kernels, predict_seconds
 
 CATALOGUED = {"matmul": 0.6, "conv": 0.8, "attention": 0.5, "reduction": 0.06, "elementwise": 0.06, "memory": 0.8}
 
@@ -31,7 +31,9 @@ def profile_of(device: Device, *, n: int = 60, seed: int = 0, noise: float = 0.0
         runtime="onnxruntime", ops=tuple(f"op{k}" for k in range(n)), flops=flops, bytes=moved, classes=classes,
         dtypes=("float32",) * n, devices=(DeviceProfile(name="cpu", fused=fused, idle=Figures(ops=(1.0,) * n)),),
     )  # fmt: skip
-    exact = predicted(device, kernels_of(found, found.devices[0], device)) * np.exp(noise * rng.standard_normal(n))
+    exact = predict_seconds(device, collect_kernels(found, found.devices[0], device)) * np.exp(
+        noise * rng.standard_normal(n)
+    )
     return found.model_copy(
         update={"devices": (DeviceProfile(name="cpu", fused=fused, idle=Figures(ops=tuple(exact.tolist()))),)}
     )

@@ -7,7 +7,7 @@ import signal
 import time
 
 from placewise.errors import InputError
-from placewise.processes.arena import Arena
+from placewise.processes.shared_memory import SharedMemory
 
 
 class Server:
@@ -46,7 +46,7 @@ class Server:
         raise InputError("this is bad", remedy="give another")
 
     def write(self, fd: int, size: int, value: int) -> None:
-        Arena(size, fd).view(0, (4,), "int64")[:] = value
+        SharedMemory(size, fd).view(0, (4,), "int64")[:] = value
 
     def interrupted(self) -> bool:
         os.kill(os.getpid(), signal.SIGINT)

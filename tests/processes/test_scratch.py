@@ -9,10 +9,10 @@ import tempfile
 
 import pytest
 
-from placewise.processes.scratch import scratch, sweep
+from placewise.processes.scratch import remove_stale_folders, scratch_folder
 
 pytest.importorskip("fcntl")
-MAKER = "from placewise.processes.scratch import Scratch; s = Scratch(); print(s.path, flush=True); input()"
+MAKER = "from placewise.processes.scratch import ScratchFolder; s = ScratchFolder(); print(s.path, flush=True); input()"
 
 
 @pytest.fixture(autouse=True)
@@ -23,9 +23,9 @@ def _apart(tmp_path, monkeypatch):
 
 def test_a_folder_goes_with_its_context(tmp_path):
     """With all that is in it, also after an error; nobody's sweep takes it before."""
-    with pytest.raises(ZeroDivisionError), scratch() as folder:
+    with pytest.raises(ZeroDivisionError), scratch_folder() as folder:
         (folder / "file").write_text("x")
-        sweep()
+        remove_stale_folders()
         assert list(tmp_path.iterdir()) == [folder] and (folder / "file").exists()
         raise ZeroDivisionError
     assert not list(tmp_path.iterdir())
@@ -37,8 +37,8 @@ def test_what_a_killed_process_left_is_swept(tmp_path):
     ends = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with subprocess.Popen([sys.executable, "-c", MAKER], **ends) as maker:
         path = maker.stdout.readline().strip()
-        sweep()
+        remove_stale_folders()
         assert path in map(str, tmp_path.iterdir())
         maker.send_signal(signal.SIGKILL)
-    sweep()
+    remove_stale_folders()
     assert [left.name for left in tmp_path.iterdir()] == ["placewise-of-the-user"]

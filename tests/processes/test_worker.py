@@ -14,7 +14,7 @@ from processes_seen import gone
 
 from placewise._util.cores import pinnable_cores
 from placewise.errors import RunError
-from placewise.processes.arena import Arena
+from placewise.processes.shared_memory import SharedMemory
 from placewise.processes.worker import Worker
 
 SERVER = "runtime_servers:Server"
@@ -50,7 +50,7 @@ def test_a_worker_is_pinned_before_it_imports_anything():
 
 def test_memory_is_shared_without_a_name():
     """What a worker writes into an arena is there for its parent."""
-    arena = Arena(1000)
+    arena = SharedMemory(1000)
     with worker(fds=[arena.fd]) as it:
         it.ask("write", arena.fd, arena.size, 41)
         assert arena.view(0, (4,), "int64").tolist() == [41] * 4

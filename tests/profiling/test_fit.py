@@ -13,14 +13,14 @@ from placewise.catalog.write import format_cluster
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, Figures
 from placewise.model.cluster import HOST, Cluster, Device, Link
-from placewise.profiling.calibrate import fit, fitted, kernels_of, predicted, rank_correlation
+from placewise.profiling.calibrate import collect_kernels, fit_cluster, fit_device, predict_seconds, rank_correlation
 
 CLUSTER = Cluster((CPU,))
 
 
 def test_known_factors_come_back():
     """Times made by a roofline give its factors; what no kernel is of stays as the catalogue has it."""
-    found = fitted(CLUSTER, [profile_of(TRUE)])
+    found = fit_cluster(CLUSTER, [profile_of(TRUE)])
     device = found.cluster.devices[0]
     for name in ("matmul", "conv", "elementwise", "memory"):
         assert device.efficiency[name] == pytest.approx(TRUE.efficiency[name], rel=0.02), name
@@ -36,17 +36,17 @@ def test_a_few_odd_kernels_move_nothing():
     times = list(profile.devices[0].idle.ops)
     times[::10] = [100 * time for time in times[::10]]
     odd = DeviceProfile(name="cpu", idle=Figures(ops=tuple(times)))
-    device = fitted(CLUSTER, [profile.model_copy(update={"devices": (odd,)})]).cluster.devices[0]
+    device = fit_cluster(CLUSTER, [profile.model_copy(update={"devices": (odd,)})]).cluster.devices[0]
     for name in ("matmul", "conv", "memory"):
         assert device.efficiency[name] == pytest.approx(TRUE.efficiency[name], rel=0.15), name
 
 
 def test_a_model_that_was_left_out_is_explained():
-    """Factors fitted to two models explain a third; a device that differs between models is not explained so."""
-    alike = fitted(CLUSTER, [profile_of(TRUE, seed=seed) for seed in range(3)])
+    """Factors fit_cluster to two models explain a third; a device that differs between models is not explained so."""
+    alike = fit_cluster(CLUSTER, [profile_of(TRUE, seed=seed) for seed in range(3)])
     assert alike.left_out["cpu"].error < 0.02 and alike.left_out["cpu"].rank > 0.99
     slower = replace(TRUE, efficiency={name: share / 4 for name, share in TRUE.efficiency.items()})
-    mixed = fitted(CLUSTER, [profile_of(TRUE, seed=0), profile_of(slower, seed=1)])
+    mixed = fit_cluster(CLUSTER, [profile_of(TRUE, seed=0), profile_of(slower, seed=1)])
     assert mixed.left_out["cpu"].error > 0.5
 
 
@@ -54,10 +54,10 @@ def test_shares_above_one_raise_the_peak():
     """A device that is faster than its peak says gets a higher peak, and no share above 1: its times stay."""
     faster = replace(TRUE, peak_flops={"float32": 5e11}, memory_bandwidth=1e11)
     profile = profile_of(faster)
-    device = fit(CPU, kernels_of(profile, profile.devices[0], CPU))
+    device = fit_device(CPU, collect_kernels(profile, profile.devices[0], CPU))
     assert max(device.efficiency.values()) <= 1 and device.peak_flops["float32"] > 1e11
-    kernels = kernels_of(profile, profile.devices[0], device)
-    assert predicted(device, kernels) == pytest.approx(kernels.seconds, rel=0.05)
+    kernels = collect_kernels(profile, profile.devices[0], device)
+    assert predict_seconds(device, kernels) == pytest.approx(kernels.seconds, rel=0.05)
 
 
 def test_fused_ops_are_one_kernel():
@@ -66,7 +66,7 @@ def test_fused_ops_are_one_kernel():
         update={"classes": ("conv", "elementwise", "free"), "flops": (100.0, 9.0, 0.0), "bytes": (50.0, 40.0, 9.0)}
     )
     device = DeviceProfile(name="cpu", fused=((0, 1),), idle=Figures(ops=(2.0, 1.0, None)))
-    kernels = kernels_of(profile, device, CPU)
+    kernels = collect_kernels(profile, device, CPU)
     assert kernels.seconds.tolist() == [3.0] and kernels.flops.tolist() == [109.0] and kernels.bytes.tolist() == [50.0]
     assert kernels.op_class == ("conv",)
 
@@ -74,7 +74,7 @@ def test_fused_ops_are_one_kernel():
 def test_profiles_of_other_devices_are_refused():
     """A profile must be of a device of the cluster."""
     with pytest.raises(CostError, match="the profiles are of cpu, which the cluster does not have"):
-        fitted(read_cluster("L4"), [profile_of(TRUE)])
+        fit_cluster(read_cluster("L4"), [profile_of(TRUE)])
 
 
 def test_ranks():

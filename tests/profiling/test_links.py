@@ -12,11 +12,11 @@ from placewise._util.cores import pinnable_cores
 from placewise.catalog import read_cluster
 from placewise.cli.app import app
 from placewise.errors import InputError, RunError
-from placewise.processes.arena import Arena
+from placewise.processes.shared_memory import SharedMemory
 from placewise.processes.worker import Worker
 from placewise.profiling import hops
 from placewise.profiling import links as module
-from placewise.profiling.links import measure_links, measured_cluster
+from placewise.profiling.links import apply_links, measure_links
 from placewise.profiling.servers.memory import BOARD, MemoryServer
 from placewise.runtimes.binding import Place, bind
 
@@ -51,7 +51,7 @@ def test_without_a_runtime_memory_alone_is_measured(monkeypatch):
     found = measure_links(cluster, bind(cluster, {"cuda:0": "cuda:0"}))
     assert found.alone.keys() == {"core:0"} and not found.latency and not found.call and found.skipped == ("cuda:0",)
     assert "not installed" in found.notes[0]
-    measured = measured_cluster(cluster, found)
+    measured = apply_links(cluster, found)
     assert measured.devices[0].memory_bandwidth == found.alone["core:0"].value
     assert measured.devices[1] == cluster.devices[1] and measured.transfers == cluster.transfers
     assert set(measured.links) == set(cluster.links)
@@ -65,10 +65,10 @@ def test_of_many_pairs_some_are_measured(monkeypatch):
         asked.append(pair)
         return [1e-3 + 5e-6] if str(hops.LARGE) in path else [5e-6]
 
-    monkeypatch.setattr(hops, "_extra", extra)
+    monkeypatch.setattr(hops, "_extra_seconds", extra)
     cluster = read_cluster("5xcore")
     places = [Place(name, "cores", cores=(0,)) for name in cluster.names]
-    found = hops.hops(cluster, places, dict.fromkeys(cluster.names, 2e-6))
+    found = hops.measure_hops(cluster, places, dict.fromkeys(cluster.names, 2e-6))
     assert len(set(asked)) == hops.MOST_PAIRS and len(found) == 20
     for latency, rates in found.values():
         assert min(latency) == max(latency) == pytest.approx(3e-6)
@@ -86,7 +86,7 @@ def test_no_cores_no_measurement():
 def test_a_tensor_is_handed_over():
     """A writer and a reader on two cores: as many hand-overs as asked, each seen after it was handed over."""
     first, last = pinnable_cores()[0], pinnable_cores()[-1]
-    arena = Arena(BOARD + 4096)
+    arena = SharedMemory(BOARD + 4096)
     served = f"{MemoryServer.__module__}:{MemoryServer.__name__}"
     workers = [
         Worker(served, arena.fd, 4096, name=f"core {core}", cores=(core,), fds=(arena.fd,)) for core in (first, last)
@@ -105,7 +105,7 @@ def test_a_tensor_is_handed_over():
 def test_a_partner_that_does_not_come_is_told(monkeypatch):
     """Whoever waits for another core gives up after a while, and says so."""
     monkeypatch.setattr("placewise.profiling.servers.memory.PATIENCE", 0.05)
-    arena = Arena(BOARD + 64)
+    arena = SharedMemory(BOARD + 64)
     with pytest.raises(RunError, match="does not answer"):
         MemoryServer(arena.fd, 64).write(64, 1)
     arena.close()

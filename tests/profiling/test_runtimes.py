@@ -21,7 +21,7 @@ from placewise.files.profile_file import load_profile, save_profile
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.profiling import profile as module
 from placewise.profiling.profile import Profiling, profile
-from placewise.profiling.profile_cache import Shelf, contexts
+from placewise.profiling.profile_cache import ProfileCache, op_contexts
 
 
 def convolutions(path: Path, layers: int = 2, *, width: int = 16, size: int = 24) -> str:
@@ -47,11 +47,11 @@ def measured(tmp_path_factory):
     pytest.importorskip("onnxruntime")
     folder = tmp_path_factory.mktemp("profile")
     problem = build(convolutions(folder / "m.onnx"), "2xcore")
-    shelf = Shelf(folder / "cache")
+    cache = ProfileCache(folder / "cache")
     allowed = pinnable_cores()
     places = {"core:0": f"cores:{allowed[0]}", "core:1": f"cores:{allowed[-1]}"}
-    first = profile(problem, Profiling("onnxruntime", places, 5, loaded=True, shelf=shelf))
-    return problem, first, shelf, places
+    first = profile(problem, Profiling("onnxruntime", places, 5, loaded=True, cache=cache))
+    return problem, first, cache, places
 
 
 def test_ops_and_the_call_are_the_whole(measured):
@@ -75,13 +75,13 @@ def test_a_convolution_and_its_activation_are_one_kernel(measured):
 
 def test_what_was_measured_is_not_measured_again(measured, monkeypatch):
     """The second profile of a model starts no worker and gives the same times."""
-    problem, found, shelf, places = measured
+    problem, found, cache, places = measured
 
     def refuse(*_args, **_more):
         raise AssertionError("a worker was started")
 
-    monkeypatch.setattr(module, "profiler", refuse)
-    again = profile(problem, Profiling("onnxruntime", places, 5, loaded=True, shelf=shelf))
+    monkeypatch.setattr(module, "start_profiler", refuse)
+    again = profile(problem, Profiling("onnxruntime", places, 5, loaded=True, cache=cache))
     assert all(device.cached and not device.measured for device in again.devices)
     if len(pinnable_cores()) > 1:  # on one core, both devices are the same, and the second one's times count
         assert [d.idle for d in again.devices] == [d.idle for d in found.devices]
@@ -92,21 +92,21 @@ def test_what_was_measured_is_not_measured_again(measured, monkeypatch):
 def test_another_model_of_known_ops_needs_no_run(tmp_path, measured, monkeypatch):
     """Ops count again in another model where all their kernel and what is near it is there; a new op must run."""
     _, _, _, places = measured
-    shelf = Shelf(tmp_path / "cache")
-    how = Profiling("onnxruntime", {"core:0": places["core:0"]}, 3, shelf=shelf)
+    cache = ProfileCache(tmp_path / "cache")
+    how = Profiling("onnxruntime", {"core:0": places["core:0"]}, 3, cache=cache)
     long = build(convolutions(tmp_path / "long.onnx", 8), "core")
     first = profile(long, how)
-    monkeypatch.setattr(module, "profiler", lambda *_args, **_more: pytest.fail("a worker was started"))
+    monkeypatch.setattr(module, "start_profiler", lambda *_args, **_more: pytest.fail("a worker was started"))
     longer = build(convolutions(tmp_path / "longer.onnx", 10), "core")
-    words = set(contexts(long.graph))
-    assert words.issuperset(contexts(longer.graph))
+    words = set(op_contexts(long.graph))
+    assert words.issuperset(op_contexts(longer.graph))
     found = profile(longer, how)
     assert found.devices[0].cached and found.devices[0].idle.whole is None
     assert len(found.devices[0].fused) == 10 and "did not run" in found.notes[0]
     middle = found.ops.index("conv5")
     assert found.devices[0].idle.ops[middle] == first.devices[0].idle.ops[first.ops.index("conv4")]
     wider = build(convolutions(tmp_path / "wider.onnx", 8, width=8), "core")
-    assert words.isdisjoint(contexts(wider.graph))
+    assert words.isdisjoint(op_contexts(wider.graph))
 
 
 def test_the_file_gives_the_costs(tmp_path, measured):

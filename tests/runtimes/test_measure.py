@@ -14,10 +14,10 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import ClusterError, InputError, RunError
 from placewise.model.cluster import Cluster, Device, Link
 from placewise.runtimes.base import Realised
-from placewise.runtimes.binding import bind, physical
+from placewise.runtimes.binding import bind, physical_core
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs, load_inputs
-from placewise.runtimes.measure import Measurement, Protocol, check, measure
+from placewise.runtimes.measure import Measurement, Protocol, check_outputs, measure
 
 CORES = pinnable_cores()
 
@@ -42,10 +42,10 @@ def test_host_devices_share_the_free_cores_in_order():
 def test_threads_of_one_core_stay_together(monkeypatch):
     """Where the system numbers the second threads of all cores last, a device still gets both threads of its core."""
     monkeypatch.setattr("placewise.runtimes.binding.pinnable_cores", lambda: (0, 1, 2, 3))
-    monkeypatch.setattr("placewise.runtimes.binding.physical", lambda core: (0, core % 2))
+    monkeypatch.setattr("placewise.runtimes.binding.physical_core", lambda core: (0, core % 2))
     assert [place.cores for place in bind(cluster("c0", "c1"))] == [(0, 2), (1, 3)]
     assert bind(cluster("cpu"))[0].cores == (0, 1, 2, 3)
-    assert {physical(core)[0] >= 0 for core in CORES} == {True}
+    assert {physical_core(core)[0] >= 0 for core in CORES} == {True}
 
 
 def test_places_are_found_by_name_or_as_they_are_said():
@@ -190,9 +190,9 @@ def test_a_model_with_random_outputs_cannot_be_checked():
     """Before anything is timed, the single device must agree with itself."""
     sure, random = Clockwork("sure", 1.0, []), Clockwork("random", 1.0, [], noise=1.0)
     fresh = lambda number: {"x": np.ones(3, np.float32)}  # noqa: E731
-    assert check(sure, sure, fresh, who="it") == 0
+    assert check_outputs(sure, sure, fresh, who="it") == 0
     with pytest.raises(RunError, match="outputs of this model are random"):
-        check(random, sure, fresh, who="it")
+        check_outputs(random, sure, fresh, who="it")
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", b"PK\x03\x04 cut off", b"one array", b"objects"])

@@ -24,14 +24,14 @@ from placewise.model.cluster import Cluster, Device
 from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.processes.scratch import scratch
+from placewise.processes.scratch import scratch_folder
 from placewise.readers.onnx import read_onnx
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import Place
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
-from placewise.runtimes.measure import check, fresh_of
-from placewise.runtimes.onnxruntime import packing
+from placewise.runtimes.measure import check_outputs, input_source
+from placewise.runtimes.onnxruntime import runtime
 from placewise.runtimes.onnxruntime.runtime import OnnxRuntime, replicas
 
 pytest.importorskip("onnxruntime")
@@ -65,7 +65,7 @@ def branches(tmp_path_factory) -> Problem:
 def test_another_placement_takes_the_place_of_one(branches):
     """In the same processes: outputs of the whole model, more pieces and fewer; also after a worker has died."""
     names = list(branches.graph.ops.name)
-    fresh, many = fresh_of(branches.graph), [int(number % 2) for number in range(len(names))]
+    fresh, many = input_source(branches.graph), [int(number % 2) for number in range(len(names))]
     some = [int(name in ("h", "g")) for name in names]
     with OnnxRuntime().prepare(job_of(branches, many, apart=False)) as prepared:
         wanted, pids = prepared.run(fresh(0)), prepared.pids
@@ -154,7 +154,7 @@ def test_workers_may_go_before_other_programs(branches):
         places=(Place("core:0", "cores", cores=CORES, options={"threads": "1"}), *places()[1:]),
     )
     if os.geteuid():
-        with pytest.raises(RunError, match="may not go before other programs"):
+        with pytest.raises(RunError, match="cannot get real-time priority"):
             OnnxRuntime().prepare(job)
         return
     with OnnxRuntime().prepare(job) as prepared:
@@ -212,16 +212,16 @@ def test_a_killed_worker_fails_one_measurement(branches):
 
 def test_large_parts_travel_as_files(branches, monkeypatch):
     """What no message could hold is written for a moment, read by the worker, and gone; also for a second start."""
-    monkeypatch.setattr(packing, "LARGEST", 100)
+    monkeypatch.setattr(runtime, "LARGEST_MESSAGE", 100)
     made = []
 
     @contextmanager
-    def remembered():
-        with scratch() as folder:
+    def recorded():
+        with scratch_folder() as folder:
             made.append(folder)
             yield folder
 
-    monkeypatch.setattr(packing, "scratch", remembered)
+    monkeypatch.setattr(runtime, "scratch_folder", recorded)
     inputs = fresh_inputs(branches.graph, 0)
     with OnnxRuntime().prepare(job_of(branches, np.zeros(branches.n_ops))) as prepared:
         wanted = prepared.run(inputs)
@@ -292,7 +292,7 @@ def test_random_outputs_are_refused(tmp_path):
     problem = problem_of(written(tmp_path, modelled(nodes, {"x": [8]}, {"y": [8]})))
     random = pytest.raises(RunError, match="outputs of this model are random")
     with OnnxRuntime().prepare(job_of(problem, np.zeros(problem.n_ops))) as prepared, random:
-        check(prepared, prepared, fresh_of(problem.graph), who="itself")
+        check_outputs(prepared, prepared, input_source(problem.graph), who="itself")
 
 
 def test_open_shapes_stay_on_one_device(tmp_path):
@@ -305,7 +305,7 @@ def test_open_shapes_stay_on_one_device(tmp_path):
     graph = read_onnx(Path(written(tmp_path, modelled(nodes, {"x": [8]}, {"y": [1, 1]})))).graph
     costs = CostTable.given(np.ones((graph.n_ops, 2)), np.zeros((graph.n_tensors, 1)))
     problem = Problem(graph, cluster(), costs)
-    with pytest.raises(RunError, match="'cast' is handed over between pieces, and its shape is only known"):
+    with pytest.raises(RunError, match="'cast' passes between pieces, and its shape is known only"):
         OnnxRuntime().prepare(job_of(problem, [0, 0, 1]))
     with OnnxRuntime().prepare(job_of(problem, [0, 0, 0])) as prepared:
         inputs = {"x": np.array([0, 1, 0, 1, 1, 0, 0, 1], np.float32)}

@@ -24,12 +24,17 @@ from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
 from placewise.report.measured import document_of
 from placewise.runtimes.inputs import fresh_inputs
-from placewise.runtimes.onnxruntime.memory.buffers import Span, spans_of
-from placewise.runtimes.onnxruntime.memory.chunks import arena_of
-from placewise.runtimes.onnxruntime.memory.kernels import Kernel, Session, Value, session_of
-from placewise.runtimes.onnxruntime.memory.layout import with_layouts
-from placewise.runtimes.onnxruntime.memory.needs import needs_of, needs_of_devices
-from placewise.runtimes.onnxruntime.memory.order import in_order
+from placewise.runtimes.onnxruntime.memory.buffers import Span, plan_buffers
+from placewise.runtimes.onnxruntime.memory.chunks import simulate_arena
+from placewise.runtimes.onnxruntime.memory.layout import block_layouts
+from placewise.runtimes.onnxruntime.memory.needs import predict_device_needs, predict_needs
+from placewise.runtimes.onnxruntime.memory.session import (
+    Session,
+    SessionKernel,
+    SessionValue,
+    build_session,
+    order_kernels,
+)
 
 MIB = 1 << 20
 
@@ -37,16 +42,16 @@ MIB = 1 << 20
 def drawn(choose: Choose) -> Session:
     """A random session over few shapes: views, results in the place of operands, and values that are given back."""
     shapes = [(4, 2), (2, 4), (3,), ()]
-    values, kernels = {0: Value(32, (4, 2), 4), 1: Value(8, (2,), 4)}, list[Kernel]()
+    values, kernels = {0: SessionValue(32, (4, 2), 4), 1: SessionValue(8, (2,), 4)}, list[SessionKernel]()
     for number in range(2, choose(4, 14)):
         reads = sorted({choose(0, number - 1) for _ in range(choose(1, 2))})
         shape, view = shapes[choose(0, 3)], choose(0, 5) == 0
         item = 8 if choose(0, 6) == 0 else 4
         if view or choose(0, 1):
-            shape, item = values[reads[0]].shape or (), values[reads[0]].item
-        values[number] = Value(int(np.prod(shape)) * item, shape, item)
+            shape, item = values[reads[0]].shape or (), values[reads[0]].itemsize
+        values[number] = SessionValue(int(np.prod(shape)) * item, shape, item)
         over = tuple(reads) if choose(0, 2) == 0 and not view else ()
-        kernels.append(Kernel(number, "Op", reads, [number], over, view, (0, number)))
+        kernels.append(SessionKernel(number, "Op", reads, [number], over, view, (0, number)))
     read = {value for kernel in kernels for value in kernel.reads}
     kept = {value for value in values if value > 1 and (value not in read or choose(0, 5) == 0)}
     return Session(kernels, values, frozenset({0, 1}), kept)
@@ -59,24 +64,24 @@ def planned(session: Session) -> list[Span]:
 
     def left(home: list[int], after: int) -> int:
         """Uses of the values of a buffer from a kernel on, and for ever."""
-        forever = sum(value in session.kept or value in session.given for value in home)
+        forever = sum(value in session.outputs or value in session.inputs for value in home)
         return forever + sum(value in home for number, value in uses if number >= after)
 
     def alike(one: int, other: int) -> bool:
         a, b = session.values[one], session.values[other]
-        return a.shape is not None and (a.shape, a.item) == (b.shape, b.item)
+        return a.shape is not None and (a.shape, a.itemsize) == (b.shape, b.itemsize)
 
-    given, first, last = [[value] for value in session.given], dict[int, int](), dict[int, int]()
+    given, first, last = [[value] for value in session.inputs], dict[int, int](), dict[int, int]()
     free: list[list[int]] = []
     for number, kernel in enumerate(session.kernels):
         (value,) = kernel.makes
         of = {other: home for home in [*homes, *given] for other in home}
         home = None
-        if value not in session.kept:
+        if value not in session.outputs:
             if kernel.view:
                 home = of[kernel.reads[0]]
             else:
-                dying = [other for other in kernel.over if left(of[other], number) == 1 and alike(other, value)]
+                dying = [other for other in kernel.overwrites if left(of[other], number) == 1 and alike(other, value)]
                 again = [idle for idle in free if session.values[value].shape and alike(idle[0], value)]
                 home = of[dying[0]] if dying else again[0] if again else None
         if home is None:
@@ -92,7 +97,7 @@ def planned(session: Session) -> list[Span]:
                 free.insert(0, mine)
     end = len(session.kernels) - 1
     return [
-        Span(begin, end if row in session.kept else last[row], session.values[row].nbytes)
+        Span(begin, end if row in session.outputs else last[row], session.values[row].nbytes)
         for row, begin in first.items()
     ]
 
@@ -101,25 +106,25 @@ def planned(session: Session) -> list[Span]:
 def test_buffers_are_those_of_the_twin(seed):
     """Counting uses down gives the buffers that looking everything up gives."""
     session = drawn(seeded(seed))
-    assert spans_of(session) == planned(session)
-    kept = Counter(session.values[value].nbytes for value in session.kept)
-    assert Counter(span.nbytes for span in spans_of(session)) - kept == Counter(
-        span.nbytes for span in spans_of(session, bound=True)
+    assert plan_buffers(session) == planned(session)
+    kept = Counter(session.values[value].nbytes for value in session.outputs)
+    assert Counter(span.nbytes for span in plan_buffers(session)) - kept == Counter(
+        span.nbytes for span in plan_buffers(session, bound=True)
     )
 
 
 def chain(*shapes: tuple[int, ...]) -> Session:
     """Ops one after the other, of which each makes a value of this shape."""
-    values = {row: Value(4 * int(np.prod(shape)), shape, 4) for row, shape in enumerate(shapes)}
-    kernels = [Kernel(row, "Op", [row - 1], [row]) for row in range(1, len(shapes))]
+    values = {row: SessionValue(4 * int(np.prod(shape)), shape, 4) for row, shape in enumerate(shapes)}
+    kernels = [SessionKernel(row, "Op", [row - 1], [row]) for row in range(1, len(shapes))]
     return Session(kernels, values, frozenset({0}), {len(shapes) - 1})
 
 
 def test_a_buffer_waits_for_the_next_value_of_its_shape():
     """Large, small, large: the first buffer is held while the small ones are made, though nothing in it is alive."""
-    spans = spans_of(chain((9,), (100,), (5,), (6,), (100,), (7,)))
+    spans = plan_buffers(chain((9,), (100,), (5,), (6,), (100,), (7,)))
     assert spans == [Span(0, 4, 400), Span(1, 2, 20), Span(2, 3, 24), Span(4, 4, 28)]
-    assert spans_of(chain((9,), (100,), (5,), (6,), (101,), (7,)))[0] == Span(0, 1, 400)
+    assert plan_buffers(chain((9,), (100,), (5,), (6,), (101,), (7,)))[0] == Span(0, 1, 400)
 
 
 def naive(spans: list[Span], *, doubling: bool) -> tuple[int, int, int]:
@@ -172,30 +177,33 @@ def test_chunks_are_those_of_the_twin(drawn, doubling):
     """In use, ever used and held, over buffers that come and go."""
     begins = np.cumsum([gap for gap, _, _ in drawn]).tolist()
     spans = [Span(begin, begin + length, size) for begin, (_, length, size) in zip(begins, drawn, strict=True)]
-    assert arena_of(spans, doubling=doubling) == naive(spans, doubling=doubling)
+    assert simulate_arena(spans, doubling=doubling) == naive(spans, doubling=doubling)
 
 
 def test_a_large_chunk_is_used_whole_unless_it_is_twice_as_large():
     """Of a free chunk of 1000 KiB, 600 take all and 400 take 400; where regions double, 1 MiB is the first."""
 
     def peak(size: int) -> int:
-        return arena_of([Span(0, 0, 1000 << 10), Span(1, 1, size << 10), Span(1, 1, 1024)], doubling=False).in_use >> 10
+        return (
+            simulate_arena([Span(0, 0, 1000 << 10), Span(1, 1, size << 10), Span(1, 1, 1024)], doubling=False).in_use
+            >> 10
+        )
 
     assert (peak(600), peak(400)) == (1001, 1000)
-    assert arena_of([Span(0, 1, 3), Span(1, 1, 5 * MIB)]) == (8 * MIB + 256, 5 * MIB + 256, 9 * MIB)
+    assert simulate_arena([Span(0, 1, 3), Span(1, 1, 5 * MIB)]) == (8 * MIB + 256, 5 * MIB + 256, 9 * MIB)
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_kernels_run_after_what_they_read(seed):
     """Every kernel once, each after those that make what it reads; a chain stays as it is."""
     session = drawn(seeded(seed))
-    ordered = in_order(session)
+    ordered = order_kernels(session)
     turn = {value: number for number, kernel in enumerate(ordered.kernels) for value in kernel.makes}
     assert len(ordered.kernels) == len(turn) == len(session.kernels)
     for number, kernel in enumerate(ordered.kernels):
         assert all(turn.get(value, -1) < number for value in kernel.reads)
     line = chain((1,), (2,), (3,), (4,))
-    assert in_order(line).kernels == line.kernels
+    assert order_kernels(line).kernels == line.kernels
 
 
 class Net:
@@ -232,13 +240,13 @@ def test_what_a_piece_reads_and_makes_is_held_beside_its_arena(tmp_path):
     net = Net()
     path = net.save(tmp_path / "net.onnx", (64, 256), net("Exp", net("Abs", net("Exp", net("Abs", "x")))))
     graph, size = read_onnx(path).graph, 64 * 256 * 4
-    assert [needs_of(graph, ops).handed for ops in ([0, 1], [2, 3], range(4))] == [2 * size] * 3
-    assert [needs_of(graph, ops).arena.in_use for ops in ([0, 1], [2, 3])] == [size, size]
-    assert needs_of(graph, [0, 1], bound=False).handed == size
+    assert [predict_needs(graph, ops).io for ops in ([0, 1], [2, 3], range(4))] == [2 * size] * 3
+    assert [predict_needs(graph, ops).arena.in_use for ops in ([0, 1], [2, 3])] == [size, size]
+    assert predict_needs(graph, [0, 1], bound=False).io == size
     problem = build(str(path), "2xcore", ProblemOptions())
     pieces = cut(problem, Placement(np.array([0, 0, 1, 1], np.int32)))
-    assert needs_of_devices(graph, pieces, [[0], [1]], [True, True]) == [3 * size, 3 * size]
-    assert needs_of_devices(graph, pieces, [[0, 1], [1]], [True, True]) == [3 * size, 6 * size]
+    assert predict_device_needs(graph, pieces, [[0], [1]], [True, True]) == [3 * size, 3 * size]
+    assert predict_device_needs(graph, pieces, [[0, 1], [1]], [True, True]) == [3 * size, 6 * size]
 
 
 def test_a_device_that_is_too_small_for_it_is_named(tmp_path):
@@ -309,9 +317,9 @@ def test_the_arena_is_that_of_onnxruntime(tmp_path, build):
     if "mem_in_use_peak" not in nodes[0]:
         pytest.skip("this onnxruntime writes no memory into its profile")
     found = max(int(node["mem_in_use_peak"]) for node in nodes)
-    needs = needs_of(graph, range(graph.n_ops), bound=False)
+    needs = predict_needs(graph, range(graph.n_ops), bound=False)
     assert needs.weights + needs.arena.in_use == pytest.approx(found, rel=0.015)
-    planned = in_order(with_layouts(graph, in_order(session_of(graph, range(graph.n_ops)))))
+    planned = order_kernels(block_layouts(graph, order_kernels(build_session(graph, range(graph.n_ops)))))
     called = {"FusedMatMul": "MatMul", "ReorderInput": "Reorder", "ReorderOutput": "Reorder"}
     ran = [called.get(node["op_name"], node["op_name"]) for node in nodes]
     assert [kernel.kind for kernel in planned.kernels if not kernel.view] == [kind for kind in ran if kind != "Reshape"]

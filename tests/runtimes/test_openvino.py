@@ -25,12 +25,10 @@ from placewise.readers.openvino.folded_model import FoldedModel, summarize_error
 from placewise.runtimes.binding import Place
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
-from placewise.runtimes.measure import check, fresh_of
-from placewise.runtimes.openvino.devices import logical_devices, precision_of
-from placewise.runtimes.openvino.dot import ops_in, read_split
-from placewise.runtimes.openvino.kernels import attributed
+from placewise.runtimes.measure import check_outputs, input_source
+from placewise.runtimes.openvino.devices import logical_devices
+from placewise.runtimes.openvino.kernels import ProfiledKernel, attribute_kernels, parse_ops, parse_split
 from placewise.runtimes.openvino.runtime import OpenVino, own_split
-from placewise.runtimes.openvino.server import Kernel
 
 RUNTIME = OpenVino()
 
@@ -73,7 +71,7 @@ def test_random_placements_run_equal_and_where_asked(model, alone, seed):
     base = job(model)
     device = np.random.default_rng(seed).integers(0, 2, base.problem.n_ops)
     with RUNTIME.prepare(base.on(Placement(device))) as prepared:
-        assert check(alone, prepared, fresh_of(base.problem.graph), who="it") <= 1
+        assert check_outputs(alone, prepared, input_source(base.problem.graph), who="it") <= 1
         assert np.array_equal(prepared.placement.device, device)
         assert prepared.realised.share == 1 and not prepared.realised.elsewhere and not prepared.realised.idle
         assert min(prepared.realised.pieces) >= 1
@@ -110,7 +108,7 @@ def test_onnx_nodes_that_are_taken_apart_stay_together(tmp_path):
     with RUNTIME.prepare(base) as reference:
         device = [1, 0, 1, 0, 1, 0, 1]
         with RUNTIME.prepare(base.on(Placement(np.array(device, np.int32)))) as prepared:
-            check(reference, prepared, fresh_of(base.problem.graph), who="it")
+            check_outputs(reference, prepared, input_source(base.problem.graph), who="it")
             assert prepared.placement.device.tolist() == device and not prepared.realised.elsewhere
             types: dict[str, set[str]] = {kind: set() for kind in kinds}
             for row, op in enumerate(prepared._belongs):
@@ -179,7 +177,7 @@ def test_devices_differ_in_precision(model, alone):
     said = {"cpu:0": "cores:0", "cpu:1": "cores:0;INFERENCE_PRECISION_HINT=bf16"}
     base = job(model, 1, said=said)
     with RUNTIME.prepare(base) as prepared:
-        check(alone, prepared, fresh_of(base.problem.graph), who="it", precision="bfloat16")
+        check_outputs(alone, prepared, input_source(base.problem.graph), who="it", precision="bfloat16")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +207,6 @@ def test_places_become_logical_devices():
     assert [found[number].name for number in (0, 1, 2, 4)] == ["CPU", "GPU", "CPU2", "CPU3"]
     assert found[0].properties == {"INFERENCE_NUM_THREADS": "2", "INFERENCE_PRECISION_HINT": "f32"}
     assert found[1].properties == {"INFERENCE_PRECISION_HINT": "f32", "X": "1"}
-    assert precision_of([found[0]]) == "" and precision_of(found.values()) == "bfloat16"
     with pytest.raises(ClusterError, match="two devices of the cluster are both OpenVINO's GPU"):
         logical_devices(places, (1, 3), ["CPU", "GPU.0"])
 
@@ -325,8 +322,11 @@ def test_unnamed_ops_join_the_kernel_that_reads_them():
         ("x", "conv", "norm", "relu", "y"), ("Parameter", "Convolution", "BatchNormInference", "Relu", "Result"),
         ((), (0,), (1,), (2,), (3,)), ((),) * 5, (False,) * 5,
     )  # fmt: skip
-    kernels = [Kernel("reorder", "Reorder", (), "CPU", 1.0), Kernel("fused", "Convolution", (2, 3), "CPU", 2.0)]
-    found = attributed(kernels, listing, np.array([0, 0, 1, 2, 2], np.int32))
+    kernels = [
+        ProfiledKernel("reorder", "Reorder", (), "CPU", 1.0),
+        ProfiledKernel("fused", "Convolution", (2, 3), "CPU", 2.0),
+    ]
+    found = attribute_kernels(kernels, listing, np.array([0, 0, 1, 2, 2], np.int32))
     assert [(kernel.name, kernel.ops, kernel.seconds) for kernel in found] == [
         ("reorder", (), 1.0), ("fused", (0, 1, 2), 2.0),
     ]  # fmt: skip
@@ -339,8 +339,8 @@ def test_what_hetero_writes_down_is_read():
         'B [label="pw4\\nC_1\\nopset1::Constant\\n{f32}[2]\\nvalue: [ 1 ]"]\n'
         'C [label="mine\\nAdd_9\\nopset1::Add\\nsubgraph=1\\ndevice=CPU" x]\n'
     )
-    assert read_split(text) == {3: (12, "GPU.0")}
-    assert ops_in("pw3,Multiply_12, pw14,pw14_abcd") == (3, 14)
+    assert parse_split(text) == {3: (12, "GPU.0")}
+    assert parse_ops("pw3,Multiply_12, pw14,pw14_abcd") == (3, 14)
 
 
 def test_the_cause_is_the_last_word():

@@ -26,11 +26,11 @@ from placewise.runtimes.base import Job, Movable
 from placewise.runtimes.binding import Place
 from placewise.runtimes.equal import require_equal
 from placewise.runtimes.inputs import fresh_inputs
-from placewise.runtimes.measure import check, fresh_of
+from placewise.runtimes.measure import check_outputs, input_source
 from placewise.runtimes.torch import job_payload
-from placewise.runtimes.torch.job_payload import Program
+from placewise.runtimes.torch.job_payload import ProgramFile
 from placewise.runtimes.torch.pipelining import stages_in_line
-from placewise.runtimes.torch.task_graph import HOST, Flow, Task
+from placewise.runtimes.torch.task_graph import HOST, LaneTask, TaskGraph
 
 torch = pytest.importorskip("torch")
 CORE = min(os.sched_getaffinity(0))
@@ -81,12 +81,12 @@ def job_of(problem: Problem, device: Sequence[int], model: Any = None, example: 
 def run_here(job: Job, samples: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[int]]:
     """The same as the worker does, in this process."""
     from placewise.runtimes.torch.payload import LanePlace
-    from placewise.runtimes.torch.server import Server
+    from placewise.runtimes.torch.server import LaneServer
 
-    program = Program(job)
+    program = ProgramFile(job)
     try:
         lanes = [LanePlace("cpu", place.cores) for place in job.places]
-        server = Server(program.handed(job.problem, job.placement), lanes)
+        server = LaneServer(program.payload(job.problem, job.placement), lanes)
     finally:
         program.close()
     try:
@@ -179,15 +179,15 @@ def test_models_that_do_not_run(problem: Problem, tmp_path: Path) -> None:
     """Another model, one without data, one that is not at hand, one that was only recorded: one sentence each."""
     everywhere = [0] * problem.n_ops
     with pytest.raises(InputError, match="made for another model"):
-        Program(job_of(problem, everywhere, torch.nn.Linear(8, 8), (torch.ones(4, 8),)))
+        ProgramFile(job_of(problem, everywhere, torch.nn.Linear(8, 8), (torch.ones(4, 8),)))
     with pytest.raises(InputError, match="meta device"):
-        Program(job_of(problem, everywhere, Branches().to("meta").eval()))
+        ProgramFile(job_of(problem, everywhere, Branches().to("meta").eval()))
     with pytest.raises(InputError, match="not at hand"):
-        Program(job_of(problem, everywhere))
+        ProgramFile(job_of(problem, everywhere))
     assert problem.graph.source is not None
     recorded = problem.graph.with_source(replace(problem.graph.source, format="torch-modules"))
     with pytest.raises(RunError, match=r"torch\.export cannot take this module"):
-        Program(job_of(problem.with_(graph=recorded), everywhere, Branches().eval()))
+        ProgramFile(job_of(problem.with_(graph=recorded), everywhere, Branches().eval()))
     path = tmp_path / "other.pt2"
     torch.export.save(torch.export.export(torch.nn.ReLU(), (torch.ones(2),)), path)
     filed = problem.graph.with_source(replace(problem.graph.source, format="torch-export", path=str(path)))
@@ -205,7 +205,7 @@ def test_a_model_with_random_outputs_cannot_be_checked() -> None:
         assert one.realised.pieces == (1, 0) and not one.realised.elsewhere
         assert len(one.time([fresh_inputs(problem.graph, seed) for seed in range(3)])) == 3
         with pytest.raises(RunError, match="random"):
-            check(one, one, fresh_of(problem.graph), who="the plan")
+            check_outputs(one, one, input_source(problem.graph), who="the plan")
     finally:
         one.close()
 
@@ -213,10 +213,10 @@ def test_a_model_with_random_outputs_cannot_be_checked() -> None:
 def test_placements_of_a_model_share_its_archive(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made side by side by several threads, it is exported once, and gone when the last of them is done."""
     saved = []
-    monkeypatch.setattr(job_payload, "_save", lambda job, path: saved.append(Path(path).touch()))
+    monkeypatch.setattr(job_payload, "_export_model", lambda job, path: saved.append(Path(path).touch()))
     job = job_of(problem, [0] * problem.n_ops, Branches().eval())
     with ThreadPoolExecutor(4) as pool:
-        programs = list(pool.map(lambda _: Program(job), range(8)))
+        programs = list(pool.map(lambda _: ProgramFile(job), range(8)))
     (path,) = {program.path for program in programs}
     assert len(saved) == 1
     for program in programs:
@@ -243,25 +243,25 @@ def test_a_worker_takes_another_placement(problem: Problem) -> None:
         prepared.close()
 
 
-def lanes_of(tasks: Sequence[Task], count: int, outputs: Sequence[str], **options: Any) -> Flow:
+def lanes_of(tasks: Sequence[LaneTask], count: int, outputs: Sequence[str], **options: Any) -> TaskGraph:
     sends = options.pop("sends", [])
 
     def send(value: Any, source: int, target: int) -> Any:
         sends.append((value, source, target))
         return value
 
-    return Flow(tasks, [nullcontext] * count, outputs, send=send, receive=lambda value, _: value, **options)
+    return TaskGraph(tasks, [nullcontext] * count, outputs, send=send, receive=lambda value, _: value, **options)
 
 
 @pytest.fixture
-def flows() -> Iterator[list[Flow]]:
-    made: list[Flow] = []
+def flows() -> Iterator[list[TaskGraph]]:
+    made: list[TaskGraph] = []
     yield made
     for flow in made:
         flow.close()
 
 
-def test_lanes_work_at_the_same_time(flows: list[Flow]) -> None:
+def test_lanes_work_at_the_same_time(flows: list[TaskGraph]) -> None:
     """Two tasks that wait for each other end only if both lanes run at once; a value is sent once to each lane."""
     barrier, sends = threading.Barrier(2, timeout=20), []  # type: ignore[var-annotated]
 
@@ -273,10 +273,10 @@ def test_lanes_work_at_the_same_time(flows: list[Flow]) -> None:
         return [a + b]
 
     tasks = [
-        Task(0, meet, ("x",), ("a",)),
-        Task(1, meet, ("x",), ("b",)),
-        Task(0, add, ("a", "b"), ("c",)),
-        Task(0, add, ("b", "c"), ("d",)),
+        LaneTask(0, meet, ("x",), ("a",)),
+        LaneTask(1, meet, ("x",), ("b",)),
+        LaneTask(0, add, ("a", "b"), ("c",)),
+        LaneTask(0, add, ("b", "c"), ("d",)),
     ]
     flows.append(lanes_of(tasks, 2, ["d"], sends=sends))
     outputs, seconds = flows[0].run([{"x": 1}])
@@ -284,7 +284,7 @@ def test_lanes_work_at_the_same_time(flows: list[Flow]) -> None:
     assert sorted(sends) == [(1, HOST, 0), (1, HOST, 1), (2, 1, 0), (6, 0, HOST)]
 
 
-def test_no_more_samples_in_flight_than_asked(flows: list[Flow]) -> None:
+def test_no_more_samples_in_flight_than_asked(flows: list[TaskGraph]) -> None:
     """The first stage is not more than two samples ahead of the last one, and order is kept."""
     started, finished, ahead = [0], [0], []
 
@@ -298,25 +298,25 @@ def test_no_more_samples_in_flight_than_asked(flows: list[Flow]) -> None:
         finished[0] += 1
         return [x * 10]
 
-    flows.append(lanes_of([Task(0, first, ("x",), ("y",)), Task(1, last, ("y",), ("z",))], 2, ["z"]))
+    flows.append(lanes_of([LaneTask(0, first, ("x",), ("y",)), LaneTask(1, last, ("y",), ("z",))], 2, ["z"]))
     outputs, _ = flows[0].run([{"x": number} for number in range(8)], in_flight=2)
     assert [item["z"] for item in outputs] == [number * 10 for number in range(8)]
     assert max(ahead) == 2
 
 
-def test_a_failure_ends_the_flow(flows: list[Flow]) -> None:
+def test_a_failure_ends_the_flow(flows: list[TaskGraph]) -> None:
     """An error in a lane is raised where the samples were given, at once and ever after."""
 
     def fail(x: int) -> list[int]:
         raise ValueError(f"no {x}")
 
-    flows.append(lanes_of([Task(0, fail, ("x",), ("y",)), Task(1, lambda y: [y], ("y",), ("z",))], 2, ["z"]))
+    flows.append(lanes_of([LaneTask(0, fail, ("x",), ("y",)), LaneTask(1, lambda y: [y], ("y",), ("z",))], 2, ["z"]))
     for _ in range(2):
         with pytest.raises(ValueError, match="no 1"):
             flows[0].run([{"x": 1}, {"x": 2}], in_flight=1)
 
 
-def test_strict_lanes_keep_their_order(flows: list[Flow]) -> None:
+def test_strict_lanes_keep_their_order(flows: list[TaskGraph]) -> None:
     """With `strict`, a task that could run waits for the one before it on its lane."""
     done: list[str] = []
     late = threading.Event()
@@ -333,9 +333,9 @@ def test_strict_lanes_keep_their_order(flows: list[Flow]) -> None:
         return [x]
 
     tasks = [
-        Task(1, slow, ("x",), ("a",)),
-        Task(0, note("first"), ("a",), ("b",)),
-        Task(0, note("second"), ("x",), ("c",)),
+        LaneTask(1, slow, ("x",), ("a",)),
+        LaneTask(0, note("first"), ("a",), ("b",)),
+        LaneTask(0, note("second"), ("x",), ("c",)),
     ]
     for strict, wanted in ((True, ["first", "second"]), (False, ["second", "first"])):
         done.clear()

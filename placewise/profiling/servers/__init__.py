@@ -1,1 +1,1 @@
-"""Servers that run a whole model on one device under its runtime's own profiler, in a worker process."""
+"""The objects in the workers that measure: one per runtime, and one for memory."""

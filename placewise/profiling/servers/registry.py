@@ -1,4 +1,4 @@
-"""Which server profiles for which runtime, and what it is told of a place."""
+"""The profiling server of each runtime, and how it is started."""
 
 from __future__ import annotations
 
@@ -11,47 +11,42 @@ from placewise.processes.worker import Worker
 from placewise.runtimes.binding import Place
 
 _ROOM = "placewise.profiling.servers"
-_SERVED = {
+_SERVERS = {
     "onnxruntime": f"{_ROOM}.onnxruntime:OnnxRuntimeServer",
     "openvino": f"{_ROOM}.openvino:OpenVinoServer",
     "torch": f"{_ROOM}.torch:TorchServer",
 }
 
 
-def names() -> tuple[str, ...]:
-    """The runtimes that can be profiled."""
-    return tuple(_SERVED)
-
-
-def installed(runtime: str) -> str:
-    """The version of a runtime here. Raises InputError for one that is not known, MissingExtraError."""
-    if runtime not in _SERVED:
-        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVED)}")
+def installed_version(runtime: str) -> str:
+    """The installed version of a runtime. Raises InputError for an unknown one, MissingExtraError."""
+    if runtime not in _SERVERS:
+        raise InputError(f"the runtime {runtime!r} cannot be profiled", remedy=f"choose from {', '.join(_SERVERS)}")
     try:
         return version(runtime)
     except PackageNotFoundError:
         raise MissingExtraError(f"profiling with {runtime}", runtime) from None
 
 
-def profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start: float) -> Worker:
-    """A worker at `place` that holds the model `source` of `graph`; `start`: how many seconds it may take to load it.
+def start_profiler(runtime: str, graph: Graph, source: Source, place: Place, *, start: float) -> Worker:
+    """A worker at `place` that holds the model `source` of `graph`; it may take `start` seconds to load it.
 
     Raises RunError, InputError.
     """
-    told: tuple[Any, ...]
+    args: tuple[Any, ...]
     if runtime == "onnxruntime":
-        told = source.path, dict(source.options.get("dims", {})), place
+        args = source.path, dict(source.options.get("dims", {})), place
     elif runtime == "openvino":
-        told = source.path, source.format, graph, place
+        args = source.path, source.format, graph, place
     else:
-        told = source.path, _calls(graph), place
-    return Worker(_SERVED[runtime], *told, name=str(place), cores=place.cores, start=start)
+        args = source.path, _ops_of_calls(graph), place
+    return Worker(_SERVERS[runtime], *args, name=str(place), cores=place.cores, start=start)
 
 
-def _calls(graph: Graph) -> dict[int, tuple[str, ...]]:
-    """The ops that stand for each call of a program, by its number in the file."""
-    found: dict[int, tuple[str, ...]] = {}
+def _ops_of_calls(graph: Graph) -> dict[int, tuple[str, ...]]:
+    """The names of the ops that stand for each call of a program, by the number of the call."""
+    ops: dict[int, tuple[str, ...]] = {}
     for name, origin in zip(graph.ops.name, graph.ops.origin, strict=True):
         if origin:
-            found[int(origin[0])] = (*found.get(int(origin[0]), ()), name)
-    return found
+            ops[int(origin[0])] = (*ops.get(int(origin[0]), ()), name)
+    return ops

@@ -1,4 +1,4 @@
-"""A window of time in which runs are timed: in turns, and at once with other workers where they share one."""
+"""A window of time in which runs are timed in turns, at the same time as the runs of other workers if they share it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ WARM_UP = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
-    """At least `least` runs of each kind, from `start` on (by the clock ``time.monotonic``, which all processes of a
-    machine share) and for at least `seconds`: whoever has the same window works at the same time.
+class TimeWindow:
+    """At least `least` runs of each kind, from `start` on and for at least `seconds`.
+
+    `start` is a moment of ``time.monotonic``, the same clock for all processes of a machine: workers with the same
+    window measure at the same time.
     """
 
     least: int
@@ -23,9 +25,11 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
-    """What a window gave: `whole`, the seconds of each run of the model without the profiler; a row per kernel; and
-    `besides`, the median seconds of a run with the profiler that no kernel took.
+class ProfiledRuns:
+    """The measurements of a window.
+
+    `whole` are the seconds of each run without the profiler, `rows` the kernels, and `besides` the median seconds of a
+    run with the profiler outside all kernels.
     """
 
     whole: tuple[float, ...]
@@ -33,16 +37,16 @@ class Measured:
     besides: float
 
 
-def in_turns(runs: Sequence[Callable[[], object]], window: Window) -> list[list[float]]:
-    """Seconds of every call of `runs`, called in turns within the window, after a few that do not count."""
+def time_in_turns(runs: Sequence[Callable[[], object]], window: TimeWindow) -> list[list[float]]:
+    """The seconds of every call of each of `runs`, called in turns within the window after a warm-up."""
     for _ in range(WARM_UP):
         for run in runs:
             run()
     time.sleep(max(window.start - time.monotonic(), 0.0))
     times: list[list[float]] = [[] for _ in runs]
     while len(times[0]) < window.least or time.monotonic() < window.start + window.seconds:
-        for run, found in zip(runs, times, strict=True):
+        for run, seconds in zip(runs, times, strict=True):
             begin = time.perf_counter()
             run()
-            found.append(time.perf_counter() - begin)
+            seconds.append(time.perf_counter() - begin)
     return times

@@ -1,4 +1,4 @@
-"""What the worker of a program is told: which program, and which device, by number, runs each of its calls."""
+"""What the worker of a program receives: the program, and the device that runs each of its calls."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """A program in a file, and per number of a call (`origin`) its device.
+    """A program in a file (`path`) and the device number of each call, by the number of the call (`origin`).
 
-    `names` are those of the calls that ops stand for, `start` when the judge lets them start (seconds), `shown` what
-    messages call the program.
+    `names` are the names of the calls that ops stand for, `start` their start times by the judge in seconds, and
+    `shown` is the program's name in messages.
     """
 
     path: str

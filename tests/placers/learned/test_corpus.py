@@ -52,7 +52,7 @@ from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain import PretrainSetting, pretrain
 from placewise.training.pretrain_result import Pretrained, lines
-from placewise.training.search_cache import Answered
+from placewise.training.search_cache import SearchCache
 
 CORPORA = ROOT / "benchmarks" / "generalize" / "corpora"
 QUIET = {
@@ -133,7 +133,7 @@ COURSE = Course(problems=5, updates=6, batch=3, imitated=0.5, validated=2, every
 @given(number=st.integers(0, 10_000), seed=st.integers(0, 5))
 def test_a_number_is_always_the_same_problem_and_can_be_solved(number: int, seed: int) -> None:
     """Drawn twice, it has one digest; it fits the file's limits; some placement keeps its rules."""
-    one, other = corpus(seed=seed).drawn(number), corpus(seed=seed).drawn(number)
+    one, other = corpus(seed=seed).draw(number), corpus(seed=seed).draw(number)
     assert problem_digest(one.problem) == problem_digest(other.problem) and one.title == other.title
     accelerators = int((~one.problem.cluster.is_host).sum())
     assert 2 <= accelerators <= 3 and one.problem.objective.kind == "latency"
@@ -146,17 +146,17 @@ def test_what_is_left_out_never_occurs_and_the_rest_stays_as_it_was() -> None:
     every, without = corpus(), corpus(leave_out=["wavenet", "K80"])
     kept = 0
     for number in range(30):
-        before, title = every.drawn(number).title, without.drawn(number).title
+        before, title = every.draw(number).title, without.draw(number).title
         assert not title.startswith("wavenet") and "K80" not in title
         kept += before == title
-    assert any(every.drawn(number).title.startswith("wavenet") for number in range(30)) and kept >= 5
+    assert any(every.draw(number).title.startswith("wavenet") for number in range(30)) and kept >= 5
 
 
 def test_models_in_turn_on_clusters_of_their_own() -> None:
     """Problem k is model k, on the line that it names; nothing is drawn."""
     models = [{"model": "random-layered", "dims": {"n_ops": 9, "seed": 3}, "devices": ["2xP100,cpu"]},
               {"model": "random-branchy", "dims": {"n_ops": 9, "seed": 4}, "devices": ["3xK80"]}]  # fmt: skip
-    drawn = [corpus(models=models, in_turn=True).drawn(number) for number in range(3)]
+    drawn = [corpus(models=models, in_turn=True).draw(number) for number in range(3)]
     assert [d.problem.n_devices for d in drawn] == [3, 3, 3] and "on 3xK80" in drawn[1].title
     assert drawn[0].title == drawn[2].title
     fixed = pw.build(
@@ -542,7 +542,7 @@ def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monke
         return Proposal(Placement.on(0, problem.n_ops), reason=Reason.INTERRUPTED)
 
     monkeypatch.setattr(registry.placer_class("etf"), "propose", interrupted)
-    told = replace(brief(), shelf=Answered(str(folder), "etf"))
+    told = replace(brief(), shelf=SearchCache(str(folder), "etf"))
     made = pretrainer(told, Private(told), COURSE)
     assert made.run(Budget()) is Reason.INTERRUPTED
     assert not made.known and not list(folder.iterdir())
@@ -550,7 +550,7 @@ def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monke
 
 def test_damaged_answers_are_searched_again(tmp_path: Path) -> None:
     """An empty file, half of one, another array, and text are no answers; a whole one is."""
-    problem, shelf = corpus().problem(0), Answered(str(tmp_path), "etf")
+    problem, shelf = corpus().problem(0), SearchCache(str(tmp_path), "etf")
     known = Known(np.zeros(problem.n_ops, np.int32), 2.0, 1.0)
     shelf.keep(problem, known)
     found = shelf.find(problem)
@@ -704,15 +704,15 @@ def test_what_is_kept_serves_any_problem_and_goes_on_with_its_corpus_alone(tmp_p
     assert (more.updates, more.resumed) == (7, 6)
 
     for changed, words in (
-        ({"corpus": tmp_path / "d.toml"}, "was trained on another corpus: 'seed' is not the same"),
+        ({"corpus": tmp_path / "d.toml"}, "was trained on another corpus: 'seed' differs"),
         ({"options": {"samples": 4}}, "was trained with samples=3, not 4; give the option samples=3"),
         ({"seed": 9}, "was trained with the seed 0, not 9"),
-        ({"weights": kept}, "leave out --from"),
+        ({"weights": kept}, "leave out (--from|weights)"),
         ({"policy": "gdp"}, "is of the policy 'placeto', not 'gdp'"),
     ):
         with pytest.raises(InputError, match=words):
             pw.pretrain(**{"corpus": path, "checkpoint": kept, "resume": True, **changed})  # type: ignore[arg-type]
-    with pytest.raises(InputError, match="a training is kept there already"):
+    with pytest.raises(InputError, match="there is a training already"):
         pw.pretrain(path, checkpoint=kept)
     with pytest.raises(PlacerError, match="was trained on a corpus"):
         pw.train("zoo:random-layered", "2xP100,cpu", dims={"n_ops": 12}, checkpoint=kept, resume=True)
@@ -725,7 +725,7 @@ def test_a_score_is_told_with_its_update() -> None:
     trials = ((0, 0.0, 1.3), (100, 5.0, 1.1), (126, 8.0, 1.2))
     done = Pretrained(policy="gdp", reason="finished", updates=130, asked=9, seconds=9.0, score=1.2, trials=trials)
     assert "its favourites took 1.200 × the best known after update 126" in lines(done)[1]
-    assert lines(done)[2] == "what is kept is the last; after update 100 they took 1.100 ×"
+    assert lines(done)[2] == "the last policy is saved; after update 100 they took 1.100 ×"
     assert "1.300 × the best known before the first update" in lines(replace(done, score=1.3, trials=trials[:1]))[-1]
 
 

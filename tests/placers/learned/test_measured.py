@@ -22,13 +22,13 @@ from placewise.placers.base import Budget
 from placewise.placers.learned.pricing import Pricing
 from placewise.runtimes.base import Realised, RuntimeInfo
 from placewise.runtimes.measure import Protocol
-from placewise.training.measured_reward import BRIEF, REWARDS, Care, MeasuredReward, reward_of
+from placewise.training.measured_reward import BRIEF_PROTOCOL, REWARDS, MeasuredReward, MeasuringEffort, reward_of
 
 pytest.importorskip("onnxruntime")
 CORE = pinnable_cores()[0]
 HERE = {"core:0": f"cores:{CORE}", "core:1": f"cores:{CORE}"}
 SETTING = Setting(binding=HERE, options={"spin": "0"}, protocol=Protocol(rounds=1, samples=1, warm_up=1))
-QUICK = Care(steady=1e9, most=1)
+QUICK = MeasuringEffort(steady=1e9, most=1)
 
 
 @pytest.fixture(scope="module")
@@ -214,7 +214,7 @@ def test_a_machine_that_slows_down_is_divided_out(problem, clockwork):
     """A third slower every 30 runs: placements of one and of four times the seconds stay so, and all are closed."""
     clockwork.slower = lambda moment: 1.0 if moment < 12 else 1.01**moment
     rows = np.stack([dealt(problem, *problem.graph.ops.name[:n]) for n in (1, 2, 3, 4, 5, 6)])
-    with MeasuredReward(problem, Setting(protocol=BRIEF), Care(side_by_side=2)) as reward:
+    with MeasuredReward(problem, Setting(protocol=BRIEF_PROTOCOL), MeasuringEffort(side_by_side=2)) as reward:
         assert reward.single == 1.0
         assert reward(rows) == pytest.approx([2, 3, 4, 5, 6, 7], rel=0.05)
     assert clockwork.slower(clockwork.asked) > 1.3 and clockwork.open == 0
@@ -222,8 +222,8 @@ def test_a_machine_that_slows_down_is_divided_out(problem, clockwork):
 
 def test_rounds_are_repeated_where_they_disagree_or_something_is_best(problem, clockwork):
     """Three rounds where all is steady; nine where it is not, and for what would be the best."""
-    care, bad, good = Care(side_by_side=1), dealt(problem, "h"), dealt(problem, "j")
-    with MeasuredReward(problem, Setting(protocol=BRIEF), care) as reward:
+    care, bad, good = MeasuringEffort(side_by_side=1), dealt(problem, "h"), dealt(problem, "j")
+    with MeasuredReward(problem, Setting(protocol=BRIEF_PROTOCOL), care) as reward:
         before = clockwork.asked
         reward(bad[None])
         assert clockwork.asked - before == 2 * (1 + 3)
@@ -241,7 +241,9 @@ def test_rounds_are_repeated_where_they_disagree_or_something_is_best(problem, c
 def test_workers_take_other_placements_where_they_can(problem, clockwork, monkeypatch):
     """One start for many placements on the same devices; one that fails is tried in workers of its own first."""
     monkeypatch.setattr(clockwork, "prepare", lambda job: prepared(clockwork, job))
-    with MeasuredReward(problem, Setting(protocol=BRIEF), Care(side_by_side=1, preparing=1)) as reward:
+    with MeasuredReward(
+        problem, Setting(protocol=BRIEF_PROTOCOL), MeasuringEffort(side_by_side=1, preparing=1)
+    ) as reward:
         names = [name for name in problem.graph.ops.name if name != "a"]
         clockwork.broken = lambda device: "it is broken" if np.array_equal(device, dealt(problem, "h")) else ""
         for name in names:
@@ -260,7 +262,7 @@ def test_a_failure_costs_its_neighbours_nothing(problem, clockwork):
     """Those that are timed beside it have their seconds, in the order that was asked."""
     clockwork.broken = lambda device: "it is broken" if device[3] else ""
     rows = np.stack([dealt(problem, name) for name in problem.graph.ops.name[:6]])
-    with MeasuredReward(problem, Setting(protocol=BRIEF), QUICK) as reward:
+    with MeasuredReward(problem, Setting(protocol=BRIEF_PROTOCOL), QUICK) as reward:
         found = reward(rows)
     assert np.isnan(found).tolist() == [False, False, False, True, False, False] and reward.failure == "it is broken"
 
@@ -268,7 +270,7 @@ def test_a_failure_costs_its_neighbours_nothing(problem, clockwork):
 def test_other_outputs_are_a_failure(problem, clockwork):
     """However fast it is."""
     clockwork.outputs = lambda device: np.full(2, 1.0 + 0.1 * device.any(), np.float32)
-    with MeasuredReward(problem, Setting(protocol=BRIEF), QUICK) as reward:
+    with MeasuredReward(problem, Setting(protocol=BRIEF_PROTOCOL), QUICK) as reward:
         assert np.isnan(reward(dealt(problem, "h")[None])).all()
         assert "gives another output 'y'" in reward.failure
     assert clockwork.open == 0
@@ -276,7 +278,7 @@ def test_other_outputs_are_a_failure(problem, clockwork):
 
 def test_a_single_device_that_keeps_failing_ends_the_reward(problem, clockwork):
     """With its reason."""
-    with MeasuredReward(problem, Setting(protocol=BRIEF), QUICK) as reward:
+    with MeasuredReward(problem, Setting(protocol=BRIEF_PROTOCOL), QUICK) as reward:
         clockwork.broken = lambda device: "" if device.any() else "it burnt down"
         with pytest.raises(RunError, match="it burnt down"):
             reward(dealt(problem, "h")[None])
@@ -286,7 +288,7 @@ def test_a_single_device_that_keeps_failing_ends_the_reward(problem, clockwork):
 def test_care_that_means_nothing_is_refused():
     """In one sentence."""
     with pytest.raises(InputError, match="no placement can be measured"):
-        Care(side_by_side=0)
+        MeasuringEffort(side_by_side=0)
 
 
 def test_a_training_that_goes_on_counts_in_the_seconds_of_its_beginning(problem, clockwork):
@@ -297,7 +299,7 @@ def test_a_training_that_goes_on_counts_in_the_seconds_of_its_beginning(problem,
     states, found = [{}], []
     for slower in (1.0, 2.0):
         clockwork.slower = lambda moment, slower=slower: slower
-        with MeasuredReward(problem, Setting(protocol=BRIEF), QUICK) as reward:
+        with MeasuredReward(problem, Setting(protocol=BRIEF_PROTOCOL), QUICK) as reward:
             pricing = Pricing(problem, train.JudgedReward(problem, reward))
             if states[-1]:
                 pricing.restore(states[-1])

@@ -124,12 +124,12 @@ def test_what_is_interrupted_is_kept_and_gone_on_with(tmp_path: Path) -> None:
 
 def test_going_on_is_refused_where_it_would_not_be_the_same(tmp_path: Path) -> None:
     """No checkpoint, one where a new one is to be, other policy, option, seed, reward, graph."""
-    with pytest.raises(InputError, match="there is no checkpoint to go on from"):
+    with pytest.raises(InputError, match="there is no checkpoint to resume from"):
         train(problem(), setting(tmp_path, resume=True))
     with pytest.raises(InputError, match="say where it is with --checkpoint"):
         train(problem(), setting(resume=True))
     train(problem(), setting(tmp_path, updates=2))
-    with pytest.raises(InputError, match=r"policy\.json: a training is kept there already"):
+    with pytest.raises(InputError, match=r"policy\.json: there is a training already"):
         train(problem(), setting(tmp_path))
     for changed, words in (
         ({"policy": "hsdag"}, "is of the policy 'table', not 'hsdag'"),
@@ -213,7 +213,7 @@ def test_measured_the_best_by_measure_and_by_the_judge_are_both_named(monkeypatc
     assert found.learned == 1.0 and found.result.placement is not None and found.judged is not None
     assert found.judged.value <= found.result.value and found.judged.measured == 1.0
     assert found.evaluations <= found.asked
-    liked = "the judge likes another of those best"
+    liked = "the judge prefers another of them"
     assert (liked in "".join(lines(found))) is (found.judged.value < found.result.value)
     other = Placement((found.judged.placement.device + 1) % 3)
     worse = replace(found, judged=replace(found.judged, placement=other, value=2 * found.result.value))
@@ -264,7 +264,7 @@ def test_the_command_prints_the_plan_and_the_training(tmp_path: Path) -> None:
     """Value, bound, devices; updates and evaluations; what was written. As JSON it is a plan with `training`."""
     plan, folder = tmp_path / "plan.json", tmp_path / "kept"
     shown = run("train", *SMALL, "--policy", "table", "--updates", 12, "--checkpoint", folder, "-o", plan).stdout
-    assert "table: 12 updates, " in shown and f"kept in {folder}" in shown and f"wrote {plan}" in shown
+    assert "table: 12 updates, " in shown and f"saved in {folder}" in shown and f"wrote {plan}" in shown
     assert "no placement is below" in shown and "best single device" in shown
     document = json.loads(run("train", *SMALL, "--checkpoint", folder, "--resume", "--updates", 14, "--json").stdout)
     assert document["training"]["updates"] == 14 and document["training"]["resumed"] == 12
@@ -292,7 +292,7 @@ def test_bad_input_is_one_sentence(tmp_path: Path) -> None:
         (("--policy", "table", "--option", "rate=-1"), "rate is -1"),
         (("--policy", "table", "--resume"), "say where it is with --checkpoint"),
         (("--checkpoint", tmp_path / "a" / "b"), "cannot be written; make the directory"),
-        (("--policy", "table", "--checkpoint", tmp_path / "x", "--resume"), "there is no checkpoint to go on from"),
+        (("--policy", "table", "--checkpoint", tmp_path / "x", "--resume"), "there is no checkpoint to resume from"),
         (("--policy", "table", "--objective", "throughput", "--contiguous"), "cannot be trained on this problem"),
         (("--policy", "table", "--option", "samples=4000000000000"), "memory ran out while table was trained"),
         (("--policy", "table", "--tensorboard", __file__), "cannot be written (file exists); give a folder"),

@@ -1,4 +1,4 @@
-"""An arena: memory that several processes see, without a name in any file system: nothing can be left behind."""
+"""Anonymous memory that several processes share; it has no name in any file system, so nothing is left behind."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ import numpy as np
 import numpy.typing as npt
 
 ALIGNMENT = 64
-"""Bytes: a cache line, and what vector units like best."""
+"""Bytes of a cache line, which also suits vector units."""
 
 
-class Arena:
-    """`size` bytes, shared with every process that is handed `fd`; views of it are numpy arrays.
+class SharedMemory:
+    """`size` bytes, shared with every process that inherits `fd`; views of them are numpy arrays.
 
-    The one that makes it gives no `fd`, the others the number that they inherited. It ends with the last process that
-    has it open, however that ends.
+    The creating process passes no `fd`; the others pass the descriptor that they inherited. The memory is released when
+    the last process that has it open ends, in whatever way.
     """
 
     def __init__(self, size: int, fd: int | None = None) -> None:
         self.size = max(size, ALIGNMENT)
-        self.fd = _anonymous() if fd is None else fd
+        self.fd = _open_anonymous_file() if fd is None else fd
         if fd is None:
             os.ftruncate(self.fd, self.size)
         self._map = mmap.mmap(self.fd, self.size)
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:
-        """The array of `shape` that begins at byte `offset`; no copy."""
+        """The array of `shape` that starts at byte `offset`, without a copy."""
         count = math.prod(shape)
         if not count:
             return np.empty(shape, dtype)
         return np.frombuffer(self._map, dtype, count, offset).reshape(shape)
 
     def close(self) -> None:
-        """Let it go here; views that are still about keep the memory until they go too."""
+        """Close the descriptor; existing views keep the memory alive."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
 
 
-def aligned(size: int) -> int:
-    """`size` bytes, rounded up so that what follows is aligned as well."""
+def align_up(size: int) -> int:
+    """Round `size` bytes up to a multiple of `ALIGNMENT`."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def _anonymous() -> int:
+def _open_anonymous_file() -> int:
     if hasattr(os, "memfd_create"):
         return os.memfd_create("placewise")
     with tempfile.TemporaryFile() as file:

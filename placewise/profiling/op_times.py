@@ -1,4 +1,4 @@
-"""Kernels that a profiler saw → times of ops that add up to what the whole model took, and what is fused."""
+"""Times of ops from the kernels of a profiler: they add up to the time of the whole model. And sets of fused ops."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from placewise.costing.measured.table import Row, Timings
 from placewise.files.profile_file import Figures
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
-from placewise.profiling.servers.window import Measured
+from placewise.profiling.servers.window import ProfiledRuns
 
 Fused = tuple[tuple[int, ...], ...]
 
 
-def attributed(measured: Measured, graph: Graph, estimate: Floats, idle: Bools, call: float) -> tuple[Figures, Fused]:
-    """What the ops took in one window, and the sets of ops that share a kernel.
+def attribute_times(
+    measured: ProfiledRuns, graph: Graph, estimate: Floats, idle: Bools, call: float
+) -> tuple[Figures, Fused]:
+    """The seconds of the ops in one window, and the sets of ops that share a kernel.
 
-    A kernel's time is shared out over its ops as `estimate` [n_ops] says; `idle` ops run in no kernel; `call` is what
-    every call costs. What a run takes besides kernels and call is the dispatch, the same for every kernel. Kernels are
-    divided by what they together are more (the profiler slowed them) or less (something else disturbed the run) than
-    the rest of the run without the profiler; what belongs to no op is spread over all. So ops and call together are the
-    whole. Raises CostError if nothing matches.
+    The time of a kernel is divided among its ops in proportion to `estimate` [n_ops]; `idle` ops [n_ops] run in no
+    kernel; `call` is the overhead of a call. The rest of a run is dispatch, the same for every kernel. Kernel times are
+    scaled to fill the run without the profiler, since the profiler slows kernels down and other programs disturb runs;
+    time of no op is spread over all ops. So the ops and the call add up to the whole. Raises CostError if no kernel
+    matches an op.
     """
     owners, _ = owners_of(Timings("profile", measured.rows), graph, idle)
     whole, kernels = float(np.median(measured.whole)), sum(row.seconds for row in measured.rows)
@@ -32,10 +34,10 @@ def attributed(measured: Measured, graph: Graph, estimate: Floats, idle: Bools, 
     besides = min(max(measured.besides - call, 0.0), inside / 2)
     dispatch = besides / len(measured.rows)
     slowdown = kernels / (inside - besides) if inside and kernels else 1.0
-    rows = [_timed(row, row.seconds / slowdown + dispatch) for row in measured.rows]
+    rows = [_with_seconds(row, row.seconds / slowdown + dispatch) for row in measured.rows]
     share = shared_out(rows, owners, estimate)
     factor = inside / share.given if share.given else 1.0
-    outside = sum(row.seconds for row, found in zip(measured.rows, owners, strict=True) if not found)
+    outside = sum(row.seconds for row, ops in zip(measured.rows, owners, strict=True) if not ops)
     low, high = np.percentile(measured.whole, (25, 75))
     figures = Figures(
         whole=whole, spread=float(high - low) / whole, runs=len(measured.whole), kernels=kernels, outside=outside,
@@ -45,17 +47,18 @@ def attributed(measured: Measured, graph: Graph, estimate: Floats, idle: Bools, 
             for seconds, known in zip(share.seconds.tolist(), share.measured.tolist(), strict=True)
         ),
     )  # fmt: skip
-    return figures, fused_sets(owners, graph, idle)
+    return figures, find_fused(owners, graph, idle)
 
 
-def fused_sets(owners: Sequence[Sequence[int]], graph: Graph, idle: Bools) -> Fused:
-    """Sets of two ops or more of one kernel, with the views between them: idle ops whose neighbours are all inside."""
+def find_fused(owners: Sequence[Sequence[int]], graph: Graph, idle: Bools) -> Fused:
+    """Sets of two or more ops of one kernel, with the views between them: idle ops whose neighbours are all inside."""
     kernel = np.full(graph.n_ops, -1, np.int64)
-    for number, found in enumerate(owners):
-        if len(found) > 1:
-            kernel[list(found)] = number
+    for number, ops in enumerate(owners):
+        if len(ops) > 1:
+            kernel[list(ops)] = number
     for op in np.flatnonzero(idle & (kernel < 0)).tolist():
-        makers = {int(kernel[maker]) for maker in makers_of(graph, op)}
+        producers = graph.tensors.producer[graph.inputs_of(op)].tolist()
+        makers = {int(kernel[maker]) for maker in producers if maker >= 0}
         readers = {int(kernel[reader]) for tensor in graph.outputs_of(op) for reader in graph.consumers_of(tensor)}
         if len(makers) == 1 and (readers <= makers) and readers:
             kernel[op] = makers.pop()
@@ -65,10 +68,5 @@ def fused_sets(owners: Sequence[Sequence[int]], graph: Graph, idle: Bools) -> Fu
     return tuple(tuple(ops) for ops in sets.values() if len(ops) > 1)
 
 
-def makers_of(graph: Graph, op: int) -> list[int]:
-    """The ops whose results `op` reads."""
-    return [maker for maker in graph.tensors.producer[graph.inputs_of(op)].tolist() if maker >= 0]
-
-
-def _timed(row: Row, seconds: float) -> Row:
+def _with_seconds(row: Row, seconds: float) -> Row:
     return Row(row.name, seconds, row.kind, row.ops, row.device, row.place, row.aliases)
