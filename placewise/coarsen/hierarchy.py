@@ -12,8 +12,8 @@ from placewise import _native
 from placewise.coarsen.chains import sole_children, sole_parents
 from placewise.coarsen.heavy import heavy_edges
 from placewise.coarsen.merging import sums
-from placewise.coarsen.quotient import Limits, Quotient, dense, joined, quotient_of
-from placewise.coarsen.repeats import layers
+from placewise.coarsen.quotient import Limits, Quotient, build_quotient, merge_groups, renumber
+from placewise.coarsen.repeats import find_layers
 from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
 from placewise.simulate.contiguity import strong_components
@@ -46,45 +46,49 @@ def hierarchy(
     where it mixes keys, makes cycles or exceeds the limits. Where that says little of the graph (a graph without
     scopes), its repeated layers do; groups go beyond those that exceed the limits when they can grow no further inside.
     """
-    component, quotient = quotient_of(problem, key)
+    component, quotient = build_quotient(problem, key)
     keys, number, found = quotient.key, component, []
     layer: Ints | None = None
     if start is not None and quotient.n > wanted:
-        before, number, quotient = quotient.n, *_begun(problem, number, quotient, start, wanted)
+        before, number, quotient = quotient.n, *_apply_start_label(problem, number, quotient, start, wanted)
         if quotient.n > max(wanted, before / 2):
-            layer = layers(problem, number, quotient)
+            layer = find_layers(problem, number, quotient)
         if layer is not None:
             start = layer[number]
-            number, quotient = _begun(problem, number, quotient, start, wanted)
-            quotient = quotient._replace(key=_inside(quotient, _of_components(number, quotient.n, start)))
+            number, quotient = _apply_start_label(problem, number, quotient, start, wanted)
+            quotient = quotient._replace(key=_extend_keys(quotient, _label_components(number, quotient.n, start)))
         if quotient.n <= max(wanted, before / 2):
             found.append(number)
     while quotient.n > wanted:
         before = quotient.n
         target = max(float(wanted), quotient.n / ratio)
-        number, quotient = _coarser(number, quotient, target, _limits(problem, quotient, target))
+        number, quotient = _coarsen_once(number, quotient, target, _limits(problem, quotient, target))
         if quotient.n <= STALLED * before:
             found.append(number)
         elif layer is None:
             break
         if layer is not None and quotient.n > max(wanted, STALLED * before):
-            quotient, layer = quotient._replace(key=_of_components(number, quotient.n, keys[component])), None
+            quotient, layer = quotient._replace(key=_label_components(number, quotient.n, keys[component])), None
     return found
 
 
-def _begun(problem: Problem, number: Ints, quotient: Quotient, start: Ints, wanted: int) -> tuple[Ints, Quotient]:
+def _apply_start_label(
+    problem: Problem, number: Ints, quotient: Quotient, start: Ints, wanted: int
+) -> tuple[Ints, Quotient]:
     """Groups as far as the label `start` [n_ops] may make them."""
-    label = _sound(quotient, _of_components(number, quotient.n, start), _limits(problem, quotient, wanted))
-    fresh, quotient = joined(quotient, label)
+    label = _split_unsound_groups(
+        quotient, _label_components(number, quotient.n, start), _limits(problem, quotient, wanted)
+    )
+    fresh, quotient = merge_groups(quotient, label)
     return fresh[number], quotient
 
 
-def _inside(quotient: Quotient, layer: Ints) -> Longs:
+def _extend_keys(quotient: Quotient, layer: Ints) -> Longs:
     """Keys [n] that tell layers [n] apart as well."""
-    return dense(quotient.key * (int(layer.max()) + 1) + layer).astype(np.int64)
+    return renumber(quotient.key * (int(layer.max()) + 1) + layer).astype(np.int64)
 
 
-def _coarser(number: Ints, quotient: Quotient, target: float, limits: Limits) -> tuple[Ints, Quotient]:
+def _coarsen_once(number: Ints, quotient: Quotient, target: float, limits: Limits) -> tuple[Ints, Quotient]:
     """Chains, then heavy edges, again and again until the target is met or nothing much happens."""
     passes: tuple[Grouping, ...] = (sole_children, sole_parents, heavy_edges)
     before = np.inf
@@ -92,10 +96,10 @@ def _coarser(number: Ints, quotient: Quotient, target: float, limits: Limits) ->
         before = quotient.n
         for group in passes:
             if quotient.n > target:
-                fresh, quotient = joined(quotient, dense(group(quotient, limits)))
+                fresh, quotient = merge_groups(quotient, renumber(group(quotient, limits)))
                 number = fresh[number]
     if quotient.n > 2 * target:
-        fresh, quotient = joined(quotient, intervals(quotient, limits))
+        fresh, quotient = merge_groups(quotient, cut_intervals(quotient, limits))
         number = fresh[number]
     return number, quotient
 
@@ -108,26 +112,26 @@ def _limits(problem: Problem, quotient: Quotient, target: float) -> Limits:
     return Limits(share * float(quotient.seconds.sum()), max(most, LUMP * room) if np.isfinite(room) else np.inf)
 
 
-def _of_components(component: Ints, n: int, label: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
+def _label_components(component: Ints, n: int, label: npt.NDArray[Integer]) -> npt.NDArray[Integer]:
     """The label [n] of each component: that of its first op."""
     first = np.full(n, len(component), np.int64)
     np.minimum.at(first, component, np.arange(len(component)))
     return label[first]
 
 
-def _sound(quotient: Quotient, label: Ints, limits: Limits) -> Ints:
+def _split_unsound_groups(quotient: Quotient, label: Ints, limits: Limits) -> Ints:
     """The labels [n] where they keep the limits, do not mix keys and make no cycles; single groups elsewhere."""
-    pure = dense(label.astype(np.int64) * (int(quotient.key.max(initial=0)) + 1) + quotient.key)
+    pure = renumber(label.astype(np.int64) * (int(quotient.key.max(initial=0)) + 1) + quotient.key)
     n = int(pure.max(initial=-1)) + 1
     seconds, held = sums(quotient.seconds, pure, n), sums(quotient.bytes, pure, n)
     component, _ = strong_components(pure[quotient.tail], pure[quotient.head], n)
     bad = (seconds > limits.seconds) | (held > limits.bytes) | (np.bincount(component, minlength=1)[component] > 1)
     alone = bad[pure]
     pure[alone] = n + np.arange(int(alone.sum()))
-    return dense(pure)
+    return renumber(pure)
 
 
-def intervals(quotient: Quotient, limits: Limits) -> Ints:
+def cut_intervals(quotient: Quotient, limits: Limits) -> Ints:
     """Labels [n]: neighbours in the order of the groups, as many together as the limits allow."""
     label: Ints = _native.cut_intervals(quotient.native(), *limits)
     return label

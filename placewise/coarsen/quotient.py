@@ -54,7 +54,7 @@ class Quotient(NamedTuple):
         )  # fmt: skip
 
 
-def quotient_of(problem: Problem, key: npt.NDArray[np.integer] | None = None) -> tuple[Ints, Quotient]:
+def build_quotient(problem: Problem, key: npt.NDArray[np.integer] | None = None) -> tuple[Ints, Quotient]:
     """The component [n_ops] of every op, and the graph of components (see `simulate.contract`).
 
     Components are of one key if all their ops are; by themselves they differ in where their ops may run, and blocks
@@ -73,7 +73,7 @@ def quotient_of(problem: Problem, key: npt.NDArray[np.integer] | None = None) ->
     return component, quotient
 
 
-def joined(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
+def merge_groups(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
     """The number [n] of every group after groups of one label became one, and the graph of those.
 
     Groups on a cycle are fused.
@@ -94,7 +94,7 @@ def joined(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
     )  # fmt: skip
 
 
-def dense(label: npt.NDArray[np.integer]) -> Ints:
+def renumber(label: npt.NDArray[np.integer]) -> Ints:
     """The same groups, numbered from 0 without gaps."""
     found: Ints = np.unique(label, return_inverse=True)[1].astype(np.int32)
     return found
@@ -125,15 +125,15 @@ def _keys(problem: Problem, component: Ints, n: int, key: npt.NDArray[np.integer
         barred[component[~problem.allowed[:, d]], d] = True
     found = np.zeros(n, np.int64)
     found[component[~problem.graph.ops.backward]] = 1
-    columns = [*barred.T, *([] if key is None else [_shared(component, n, key)])]
+    columns = [*barred.T, *([] if key is None else [_component_keys(component, n, key)])]
     for column in columns:
         if len(column) and (column != column[0]).any():
-            found = dense(found).astype(np.int64) * (int(column.max()) - int(column.min()) + 1)
+            found = renumber(found).astype(np.int64) * (int(column.max()) - int(column.min()) + 1)
             found += column.astype(np.int64) - int(column.min())
-    return dense(found).astype(np.int64)
+    return renumber(found).astype(np.int64)
 
 
-def _shared(component: Ints, n: int, key: npt.NDArray[np.integer]) -> Longs:
+def _component_keys(component: Ints, n: int, key: npt.NDArray[np.integer]) -> Longs:
     """The key of each component [n]; one of its own where its ops differ."""
     found = np.zeros(n, np.int64)
     found[component] = key

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise import _native
-from placewise.coarsen.merging import Hashes, mixed
-from placewise.coarsen.quotient import Quotient, dense, quotient_of
+from placewise.coarsen.merging import Hashes, mix_hash
+from placewise.coarsen.quotient import Quotient, build_quotient, renumber
 from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
 
@@ -52,24 +52,24 @@ def repeated_layers(problem: Problem) -> Ints:
     Whole blocks, no cycles between groups (see `simulate.contract`): backward ops go with the forward ops of their
     colocation group, or else with their mirrored order. Linear in ops and edges but for sorting.
     """
-    component, quotient = quotient_of(problem)
-    label = layers(problem, component, quotient)
+    component, quotient = build_quotient(problem)
+    label = find_layers(problem, component, quotient)
     return (np.arange(quotient.n, dtype=np.int32) if label is None else label)[component]
 
 
-def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None:
+def find_layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None:
     """The layer [n] of every group of a fresh quotient; None where nothing repeats.
 
     Layers are looked for at equal costs first, then at equal kinds and sizes (measured costs are never equal).
     """
     for costs in (True, False):
-        looks = [_signatures(problem, component, quotient.n, costs=costs)]
+        signatures = [_sign_components(problem, component, quotient.n, costs=costs)]
         label, left = np.zeros(quotient.n, np.int32), np.ones(quotient.n, np.bool_)
         for _ in range(CUTS):
-            cut = _best_cut(quotient, looks, label, left)
+            cut = _best_cut(quotient, signatures, label, left)
             if cut is None:
                 break
-            label = dense(label.astype(np.int64) * (int(cut.group.max()) + 2) + np.where(left, cut.group + 1, 0))
+            label = renumber(label.astype(np.int64) * (int(cut.group.max()) + 2) + np.where(left, cut.group + 1, 0))
             left &= ~cut.alike
             if left.sum() < REST * quotient.n:
                 break
@@ -78,10 +78,10 @@ def layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None
     return None
 
 
-def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools) -> _Cut | None:
+def _best_cut(quotient: Quotient, signatures: list[Hashes], outer: Ints, left: Bools) -> _Cut | None:
     """The cut that is worth most, of the groups `outer` [n] as far as their components are left [n].
 
-    `looks`: signatures that look as far as `HOPS` says, as many as were needed so far; more are added.
+    `signatures`: signatures that look as far as `HOPS` says, as many as were needed so far; more are added.
     """
     n_left = int(left.sum())
     if n_left < OFTEN * SMALLEST:
@@ -97,11 +97,11 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
     for number in range(len(HOPS)):
         if best is not None and best.worth >= ENOUGH:
             break
-        if number == len(looks):
-            looks.append(_farther(quotient, looks[-1], HOPS[number] - HOPS[number - 1]))
-        for anchors in _anchors(looks[number], left, late, wide):
-            group, content, size, crossing = _native.divide_at_anchors(graph, looks[0], outer, left, anchors)
-            regular, covered = _alike(content[:-1], size[:-1])
+        if number == len(signatures):
+            signatures.append(_extend_signatures(quotient, signatures[-1], HOPS[number] - HOPS[number - 1]))
+        for anchors in _choose_anchors(signatures[number], left, late, wide):
+            group, content, size, crossing = _native.divide_at_anchors(graph, signatures[0], outer, left, anchors)
+            regular, covered = _find_alike_groups(content[:-1], size[:-1])
             worth = covered / n_left * (1 - crossing / total)
             if worth > (best.worth if best else WORTH) * (1 + 1e-9):
                 alone = np.append(regular, False)
@@ -110,7 +110,7 @@ def _best_cut(quotient: Quotient, looks: list[Hashes], outer: Ints, left: Bools)
     return best
 
 
-def _alike(content: Hashes, size: Longs) -> tuple[Bools, int]:
+def _find_alike_groups(content: Hashes, size: Longs) -> tuple[Bools, int]:
     """Which groups are alike, of those of one content that hold most components, and how many these are."""
     kind = np.unique(content, return_inverse=True)[1]
     members = np.bincount(kind)
@@ -120,7 +120,7 @@ def _alike(content: Hashes, size: Longs) -> tuple[Bools, int]:
     return kind == most if nodes[most] else np.zeros(len(content), np.bool_), int(nodes[most])
 
 
-def _anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[Longs]:
+def _choose_anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[Longs]:
     """Components of one signature, ascending, for those signatures that occur most regularly along the graph.
 
     Regularly: at equal distances of levels; then where few edges go past.
@@ -147,32 +147,32 @@ def _anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[
     return found
 
 
-def _signatures(problem: Problem, component: Ints, n: int, *, costs: bool) -> Hashes:
+def _sign_components(problem: Problem, component: Ints, n: int, *, costs: bool) -> Hashes:
     """A hash [n] of what the ops of each component are: kinds, directions, sizes, and seconds if `costs`."""
     graph = problem.graph
     ops, tensors = graph.ops, graph.tensors
-    op = mixed(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
-    op = mixed(op + ops.phase.astype(np.uint64))
+    op = mix_hash(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
+    op = mix_hash(op + ops.phase.astype(np.uint64))
     if costs:
         for column in problem.costs.op_seconds.T:
-            op = mixed(op + (column + 0.0).view(np.uint64))
+            op = mix_hash(op + (column + 0.0).view(np.uint64))
     made = tensors.producer >= 0
-    _add(op, tensors.producer[made], mixed(tensors.bytes[made].astype(np.uint64)))
+    _add(op, tensors.producer[made], mix_hash(tensors.bytes[made].astype(np.uint64)))
     held = graph.weights.bytes[graph.weight_edges.value].astype(np.uint64)
-    _add(op, graph.weight_edges.consumer, mixed(mixed(held)))
+    _add(op, graph.weight_edges.consumer, mix_hash(mix_hash(held)))
     total = np.zeros(n, np.uint64)
-    _add(total, component, mixed(op))
+    _add(total, component, mix_hash(op))
     return total
 
 
-def _farther(quotient: Quotient, signature: Hashes, steps: int) -> Hashes:
+def _extend_signatures(quotient: Quotient, signature: Hashes, steps: int) -> Hashes:
     """Signatures [n] that look so many steps farther, both ways."""
     for _ in range(steps):
         before, after = np.zeros_like(signature), np.zeros_like(signature)
-        hashed = mixed(signature)
+        hashed = mix_hash(signature)
         _add(before, quotient.head, hashed[quotient.tail])
         _add(after, quotient.tail, hashed[quotient.head])
-        signature = mixed(signature + mixed(before + mixed(after)))
+        signature = mix_hash(signature + mix_hash(before + mix_hash(after)))
     return signature
 
 

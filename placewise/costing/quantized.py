@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.costing.case import CLASSES
-from placewise.costing.work import Work
+from placewise.costing.op_instance import CLASSES
+from placewise.costing.work import OpWork
 from placewise.model.dtypes import dtype_code
 from placewise.model.graph import Graph
 from placewise.model.tables import Interned
@@ -24,13 +24,13 @@ _ALWAYS_ROUNDED = "Conv"
 """It stays an op of floats unless QuantizeLinear takes its result."""
 
 
-def in_int8(graph: Graph, work: Work) -> Work:
+def quantize_work(graph: Graph, work: OpWork) -> OpWork:
     """The work of every op on a device that computes in int8: products in it, what they are fused with for nothing.
 
     Both factors come from DequantizeLinear of 8 bits. What else reads such a DequantizeLinear needs its floats, and it
     costs what it costs; one that products alone read is part of them, as is a QuantizeLinear that alone reads one.
     """
-    of_int8 = {op: _first_bytes(graph, op) for op in _of_kinds(graph, _FROM_INT8)}
+    of_int8 = {op: _count_quantized_bytes(graph, op) for op in _of_kinds(graph, _FROM_INT8)}
     of_int8 = {op: size for op, size in of_int8.items() if size >= 0}
     if not of_int8:
         return work
@@ -38,7 +38,7 @@ def in_int8(graph: Graph, work: Work) -> Work:
     flops, fused = work.flops.copy(), set[int]()
     for op in _of_kinds(graph, _PRODUCTS):
         makers = {position: made for position, made, _ in _arguments(graph, op)}
-        rounded = _rounded_by(graph, op)
+        rounded = _find_quantizer(graph, op)
         if not {makers.get(0), makers.get(1)} <= of_int8.keys() or (
             graph.ops.kind[op] == _ALWAYS_ROUNDED and rounded < 0
         ):
@@ -48,7 +48,7 @@ def in_int8(graph: Graph, work: Work) -> Work:
         for position, made, size in _arguments(graph, op):
             nbytes[op] -= size - of_int8[made] if position < 2 else 0
         if rounded >= 0:
-            nbytes[op] -= _made_bytes(graph, op) - _made_bytes(graph, rounded)
+            nbytes[op] -= _count_output_bytes(graph, op) - _count_output_bytes(graph, rounded)
             flops[rounded], nbytes[rounded], op_class[rounded] = 0.0, 0.0, CLASSES.index("free")
     for op in of_int8:
         readers = [user for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist()]
@@ -71,7 +71,7 @@ def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:
     return list(zip(position.tolist(), producer.tolist(), size.tolist(), strict=True))
 
 
-def _first_bytes(graph: Graph, op: int) -> int:
+def _count_quantized_bytes(graph: Graph, op: int) -> int:
     """The bytes of what an op dequantizes, −1 if that is not of 8 bits."""
     for edges, offsets, values in (
         (graph.edges, graph.in_offsets, graph.tensors),
@@ -84,7 +84,7 @@ def _first_bytes(graph: Graph, op: int) -> int:
     return -1
 
 
-def _rounded_by(graph: Graph, op: int) -> int:
+def _find_quantizer(graph: Graph, op: int) -> int:
     """The QuantizeLinear that alone reads what an op makes, −1 if there is none."""
     made = graph.outputs_of(op)
     readers = [user for tensor in made for user in graph.consumers_of(tensor).tolist()]
@@ -92,5 +92,5 @@ def _rounded_by(graph: Graph, op: int) -> int:
     return readers[0] if alone and graph.ops.kind[readers[0]] in _TO_INT8 else -1
 
 
-def _made_bytes(graph: Graph, op: int) -> int:
+def _count_output_bytes(graph: Graph, op: int) -> int:
     return int(graph.tensors.bytes[graph.outputs_of(op)].sum())

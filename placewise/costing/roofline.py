@@ -17,9 +17,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.costing.case import CLASSES
-from placewise.costing.quantized import in_int8
-from placewise.costing.work import Work, work_of
+from placewise.costing.op_instance import CLASSES
+from placewise.costing.quantized import quantize_work
+from placewise.costing.work import OpWork, work_of
 from placewise.errors import CostError
 from placewise.model.cluster import Cluster, Device
 from placewise.model.columns import Bools, Bytes8, Floats, distinct
@@ -40,32 +40,32 @@ _STAND_INS: Mapping[str, tuple[str, ...]] = {
 """Element types tried before float32: what a device computes in when it does not know the type itself."""
 
 
-def cost_table(graph: Graph, cluster: Cluster, *, work: Work | None = None) -> CostTable:
+def cost_table(graph: Graph, cluster: Cluster, *, work: OpWork | None = None) -> CostTable:
     """Seconds of every op on every device and of every tensor on every link; `work` saves counting it again.
 
     Raises ModelFileError for an unknown shape that is needed, CostError for a device of which neither a peak speed nor
     a memory bandwidth is known.
     """
     as_written = work_of(graph) if work is None else work
-    quantized = in_int8(graph, as_written)
+    quantized = quantize_work(graph, as_written)
     plain = [replace(device, name="any", notes=()) for device in cluster]
     like = [plain.index(device) for device in plain]
     columns = {}
     for first in sorted(set(like)):
         device = cluster.devices[first]
-        columns[first] = _column(device, quantized if "int8" in device.peak_flops else as_written)
+        columns[first] = _cost_column(device, quantized if "int8" in device.peak_flops else as_written)
     seconds = np.stack([columns[first][0] for first in like], axis=1)
     source = np.stack([columns[first][1] for first in like], axis=1)
-    _add_reading(seconds, graph, cluster)
+    _add_weight_reads(seconds, graph, cluster)
     if graph.phases:
         seconds *= graph.op_repeats[:, None]
     return CostTable(seconds, transfer_seconds_of(graph, cluster), source, SOURCES, SOURCES[0])
 
 
-def _column(device: Device, work: Work) -> tuple[Floats, Bytes8]:
+def _cost_column(device: Device, work: OpWork) -> tuple[Floats, Bytes8]:
     """Seconds of every op on one device, and the code of where they come from."""
     arithmetic = work.flops > 0
-    rate, assumed = _rates(device, np.unique(work.dtype[arithmetic]).tolist())
+    rate, assumed = _find_flop_rates(device, np.unique(work.dtype[arithmetic]).tolist())
     compute = work.flops / rate[work.dtype, work.op_class.codes]
     bandwidth = device.memory_bandwidth * device.efficiency.get("memory", 1.0)
     seconds = np.maximum(compute, work.bytes / bandwidth) + device.op_overhead
@@ -73,7 +73,7 @@ def _column(device: Device, work: Work) -> tuple[Floats, Bytes8]:
     return seconds, (~work.known | (assumed[work.dtype] & arithmetic)).astype(np.int8)
 
 
-def _add_reading(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
+def _add_weight_reads(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
     """Add what it takes to read the weights of every op where a device holds none between runs."""
     bandwidth = np.array([device.weight_bandwidth for device in cluster])
     slow = np.flatnonzero(np.isfinite(bandwidth))
@@ -86,7 +86,7 @@ def _add_reading(seconds: Floats, graph: Graph, cluster: Cluster) -> None:
     seconds[:, slow] += size[:, None] / bandwidth[slow]
 
 
-def _rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
+def _find_flop_rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
     """FLOP/s [n_dtypes, n_classes] that the device reaches, and the element types [n_dtypes] with a stand-in."""
     peak = np.full(len(DTYPES), math.inf)
     assumed = np.zeros(len(DTYPES), np.bool_)

@@ -24,7 +24,7 @@ _REMEDIES = {
 """By format, up to the first dash, what tells the shapes of an op's outputs."""
 
 
-def origin_of_unknown(graph: Graph, op: int) -> int:
+def find_unknown_origin(graph: Graph, op: int) -> int:
     """The op, `op` itself or one before it, that makes a result of unknown size from inputs of known size.
 
     −1 if an input of the model has an unknown size already.
@@ -42,9 +42,9 @@ def is_unknown(graph: Graph, tensor: int) -> bool:
     return bool(graph.tensors.bytes[tensor] < 0) or min(graph.tensors.shape[tensor], default=0) < 0
 
 
-def cause_and_remedy(graph: Graph, op: int, known_kinds: Container[str]) -> tuple[str, str]:
+def explain_unknown(graph: Graph, op: int, known_kinds: Container[str]) -> tuple[str, str]:
     """Why a size that `op` needs is unknown, and what to do; `known_kinds` are those that are not foreign."""
-    origin = origin_of_unknown(graph, op)
+    origin = find_unknown_origin(graph, op)
     if origin < 0:
         return "an input of the model is open", "give the model's open dimensions, or export it with fixed ones"
     name, kind = graph.ops.name[origin], graph.ops.kind[origin]

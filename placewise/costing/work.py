@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.costing.case import CLASSES, WAITED_FOR, Case, Cost, UnknownSize, Value
-from placewise.costing.flops import CONTROL, RULES, cost_of
+from placewise.costing.flops import CONTROL, RULES, compute_cost
+from placewise.costing.op_instance import CLASSES, WAITED_FOR, Cost, OpInstance, OpValue, UnknownSize
 from placewise.costing.rules.gradients import PREFIX
 from placewise.costing.signatures import signatures
-from placewise.costing.unknown import cause_and_remedy
+from placewise.costing.unknown import explain_unknown
 from placewise.errors import InputError, ModelFileError
 from placewise.model.columns import Bools, Bytes8, Floats, firsts_of, frozen
 from placewise.model.dtypes import DTYPES, dtype_code
@@ -20,7 +20,7 @@ from placewise.model.tables import Interned, Tensors, Weights
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Work:
+class OpWork:
     """One row per op: `flops`, `bytes` (read and written), `op_class`, `dtype` (a code in `DTYPES`), `known`.
 
     Where `known` is false the kind has no rule: no FLOPs are counted and `warnings` names the kind.
@@ -38,7 +38,7 @@ class Work:
             object.__setattr__(self, name, frozen(getattr(self, name), dtype))
 
 
-def work_of(graph: Graph) -> Work:
+def work_of(graph: Graph) -> OpWork:
     """The work of every op.
 
     Raises ModelFileError, naming file, op and tensor, where a shape is needed and unknown, for the first such op.
@@ -49,7 +49,7 @@ def work_of(graph: Graph) -> Work:
     costs = [cost[op] for op in first.tolist()]
     dtypes = [_dtype(graph, op, cost) for op, cost in zip(first.tolist(), costs, strict=True)]
     known = np.array([cost.known for cost in costs], np.bool_)[code]
-    return Work(
+    return OpWork(
         flops=np.array([cost.flops for cost in costs], np.float64)[code],
         bytes=np.array([cost.nbytes for cost in costs], np.float64)[code],
         op_class=Interned(CLASSES, np.array([CLASSES.index(cost.op_class) for cost in costs], np.int32)[code]),
@@ -73,22 +73,24 @@ def _cost(graph: Graph, op: int) -> Cost:
     }
     outputs = tuple(_value(graph.tensors, number, used=_is_used(graph, number)) for number in graph.outputs_of(op))
     try:
-        return cost_of(Case(kind, graph.ops.attributes[op], inputs, outputs))
+        return compute_cost(OpInstance(kind, graph.ops.attributes[op], inputs, outputs))
     except ModelFileError as error:
-        raise _placed(graph, op, error) from None
+        raise _locate_error(graph, op, error) from None
 
 
-def _placed(graph: Graph, op: int, error: ModelFileError) -> InputError:
+def _locate_error(graph: Graph, op: int, error: ModelFileError) -> InputError:
     """The error with its op and its file in front, and with the cause where a size is unknown."""
     if isinstance(error, UnknownSize):
-        cause, remedy = cause_and_remedy(graph, op, RULES.keys() | CONTROL)
+        cause, remedy = explain_unknown(graph, op, RULES.keys() | CONTROL)
         error = ModelFileError(f"{error.problem}: {cause}", remedy=remedy)
     placed = error.at(f"op {graph.ops.name[op]!r} ({graph.ops.kind[op]})")
     return placed.at(graph.source.path) if graph.source is not None and graph.source.path else placed
 
 
-def _value(values: Tensors | Weights, number: int, *, used: bool = True) -> Value:
-    return Value(values.name[number], values.shape[number], int(values.bytes[number]), values.dtype_name(number), used)
+def _value(values: Tensors | Weights, number: int, *, used: bool = True) -> OpValue:
+    return OpValue(
+        values.name[number], values.shape[number], int(values.bytes[number]), values.dtype_name(number), used
+    )
 
 
 def _is_used(graph: Graph, tensor: int) -> bool:

@@ -14,7 +14,7 @@ from placewise.transform.rows import take_ops
 INPUT, OUTPUT = "Input", "Output"
 
 
-def without_boundary(graph: Graph) -> Graph:
+def remove_boundary_ops(graph: Graph) -> Graph:
     """The graph without such ops: what an Input makes is an input of the model, what an Output reads an output.
 
     The op that made what an Output reads takes its `origin`, and so does the first op that reads an Input.

@@ -17,7 +17,7 @@ from placewise.model.columns import Bytes8, Ints, Longs, Ragged, distinct
 from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Interned, Tensors, Weights
-from placewise.transform.boundary import without_boundary
+from placewise.transform.boundary import remove_boundary_ops
 from placewise.transform.rows import take_ops
 
 _PURE = frozenset({"openvino::FakeQuantize", "openvino::NotEqual", "openvino::SquaredDifference"})
@@ -53,7 +53,7 @@ def fold(graph: Graph) -> Graph:
     (and no identities) stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer
     it is. Raises GraphError, naming the file, if no op is left.
     """
-    folded, before = without_boundary(graph), -1
+    folded, before = remove_boundary_ops(graph), -1
     while folded.n_ops not in (0, before):
         before, folded = folded.n_ops, _fold_once(folded)
     source = graph.source
@@ -87,7 +87,7 @@ def project_back(raw: Graph, folded: Graph, device: Ints) -> Ints:
 
 
 @dataclass(slots=True)
-class _Plan:
+class _FoldPlan:
     """What becomes of each op and tensor.
 
     `kept` [n_ops]; `known` [n_tensors]: values that exist before the model runs; `alias` [n_tensors]: the tensor
@@ -119,10 +119,10 @@ def _is_tidy(graph: Graph) -> bool:
     return all(len(distinct(codes)) == count for codes, count in columns)
 
 
-def _plan(graph: Graph) -> _Plan:
+def _plan(graph: Graph) -> _FoldPlan:
     """Forward over the ops: which are known, and which only pass a value on."""
     n = graph.n_tensors
-    plan = _Plan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n, [-1] * n)
+    plan = _FoldPlan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n, [-1] * n)
     training = bool(graph.ops.backward.any())  # weights change then, and Dropout drops
     backward = graph.ops.backward & ~graph.ops.kind.equals("Identity")
     output, fixed = graph.tensors.output.tolist(), (backward | (graph.ops.state_bytes > 0)).tolist()
@@ -130,7 +130,7 @@ def _plan(graph: Graph) -> _Plan:
         kind, makes = graph.ops.kind[op], graph.outputs_of(op)
         if fixed[op] or not makes or any(output[tensor] for tensor in makes):
             continue
-        passed = _passed_on(graph, op, kind, training)
+        passed = _find_passed_value(graph, op, kind, training)
         if passed is not None:
             plan.kept[op] = False
             is_weight, value = passed
@@ -143,7 +143,7 @@ def _plan(graph: Graph) -> _Plan:
             for tensor in makes:
                 plan.known[tensor] = True
             if kind in _REARRANGE:
-                plan.rearranged[makes[0]] = _rearranged(graph, op, plan)
+                plan.rearranged[makes[0]] = _find_rearranged_weight(graph, op, plan)
             if kind in _UNPACKS or kind in _REARRANGE:
                 _unpack(graph, op, plan)
     return plan
@@ -165,22 +165,22 @@ def _candidates(graph: Graph) -> list[int]:
     return list(range(graph.n_ops))
 
 
-def _rearranged(graph: Graph, op: int, plan: _Plan) -> int:
+def _find_rearranged_weight(graph: Graph, op: int, plan: _FoldPlan) -> int:
     """The weight that `op` only puts in another shape or order, or −1."""
-    is_weight, value = _arguments(graph, op).get(0, (False, -1))
+    is_weight, value = _read_arguments(graph, op).get(0, (False, -1))
     if not is_weight and value >= 0:
         value = plan.weight_of[value] if plan.weight_of[value] >= 0 else plan.rearranged[value]
     made = graph.outputs_of(op)[0]
     return value if value >= 0 and graph.weights.bytes[value] == graph.tensors.bytes[made] else -1
 
 
-def _unpack(graph: Graph, op: int, plan: _Plan) -> None:
+def _unpack(graph: Graph, op: int, plan: _FoldPlan) -> None:
     """Note how the file holds what a conversion marked `decompression` makes of a weight, and what shifts and scales
     it afterwards: programs keep the weight so, and unpack it as they compute.
     """
     made, total, best = graph.outputs_of(op)[0], 0, (-1, 0, -1)
     marked = bool(graph.ops.attributes[op].get("decompression"))
-    arguments = _arguments(graph, op)
+    arguments = _read_arguments(graph, op)
     for position in arguments if graph.ops.kind[op] in ("Sub", "Mul") else (0,):
         is_weight, value = arguments.get(position, (True, -1))
         weight = value if is_weight else plan.weight_of[value]
@@ -198,7 +198,7 @@ def _unpack(graph: Graph, op: int, plan: _Plan) -> None:
         plan.packed[made], plan.rearranged[made] = (total, best[1]), root
 
 
-def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> bool:
+def _is_known(graph: Graph, op: int, kind: str, plan: _FoldPlan, training: bool) -> bool:
     makes, reads, uses = graph.outputs_of(op), graph.inputs_of(op), graph.weights_of(op)
     if graph.tensors.bytes[makes.start : makes.stop].min() < 0:
         return False
@@ -209,36 +209,38 @@ def _is_known(graph: Graph, op: int, kind: str, plan: _Plan, training: bool) -> 
     if kind in _NEVER or kind.startswith("Random") or ("::" in kind and kind not in _PURE) or (training and len(uses)):
         return False
     known = len(reads) + len(uses) > 0 and all(plan.known[tensor] for tensor in reads.tolist())
-    return known and not _is_resized(graph, op, kind)
+    return known and not _changes_size(graph, op, kind)
 
 
-def _is_resized(graph: Graph, op: int, kind: str) -> bool:
+def _changes_size(graph: Graph, op: int, kind: str) -> bool:
     """Whether the results of an op outgrow its arguments, in entries; of a lookup of floats, also the reverse."""
     made = slice(graph.outputs_of(op).start, graph.outputs_of(op).stop)
     tensors, weights, reads, uses = graph.tensors, graph.weights, graph.inputs_of(op), graph.weights_of(op)
-    given = _entries(tensors.bytes[reads], tensors.dtype[reads]) + _entries(weights.bytes[uses], weights.dtype[uses])
+    given = _count_entries(tensors.bytes[reads], tensors.dtype[reads]) + _count_entries(
+        weights.bytes[uses], weights.dtype[uses]
+    )
     dtype = tensors.dtype[made]
-    growth = (_entries(tensors.bytes[made], dtype) - given) * int(BITS[dtype].max(initial=0)) / 8
+    growth = (_count_entries(tensors.bytes[made], dtype) - given) * int(BITS[dtype].max(initial=0)) / 8
     is_table = kind in _LOOKUPS and "float" in DTYPES[int(dtype[0])]
     return growth > _MOST_GROWTH or (is_table and -growth > _MOST_GROWTH)
 
 
-def _entries(nbytes: Longs, dtype: Bytes8) -> int:
+def _count_entries(nbytes: Longs, dtype: Bytes8) -> int:
     return int((nbytes * 8 // np.maximum(BITS[dtype], 1)).sum())
 
 
-def _passed_on(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
+def _find_passed_value(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
     """What an op only passes on, as (is it a weight, its id); None if the op does anything else that is used."""
     if kind not in _PASS:
         return None
-    arguments = _arguments(graph, op)
+    arguments = _read_arguments(graph, op)
     more = _TRAINING_MODE in arguments or training if kind == "Dropout" else len(arguments) > 1
     if more or any(len(graph.consumers_of(tensor)) for tensor in graph.outputs_of(op)[1:]):
         return None
     return arguments.get(0)
 
 
-def _arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
+def _read_arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
     """By position, what an op reads: (is it a weight, its id)."""
     found = {}
     tables = ((False, graph.edges, graph.in_offsets), (True, graph.weight_edges, graph.weight_offsets))
@@ -248,7 +250,7 @@ def _arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
     return found
 
 
-def _drop_unused(graph: Graph, plan: _Plan) -> None:
+def _drop_unused(graph: Graph, plan: _FoldPlan) -> None:
     """Backward over the ops: keep those that an output of the model needs (all, in a graph without outputs)."""
     if not graph.tensors.output.any():
         return
@@ -266,7 +268,7 @@ def _drop_unused(graph: Graph, plan: _Plan) -> None:
                     needed[producer[source]] = True
 
 
-def _all_used(graph: Graph, plan: _Plan) -> bool:
+def _all_used(graph: Graph, plan: _FoldPlan) -> bool:
     """Whether some kept op reads what each kept op makes, unless that stays anyhow."""
     kept, producer = np.array(plan.kept, np.bool_), graph.tensors.producer
     used = graph.ops.backward | (graph.ops.state_bytes > 0) | (np.diff(graph.out_offsets) == 0)
@@ -277,7 +279,7 @@ def _all_used(graph: Graph, plan: _Plan) -> bool:
     return bool(used[kept].all())
 
 
-def _rebuild(graph: Graph, plan: _Plan) -> Graph:
+def _rebuild(graph: Graph, plan: _FoldPlan) -> Graph:
     kept, known, weight_of = np.array(plan.kept, bool), np.array(plan.known, bool), np.array(plan.weight_of, np.int64)
     rank = np.cumsum(kept) - 1
     live = kept[graph.edges.consumer]
@@ -308,7 +310,7 @@ def _rebuild(graph: Graph, plan: _Plan) -> Graph:
     )
 
 
-def _origins(graph: Graph, plan: _Plan) -> Ragged:
+def _origins(graph: Graph, plan: _FoldPlan) -> Ragged:
     """The origins of kept ops: their own, and those of the removed ops whose first kept op they are."""
     owner = [op if kept else -1 for op, kept in enumerate(plan.kept)]
     given: dict[int, list[int]] = {}
@@ -334,7 +336,7 @@ def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
     )
 
 
-def _take_weights(graph: Graph, plan: _Plan, fresh: Longs, rows: Longs) -> Weights:
+def _take_weights(graph: Graph, plan: _FoldPlan, fresh: Longs, rows: Longs) -> Weights:
     """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights."""
     weights, tensors = graph.weights, graph.tensors
     origin = np.array(plan.rearranged, np.int64)[fresh]

@@ -41,7 +41,7 @@ class Pieces:
         return tuple(np.bincount(self.device, minlength=n_devices).tolist())
 
 
-def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | None = None) -> Pieces:
+def build_pieces(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | None = None) -> Pieces:
     """The pieces that a label [n_ops] makes: ops of one label and one device.
 
     Of pieces that do not wait for each other, the one whose first op comes earlier in `order` (all ops; else as they
@@ -53,8 +53,8 @@ def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | No
         rank[order] = np.arange(graph.n_ops)
     first = np.full(int(dense.max(initial=-1)) + 1, graph.n_ops)
     np.minimum.at(first, dense, rank)
-    after = _waits(graph, dense)
-    turns = in_turn(after, first.tolist())
+    after = _find_dependencies(graph, dense)
+    turns = sort_topologically(after, first.tolist())
     if len(turns) < len(first):
         raise PlanError(
             "its pieces wait for each other in a circle: each needs a tensor that another one makes",
@@ -62,17 +62,17 @@ def pieces_of(graph: Graph, device: Ints, label: Ints | Longs, order: Longs | No
         )
     number = np.empty(len(first), np.int32)
     number[turns] = np.arange(len(first), dtype=np.int32)
-    return _described(graph, device, number[dense])
+    return _describe_pieces(graph, device, number[dense])
 
 
 def cut_in_order(graph: Graph, device: Ints, order: Longs, kernel: Longs | None = None) -> Longs:
-    """Labels [n_ops] that delay nothing, for ops that run in this order (all ops, as `in_time` has them).
+    """Labels [n_ops] that delay nothing, for ops that run in this order (all ops, as `order_by_time` has them).
 
     Of each device's ops in a row, a piece ends after one whose tensor another device reads, and begins before one that
     reads what another device makes: nothing is sent late, and no piece waits in its middle. Ops of one `kernel`
-    [n_ops] that stand in a row (`kernels_in_a_row`) are one op.
+    [n_ops] that stand in a row (`group_kernels`) are one op.
     """
-    maker, reader = _crossings(graph, device)
+    maker, reader = _find_crossings(graph, device)
     unit = np.arange(graph.n_ops) if kernel is None else kernel
     label = np.zeros(graph.n_ops, np.int64)
     for d in distinct(device).tolist():
@@ -84,7 +84,7 @@ def cut_in_order(graph: Graph, device: Ints, order: Longs, kernel: Longs | None 
     return label
 
 
-def kernels_in_a_row(graph: Graph, device: Ints, order: Longs, sets: Iterable[Sequence[int]]) -> tuple[Longs, Longs]:
+def group_kernels(graph: Graph, device: Ints, order: Longs, sets: Iterable[Sequence[int]]) -> tuple[Longs, Longs]:
     """An order in which the ops of every set that a runtime may run as one kernel follow each other, and kernels
     [n_ops]: the last op of the set, or the op itself.
 
@@ -111,7 +111,7 @@ def _is_kernel(graph: Graph, ops: Sequence[int], last: int) -> bool:
     )
 
 
-def in_time(timeline: Timeline) -> Longs:
+def order_by_time(timeline: Timeline) -> Longs:
     """All ops in the order in which they run, which is topological: ops of no duration come before what starts then."""
     order: Longs = np.lexsort((np.arange(len(timeline.start)), timeline.finish, timeline.start))
     return order
@@ -127,7 +127,7 @@ def cut_by_changes(graph: Graph, device: Ints) -> Longs:
     return number
 
 
-def in_turn(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
+def sort_topologically(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
     """Nodes so that each stands behind those that it is `after`, smallest `first` first; those of circles are left out.
 
     >>> in_turn([(), (2,), (), (0, 1)], [3, 0, 1, 2])
@@ -152,7 +152,7 @@ def in_turn(after: Sequence[Iterable[int]], first: Sequence[int]) -> list[int]:
     return order
 
 
-def _waits(graph: Graph, label: Longs) -> list[set[int]]:
+def _find_dependencies(graph: Graph, label: Longs) -> list[set[int]]:
     """Per label, the labels whose tensors it reads."""
     maker = graph.tensors.producer[graph.edges.value]
     made = maker >= 0
@@ -164,14 +164,14 @@ def _waits(graph: Graph, label: Longs) -> list[set[int]]:
     return after
 
 
-def _crossings(graph: Graph, device: Ints) -> tuple[Ints, Ints]:
+def _find_crossings(graph: Graph, device: Ints) -> tuple[Ints, Ints]:
     """Maker and reader of every tensor that is read on another device than it is made on."""
     maker, reader = graph.tensors.producer[graph.edges.value], graph.edges.consumer
     crosses = (maker >= 0) & (device[maker] != device[reader])
     return maker[crosses], reader[crosses]
 
 
-def _described(graph: Graph, device: Ints, piece: Ints) -> Pieces:
+def _describe_pieces(graph: Graph, device: Ints, piece: Ints) -> Pieces:
     count = int(piece.max(initial=-1)) + 1
     where = np.zeros(count, np.int32)
     where[piece] = device

@@ -10,7 +10,7 @@ from placewise.model.columns import frozen
 from placewise.model.graph import Graph
 
 
-def untied(graph: Graph) -> Graph:
+def untie_weights(graph: Graph) -> Graph:
     """A graph whose weights of one storage but of different shapes have storages of their own.
 
     ONNX has no strides: where an embedding is also used transposed, ONNX Runtime folds the transpose into a second

@@ -15,15 +15,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from placewise.zoo.conv import Window, classify, convolve, normalize, pool
-from placewise.zoo.entry import Entry, Sizes
-from placewise.zoo.net import Net, Value
+from placewise.zoo.net import NetBuilder, NetValue
+from placewise.zoo.workload import Sizes, Workload
 
 EPSILON = 0.001
 ROWS = 3
 """Of normal cells, with a reduction cell before the second and the third."""
 STEM_CELLS = 2
 
-Apply = Callable[[Net, Value, int, int], Value]
+Apply = Callable[[NetBuilder, NetValue, int, int], NetValue]
 """An operation on a state: (net, state, filters, stride) → state of that many filters."""
 
 
@@ -53,7 +53,7 @@ class Design:
 def _separable(kernel: int) -> Apply:
     """Twice ReLU, a convolution of each channel and one of 1×1 across them, batch normalization."""
 
-    def apply(net: Net, x: Value, filters: int, stride: int) -> Value:
+    def apply(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
         for place, step in enumerate((stride, 1)):
             with net.within(f"separable{kernel}x{kernel}", place):
                 x = net.each("Relu", x)
@@ -70,37 +70,44 @@ def _separable(kernel: int) -> Apply:
 def _pooling(kind: str) -> Apply:
     """3×3 pooling, and a 1×1 convolution where the number of channels changes."""
 
-    def apply(net: Net, x: Value, filters: int, stride: int) -> Value:
+    def apply(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
         x = pool(net, x, kind, 3, stride=stride)
-        return x if x.shape[1] == filters else _projected(net, x, filters, active=False)
+        return x if x.shape[1] == filters else _project(net, x, filters, active=False)
 
     return apply
 
 
-def _same(net: Net, x: Value, filters: int, stride: int) -> Value:
+def _identity(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
     """Nothing, but a 1×1 convolution where the size changes."""
-    return x if stride == 1 and x.shape[1] == filters else _projected(net, x, filters, stride=stride)
+    return x if stride == 1 and x.shape[1] == filters else _project(net, x, filters, stride=stride)
 
 
-def _seven(net: Net, x: Value, filters: int, stride: int) -> Value:
+def _factorized_7x7(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
     """1×7 and 7×1 on a quarter of the filters, between 1×1 convolutions."""
     narrow = max(filters // 4, 1)
-    x = _projected(net, x, narrow, name="narrow")
-    x = _projected(net, x, narrow, (1, 7), stride=(1, stride), name="1x7")
-    x = _projected(net, x, narrow, (7, 1), stride=(stride, 1), name="7x1")
-    return _projected(net, x, filters, name="wide")
+    x = _project(net, x, narrow, name="narrow")
+    x = _project(net, x, narrow, (1, 7), stride=(1, stride), name="1x7")
+    x = _project(net, x, narrow, (7, 1), stride=(stride, 1), name="7x1")
+    return _project(net, x, filters, name="wide")
 
 
-def _projected(
-    net: Net, x: Value, filters: int, kernel: Window = 1, *, stride: Window = 1, name: str = "1x1", active: bool = True
-) -> Value:
+def _project(
+    net: NetBuilder,
+    x: NetValue,
+    filters: int,
+    kernel: Window = 1,
+    *,
+    stride: Window = 1,
+    name: str = "1x1",
+    active: bool = True,
+) -> NetValue:
     """ReLU, where `active`, then a convolution and batch normalization."""
     with net.within(name):
         x = net.each("Relu", x) if active else x
         return normalize(net, convolve(net, x, filters, kernel, stride=stride), epsilon=EPSILON)
 
 
-def _halved(net: Net, x: Value, filters: int) -> Value:
+def _halve(net: NetBuilder, x: NetValue, filters: int) -> NetValue:
     """Half the size: every other pixel and those beside them, each to half of the filters."""
     batch, channels, height, width = x.shape
     x = net.each("Relu", x)
@@ -113,18 +120,18 @@ def _halved(net: Net, x: Value, filters: int) -> Value:
     return normalize(net, net.concat((even, odd), axis=1), epsilon=EPSILON)
 
 
-def _fitted(net: Net, x: Value, like: Value, filters: int) -> Value:
+def _fit(net: NetBuilder, x: NetValue, like: NetValue, filters: int) -> NetValue:
     """The older state in the size of the newer one and with the filters of the cell."""
     with net.within("before"):
         if x.shape[2:] != like.shape[2:]:
-            return _halved(net, x, filters)
-        return x if x.shape[1] == filters else _projected(net, x, filters)
+            return _halve(net, x, filters)
+        return x if x.shape[1] == filters else _project(net, x, filters)
 
 
-def _cell(net: Net, genome: Genome, x: Value, before: Value, filters: int, *, stride: int = 1) -> Value:
+def _cell(net: NetBuilder, genome: Genome, x: NetValue, before: NetValue, filters: int, *, stride: int = 1) -> NetValue:
     """The output of a cell for the outputs of the last cell and of the one before it, which may be the same."""
-    before = before if before is x else _fitted(net, before, x, filters)
-    states = [_projected(net, x, filters, name="begin"), before]
+    before = before if before is x else _fit(net, before, x, filters)
+    states = [_project(net, x, filters, name="begin"), before]
     for place, pair in enumerate(genome.pairs):
         made = []
         for side, (apply, state) in zip(("left", "right"), pair, strict=True):
@@ -134,7 +141,7 @@ def _cell(net: Net, genome: Genome, x: Value, before: Value, filters: int, *, st
     return net.concat([states[state] for state in genome.loose], axis=1)
 
 
-def _build(net: Net, sizes: Sizes, design: Design) -> None:
+def _build(net: NetBuilder, sizes: Sizes, design: Design) -> None:
     """Images [batch, 3, image, image] → scores [batch, classes]."""
     x = net.input("images", sizes["batch"], 3, sizes["image"], sizes["image"])
     with net.within("stem"):
@@ -170,16 +177,16 @@ NASNET_A = Design(
         (1, 2, 3, 4, 5, 6),
         ((_SEP5, 0), (_SEP3, 1)),
         ((_SEP5, 1), (_SEP3, 1)),
-        ((_MEAN, 0), (_same, 1)),
+        ((_MEAN, 0), (_identity, 1)),
         ((_MEAN, 1), (_MEAN, 1)),
-        ((_SEP3, 0), (_same, 0)),
+        ((_SEP3, 0), (_identity, 0)),
     ),
     _genome(
         (3, 4, 5, 6),
         ((_SEP5, 0), (_SEP7, 1)),
         ((_MOST, 0), (_SEP7, 1)),
         ((_MEAN, 0), (_SEP5, 1)),
-        ((_same, 3), (_MEAN, 2)),
+        ((_identity, 3), (_MEAN, 2)),
         ((_SEP3, 2), (_MOST, 0)),
     ),
     skips=True,
@@ -188,8 +195,8 @@ AMOEBANET_A = Design(
     _genome(
         (1, 3, 4, 6),
         ((_MEAN, 0), (_MOST, 0)),
-        ((_SEP3, 1), (_same, 1)),
-        ((_same, 0), (_MEAN, 1)),
+        ((_SEP3, 1), (_identity, 1)),
+        ((_identity, 0), (_MEAN, 1)),
         ((_SEP3, 0), (_SEP5, 2)),
         ((_MEAN, 5), (_SEP3, 0)),
     ),
@@ -198,18 +205,18 @@ AMOEBANET_A = Design(
         ((_SEP3, 1), (_MEAN, 0)),
         ((_MOST, 0), (_SEP7, 2)),
         ((_MOST, 1), (_MOST, 0)),
-        ((_SEP3, 4), (_seven, 0)),
+        ((_SEP3, 4), (_factorized_7x7, 0)),
         ((_MEAN, 1), (_SEP7, 0)),
     ),
     skips=False,
 )
 
 
-def nasnet(net: Net, sizes: Sizes) -> None:
+def nasnet(net: NetBuilder, sizes: Sizes) -> None:
     _build(net, sizes, NASNET_A)
 
 
-def amoebanet(net: Net, sizes: Sizes) -> None:
+def amoebanet(net: NetBuilder, sizes: Sizes) -> None:
     _build(net, sizes, AMOEBANET_A)
 
 
@@ -218,14 +225,14 @@ _NASNET = "Zoph et al., CVPR 2018, arXiv 1707.07012; placed by Addanki et al., N
 _AMOEBANET = "Real et al., AAAI 2019, arXiv 1802.01548; placed by Zhou et al. 2019, arXiv 1910.01578"
 
 ENTRIES = (
-    Entry(
+    Workload(
         "amoebanet",
         "AmoebaNet-A, image classifier of searched cells",
         _AMOEBANET,
         {"filters": 190, "stem": 32, **_SIZES},
         amoebanet,
     ),
-    Entry(
+    Workload(
         "nasnet",
         "NASNet-A, image classifier of searched cells",
         _NASNET,

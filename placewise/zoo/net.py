@@ -16,7 +16,7 @@ MAX_BYTES = 1 << 43
 """Of one tensor or weight: so the sum over all of them is still a 64-bit integer."""
 
 
-class Value(NamedTuple):
+class NetValue(NamedTuple):
     """A tensor: its id in the builder, dimensions and element type."""
 
     number: int
@@ -31,7 +31,7 @@ class Weight(NamedTuple):
     shape: tuple[int, ...]
 
 
-class Net:
+class NetBuilder:
     """Adds ops in topological order; `training` says whether the net drops out as it does while it is trained.
 
     Every method that adds an op raises InputError where the sizes that the user chose do not fit or are absurd.
@@ -52,11 +52,11 @@ class Net:
         yield
         self._scope = before
 
-    def input(self, name: str, *shape: int, dtype: str = "") -> Value:
+    def input(self, name: str, *shape: int, dtype: str = "") -> NetValue:
         """An input of the model."""
         dtype = dtype or self.dtype
         nbytes = bytes_of_value(name, shape, dtype)
-        return Value(self.builder.add_tensor(-1, shape=shape, dtype=dtype, nbytes=nbytes, name=name), shape, dtype)
+        return NetValue(self.builder.add_tensor(-1, shape=shape, dtype=dtype, nbytes=nbytes, name=name), shape, dtype)
 
     def weight(self, name: str, *shape: int) -> Weight:
         """A parameter of the element type of the net."""
@@ -75,36 +75,36 @@ class Net:
     def op(
         self,
         kind: str,
-        *arguments: Value | Weight,
+        *arguments: NetValue | Weight,
         shape: Sequence[int],
         dtype: str = "",
         label: str = "",
         output: bool = False,
         **attributes: Any,
-    ) -> Value:
+    ) -> NetValue:
         """One op with one result of `shape`; arguments take their positions in order."""
-        (made,) = self.ops_of(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
+        (made,) = self.add_op(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
         return made
 
-    def split(self, value: Value, parts: int, *, axis: int) -> list[Value]:
+    def split(self, value: NetValue, parts: int, *, axis: int) -> list[NetValue]:
         """Equal parts along `axis`."""
         if value.shape[axis] % parts:
             raise InputError(f"{value.shape[axis]} cannot be split into {parts} equal parts", where=self._scope)
         shape = list(value.shape)
         shape[axis] //= parts
         attributes = {"axis": axis, "num_outputs": parts}
-        return self.ops_of("Split", (value,), [tuple(shape)] * parts, attributes, value.dtype)
+        return self.add_op("Split", (value,), [tuple(shape)] * parts, attributes, value.dtype)
 
-    def ops_of(
+    def add_op(
         self,
         kind: str,
-        arguments: Sequence[Value | Weight],
+        arguments: Sequence[NetValue | Weight],
         shapes: Sequence[tuple[int, ...]],
         attributes: Mapping[str, Any],
         dtype: str = "",
         label: str = "",
         output: bool = False,
-    ) -> list[Value]:
+    ) -> list[NetValue]:
         """One op with a result of each of `shapes`."""
         builder, name = self.builder, f"{self._scope}/{label or kind}"
         if builder.n_ops >= MAX_OPS:
@@ -116,57 +116,57 @@ class Net:
         dtype = dtype or self.dtype
         op = builder.add_op(name, kind, scope=self._scope, attributes=attributes, dtype=dtype)
         for position, argument in enumerate(arguments):
-            use = builder.add_edge if isinstance(argument, Value) else builder.use_weight
+            use = builder.add_edge if isinstance(argument, NetValue) else builder.use_weight
             use(argument.number, op, position)
         made = []
         for place, shape in enumerate(shapes):
             nbytes = bytes_of_value(name, shape, dtype)
             title = name if len(shapes) == 1 else f"{name}:{place}"
             number = builder.add_tensor(op, shape=shape, dtype=dtype, nbytes=nbytes, name=title, output=output)
-            made.append(Value(number, shape, dtype))
+            made.append(NetValue(number, shape, dtype))
         return made
 
     # What most nets are made of.
 
-    def each(self, kind: str, value: Value, *others: Value | Weight, **more: Any) -> Value:
+    def each(self, kind: str, value: NetValue, *others: NetValue | Weight, **more: Any) -> NetValue:
         """Element by element, the other arguments broadcast to the first one's shape."""
         return self.op(kind, value, *others, shape=value.shape, **more)
 
-    def matmul(self, left: Value, right: Value | Weight, **more: Any) -> Value:
+    def matmul(self, left: NetValue, right: NetValue | Weight, **more: Any) -> NetValue:
         """[…, M, K] · […, K, N]; leading dimensions are those of `left`."""
         if left.shape[-1] != right.shape[-2]:
             problem = f"a product of {_sizes(left.shape)} and {_sizes(right.shape)}"
             raise InputError(problem, where=self._scope, remedy="choose sizes that fit each other")
         return self.op("MatMul", left, right, shape=(*left.shape[:-1], right.shape[-1]), **more)
 
-    def dense(self, value: Value, outputs: int, *, bias: bool = True, name: str = "") -> Value:
+    def dense(self, value: NetValue, outputs: int, *, bias: bool = True, name: str = "") -> NetValue:
         """A product with a fresh kernel and, with `bias`, an addition."""
         with self.within(name) if name else self.within():
             made = self.matmul(value, self.weight("kernel", value.shape[-1], outputs))
             return self.each("Add", made, self.weight("bias", outputs), label="BiasAdd") if bias else made
 
-    def concat(self, values: Sequence[Value], *, axis: int) -> Value:
+    def concat(self, values: Sequence[NetValue], *, axis: int) -> NetValue:
         shape = list(values[0].shape)
         shape[axis] = sum(value.shape[axis] for value in values)
         return self.op("Concat", *values, shape=shape, axis=axis)
 
-    def reshape(self, value: Value, *shape: int) -> Value:
+    def reshape(self, value: NetValue, *shape: int) -> NetValue:
         return self.op("Reshape", value, shape=shape, dtype=value.dtype)
 
-    def transpose(self, value: Value, *order: int) -> Value:
+    def transpose(self, value: NetValue, *order: int) -> NetValue:
         return self.op("Transpose", value, shape=[value.shape[axis] for axis in order], perm=order)
 
-    def dropout(self, value: Value, rate: float) -> Value:
+    def dropout(self, value: NetValue, rate: float) -> NetValue:
         """Elements are dropped at random while the net is trained: a mask of 0 and 1, and x / keep · mask."""
         if not self.training or not rate:
             return value
         keep, shape = 1 - rate, value.shape
         with self.within("dropout"):
-            (noise,) = self.ops_of("RandomUniform", (), [shape], {"low": keep, "high": 1 + keep, "shape": shape})
+            (noise,) = self.add_op("RandomUniform", (), [shape], {"low": keep, "high": 1 + keep, "shape": shape})
             mask = self.each("Floor", noise)
             return self.each("Mul", self.each("Div", value, self.constant(keep)), mask)
 
-    def layer_norm(self, value: Value, name: str, epsilon: float = 1e-12) -> Value:
+    def layer_norm(self, value: NetValue, name: str, epsilon: float = 1e-12) -> NetValue:
         """Over the last dimension, with a scale and a shift."""
         width = value.shape[-1]
         with self.within(name):

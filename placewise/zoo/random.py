@@ -21,8 +21,8 @@ from placewise.model.columns import Ints, Longs, Ragged
 from placewise.model.dtypes import BITS, dtype_code
 from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Interned, Ops, Tensors, Weights
-from placewise.zoo.entry import MAX_SIZE, Entry, Sizes
 from placewise.zoo.net import MAX_BYTES, MAX_OPS, bytes_of_value
+from placewise.zoo.workload import MAX_SIZE, Sizes, Workload
 
 CHANNELS = (16, 32, 64, 128, 256)
 READS = 4.0
@@ -38,7 +38,7 @@ class _Kind(NamedTuple):
     weights: tuple[str, ...] = ()
 
 
-def _convolution(kernel: int) -> _Kind:
+def _make_convolution(kernel: int) -> _Kind:
     half = (kernel - 1) // 2
     attributes = {"kernel_shape": (kernel, kernel), "strides": (1, 1), "pads": (half,) * 4, "group": 1}
     return _Kind("Conv", attributes, kernel, ("kernel",))
@@ -46,8 +46,8 @@ def _convolution(kernel: int) -> _Kind:
 
 _POOLED = {"kernel_shape": (3, 3), "strides": (1, 1), "pads": (1, 1, 1, 1)}
 _KINDS = (
-    _convolution(1),
-    _convolution(3),
+    _make_convolution(1),
+    _make_convolution(3),
     _Kind("BatchNormalization", {"epsilon": 1e-5}, 0, ("scale", "shift", "running_mean", "running_var")),
     _Kind("Relu", {}),
     _Kind("Sigmoid", {}),
@@ -77,9 +77,9 @@ def random_graph(
         raise InputError(f"{n_ops:,} ops are too many", remedy=f"choose at most {MAX_OPS:,}")
     images = _Images(batch, size, dtype)
     images.check("images", CHANNELS[0])
-    growth = _Growth(n_ops, seed)
-    FAMILIES[family](growth, 0)
-    return growth.finished(images)
+    grower = _GraphGrower(n_ops, seed)
+    FAMILIES[family](grower, 0)
+    return grower.build_graph(images)
 
 
 class _Images(NamedTuple):
@@ -104,13 +104,13 @@ class _Images(NamedTuple):
         bytes_of_value(name, (self.batch, channels, self.size, self.size), self.dtype)
 
 
-class _Growth:
+class _GraphGrower:
     """A graph that grows to `n_ops` ops, with its draws. Tensor 0 are the images, op v makes tensor v + 1."""
 
     def __init__(self, n_ops: int, seed: int) -> None:
         self._n_ops, self._scope = n_ops, ""
         self._scopes, self._scope_code = list[str](), -1
-        self.chance = _uniform(seed).__next__
+        self.uniform = _uniform(seed).__next__
         self._kind, self._op_scope, self._name = array("i"), array("i"), list[str]()
         self._channels = [CHANNELS[0]]
         self._reads, self._n_reads = array("i"), array("i")
@@ -123,7 +123,7 @@ class _Growth:
 
     def below(self, n: int) -> int:
         """A whole number in [0, n)."""
-        return int(self.chance() * n)
+        return int(self.uniform() * n)
 
     @contextmanager
     def within(self, name: str, number: int) -> Iterator[None]:
@@ -144,9 +144,9 @@ class _Growth:
         return x
 
     def _single(self, x: int) -> int:
-        draw = self.chance()
+        draw = self.uniform()
         if draw < 0.4:
-            return self._convolve(_CONV_1 if self.chance() < 0.5 else _CONV_3, x)
+            return self._convolve(_CONV_1 if self.uniform() < 0.5 else _CONV_3, x)
         if draw < 0.6:
             return self._weighted(_NORMALIZE, self._channels[x], x)
         if draw < 0.9:
@@ -155,7 +155,7 @@ class _Growth:
 
     def _join(self, inputs: Sequence[int]) -> int:
         channels = [self._channels[x] for x in inputs]
-        if len(set(channels)) == 1 and self.chance() < 0.5:
+        if len(set(channels)) == 1 and self.uniform() < 0.5:
             return self._plain(_RELU, channels[0], (self._plain(_SUM, channels[0], inputs),))
         return self._convolve(_CONV_1, self._plain(_CONCAT, sum(channels), inputs))
 
@@ -191,7 +191,7 @@ class _Growth:
         self._channels.append(channels)
         return len(self._kind)
 
-    def finished(self, images: _Images) -> Graph:
+    def build_graph(self, images: _Images) -> Graph:
         kind, channels = np.array(self._kind, np.int32), np.array(self._channels, np.int64)
         absurd = np.flatnonzero(channels > 8 * MAX_BYTES // max(images.bits, 1))
         for tensor in absurd[:1].tolist():
@@ -271,63 +271,63 @@ def _interned(values: Sequence[Any], codes: Sequence[int]) -> Interned[Any]:
     return Interned(tuple(distinct), place[np.array(codes, np.int32)])
 
 
-def _layered(growth: _Growth, x: int) -> None:
+def _layered(grower: _GraphGrower, x: int) -> None:
     row, place = [x], 0
-    while growth.left:
-        width = 1 + growth.below(15)
+    while grower.left:
+        width = 1 + grower.below(15)
         made = []
-        with growth.within("row", place):
+        with grower.within("row", place):
             for block in range(width):
-                if not growth.left:
+                if not grower.left:
                     break
                 read = row[block::width] or [row[block % len(row)]]
-                extra = row[growth.below(len(row))]
-                made.append(growth.block(read if extra in read or growth.chance() < 0.5 else [*read, extra]))
+                extra = row[grower.below(len(row))]
+                made.append(grower.block(read if extra in read or grower.uniform() < 0.5 else [*read, extra]))
         row, place = made, place + 1
 
 
-def _series_parallel(growth: _Growth, x: int) -> None:
-    _composed(growth, x, growth.left)
+def _series_parallel(grower: _GraphGrower, x: int) -> None:
+    _composed(grower, x, grower.left)
 
 
-def _composed(growth: _Growth, x: int, size: int) -> int:
+def _composed(grower: _GraphGrower, x: int, size: int) -> int:
     """`size` ops between `x` and the result: one part behind the other, or branches side by side."""
     if size < 4:
-        return growth.chain(x, size)
-    if growth.chance() < 0.5:
-        first = 1 + int((0.25 + growth.chance() / 2) * (size - 2))
-        return _composed(growth, _composed(growth, x, first), size - first)
-    branches = min(2 + growth.below(3), size - 2)
+        return grower.chain(x, size)
+    if grower.uniform() < 0.5:
+        first = 1 + int((0.25 + grower.uniform() / 2) * (size - 2))
+        return _composed(grower, _composed(grower, x, first), size - first)
+    branches = min(2 + grower.below(3), size - 2)
     cuts = [round(branch * (size - 2) / branches) for branch in range(branches + 1)]
-    return growth.block([_composed(growth, x, b - a) for a, b in pairwise(cuts)])
+    return grower.block([_composed(grower, x, b - a) for a, b in pairwise(cuts)])
 
 
-def _branchy(growth: _Growth, x: int) -> None:
+def _branchy(grower: _GraphGrower, x: int) -> None:
     place = 0
-    while growth.left:
-        with growth.within("module", place):
-            branches = min(2 + growth.below(5), growth.left - 2)
+    while grower.left:
+        with grower.within("module", place):
+            branches = min(2 + grower.below(5), grower.left - 2)
             if branches < 2:
-                x = growth.chain(x, growth.left)
+                x = grower.chain(x, grower.left)
                 break
-            spare, ends = growth.left - 2 - branches, []
+            spare, ends = grower.left - 2 - branches, []
             for branch in range(branches):
-                more = min(growth.below(4), spare)
+                more = min(grower.below(4), spare)
                 spare -= more
-                with growth.within("branch", branch):
-                    ends.append(growth.chain(x, 1 + more))
-            x = growth.block(ends)
+                with grower.within("branch", branch):
+                    ends.append(grower.chain(x, 1 + more))
+            x = grower.block(ends)
         place += 1
 
 
-def _erdos_renyi(growth: _Growth, x: int) -> None:
+def _erdos_renyi(grower: _GraphGrower, x: int) -> None:
     blocks = [x]
-    share = min(READS / growth.left, 1.0)
-    while growth.left:
+    share = min(READS / grower.left, 1.0)
+    while grower.left:
         read, at = [], 0
-        while (at := at + _gap(growth.chance(), share)) <= len(blocks):
+        while (at := at + _gap(grower.uniform(), share)) <= len(blocks):
             read.append(blocks[at - 1])
-        blocks.append(growth.block(read or blocks[:1]))
+        blocks.append(grower.block(read or blocks[:1]))
 
 
 def _gap(draw: float, share: float) -> int:
@@ -335,7 +335,7 @@ def _gap(draw: float, share: float) -> int:
     return 1 if share >= 1 else 1 + int(np.log1p(-draw) / np.log1p(-share))
 
 
-FAMILIES: dict[str, Callable[[_Growth, int], None]] = {
+FAMILIES: dict[str, Callable[[_GraphGrower, int], None]] = {
     "layered": _layered,
     "series-parallel": _series_parallel,
     "branchy": _branchy,
@@ -343,14 +343,14 @@ FAMILIES: dict[str, Callable[[_Growth, int], None]] = {
 }
 
 
-def _entry(family: str) -> Entry:
+def _make_workload(family: str) -> Workload:
     def graph(sizes: Sizes, dtype: str) -> Graph:
         return random_graph(
             family, sizes["n_ops"], sizes["seed"], batch=sizes["batch"], size=sizes["size"], dtype=dtype
         )
 
     dims = {"n_ops": 1000, "seed": 0, "batch": 32, "size": 16}
-    return Entry(f"random-{family}", f"random graph, {family}", "ours", dims, graph=graph, zero=("seed",))
+    return Workload(f"random-{family}", f"random graph, {family}", "ours", dims, graph=graph, zero=("seed",))
 
 
-ENTRIES = tuple(map(_entry, FAMILIES))
+ENTRIES = tuple(map(_make_workload, FAMILIES))

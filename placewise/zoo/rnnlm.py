@@ -9,24 +9,24 @@ the other sizes is assumed.
 from __future__ import annotations
 
 from placewise.zoo import lstm
-from placewise.zoo.entry import Entry, Sizes
-from placewise.zoo.net import Net, Value
+from placewise.zoo.net import NetBuilder, NetValue
+from placewise.zoo.workload import Sizes, Workload
 
 DROPOUT = 0.1
 
 
-def build(net: Net, sizes: Sizes) -> None:
+def build(net: NetBuilder, sizes: Sizes) -> None:
     """Words [steps, batch] → the mean loss over all of them."""
     steps, batch, hidden, width = sizes["steps"], sizes["batch"], sizes["hidden"], sizes["projection"]
     words = net.input("words", steps, batch, dtype="int32")
     with net.within("embedding"):
         table = net.weight("table", sizes["vocabulary"], width)
         embedded = net.op("Gather", table, words, shape=(steps, batch, width), axis=0)
-        rows = [net.dropout(row, DROPOUT) for row in lstm.unstacked(net, embedded)]
+        rows = [net.dropout(row, DROPOUT) for row in lstm.unstack(net, embedded)]
     for layer in range(sizes["layers"]):
         with net.within("layer", layer):
             cell = lstm.cell(net, width, hidden, projection=width)
-            state = lstm.initial(net, f"state.{layer}", batch, hidden, projection=width)
+            state = lstm.make_initial_state(net, f"state.{layer}", batch, hidden, projection=width)
             for step, row in enumerate(rows):
                 with net.within("step", step):
                     state = lstm.step(net, cell, row, state)
@@ -35,7 +35,7 @@ def build(net: Net, sizes: Sizes) -> None:
         _sampled_loss(net, net.concat(rows, axis=0), sizes)
 
 
-def _sampled_loss(net: Net, outputs: Value, sizes: Sizes) -> None:
+def _sampled_loss(net: NetBuilder, outputs: NetValue, sizes: Sizes) -> None:
     """Every word against one sample of the vocabulary, each score corrected by how likely its word was drawn."""
     rows, width, sampled = *outputs.shape, sizes["sampled"]
     table, bias = net.weight("table", sizes["vocabulary"], width), net.weight("bias", sizes["vocabulary"], 1)
@@ -64,6 +64,6 @@ _SIZES = {
 _PAPER = "Jozefowicz et al. 2016, arXiv 1602.02410; placed by Mirhoseini et al., ICML 2017"
 
 ENTRIES = tuple(
-    Entry(f"rnnlm-{layers}", f"language model of {layers} LSTM layers", _PAPER, {"layers": layers, **_SIZES}, build)
+    Workload(f"rnnlm-{layers}", f"language model of {layers} LSTM layers", _PAPER, {"layers": layers, **_SIZES}, build)
     for layers in (2, 4, 8)
 )

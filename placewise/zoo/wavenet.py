@@ -11,13 +11,13 @@ layer's residual connection would lead nowhere and is left out.
 from __future__ import annotations
 
 from placewise.errors import InputError
-from placewise.zoo.entry import Entry, Sizes
-from placewise.zoo.net import Net, Value
+from placewise.zoo.net import NetBuilder, NetValue
+from placewise.zoo.workload import Sizes, Workload
 
 MAX_STACK = 30
 
 
-def build(net: Net, sizes: Sizes) -> None:
+def build(net: NetBuilder, sizes: Sizes) -> None:
     """Levels of each sample, one-hot [batch, levels, samples] → the mean loss of the next ones."""
     batch, levels, samples, width = sizes["batch"], sizes["levels"], sizes["samples"], sizes["channels"]
     if min(sizes["stack"], sizes["layers"]) > MAX_STACK:
@@ -47,7 +47,7 @@ def build(net: Net, sizes: Sizes) -> None:
         net.op("SoftmaxCrossEntropyLoss", rows, labels, shape=(), label="loss", output=True, reduction="mean")
 
 
-def _gated(net: Net, x: Value, sizes: Sizes, *, dilation: int) -> Value:
+def _gated(net: NetBuilder, x: NetValue, sizes: Sizes, *, dilation: int) -> NetValue:
     """tanh(filter) · σ(gate), two convolutions side by side (section 2.3)."""
     with net.within("filter"):
         signal = net.each("Tanh", _convolve(net, x, sizes["channels"], sizes["kernel"], dilation=dilation))
@@ -56,7 +56,7 @@ def _gated(net: Net, x: Value, sizes: Sizes, *, dilation: int) -> Value:
     return net.each("Mul", signal, gate)
 
 
-def _convolve(net: Net, x: Value, outputs: int, window: int, *, dilation: int = 1) -> Value:
+def _convolve(net: NetBuilder, x: NetValue, outputs: int, window: int, *, dilation: int = 1) -> NetValue:
     """[batch, channels, samples] → [batch, outputs, samples]: no sample hears a later one."""
     batch, channels, samples = x.shape
     weight, bias = net.weight("kernel", outputs, channels, window), net.weight("bias", outputs, 1)
@@ -73,7 +73,7 @@ _SIZES = {
 _PAPER = "van den Oord et al. 2016, arXiv 1609.03499; placed by Zhou et al. 2019, arXiv 1910.01578"
 
 ENTRIES = tuple(
-    Entry(
+    Workload(
         f"wavenet-{stacks}x{9 * stacks}",
         f"audio model of {9 * stacks} dilated convolutions in {stacks} stacks",
         _PAPER,

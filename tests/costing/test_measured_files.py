@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from locations import DATA
 
 from placewise.costing.measured import content, load_measured
-from placewise.costing.measured.align import aligned
+from placewise.costing.measured.align import align_sequences
 from placewise.costing.measured.load import read_timings
-from placewise.costing.measured.torch import _period
+from placewise.costing.measured.torch import find_period
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
 from placewise.model.builder import GraphBuilder
@@ -158,7 +158,7 @@ def test_a_model_that_repeats_itself_is_whole(tmp_path):
 def test_periods(names):
     """The shortest part that makes up the whole, as trying every length finds it."""
     lengths = (length for length in range(1, len(names) + 1) if names[:length] * (len(names) // length) == names)
-    assert _period(names) == next(lengths)
+    assert find_period(names) == next(lengths)
 
 
 def onnxruntime_profile(**seconds):
@@ -387,7 +387,7 @@ def test_changed_bytes(tmp_path, data):
 @given(st.text("abc", max_size=12), st.text("abc", max_size=12))
 def test_alignment_is_longest(first, second):
     """The alignment pairs equal letters in order, as many as the textbook recursion finds."""
-    pairs = aligned(len(first), len(second), lambda i, j: first[i] == second[j])
+    pairs = align_sequences(len(first), len(second), lambda i, j: first[i] == second[j])
     best = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
     for i, a in enumerate(first):
         for j, b in enumerate(second):

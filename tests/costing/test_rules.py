@@ -12,8 +12,8 @@ from costing_helpers import one_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise.costing.case import CLASSES
 from placewise.costing.flops import CONTROL, RULES
+from placewise.costing.op_instance import CLASSES
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.model.dtypes import DTYPES

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewise.costing import signatures as module
-from placewise.costing.case import CLASSES
-from placewise.costing.signatures import folded, paired, signatures
+from placewise.costing.op_instance import CLASSES
+from placewise.costing.signatures import fold_rows, pair_columns, signatures
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.model.builder import GraphBuilder
@@ -26,7 +26,7 @@ def test_folded_codes_are_equal_exactly_for_equal_rows(rows):
     start = np.array([first for first, _ in rows], np.int64)
     offsets = np.cumsum([0, *(len(entries) for _, entries in rows)])
     entries = np.array([value for _, values in rows for value in values], np.int64)
-    codes = folded(start, offsets, entries).tolist()
+    codes = fold_rows(start, offsets, entries).tolist()
     for i, a in enumerate(rows):
         for j, b in enumerate(rows):
             assert (codes[i] == codes[j]) == (a == b)
@@ -35,7 +35,7 @@ def test_folded_codes_are_equal_exactly_for_equal_rows(rows):
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=1, max_size=40))
 def test_paired_codes_are_dense(pairs):
     """One code per distinct pair, from 0 without holes."""
-    codes = paired(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
+    codes = pair_columns(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
     assert len(set(zip(codes.tolist(), pairs, strict=True))) == len(set(pairs))
     assert sorted(set(codes.tolist())) == list(range(len(set(pairs))))
 
@@ -105,7 +105,7 @@ def test_sharing_signatures_changes_no_cost(data):
 def test_rows_of_many_arguments_are_like_no_other(monkeypatch):
     """Beyond the limit, equal rows may have different codes, and different rows still do."""
     monkeypatch.setattr(module, "MAX_ARGUMENTS", 2)
-    codes = folded(np.zeros(4, np.int64), np.array([0, 3, 6, 8, 10]), np.array([1, 1, 1, 1, 1, 2, 1, 1, 1, 1]))
+    codes = fold_rows(np.zeros(4, np.int64), np.array([0, 3, 6, 8, 10]), np.array([1, 1, 1, 1, 1, 2, 1, 1, 1, 1]))
     assert codes[0] != codes[1] and codes[2] == codes[3] and codes[0] not in codes[2:]
 
 

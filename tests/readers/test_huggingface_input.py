@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from placewise.errors import ModelFileError, PlacewiseError
 from placewise.readers.huggingface import read_huggingface
-from placewise.readers.huggingface.wording import told
+from placewise.readers.huggingface.library_errors import describe_library_error
 
 pytest.importorskip("torch", reason="configurations are built with PyTorch")
 pytest.importorskip("transformers", reason="configurations are built with transformers")
@@ -165,7 +165,7 @@ def test_what_libraries_raise_is_told_in_our_words():
         (TypeError("forward() missing 1 required positional argument"), "gives up on these values"),
         (ValueError("head_dim is odd"), r"\(head_dim is odd\); check its values"),
     ):
-        assert re.search(match, str(told("it cannot be built", error)))
+        assert re.search(match, str(describe_library_error("it cannot be built", error)))
 
 
 def test_code_of_a_known_model_is_not_run(tmp_path):

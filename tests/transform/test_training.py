@@ -390,7 +390,7 @@ def folder_of(tmp_path_factory):
     return tmp_path_factory.mktemp("models")
 
 
-@pytest.mark.parametrize("wishes", [
+@pytest.mark.parametrize("problem_options", [
     {"objective": "throughput"}, {"objective": "throughput", "schedule": "gpipe"}, {"objective": "latency"},
 ])  # fmt: skip
 def test_examples_are_placed(problem_options):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 MOST_DIFFERENCES = 1_000
 
 
-def aligned(
+def align_sequences(
     n: int, m: int, equal: Callable[[int, int], bool], *, most: int = MOST_DIFFERENCES
 ) -> list[tuple[int, int]] | None:
     """Pairs (i, j), both ascending, with ``equal(i, j)``, as many as there can be; None if more than `most` differ."""
@@ -27,11 +27,11 @@ def aligned(
                 i, j = i + 1, j + 1
             reach[diagonal] = i
             if i >= n and j >= m:
-                return _walked_back(n, m, history)
+                return _trace_back(n, m, history)
     return None
 
 
-def _walked_back(n: int, m: int, history: list[dict[int, int]]) -> list[tuple[int, int]]:
+def _trace_back(n: int, m: int, history: list[dict[int, int]]) -> list[tuple[int, int]]:
     pairs, i, j = [], n, m
     for differences in range(len(history) - 1, -1, -1):
         reach, diagonal = history[differences], i - j

@@ -8,19 +8,19 @@ from fnmatch import fnmatchcase
 
 import numpy as np
 
-from placewise.costing.measured.table import Row, clipped
+from placewise.costing.measured.table import TimingRow, clipped
 from placewise.errors import CostError
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Share:
+class Attribution:
     """Seconds per run [n_ops] on one device, which ops have any, and what no op was found for."""
 
     seconds: Floats
     measured: Bools
-    unmatched: tuple[Row, ...]
+    unmatched: tuple[TimingRow, ...]
 
     @property
     def given(self) -> float:
@@ -31,7 +31,7 @@ class Share:
         return sum(row.seconds for row in self.unmatched)
 
 
-def one_by_one(rows: Sequence[Row], graph: Graph) -> Share:
+def assign_by_name(rows: Sequence[TimingRow], graph: Graph) -> Attribution:
     """The times of rows that are of ops; a name goes before a pattern. Raises CostError for an op that is not there."""
     ops = {name: op for op, name in enumerate(graph.ops.name)}
     seconds, measured = np.zeros(graph.n_ops), np.zeros(graph.n_ops, np.bool_)
@@ -43,10 +43,10 @@ def one_by_one(rows: Sequence[Row], graph: Graph) -> Share:
             remedy = "use the names that are the keys of a plan's assignment"
             raise CostError(f"the model has no op {clipped(row.name)!r}", where=row.place, remedy=remedy)
         seconds[found], measured[found] = row.seconds, True
-    return Share(seconds, measured, ())
+    return Attribution(seconds, measured, ())
 
 
-def shared_out(rows: Sequence[Row], owners: Sequence[Sequence[int]], estimate: Floats) -> Share:
+def distribute_times(rows: Sequence[TimingRow], owners: Sequence[Sequence[int]], estimate: Floats) -> Attribution:
     """`estimate` [n_ops] are the weights of the shares; given and lost seconds together are those of the rows."""
     seconds, measured = np.zeros(len(estimate)), np.zeros(len(estimate), np.bool_)
     weight = np.where(np.isfinite(estimate), estimate, 0.0)
@@ -57,4 +57,4 @@ def shared_out(rows: Sequence[Row], owners: Sequence[Sequence[int]], estimate: F
             seconds[list(found)] += row.seconds * (part / total if total > 0 else np.full(len(found), 1 / len(found)))
             measured[list(found)] = True
     lost = tuple(row for row, found in zip(rows, owners, strict=True) if not found)
-    return Share(seconds, measured, lost)
+    return Attribution(seconds, measured, lost)

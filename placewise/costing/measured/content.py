@@ -27,7 +27,7 @@ _SPACE = re.compile(r"[\s,]*")
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[IO[bytes]]:
+def open_measurement(path: Path) -> Iterator[IO[bytes]]:
     """The file, unpacked if it is gzip. Raises CostError for what cannot be read or unpacked."""
     try:
         with open_regular(path) as file:
@@ -44,15 +44,15 @@ def opened(path: Path) -> Iterator[IO[bytes]]:
         raise CostError(f"cannot be read ({error.strerror})", remedy="check the path") from None
 
 
-def start_of(path: Path) -> bytes:
+def read_head(path: Path) -> bytes:
     """The first bytes, enough to tell the format."""
-    with opened(path) as file:
+    with open_measurement(path) as file:
         return file.read(4096).removeprefix(b"\xef\xbb\xbf").lstrip()
 
 
-def whole_text(path: Path) -> str:
+def read_text(path: Path) -> str:
     """All of a file as text. Raises CostError if it is too large or not UTF-8."""
-    with opened(path) as file:
+    with open_measurement(path) as file:
         data = file.read(LARGEST_WHOLE + 1)
     if len(data) > LARGEST_WHOLE:
         raise CostError(f"is larger than {LARGEST_WHOLE >> 20} MiB", remedy="keep only what is needed")
@@ -62,10 +62,10 @@ def whole_text(path: Path) -> str:
         raise CostError("is no text in UTF-8", remedy="save it as UTF-8") from None
 
 
-def whole_json(path: Path) -> Any:
+def load_json(path: Path) -> Any:
     """The value in a JSON file; NaN and Infinity are words. Raises CostError."""
     try:
-        return json.loads(whole_text(path), parse_constant=str)
+        return json.loads(read_text(path), parse_constant=str)
     except (ValueError, RecursionError) as error:
         reason = str(error).partition(":")[0] if isinstance(error, ValueError) else "nested too deeply"
         raise CostError(f"is no JSON ({reason})", remedy="write it again") from None
@@ -74,11 +74,11 @@ def whole_json(path: Path) -> Any:
 def events(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of the list that a trace is, or that stands under "traceEvents" in it, one after the other."""
     decoder, count = json.JSONDecoder(), 0
-    with opened(path) as file:
-        pieces = _pieces(file)
-        text, at = _list_start(pieces), 0
+    with open_measurement(path) as file:
+        pieces = _decode_chunks(file)
+        text, at = _find_list_start(pieces), 0
         while True:
-            at = _behind_space(text, at)
+            at = _skip_space(text, at)
             if text[at : at + 1] == "]":
                 return
             try:
@@ -96,12 +96,12 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
                 yield value
 
 
-def _behind_space(text: str, at: int) -> int:
+def _skip_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
 
 
-def _pieces(file: IO[bytes]) -> Iterator[str]:
+def _decode_chunks(file: IO[bytes]) -> Iterator[str]:
     """Pieces of text, whole characters each."""
     decoder, size = codecs.getincrementaldecoder("utf-8-sig")("replace"), 0
     while chunk := file.read(_CHUNK):
@@ -111,7 +111,7 @@ def _pieces(file: IO[bytes]) -> Iterator[str]:
         yield decoder.decode(chunk)
 
 
-def _list_start(pieces: Iterator[str]) -> str:
+def _find_list_start(pieces: Iterator[str]) -> str:
     """The text behind the bracket that opens the list of events."""
     text = ""
     for piece in pieces:

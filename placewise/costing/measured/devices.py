@@ -10,7 +10,7 @@ _PARTS = {"core": "cpu"}
 """Kinds of device that are parts of one of another kind."""
 
 
-def columns_of(word: str, cluster: Cluster) -> tuple[int, ...]:
+def match_devices(word: str, cluster: Cluster) -> tuple[int, ...]:
     """Devices by name, by kind (``cpu``, ``gpu``), by the name before their number (``cuda``), or all (``*``)."""
     if word == "*":
         return tuple(range(len(cluster)))
@@ -24,12 +24,12 @@ def columns_of(word: str, cluster: Cluster) -> tuple[int, ...]:
     return tuple(found)
 
 
-def only_kind(cluster: Cluster) -> str:
+def find_only_kind(cluster: Cluster) -> str:
     """A word for all devices, where they are all of one kind; "" where they are not."""
     return "*" if len({(device.kind, tuple(device.peak_flops.items())) for device in cluster}) == 1 else ""
 
 
-def are_alike(columns: tuple[int, ...], cluster: Cluster) -> bool:
+def have_equal_speeds(columns: tuple[int, ...], cluster: Cluster) -> bool:
     """Whether devices have the same speeds, so that the times of one are those of the others."""
     speeds = {
         (device.memory_bandwidth, tuple(sorted(device.peak_flops.items())))

@@ -11,16 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from placewise._util.units import format_seconds
-from placewise.costing.measured.align import aligned
-from placewise.costing.measured.attribute import Share, one_by_one, shared_out
-from placewise.costing.measured.content import start_of
-from placewise.costing.measured.devices import are_alike, columns_of, only_kind
-from placewise.costing.measured.match import Owners, absorb, by_kind, by_name
+from placewise.costing.measured.align import align_sequences
+from placewise.costing.measured.attribute import Attribution, assign_by_name, distribute_times
+from placewise.costing.measured.content import read_head
+from placewise.costing.measured.devices import find_only_kind, have_equal_speeds, match_devices
+from placewise.costing.measured.match import Owners, absorb_unmatched, match_by_kind, match_by_name
 from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.costing.measured.openvino import read_counters_csv, read_counters_json, read_execution_graph
 from placewise.costing.measured.operators import Candidates, operator_of
 from placewise.costing.measured.pairs import read_csv, read_json
-from placewise.costing.measured.table import Row, Timings, clipped
+from placewise.costing.measured.table import TimingRow, Timings, clipped
 from placewise.costing.measured.torch import read_torch
 from placewise.errors import CostError, InputError
 from placewise.model.cluster import Cluster
@@ -57,7 +57,7 @@ def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) ->
 
 def read_timings(path: Path, graph: Graph) -> Timings:
     """The rows of a file in whichever format it is. Raises CostError."""
-    start = start_of(path)
+    start = read_head(path)
     if not start:
         raise CostError("the file is empty", remedy="record it again")
     if start[:1] == b"<":
@@ -83,32 +83,32 @@ def apply_measured(
     seconds, source = base.op_seconds.copy(), base.op_source.copy()
     sources = base.sources if MEASURED in base.sources else (*base.sources, MEASURED)
     repeats = np.ones(graph.n_ops) if timings.by_op else graph.op_repeats.astype(np.float64)
-    groups = _by_device(timings, device)
-    columns = {word: _columns(word, cluster, skip=timings.by_op and not device) for word in groups}
+    groups = _group_by_device(timings, device)
+    columns = {word: _require_devices(word, cluster, skip=timings.by_op and not device) for word in groups}
     runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which no kernel runs
-    owners, inside = ([], set()) if timings.by_op else owners_of(timings, graph, ~runs)
+    owners, inside = ([], set()) if timings.by_op else match_rows(timings, graph, ~runs)
     notes: list[str] = []
-    shares: list[Share] = []
+    shares: list[Attribution] = []
     for word, numbers in groups.items():
         if not columns[word]:
             continue
         rows = [timings.rows[number] for number in numbers]
         if timings.by_op:
-            share = one_by_one(rows, graph)
+            share = assign_by_name(rows, graph)
         else:
-            share = shared_out(rows, [owners[number] for number in numbers], base.op_seconds[:, columns[word][0]])
+            share = distribute_times(rows, [owners[number] for number in numbers], base.op_seconds[:, columns[word][0]])
         shares.append(share)
         for column in columns[word]:
             seconds[share.measured, column] = (share.seconds * repeats)[share.measured]
             source[share.measured, column] = sources.index(MEASURED)
-        notes.append(_note(timings, share, inside, runs, [cluster.names[column] for column in columns[word]]))
-        if not timings.by_op and not are_alike(columns[word], cluster):
+        notes.append(_describe_match(timings, share, inside, runs, [cluster.names[column] for column in columns[word]]))
+        if not timings.by_op and not have_equal_speeds(columns[word], cluster):
             notes.append(f"the devices {clipped(word)!r} differ, and all are given these times: say one, NAME=FILE")
     if not notes:
         remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
         raise CostError("has no times of a device of this cluster", remedy=remedy)
     if not timings.by_op:
-        notes += _doubts(timings, shares, graph, runs)
+        notes += _check_match(timings, shares, graph, runs)
     others = sum(len(numbers) for word, numbers in groups.items() if not columns[word])
     if others:
         notes.append(f"{others} of its {len(timings.rows)} times are of devices that the cluster does not have")
@@ -127,7 +127,7 @@ def split_device(path: str) -> tuple[str, str]:
     return device, file
 
 
-def _by_device(timings: Timings, device: str) -> dict[str, list[int]]:
+def _group_by_device(timings: Timings, device: str) -> dict[str, list[int]]:
     """The numbers of the rows of every device."""
     found: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(timings.rows):
@@ -135,9 +135,9 @@ def _by_device(timings: Timings, device: str) -> dict[str, list[int]]:
     return found
 
 
-def _columns(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
+def _require_devices(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
     """The devices that `word` means; none only where such rows may be passed over. Raises CostError."""
-    columns = columns_of(word or only_kind(cluster), cluster)
+    columns = match_devices(word or find_only_kind(cluster), cluster)
     if not columns and not (skip and word):
         problem = (
             f"times are of {clipped(word)!r}, which is no device of this cluster"
@@ -148,22 +148,22 @@ def _columns(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
     return columns
 
 
-def owners_of(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
+def match_rows(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
     """The ops of every row, and which of them have no row of their own; `idle` ops [n_ops] run in no kernel.
 
     Raises CostError if no row has any.
     """
     rows = timings.rows
-    owners = _in_order(rows, graph) if timings.in_order else by_name(rows, graph)
+    owners = _match_in_order(rows, graph) if timings.in_order else match_by_name(rows, graph)
     if not timings.in_order:
-        by_kind(rows, owners, graph, idle)
+        match_by_kind(rows, owners, graph, idle)
     if not any(owners):
         raise CostError("none of its times is of an op of this model", remedy="measure this model")
-    return owners, absorb(rows, owners, graph, idle)
+    return owners, absorb_unmatched(rows, owners, graph, idle)
 
 
-def _in_order(rows: Sequence[Row], graph: Graph) -> Owners:
-    pairs = _pairs([row.name for row in rows], Candidates(graph))
+def _match_in_order(rows: Sequence[TimingRow], graph: Graph) -> Owners:
+    pairs = _align_calls([row.name for row in rows], Candidates(graph))
     if pairs is None:
         raise CostError("its operators are not those of this model", remedy="record one step of this model")
     owners: Owners = [[] for _ in rows]
@@ -172,10 +172,10 @@ def _in_order(rows: Sequence[Row], graph: Graph) -> Owners:
     return owners
 
 
-def _pairs(calls: Sequence[str], candidates: Candidates) -> list[tuple[int, int]] | None:
+def _align_calls(calls: Sequence[str], candidates: Candidates) -> list[tuple[int, int]] | None:
     """Ops and the calls that they were, both in their orders; None if these have little in common."""
     names = [operator_of(call) for call in calls]
-    return aligned(len(candidates.names), len(names), lambda op, call: candidates.fits(names[call], op))
+    return align_sequences(len(candidates.names), len(names), lambda op, call: candidates.fits(names[call], op))
 
 
 def _is_run(calls: Sequence[str], candidates: Candidates) -> bool:
@@ -184,11 +184,11 @@ def _is_run(calls: Sequence[str], candidates: Candidates) -> bool:
     least = max(RUN_CALLS * len(calls), RUN_OPS * n_ops)
     if least > min(n_ops, len(calls)):
         return False
-    pairs = _pairs(calls, candidates)
+    pairs = _align_calls(calls, candidates)
     return pairs is not None and len(pairs) >= least
 
 
-def _doubts(timings: Timings, shares: Sequence[Share], graph: Graph, runs: Bools) -> list[str]:
+def _check_match(timings: Timings, shares: Sequence[Attribution], graph: Graph, runs: Bools) -> list[str]:
     """What to say of a profile that fits the model badly. Raises CostError where it fits hardly at all.
 
     One that holds nothing backward is of inference, and has the forward ops to cover.
@@ -197,7 +197,8 @@ def _doubts(timings: Timings, shares: Sequence[Share], graph: Graph, runs: Bools
     measured = np.logical_or.reduce([share.measured for share in shares]) & runs
     wanted = runs if (measured & graph.ops.backward).any() else runs & ~graph.ops.backward
     covered, ops = int(measured.sum()), int(wanted.sum())
-    fits = f"{_percent(given, total)} of its time, and {_percent(covered, ops)} of the ops that compute, match"
+    time_share, op_share = _format_percent(given, total), _format_percent(covered, ops)
+    fits = f"{time_share} of its time, and {op_share} of the ops that compute, match"
     if given < LEAST_TIME * total or covered < LEAST_OPS * ops:
         steps = ", with profiler.step() after every step" if timings.in_order else ""
         raise CostError(f"this profile is of another model: {fits}", remedy=f"measure this one{steps}")
@@ -206,15 +207,15 @@ def _doubts(timings: Timings, shares: Sequence[Share], graph: Graph, runs: Bools
     return []
 
 
-def _note(timings: Timings, share: Share, inside: set[int], runs: Bools, devices: list[str]) -> str:
+def _describe_match(timings: Timings, share: Attribution, inside: set[int], runs: Bools, devices: list[str]) -> str:
     """How much of the file went where."""
     shown = devices if len(devices) <= 4 else [*devices[:3], f"{len(devices) - 3} more"]
     if timings.by_op:
         return f"{timings.form}, for {int(share.measured.sum())} of {len(runs)} ops on {', '.join(shown)}"
     total = share.given + share.lost
     measured, ops = int((share.measured & runs).sum()), int(runs.sum())
-    text = f"{timings.form}, given to {', '.join(shown)}: {_percent(share.given, total)} of {format_seconds(total)} "
-    text += f"to {_percent(measured, ops)} of the ops that compute"
+    text = f"{timings.form}, given to {', '.join(shown)}: {_format_percent(share.given, total)} of "
+    text += f"{format_seconds(total)} to {_format_percent(measured, ops)} of the ops that compute"
     text += ", matched by their order" if timings.in_order else ""
     absorbed = int(share.measured[sorted(inside)].sum())
     text += f", {absorbed} of which have no kernel of their own" if absorbed else ""
@@ -226,5 +227,5 @@ def _note(timings: Timings, share: Share, inside: set[int], runs: Bools, devices
     return text
 
 
-def _percent(part: float, total: float) -> str:
+def _format_percent(part: float, total: float) -> str:
     return f"{100 * part / total:.3g} %" if total else "100 %"

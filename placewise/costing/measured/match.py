@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise.costing.measured.table import Row
+from placewise.costing.measured.table import TimingRow
 from placewise.costing.rules import attention, linear, recurrent
 from placewise.model.columns import Bools, Longs
 from placewise.model.graph import Graph
@@ -22,7 +22,7 @@ Owners = list[list[int]]
 """The ops of every row."""
 
 
-def by_name(rows: Sequence[Row], graph: Graph) -> Owners:
+def match_by_name(rows: Sequence[TimingRow], graph: Graph) -> Owners:
     """Ops called as the row says, or that make a tensor called so."""
     ops = {name: op for op, name in enumerate(graph.ops.name)}
     makers = dict(zip(graph.tensors.name, graph.tensors.producer.tolist(), strict=True))
@@ -36,7 +36,7 @@ def by_name(rows: Sequence[Row], graph: Graph) -> Owners:
     return owners
 
 
-def by_kind(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> None:
+def match_by_kind(rows: Sequence[TimingRow], owners: Owners, graph: Graph, idle: Bools) -> None:
     """Pair what is left over of one kind, rows and ops in their orders, where there are as many of both."""
     taken = {op for found in owners for op in found}
     ops_left: dict[str, list[int]] = defaultdict(list)
@@ -54,7 +54,7 @@ def by_kind(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> N
                 owners[number].append(op)
 
 
-def absorb(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> set[int]:
+def absorb_unmatched(rows: Sequence[TimingRow], owners: Owners, graph: Graph, idle: Bools) -> set[int]:
     """Give ops without a row to the kernel that they ran inside of; returns these ops.
 
     A kernel called after its last op (the activation behind a convolution) takes the ops from its main op, which its
@@ -65,13 +65,13 @@ def absorb(rows: Sequence[Row], owners: Owners, graph: Graph, idle: Bools) -> se
         row_of[found] = np.where(row_of[found] < 0, number, row_of[found])
     for number, row in enumerate(rows):
         if owners[number] and not any(is_of_kind(row.kind, graph.ops.kind[op]) for op in owners[number]):
-            for op in _path_to(row.kind, owners[number][0], graph, row_of):
+            for op in _find_path_to(row.kind, owners[number][0], graph, row_of):
                 row_of[op] = number
         if owners[number] and row.kind.startswith(_WITH_SUM):
-            for maker in _makers(graph, owners[number][0]):
+            for maker in _find_makers(graph, owners[number][0]):
                 if row_of[maker] < 0 and graph.ops.kind[maker] == "Add":
                     row_of[maker] = number
-    _carry(graph, row_of, idle)
+    _propagate_rows(graph, row_of, idle)
     inside = set(np.flatnonzero(row_of >= 0).tolist()) - {op for found in owners for op in found}
     for op in sorted(inside):
         owners[int(row_of[op])].append(op)
@@ -88,13 +88,13 @@ def is_of_kind(kernel: str, kind: str) -> bool:
     return len(plain) > 3 and plain in kernel.lower()
 
 
-def _path_to(kernel: str, op: int, graph: Graph, row_of: Longs) -> list[int]:
+def _find_path_to(kernel: str, op: int, graph: Graph, row_of: Longs) -> list[int]:
     """Ops without a row from the nearest one of the kernel's kind down to `op`, which is left out; empty if none."""
     paths = [[op]]
     for _ in range(MOST_STEPS):
         longer = []
         for path in paths:
-            for maker in _makers(graph, path[-1]):
+            for maker in _find_makers(graph, path[-1]):
                 if row_of[maker] < 0:
                     if is_of_kind(kernel, graph.ops.kind[maker]):
                         return [*path[1:], maker]
@@ -103,12 +103,12 @@ def _path_to(kernel: str, op: int, graph: Graph, row_of: Longs) -> list[int]:
     return []
 
 
-def _makers(graph: Graph, op: int) -> list[int]:
+def _find_makers(graph: Graph, op: int) -> list[int]:
     """The ops that make what `op` reads, by argument position."""
     return [maker for maker in graph.tensors.producer[graph.inputs_of(op)].tolist() if maker >= 0]
 
 
-def _carry(graph: Graph, row_of: Longs, idle: Bools) -> None:
+def _propagate_rows(graph: Graph, row_of: Longs, idle: Bools) -> None:
     """Rows down from argument to result, through views too; then up, for what stands before the first kernel.
 
     Not into products, convolutions, attention and recurrent layers, which no kernel runs beside its own work, and not
@@ -120,7 +120,7 @@ def _carry(graph: Graph, row_of: Longs, idle: Bools) -> None:
     stays = (heavy & (row_of < 0)).tolist()
     for op in range(graph.n_ops):
         if passed[op] < 0 and not stays[op]:
-            near = (maker for maker in _makers(graph, op) if part[maker] == part[op])
+            near = (maker for maker in _find_makers(graph, op) if part[maker] == part[op])
             passed[op] = next((passed[maker] for maker in near if passed[maker] >= 0), -1)
     for op in reversed(range(graph.n_ops)):
         if passed[op] < 0 and not stays[op]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from placewise.costing.measured.content import events
-from placewise.costing.measured.medians import over_runs, seconds_of
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.medians import median_over_runs, read_seconds
+from placewise.costing.measured.table import TimingRow, Timings
 from placewise.errors import CostError
 
 _KERNEL = "_kernel_time"
@@ -44,20 +44,26 @@ def read_onnxruntime(path: Path) -> Timings:
             args = args if isinstance(args, Mapping) else {}
             node = str(args.get("node_index", ""))
             key = (name.removesuffix(_KERNEL), str(args.get("op_name", "")), str(args.get("provider", "")), node)
-            seconds = seconds_of(event.get("dur"), f"event {number}", unit=_MICRO)
+            seconds = read_seconds(event.get("dur"), f"event {number}", unit=_MICRO)
             found.append((_number(event, "ts", number), key, seconds))
     if not found:
         raise CostError("holds no times of nodes", remedy="run the session before end_profiling()")
     runs = sorted(starts)
     rows = [
-        Row(name, over_runs(times), kind=kind, device=_DEVICES.get(provider, provider), aliases=_unfused(name))
-        for (name, kind, provider, _), times in _by_run(found, runs).items()
+        TimingRow(
+            name,
+            median_over_runs(times),
+            kind=kind,
+            device=_DEVICES.get(provider, provider),
+            aliases=_strip_fusion_suffixes(name),
+        )
+        for (name, kind, provider, _), times in _sum_by_run(found, runs).items()
     ]
     count = max(len(runs), 1)
     return Timings(f"ONNX Runtime profile of {count} {'run' if count == 1 else 'runs'}", tuple(rows))
 
 
-def _by_run(found: Iterable[tuple[float, Key, float]], runs: list[float]) -> dict[Key, list[float]]:
+def _sum_by_run(found: Iterable[tuple[float, Key, float]], runs: list[float]) -> dict[Key, list[float]]:
     """Seconds of every node in every run that it is in; a node in a loop counts all its turns."""
     sums: dict[Key, dict[int, float]] = {}
     for start, key, seconds in found:
@@ -74,7 +80,7 @@ def _number(event: Mapping[str, Any], key: str, number: int) -> float:
     raise CostError(f"has no number {key!r}", where=f"event {number}", remedy="give the file as the session wrote it")
 
 
-def _unfused(name: str) -> tuple[str, ...]:
+def _strip_fusion_suffixes(name: str) -> tuple[str, ...]:
     """A node's name without what fusions of ONNX Runtime write behind it, most exact first."""
     found = [name := name.removeprefix("fused ")]
     while (shorter := _FUSED.sub("", name)) != name:

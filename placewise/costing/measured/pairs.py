@@ -11,8 +11,8 @@ from pathlib import Path
 from statistics import median
 
 from placewise._util.units import parse_seconds
-from placewise.costing.measured.content import whole_json, whole_text
-from placewise.costing.measured.table import Row, Timings, clipped
+from placewise.costing.measured.content import load_json, read_text
+from placewise.costing.measured.table import TimingRow, Timings, clipped
 from placewise.errors import CostError, InputError
 
 COLUMNS = ["op", "device", "seconds"]
@@ -20,21 +20,21 @@ _CANNOT = ("inf", "Infinity")
 """The words for a device that cannot run an op: ours, and that of programs that write JSON."""
 _REMEDY = "give seconds ≥ 0 (or 5us, 1.5ms), or inf where the device cannot run it"
 
-Entry = tuple[str, str, str, object]
+TimeEntry = tuple[str, str, str, object]
 """Place in the file, op, device, time."""
 
 
 def read_csv(path: Path) -> Timings:
     """Rows ``op,device,seconds`` under a line that says so. Raises CostError with the line."""
-    return _timings("times in CSV", _csv_entries(whole_text(path)))
+    return _build_timings("times in CSV", _csv_entries(read_text(path)))
 
 
 def read_json(path: Path) -> Timings:
     """``[{"op": …, "device": …, "seconds": …}, …]`` or ``{op: {device: seconds}}``. Raises CostError."""
-    return _timings("times in JSON", _json_entries(whole_json(path)))
+    return _build_timings("times in JSON", _json_entries(load_json(path)))
 
 
-def _timings(form: str, entries: Iterator[Entry]) -> Timings:
+def _build_timings(form: str, entries: Iterator[TimeEntry]) -> Timings:
     found: dict[tuple[str, str], list[float]] = {}
     places: dict[tuple[str, str], str] = {}
     for place, op, device, value in entries:
@@ -43,7 +43,7 @@ def _timings(form: str, entries: Iterator[Entry]) -> Timings:
     if not found:
         raise CostError("holds no times", remedy="write op, device and seconds")
     rows = tuple(
-        Row(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
+        TimingRow(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
         for (op, device), times in found.items()
     )
     several = sum(len(times) > 1 for times in found.values())
@@ -51,7 +51,7 @@ def _timings(form: str, entries: Iterator[Entry]) -> Timings:
     return Timings(form, rows, by_op=True, notes=notes)
 
 
-def _csv_entries(text: str) -> Iterator[Entry]:
+def _csv_entries(text: str) -> Iterator[TimeEntry]:
     rows = csv.reader(StringIO(text, newline=""), strict=True)
     try:
         if [name.strip() for name in next(rows, [])] != COLUMNS:
@@ -66,7 +66,7 @@ def _csv_entries(text: str) -> Iterator[Entry]:
         raise CostError(f"is no CSV text ({error})", remedy="save it as UTF-8 with commas") from None
 
 
-def _json_entries(value: object) -> Iterator[Entry]:
+def _json_entries(value: object) -> Iterator[TimeEntry]:
     if isinstance(value, list):
         for number, entry in enumerate(value):
             place = f"entry {number}"

@@ -9,7 +9,7 @@ LONGEST_NAME = 80
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TimingRow:
     """One kernel, or one op, that took `seconds` per run.
 
     `name` is what the file calls it, and `aliases` what the op may be called besides; `ops` are the names of all ops
@@ -36,7 +36,7 @@ class Timings:
     """
 
     form: str
-    rows: tuple[Row, ...]
+    rows: tuple[TimingRow, ...]
     by_op: bool = False
     in_order: bool = False
     notes: tuple[str, ...] = ()

@@ -11,96 +11,96 @@ import math
 from collections.abc import Mapping
 from functools import partial
 
-from placewise.costing.case import Case, Cost, Rule
+from placewise.costing.op_instance import Cost, OpInstance, Rule
 from placewise.costing.rules import aten, attention, linear, llm, movement, openvino, recurrent, reduction
-from placewise.costing.rules.movement import copied
+from placewise.costing.rules.movement import copy
 
 PREFIX = "gradient::"
 
 
-def pointwise(case: Case, *, per: int) -> Cost:
+def pointwise(op: OpInstance, *, per: int) -> Cost:
     """`per` FLOPs for every element of the gradient that comes in or goes out, whichever is larger."""
-    return case.cost(per * _elements(case), "elementwise")
+    return op.cost(per * _elements(op), "elementwise")
 
 
-def reduced(case: Case, *, per: int) -> Cost:
+def reduce(op: OpInstance, *, per: int) -> Cost:
     """The same for ops that sum: normalizations, softmax, reductions."""
-    return case.cost(per * _elements(case), "reduction")
+    return op.cost(per * _elements(op), "reduction")
 
 
-def windows(case: Case, *, per: int = 1) -> Cost:
+def pool(op: OpInstance, *, per: int = 1) -> Cost:
     """Pooling: `per` FLOPs for every element under every window."""
-    return case.cost(per * math.prod(case.attributes["kernel_shape"]) * case.size(0), "reduction")
+    return op.cost(per * math.prod(op.attributes["kernel_shape"]) * op.size(0), "reduction")
 
 
-def scattered(case: Case) -> Cost:
+def scatter(op: OpInstance) -> Cost:
     """Zeros of the argument's whole size, dense, to which what came in is added at its places."""
-    return case.cost(case.size(0), "movement")
+    return op.cost(op.size(0), "movement")
 
 
-def written_back(case: Case) -> Cost:
+def update_in_place(op: OpInstance) -> Cost:
     """Of what was written in place: its gradient is read and written, and the rest passes as it is."""
-    return case.cost(0, "movement", nbytes=2 * min(value.nbytes for value in case.outputs))
+    return op.cost(0, "movement", nbytes=2 * min(value.nbytes for value in op.outputs))
 
 
-def convolved(case: Case, *, rule: Rule) -> Cost:
+def convolution(op: OpInstance, *, rule: Rule) -> Cost:
     """Of the input or of the kernel as much as forward; of the bias a sum."""
-    if tuple(case.attributes["wrt"]) == (2,):
-        return case.cost(case.size(0), "reduction")
-    return times(case, rule=rule, factor=1)
+    if tuple(op.attributes["wrt"]) == (2,):
+        return op.cost(op.size(0), "reduction")
+    return scale_forward(op, rule=rule, factor=1)
 
 
-def times(case: Case, *, rule: Rule, factor: float, known: bool = True) -> Cost:
+def scale_forward(op: OpInstance, *, rule: Rule, factor: float, known: bool = True) -> Cost:
     """`factor` times the FLOPs of the forward op, in its class."""
-    cost = rule(_forward(case))
-    return Cost(factor * cost.flops, case.moved, _working(cost), cost.dtype, known)
+    cost = rule(_forward(op))
+    return Cost(factor * cost.flops, op.bytes_moved, _class_of_work(cost), cost.dtype, known)
 
 
-def updated(case: Case, *, per: int) -> Cost:
+def update_weights(op: OpInstance, *, per: int) -> Cost:
     """`per` FLOPs per element: the gradient is read, the weight and what is kept of it are read and written."""
-    size = case.size(1)
-    kept = case.number("kept", 0) * size
-    nbytes = case.inputs[0].nbytes + 2 * case.inputs[1].nbytes + 2 * kept
-    return case.cost(per * size, "elementwise", nbytes=nbytes)
+    size = op.size(1)
+    kept = op.number("kept", 0) * size
+    nbytes = op.inputs[0].nbytes + 2 * op.inputs[1].nbytes + 2 * kept
+    return op.cost(per * size, "elementwise", nbytes=nbytes)
 
 
-def renewed(case: Case) -> Cost:
+def renew(op: OpInstance) -> Cost:
     """Written over the old weight on arrival: what takes time is its way there."""
-    del case
+    del op
     return Cost(0, 0, "free")
 
 
-def loss(case: Case) -> Cost:
+def loss(op: OpInstance) -> Cost:
     """Six FLOPs per element, as softmax with cross-entropy."""
-    return case.cost(6 * sum(value.size for value in case.inputs.values()), "reduction")
+    return op.cost(6 * sum(value.size for value in op.inputs.values()), "reduction")
 
 
-def loss_gradient(case: Case) -> Cost:
+def loss_gradient(op: OpInstance) -> Cost:
     """Probability less target, divided by the batch."""
-    return case.cost(2 * sum(value.size for value in case.outputs), "elementwise")
+    return op.cost(2 * sum(value.size for value in op.outputs), "elementwise")
 
 
-def _elements(case: Case) -> int:
-    given = next((value.size for _, value in sorted(case.inputs.items())), 0)
-    return max(given, max((value.size for value in case.outputs), default=0))
+def _elements(op: OpInstance) -> int:
+    given = next((value.size for _, value in sorted(op.inputs.items())), 0)
+    return max(given, max((value.size for value in op.outputs), default=0))
 
 
-def _forward(case: Case) -> Case:
+def _forward(op: OpInstance) -> OpInstance:
     """The forward op, as far as its gradient op knows it; results stand in by their gradients."""
-    m, n = (int(count) for count in case.attributes["layout"])
-    arguments = {at - m: value for at, value in case.inputs.items() if m <= at < m + n}
-    made = {int(at): value for at, value in zip(case.attributes["wrt"], case.outputs, strict=True)}
-    results = tuple(case.inputs[at] for at in range(m) if at in case.inputs)
-    return Case(case.kind.removeprefix(PREFIX), case.attributes, {**made, **arguments}, results)
+    m, n = (int(count) for count in op.attributes["layout"])
+    arguments = {at - m: value for at, value in op.inputs.items() if m <= at < m + n}
+    made = {int(at): value for at, value in zip(op.attributes["wrt"], op.outputs, strict=True)}
+    results = tuple(op.inputs[at] for at in range(m) if at in op.inputs)
+    return OpInstance(op.kind.removeprefix(PREFIX), op.attributes, {**made, **arguments}, results)
 
 
-def _working(cost: Cost) -> str:
+def _class_of_work(cost: Cost) -> str:
     return "movement" if cost.op_class == "free" else cost.op_class
 
 
-def assumed(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
+def assume_gradients(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
     """Rules for the gradients of all kinds that have none here: twice the forward op's FLOPs, which is assumed."""
-    return {PREFIX + kind: partial(times, rule=rule, factor=2, known=False) for kind, rule in forward.items()}
+    return {PREFIX + kind: partial(scale_forward, rule=rule, factor=2, known=False) for kind, rule in forward.items()}
 
 
 _POINTWISE = {
@@ -148,24 +148,24 @@ FLASH = 2.5
 
 RULES: Mapping[str, Rule] = {
     **{PREFIX + kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
-    **{PREFIX + kind: partial(reduced, per=per) for per, kinds in _REDUCED.items() for kind in kinds.split()},
-    **{PREFIX + kind: copied for kind in _COPIED.split()},
-    **{PREFIX + kind: scattered for kind in _SCATTERED.split()},
-    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=FLASH) for kind in _ATTENTION},
-    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=2) for kind in _TWICE.split()},
-    **{PREFIX + kind: partial(times, rule=_FORWARD[kind], factor=1) for kind in _ONCE.split()},
-    PREFIX + "TensorScatter": written_back,
-    PREFIX + "Conv": partial(convolved, rule=linear.conv),
-    PREFIX + "ConvTranspose": partial(convolved, rule=linear.conv_transpose),
-    PREFIX + "MaxPool": partial(windows, per=2),
-    PREFIX + "AveragePool": windows,
-    PREFIX + "LpPool": partial(windows, per=3),
+    **{PREFIX + kind: partial(reduce, per=per) for per, kinds in _REDUCED.items() for kind in kinds.split()},
+    **{PREFIX + kind: copy for kind in _COPIED.split()},
+    **{PREFIX + kind: scatter for kind in _SCATTERED.split()},
+    **{PREFIX + kind: partial(scale_forward, rule=_FORWARD[kind], factor=FLASH) for kind in _ATTENTION},
+    **{PREFIX + kind: partial(scale_forward, rule=_FORWARD[kind], factor=2) for kind in _TWICE.split()},
+    **{PREFIX + kind: partial(scale_forward, rule=_FORWARD[kind], factor=1) for kind in _ONCE.split()},
+    PREFIX + "TensorScatter": update_in_place,
+    PREFIX + "Conv": partial(convolution, rule=linear.conv),
+    PREFIX + "ConvTranspose": partial(convolution, rule=linear.conv_transpose),
+    PREFIX + "MaxPool": partial(pool, per=2),
+    PREFIX + "AveragePool": pool,
+    PREFIX + "LpPool": partial(pool, per=3),
     PREFIX + "GlobalAveragePool": partial(pointwise, per=1),
     PREFIX + "GlobalMaxPool": partial(pointwise, per=2),
     PREFIX + "Loss": loss_gradient,
     "Loss": loss,
-    "optimizer::SGD": partial(updated, per=2),
-    "optimizer::Momentum": partial(updated, per=4),
-    "optimizer::Adam": partial(updated, per=14),
-    "optimizer::Renew": renewed,
+    "optimizer::SGD": partial(update_weights, per=2),
+    "optimizer::Momentum": partial(update_weights, per=4),
+    "optimizer::Adam": partial(update_weights, per=14),
+    "optimizer::Renew": renew,
 }

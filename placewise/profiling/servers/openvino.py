@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.costing.measured.table import Row
+from placewise.costing.measured.table import TimingRow
 from placewise.errors import RunError
 from placewise.model.graph import Graph
 from placewise.profiling.servers.window import Measured, Window, in_turns
@@ -87,7 +87,7 @@ class OpenVinoServer:
                 fed[number] = inputs[name]
         return fed
 
-    def _rows(self, found: Mapping[str, list[float]], model: Any) -> tuple[Row, ...]:
+    def _rows(self, found: Mapping[str, list[float]], model: Any) -> tuple[TimingRow, ...]:
         """A row per kernel, with the names of the graph's ops that it computes: none for a change of layout."""
         listed = {}
         for node in model.get_ops():
@@ -98,7 +98,7 @@ class OpenVinoServer:
         ops = self._graph.ops.name
         belongs = counterparts(self._graph, self._listing)
         return tuple(
-            Row(kernel.name, kernel.seconds, kind=kernel.type, ops=tuple(ops[op] for op in kernel.ops))
+            TimingRow(kernel.name, kernel.seconds, kind=kernel.type, ops=tuple(ops[op] for op in kernel.ops))
             for kernel in attributed(kernels, self._listing, belongs)
         )
 

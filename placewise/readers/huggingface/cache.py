@@ -14,7 +14,7 @@ from placewise.readers.huggingface.operators import operators
 Shapes = dict[int, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
 
 
-class NotedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
+class ShapeOnlyLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
     """The keys and values of one layer: `past` of them are there before the call, `capacity` at most.
 
     A sliding window keeps its last `window` − 1 positions beside the new one.
@@ -44,7 +44,7 @@ class NotedLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
         return -1
 
 
-class CrossLayer(NotedLayer):  # type: ignore[no-untyped-call]
+class CrossAttentionLayer(ShapeOnlyLayer):  # type: ignore[no-untyped-call]
     """The encoder's keys and values of one decoder layer: made in the first phase, read in the second."""
 
     def __init__(self, layer: int, shapes: Shapes) -> None:
@@ -78,7 +78,7 @@ class CrossLayer(NotedLayer):  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
-class Caches:
+class CacheFactory:
     """The caches of a model: one for each call, all alike but for how much is in them.
 
     `windows` has, by layer, the positions that a sliding window keeps, or None; `crossed` says that there is an
@@ -90,7 +90,7 @@ class Caches:
     shapes: Shapes = field(default_factory=dict)
 
     @classmethod
-    def of(cls, config: Any, *, crossed: bool) -> Caches:
+    def of(cls, config: Any, *, crossed: bool) -> CacheFactory:
         """Caches for a configuration; raises ModelFileError where layers keep anything else than keys and values."""
         windows = [_window(layer) for layer in DynamicCache(config=config).layers]
         layers = max(getattr(config, name, None) or 0 for name in ("num_decoder_layers", "decoder_layers"))
@@ -98,16 +98,16 @@ class Caches:
 
     def at(self, past: int, capacity: int) -> Cache:
         """A cache that holds `past` positions and will hold `capacity`."""
-        own = Cache(layers=[NotedLayer(past, capacity, window) for window in self.windows])
+        own = Cache(layers=[ShapeOnlyLayer(past, capacity, window) for window in self.windows])
         if not self.crossed:
             return own
-        cross = Cache(layers=[CrossLayer(layer, self.shapes) for layer in range(len(self.windows))])
+        cross = Cache(layers=[CrossAttentionLayer(layer, self.shapes) for layer in range(len(self.windows))])
         both = EncoderDecoderCache(own, cross)
         both.is_updated = dict.fromkeys(range(len(self.windows)), past > 0)
         return both
 
 
-def no_price(state: str) -> ModelFileError:
+def unsupported_state_error(state: str) -> ModelFileError:
     """The error for layers that keep anything else than keys and values."""
     return ModelFileError(
         f"its layers keep a state of type {state}, which has no price here yet",
@@ -122,6 +122,6 @@ def is_recurrent(layer: Any) -> bool:
 
 def _window(layer: Any) -> int | None:
     if not isinstance(layer, DynamicLayer) or hasattr(layer, "update_indexer") or is_recurrent(layer):
-        raise no_price(type(layer).__name__)
+        raise unsupported_state_error(type(layer).__name__)
     window = getattr(layer, "sliding_window", None)
     return None if window is None else int(window)

@@ -11,7 +11,7 @@ from transformers.cache_utils import DynamicCache
 from transformers.models.auto import modeling_auto
 
 from placewise.errors import ModelFileError
-from placewise.readers.huggingface.cache import is_recurrent, no_price
+from placewise.readers.huggingface.cache import is_recurrent, unsupported_state_error
 from placewise.readers.huggingface.instance import Instance
 
 _STATES = frozenset(("state", "cache_params"))
@@ -25,10 +25,10 @@ def check_states(instance: Instance) -> None:
     """
     own = _STATES & frozenset(inspect.signature(instance.module.forward).parameters)
     if own:
-        raise no_price(min(own))
+        raise unsupported_state_error(min(own))
     if instance.task != "encoder" or type(instance.config) in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
         for layer in filter(is_recurrent, _layers(instance.config)):
-            raise no_price(type(layer).__name__)
+            raise unsupported_state_error(type(layer).__name__)
 
 
 def _layers(config: Any) -> Sequence[Any]:

@@ -14,7 +14,7 @@ _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
 
 
 @dataclass(frozen=True, slots=True)
-class Dims:
+class RunDims:
     """The dimensions of a run.
 
     `batch` sequences are read together; of each, `prompt` tokens are given, which give the first answer, and `tokens`
@@ -36,12 +36,12 @@ class Dims:
         return self.length or self.prompt + self.tokens
 
     @property
-    def seen(self) -> int:
+    def mean_position(self) -> int:
         """Positions in the cache when the middle one of the generated tokens is made: the mean over all of them."""
         return self.prompt + self.tokens // 2
 
 
-def dims_of(given: Mapping[str, int], names: Mapping[str, str], defaults: Dims) -> Dims:
+def parse_dims(given: Mapping[str, int], names: Mapping[str, str], defaults: RunDims) -> RunDims:
     """The dimensions that the user gives, over `defaults`; `names` are what a model calls them, by field.
 
     Raises ModelFileError for names and sizes that are none.
@@ -73,6 +73,6 @@ def dims_of(given: Mapping[str, int], names: Mapping[str, str], defaults: Dims) 
     return dims
 
 
-def in_use(dims: Dims, names: Mapping[str, str]) -> dict[str, int]:
+def list_used_dims(dims: RunDims, names: Mapping[str, str]) -> dict[str, int]:
     """The dimensions that a model has, under its names."""
     return {name: getattr(dims, field) for field, name in names.items()}

@@ -15,13 +15,13 @@ def split_experts(listing: Listing) -> Listing:
     metas, parameters, calls = dict(listing.metas), {p.value: p for p in listing.parameters}, list[Call]()
     for call in listing.calls:
         if call.op == EXPERTS:
-            calls.extend(_apart(call, metas, parameters))
+            calls.extend(_split_mixture(call, metas, parameters))
         else:
             calls.append(call)
     return replace(listing, metas=metas, parameters=tuple(parameters.values()), calls=tuple(calls))
 
 
-def _apart(call: Call, metas: dict[str, Meta], parameters: dict[str, Parameter]) -> Iterator[Call]:
+def _split_mixture(call: Call, metas: dict[str, Meta], parameters: dict[str, Parameter]) -> Iterator[Call]:
     count = int(call.arguments["experts"])
     hidden, index, scores = (call.arguments[name] for name in ("hidden", "index", "scores"))
     tokens, chosen = metas[index.name].shape
@@ -33,7 +33,7 @@ def _apart(call: Call, metas: dict[str, Meta], parameters: dict[str, Parameter])
     shared = {"hidden": hidden, "index": index}
     yield Call(f"{call.name}_dispatch", DISPATCH, shared, tuple(sent), call.scope, call.origin, extra=extra)
     for expert in range(count):
-        own = [_slice(ref.name, expert, metas, parameters) for ref in call.arguments["weights"]]
+        own = [_slice_expert(ref.name, expert, metas, parameters) for ref in call.arguments["weights"]]
         arguments = {"hidden": Ref(sent[expert]), "weights": own}
         name, scope = f"{call.name}_expert{expert}", f"{call.scope}.{expert}"
         yield Call(name, EXPERT, arguments, (made[expert],), scope, call.origin, extra=extra)
@@ -43,7 +43,7 @@ def _apart(call: Call, metas: dict[str, Meta], parameters: dict[str, Parameter])
         parameters.pop(ref.name, None)
 
 
-def _slice(value: str, expert: int, metas: dict[str, Meta], parameters: dict[str, Parameter]) -> Ref:
+def _slice_expert(value: str, expert: int, metas: dict[str, Meta], parameters: dict[str, Parameter]) -> Ref:
     """The share of one expert in a parameter, as a parameter of its own."""
     own = f"{value}:{expert}"
     if own not in metas:

@@ -8,7 +8,7 @@ from placewise.model.graph import Graph
 from placewise.readers.huggingface.marks import CACHES
 
 
-def shared_groups(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
+def colocate_phases(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
     """Group ids of the ops of both graphs, −1 for none.
 
     By scope: the ops of a scope are paired one by one where both graphs have ops of the same kinds there and all of
@@ -16,11 +16,11 @@ def shared_groups(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
     scope around it that has one. Who reads a cache stays with it.
     """
     sets = _Sets(first.n_ops + second.n_ops)
-    here, there = _by_scope(first), _by_scope(second)
+    here, there = _group_by_scope(first), _group_by_scope(second)
     needs = needs_input(first)
     homes = {scope: rows for scope, rows in here.items() if any(needs[op] for op in rows)}
     for scope, rows in there.items():
-        home = _nearest(scope, homes)
+        home = _find_nearest_scope(scope, homes)
         others = here[home]
         lasting = home == scope and all(needs[op] for op in others)
         if lasting and _kinds(first, others) == _kinds(second, rows):
@@ -48,14 +48,14 @@ def needs_input(graph: Graph) -> list[bool]:
     return late
 
 
-def _by_scope(graph: Graph) -> dict[str, list[int]]:
+def _group_by_scope(graph: Graph) -> dict[str, list[int]]:
     rows: dict[str, list[int]] = defaultdict(list)
     for op, scope in enumerate(graph.ops.scope):
         rows[scope].append(op)
     return rows
 
 
-def _nearest(scope: str, known: dict[str, list[int]]) -> str:
+def _find_nearest_scope(scope: str, known: dict[str, list[int]]) -> str:
     while scope not in known and scope:
         scope = scope.rpartition(".")[0]
     return scope if scope in known else next(iter(known))

@@ -17,15 +17,15 @@ from torch.nn.modules import module as nn_module
 from transformers.models.auto import modeling_auto
 
 from placewise.errors import ModelFileError
+from placewise.readers.huggingface.library_errors import describe_library_error
 from placewise.readers.huggingface.settings import asks_for_code
-from placewise.readers.huggingface.wording import told
 
 Task = Literal["decoder", "translator", "encoder"]
 """A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
 
 MOST_MODULES = 100_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
-_UNASKED = (
+_IGNORED_KEYS = (
     "quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map", "auto_map",
     "trust_remote_code",
 )  # fmt: skip
@@ -50,20 +50,20 @@ class Instance:
     dtype: str
 
 
-def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance:
+def build_instance(values: Mapping[str, Any], dtype: str | None = None) -> Instance:
     """Build the model that a configuration describes, in `dtype` or the one that it names (default: float32).
 
     Raises ModelFileError where transformers knows no such model or refuses the values.
     """
-    known = _asked(values)
+    known = _drop_ignored_keys(values)
     name = _dtype_name(dtype or known.pop("dtype", None) or known.pop("torch_dtype", None) or "float32")
     for key in ("dtype", "torch_dtype"):
         known.pop(key, None)
     with offline():
-        config = _config(known, asks_for_code(values))
-        made = _class_of(config, known.get("architectures"))
+        config = _make_config(known, asks_for_code(values))
+        made = _select_class(config, known.get("architectures"))
         try:
-            with torch.device("meta"), _bounded():
+            with torch.device("meta"), _limit_modules():
                 module = made._from_config(config, dtype=DTYPES[name]).eval()  # noqa: SLF001  by class, not by auto class
                 module.tie_weights()
                 if known.get("tie_word_embeddings") is False:
@@ -71,8 +71,8 @@ def instance_of(values: Mapping[str, Any], dtype: str | None = None) -> Instance
         except ModelFileError:
             raise
         except Exception as error:
-            raise told("the configuration cannot be built by transformers", error) from None
-    return Instance(module, config, _task(made, config), name)
+            raise describe_library_error("the configuration cannot be built by transformers", error) from None
+    return Instance(module, config, _find_task(made, config), name)
 
 
 @contextlib.contextmanager
@@ -93,12 +93,12 @@ def offline() -> Iterator[None]:
         logging.disable(silenced)
 
 
-def _asked(values: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_ignored_keys(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values, those of inner configurations too, without the keys that are not asked for."""
     return {
-        key: _asked(value) if isinstance(value, dict) else value
+        key: _drop_ignored_keys(value) if isinstance(value, dict) else value
         for key, value in values.items()
-        if key not in _UNASKED and not key.startswith("_")
+        if key not in _IGNORED_KEYS and not key.startswith("_")
     }
 
 
@@ -111,7 +111,7 @@ def _dtype_name(name: Any) -> str:
     return plain
 
 
-def _config(values: dict[str, Any], needs_code: bool) -> Any:
+def _make_config(values: dict[str, Any], needs_code: bool) -> Any:
     kind = values["model_type"]
     if kind not in transformers.CONFIG_MAPPING:
         code = ", and the code that its configuration asks for is never run here" if needs_code else ""
@@ -122,7 +122,7 @@ def _config(values: dict[str, Any], needs_code: bool) -> Any:
     try:
         config = transformers.AutoConfig.for_model(**values)
     except Exception as error:
-        raise told("the configuration is refused by transformers", error) from None
+        raise describe_library_error("the configuration is refused by transformers", error) from None
     return config
 
 
@@ -134,28 +134,28 @@ def _untie(module: nn.Module) -> None:
         head.weight = nn.Parameter(torch.empty_like(head.weight))
 
 
-def _class_of(config: Any, architectures: Any) -> Any:
+def _select_class(config: Any, architectures: Any) -> Any:
     """The class that the configuration names, if transformers has it for this configuration; else the usual one."""
     wished = architectures[0] if isinstance(architectures, list) and architectures else None
     tables = [table for name, table in sorted(vars(modeling_auto).items()) if name.startswith("MODEL_") and
               name.endswith("_MAPPING")]  # fmt: skip
-    found = [made for table in tables for made in _classes(table, config)]
+    found = [made for table in tables for made in _list_classes(table, config)]
     for made in found:
         if made.__name__ == wished:
             return made
     if wished is None and getattr(config, "is_encoder_decoder", False):
-        found = _listed(_TRANSLATORS, config) or found
+        found = _find_listed_classes(_TRANSLATORS, config) or found
         return found[0] if found else _no_class(config)
-    usual = _listed(_FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1], config)
+    usual = _find_listed_classes(_FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1], config)
     return usual[0] if usual else _no_class(config)
 
 
-def _listed(names: Sequence[str], config: Any) -> list[Any]:
+def _find_listed_classes(names: Sequence[str], config: Any) -> list[Any]:
     """The classes that the tables of these names have for a configuration."""
-    return [made for name in names for made in _classes(getattr(modeling_auto, name, {}), config)]
+    return [made for name in names for made in _list_classes(getattr(modeling_auto, name, {}), config)]
 
 
-def _classes(table: Any, config: Any) -> list[Any]:
+def _list_classes(table: Any, config: Any) -> list[Any]:
     if type(config) not in table:
         return []
     made = table[type(config)]
@@ -172,14 +172,14 @@ def _no_class(config: Any) -> Any:
     )
 
 
-def _task(made: Any, config: Any) -> Task:
-    if getattr(config, "is_encoder_decoder", False) and made in _listed(_TRANSLATORS, config):
+def _find_task(made: Any, config: Any) -> Task:
+    if getattr(config, "is_encoder_decoder", False) and made in _find_listed_classes(_TRANSLATORS, config):
         return "translator"
-    return "decoder" if made in _listed(_DECODERS, config) else "encoder"
+    return "decoder" if made in _find_listed_classes(_DECODERS, config) else "encoder"
 
 
 @contextlib.contextmanager
-def _bounded() -> Iterator[None]:
+def _limit_modules() -> Iterator[None]:
     """Refuse to build more modules than any model has, long before memory ends."""
     count = 0
 

@@ -33,7 +33,7 @@ def use_operators(model: nn.Module, *, masks: bool = False) -> None:
     ExpertsInterface.register(name, _experts)
     for module in model.modules():
         if type(module).__name__.endswith(_ROOT_MEAN_SQUARE) and "forward" not in vars(module) and _is_scale(module):
-            _normalize_at_once(module)
+            _fuse_normalization(module)
         config: Any = getattr(module, "config", None)
         for choice in _CHOICES:
             if hasattr(config, choice):
@@ -66,7 +66,7 @@ def _is_scale(module: nn.Module) -> bool:
     return [name for name, _ in module.named_parameters()] == ["weight"]
 
 
-def _normalize_at_once(module: Any) -> None:
+def _fuse_normalization(module: Any) -> None:
     """Whether the weight is the factor or what it differs from 1 by costs the same."""
 
     def normalized(hidden: torch.Tensor) -> torch.Tensor:

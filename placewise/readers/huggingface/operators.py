@@ -56,10 +56,10 @@ def _cache_update(
     key: torch.Tensor, value: torch.Tensor, visible: int, capacity: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Keys and values [batch, heads, visible, width] of the cache after the new ones went in."""
-    return _long(key, visible), _long(value, visible)
+    return _resize_length(key, visible), _resize_length(value, visible)
 
 
-def _long(states: torch.Tensor, length: int) -> torch.Tensor:
+def _resize_length(states: torch.Tensor, length: int) -> torch.Tensor:
     return states.new_empty((*states.shape[:-2], length, states.shape[-1]))
 
 

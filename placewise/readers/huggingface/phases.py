@@ -9,7 +9,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import DTYPES, bytes_of
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Edges, Phase
-from placewise.readers.huggingface.groups import shared_groups
+from placewise.readers.huggingface.groups import colocate_phases
 from placewise.readers.huggingface.marks import CACHE_UPDATE, CACHES, DISPATCH, EXPERT, KINDS
 
 SAMPLE = "sample"
@@ -17,19 +17,19 @@ SECOND = "decode"
 """In front of the names of the ops and tensors of the second phase."""
 
 
-def joined(first: Graph, second: Graph | None, *, repeats: int, sequences: int, source: Source) -> Graph:
+def join_phases(first: Graph, second: Graph | None, *, repeats: int, sequences: int, source: Source) -> Graph:
     """The graph of both phases: `first`, then `second`, `repeats` times.
 
     The most likely token is taken from the logits (the first output) of each phase. The first one makes all that
     `second` reads from outside, and what `second` makes from nothing waits for it. Weights of equal name are one.
     A KV cache is state of the op that fills it in the first phase, held for `sequences` batches.
     """
-    draft = _Draft(sequences)
+    draft = _PhaseGraphBuilder(sequences)
     if second is None:
         draft.add(first, 0, [-1] * first.n_ops, None)
         draft.sample(first, "", -1)
         return draft.builder.build(source, (Phase("prefill", 1),))
-    groups, others = shared_groups(first, second)
+    groups, others = colocate_phases(first, second)
     last = max(groups, default=-1) + 1
     draft.add(first, 0, groups, None)
     token = draft.sample(first, "", last, second)
@@ -38,9 +38,9 @@ def joined(first: Graph, second: Graph | None, *, repeats: int, sequences: int, 
     return draft.builder.build(source, (Phase("prefill", 1), Phase(SECOND, repeats)))
 
 
-def single(graph: Graph, source: Source) -> Graph:
+def build_single_phase(graph: Graph, source: Source) -> Graph:
     """A graph of one phase, with ids of its own in `origin`."""
-    draft = _Draft(1)
+    draft = _PhaseGraphBuilder(1)
     draft.add(graph, 0, [-1] * graph.n_ops, None)
     for tensor in range(graph.n_tensors):
         if graph.tensors.output[tensor]:
@@ -49,7 +49,7 @@ def single(graph: Graph, source: Source) -> Graph:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _PhaseGraphBuilder:
     """A graph in the making; `tensors` are those of the graph that was added last."""
 
     sequences: int
@@ -78,12 +78,12 @@ class _Draft:
             )
         self._add_tensors(graph, base, prefix, given)
         weights = self._add_weights(graph, phase, prefix)
-        for tensor, consumer, position in _rows(graph.edges):
+        for tensor, consumer, position in _iterate_rows(graph.edges):
             builder.add_edge(self.tensors[tensor], base + consumer, position)
-        for weight, consumer, position in _rows(graph.weight_edges):
+        for weight, consumer, position in _iterate_rows(graph.weight_edges):
             builder.use_weight(weights[weight], base + consumer, position)
         for token in (given or ())[:1]:
-            for op in _early(graph):
+            for op in _find_unordered_ops(graph):
                 builder.add_edge(token, base + op)
 
     def _add_tensors(self, graph: Graph, base: int, prefix: str, given: Sequence[int] | None) -> None:
@@ -98,7 +98,7 @@ class _Draft:
                 base + maker if maker >= 0 else -1,
                 shape=tensors.shape[tensor],
                 dtype=tensors.dtype_name(tensor),
-                nbytes=_bytes(graph, tensor, maker),
+                nbytes=_count_tensor_bytes(graph, tensor, maker),
                 name=prefix + tensors.name[tensor],
             )
 
@@ -158,7 +158,7 @@ class _Draft:
         return made
 
 
-def _bytes(graph: Graph, tensor: int, maker: int) -> int:
+def _count_tensor_bytes(graph: Graph, tensor: int, maker: int) -> int:
     """Bytes of a tensor: none of a view of a cache, the expected ones of what one expert of many is given and makes."""
     kind = graph.ops.kind[maker] if maker >= 0 else ""
     if kind in CACHES:
@@ -171,7 +171,7 @@ def _bytes(graph: Graph, tensor: int, maker: int) -> int:
     return nbytes
 
 
-def _early(graph: Graph) -> Iterator[int]:
+def _find_unordered_ops(graph: Graph) -> Iterator[int]:
     """Ops that would not wait for any input though they depend on how far a run is.
 
     They make something from nothing (a range, a view of a cache), or look up weights by such values; constants and
@@ -188,5 +188,5 @@ def _early(graph: Graph) -> Iterator[int]:
             waits[tensor] = late or early
 
 
-def _rows(edges: Edges) -> Iterator[tuple[int, int, int]]:
+def _iterate_rows(edges: Edges) -> Iterator[tuple[int, int, int]]:
     return zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True)

@@ -55,14 +55,14 @@ def read_settings(source: str | Path) -> Settings:
         said = getattr(error, "strerror", None) or str(error)
         raise ModelFileError(f"cannot be read ({said})", where=name, remedy="check the path") from None
     try:
-        values = _parsed(content)
+        values = _parse(content)
         check_values(values)
     except ModelFileError as error:
         raise error.at(name) from None
     return Settings(name, hashlib.sha256(content).hexdigest(), values)
 
 
-def _parsed(content: bytes) -> Mapping[str, Any]:
+def _parse(content: bytes) -> Mapping[str, Any]:
     if len(content) > MOST_BYTES:
         raise ModelFileError("the file is far too long for a configuration", remedy="give the config.json of a model")
     if not content.strip():

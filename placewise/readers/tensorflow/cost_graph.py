@@ -14,7 +14,7 @@ from placewise.errors import GraphError, ModelFileError
 from placewise.model.builder import GraphBuilder
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
-from placewise.readers.tensorflow.draft import Names, in_gradients, refuse_size
+from placewise.readers.tensorflow.draft import Names, check_size, has_gradient_scope
 from placewise.readers.tensorflow.types import dtype_of, shape_of
 
 _US = 1e-6
@@ -25,13 +25,13 @@ _ENDS = ("_SOURCE", "_SINK")
 MOST_OUTPUTS = 65_536
 
 
-def cost_graph_reading(proto: Any, source: Source) -> ImportedModel:
+def read_cost_graph(proto: Any, source: Source) -> ImportedModel:
     """The graph of a CostGraphDef; `op_seconds` are its compute costs, which are microseconds.
 
     State is the persistent memory; temporary memory stays an attribute. What was sent to another device is an edge
     again. Raises ModelFileError or GraphError.
     """
-    moved = _moved(proto.node)
+    moved = _find_transfers(proto.node)
     transports = {node for pair in moved.values() for node in pair[:2]}
     nodes = [node for node in proto.node if node.name not in _ENDS and node.id not in transports]
     if not nodes:
@@ -44,7 +44,7 @@ def cost_graph_reading(proto: Any, source: Source) -> ImportedModel:
         if not node.name or node.id in op_of:
             where = f"node {node.name!r}" if node.name else f"node {node.id}"
             raise GraphError("has no name, or the id of another", where=where, remedy="record the cost graph again")
-        name = names.distinct(node.name)
+        name = names.make_unique(node.name)
         state = max(node.persistent_memory_size, 0)
         if state > _LARGEST:
             raise ModelFileError(f"keeps {state} bytes", where=f"node {name!r}", remedy="sizes are bytes, up to 2^62")
@@ -67,10 +67,10 @@ def cost_graph_reading(proto: Any, source: Source) -> ImportedModel:
         _connect(builder, node, op_of, tensor_of, skipped, values, {port: pair[2] for port, pair in moved.items()})
     graph = _with_backward(builder.build(source))
     times = np.array([seconds[name] for name in graph.ops.name])
-    return ImportedModel(graph, warnings=_warnings(nodes), op_seconds=times)
+    return ImportedModel(graph, warnings=_describe_warnings(nodes), op_seconds=times)
 
 
-def _moved(nodes: Sequence[Any]) -> dict[_Port, tuple[int, int, _Port]]:
+def _find_transfers(nodes: Sequence[Any]) -> dict[_Port, tuple[int, int, _Port]]:
     """Transfers between devices: by the output of a receiver, receiver and sender and what was sent.
 
     TensorFlow writes a transfer as two nodes, ``tensor/_8`` which sends and ``tensor/_9`` which receives.
@@ -93,11 +93,11 @@ def _moved(nodes: Sequence[Any]) -> dict[_Port, tuple[int, int, _Port]]:
 
 def _add_output(builder: GraphBuilder, op: int, info: Any, is_final: bool, values: Names, name: str, port: int) -> int:
     shape, dtype = shape_of(info.shape), dtype_of(info.dtype)
-    refuse_size(name, shape or (), dtype)
+    check_size(name, shape or (), dtype)
     if info.size > _LARGEST:
         raise ModelFileError(f"makes {info.size} bytes", where=f"node {name!r}", remedy="sizes are bytes, up to 2^62")
     nbytes = info.size if info.size >= 0 else None
-    called = values.distinct(f"{name}:{port}" if port else name)
+    called = values.make_unique(f"{name}:{port}" if port else name)
     return builder.add_tensor(op, shape=shape, dtype=dtype, nbytes=nbytes, name=called, output=is_final)
 
 
@@ -118,7 +118,7 @@ def _connect(
                     where=f"node {node.name!r}",
                     remedy="record the cost graph again",
                 )
-            tensor_of[key] = builder.add_tensor(op_of[key[0]], name=values.distinct(f"{key[0]}:{key[1]}"))
+            tensor_of[key] = builder.add_tensor(op_of[key[0]], name=values.make_unique(f"{key[0]}:{key[1]}"))
         builder.add_edge(tensor_of[key], op, position)
     for other in node.control_input:
         if other in skipped:
@@ -128,21 +128,21 @@ def _connect(
                              remedy="record the cost graph again")  # fmt: skip
         if (other, -1) not in tensor_of:
             tensor_of[other, -1] = builder.add_tensor(
-                op_of[other], shape=(0,), dtype="bool", name=values.distinct(f"^{other}")
+                op_of[other], shape=(0,), dtype="bool", name=values.make_unique(f"^{other}")
             )
         builder.add_edge(tensor_of[other, -1], op)
 
 
 def _with_backward(graph: Graph) -> Graph:
     """The graph with the ops of gradients, by their names, and everything after them marked as backward."""
-    backward = [in_gradients(name) for name in graph.ops.name]
+    backward = [has_gradient_scope(name) for name in graph.ops.name]
     for op in range(graph.n_ops):
         producers = graph.tensors.producer[graph.inputs_of(op)].tolist()
         backward[op] = backward[op] or any(producer >= 0 and backward[producer] for producer in producers)
     return replace(graph, ops=replace(graph.ops, backward=np.array(backward, np.bool_)))
 
 
-def _warnings(nodes: list[Any]) -> tuple[str, ...]:
+def _describe_warnings(nodes: list[Any]) -> tuple[str, ...]:
     count = Counter(
         "inaccurate" if node.inaccurate else "unmeasured" for node in nodes if node.inaccurate or node.compute_cost <= 0
     )

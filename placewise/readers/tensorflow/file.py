@@ -44,7 +44,7 @@ _TEXTS = tuple(
 """Names of fields by which a text is known; the first that is found decides."""
 
 
-class Loaded(NamedTuple):
+class ParsedFile(NamedTuple):
     """A parsed file: the message, its type (``"GraphDef"``, …), and the file's sha256."""
 
     message: Any
@@ -52,7 +52,7 @@ class Loaded(NamedTuple):
     sha256: str
 
 
-def file_in(path: Path) -> Path:
+def resolve_file(path: Path) -> Path:
     """The file to read: a SavedModel may be given as its folder."""
     inside = (path / name for name in (SAVED_MODEL, "saved_model.pbtxt"))
     return next((file for file in inside if os.path.isfile(file)), path) if os.path.isdir(path) else path
@@ -62,18 +62,18 @@ def looks_like_tensorflow(path: Path) -> bool:
     """Whether a file (or the folder of a SavedModel) is one that `load` takes, by its first fields."""
     try:
         with (
-            open_regular(file_in(path)) as file,
+            open_regular(resolve_file(path)) as file,
             mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
             memoryview(mapped) as data,
         ):
-            return bool(binary_kind(data) or text_kind(bytes(data[:_HEAD])))
+            return bool(detect_binary_kind(data) or detect_text_kind(bytes(data[:_HEAD])))
     except (OSError, ValueError):  # an empty file cannot be mapped
         return False
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path) -> ParsedFile:
     """The message in `path`; raises ModelFileError, without the path, for anything that is none of TensorFlow's."""
-    path = file_in(path)
+    path = resolve_file(path)
     if os.path.isdir(path):
         raise ModelFileError(f"the folder holds no {SAVED_MODEL}", remedy="give a SavedModel, or a .pb or .pbtxt file")
     try:
@@ -85,14 +85,14 @@ def load(path: Path) -> Loaded:
                 raise ModelFileError("the file is larger than 2 GiB, which no protobuf can be", remedy="is it a model?")
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as data:
                 sha256 = hashlib.sha256(data).hexdigest()
-                message, kind = _parsed(data)
+                message, kind = _parse(data)
     except OSError as error:
         raise ModelFileError(f"cannot be read ({error.strerror})", remedy="give a .pb or .pbtxt file") from None
-    return Loaded(message, kind, sha256)
+    return ParsedFile(message, kind, sha256)
 
 
-def _parsed(data: memoryview) -> tuple[Any, str]:
-    kind = binary_kind(data)
+def _parse(data: memoryview) -> tuple[Any, str]:
+    kind = detect_binary_kind(data)
     if kind:
         message = MESSAGES[kind]()
         try:
@@ -102,7 +102,7 @@ def _parsed(data: memoryview) -> tuple[Any, str]:
                 f"this is no {kind} of TensorFlow, or the file is cut off", remedy="export or download the model again"
             ) from None
         return message, kind
-    kind = text_kind(bytes(data[:_HEAD]))
+    kind = detect_text_kind(bytes(data[:_HEAD]))
     if not kind:
         raise ModelFileError(
             "this is not a TensorFlow graph, or the file is cut off",
@@ -121,23 +121,23 @@ def _parsed(data: memoryview) -> tuple[Any, str]:
     return message, kind
 
 
-def binary_kind(data: memoryview) -> str:
+def detect_binary_kind(data: memoryview) -> str:
     """Which message the binary `data` is; "" for none of TensorFlow's."""
-    first = _first_field(data)
+    first = _read_first_field(data)
     if first is None:
         return ""
     if first.number == 1 and first.wire == VARINT:  # SavedModel's version is 1; ONNX has 3 or more there
-        following = _first_field(data[first.stop :])
+        following = _read_first_field(data[first.stop :])
         return "SavedModel" if data[first.payload] == 1 and following is not None and following.number == 2 else ""
     if first.wire != LENGTH or first.number not in (1, 2):
         return ""
-    inner = _inner_fields(data[first.payload : first.stop])
+    inner = _read_inner_fields(data[first.payload : first.stop])
     if first.number == 2:
-        return _second_kind(inner)
-    return _first_kind(inner)
+        return _classify_second_field(inner)
+    return _classify_first_field(inner)
 
 
-def _first_kind(inner: list[tuple[int, int, bytes]]) -> str:
+def _classify_first_field(inner: list[tuple[int, int, bytes]]) -> str:
     """The message whose field 1 holds a message with these fields."""
     if not inner:
         return ""
@@ -155,11 +155,11 @@ def _first_kind(inner: list[tuple[int, int, bytes]]) -> str:
     return "MetaGraphDef" if {2, 4, 5, 6} & set(by_number) else ""
 
 
-def _second_kind(inner: list[tuple[int, int, bytes]]) -> str:
+def _classify_second_field(inner: list[tuple[int, int, bytes]]) -> str:
     """The message that begins with a field 2: a graph, a cost graph, a library of functions, …"""
     if not inner or inner[0][0] != 1 or inner[0][1] != LENGTH:
         return ""
-    nested = _first_kind(_inner_fields(memoryview(inner[0][2])))
+    nested = _classify_first_field(_read_inner_fields(memoryview(inner[0][2])))
     return {"GraphDef": "MetaGraphDef", "CostGraphDef": "RunMetadata"}.get(nested, "")
 
 
@@ -167,14 +167,14 @@ def _is_name(start: bytes) -> bool:
     return bool(start) and start[0] >= 0x20
 
 
-def _first_field(data: memoryview) -> Field | None:
+def _read_first_field(data: memoryview) -> Field | None:
     try:
         return next(iter(fields_of(data)), None)
     except (ValueError, IndexError):
         return None
 
 
-def _inner_fields(data: memoryview) -> list[tuple[int, int, bytes]]:
+def _read_inner_fields(data: memoryview) -> list[tuple[int, int, bytes]]:
     """(number, wire type, beginning of the payload) of a few fields."""
     found: list[tuple[int, int, bytes]] = []
     try:
@@ -187,7 +187,7 @@ def _inner_fields(data: memoryview) -> list[tuple[int, int, bytes]]:
     return found
 
 
-def text_kind(start: bytes) -> str:
+def detect_text_kind(start: bytes) -> str:
     """Which message a text begins with, by the names of its fields; "" for none."""
     text = start.decode(errors="ignore")
     if not re.match(r"\s*(#[^\n]*\n\s*)*[a-z_]+\s*[:{<]", text):

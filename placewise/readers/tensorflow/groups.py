@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from placewise.readers.tensorflow.draft import Made
+from placewise.readers.tensorflow.draft import OpRecord
 from placewise.readers.tensorflow.nodes import Node
 
 _LOCATED = "loc:@"
@@ -13,7 +13,7 @@ _GRADIENT = re.compile(r"^gradients(?:_\d+)?$")
 _TAPE = "gradient_tape"
 
 
-def groups_of(ops: Sequence[Made]) -> list[int]:
+def find_colocation_groups(ops: Sequence[OpRecord]) -> list[int]:
     """A group per op, −1 for an op that is alone.
 
     Together are: ops that the file wants with the same op or variable; in training graphs also a gradient and its
@@ -34,19 +34,19 @@ def groups_of(ops: Sequence[Made]) -> list[int]:
 
     anchors: dict[str, int] = {}
     for op, made in enumerate(ops):
-        for name in _located(made.node):
+        for name in _colocated_names(made.node):
             join(op, number[name] if name in number else anchors.setdefault(name, op))
         if made.backward:
-            forward = forward_of(made.name, number)
+            forward = find_forward_op(made.name, number)
             if forward is not None and forward != op:
                 join(op, forward)
-    for users in _learned(ops):
+    for users in _users_of_trained_variables(ops):
         for user in users[1:]:
             join(users[0], user)
     return _numbered([root(op) for op in range(len(ops))])
 
 
-def forward_of(name: str, number: dict[str, int]) -> int | None:
+def find_forward_op(name: str, number: dict[str, int]) -> int | None:
     """The op whose gradient this one is, by its name: ``gradients/<op>_grad/…`` or ``gradient_tape/<op>/…``."""
     parts = name.split("/")
     start = next((place + 1 for place, part in enumerate(parts[:-1]) if _GRADIENT.match(part) or part == _TAPE), None)
@@ -60,13 +60,13 @@ def forward_of(name: str, number: dict[str, int]) -> int | None:
     return None
 
 
-def _located(node: Node) -> list[str]:
+def _colocated_names(node: Node) -> list[str]:
     return [text.removeprefix(_LOCATED) for text in node.texts("_class") if text.startswith(_LOCATED)]
 
 
-def _learned(ops: Sequence[Made]) -> list[list[int]]:
+def _users_of_trained_variables(ops: Sequence[OpRecord]) -> list[list[int]]:
     """By variable that an update changes, the ops that use it."""
-    changed = {weight for made in ops if made.backward and _changes(made.node.op) for weight in made.weights[:1]}
+    changed = {weight for made in ops if made.backward and _is_update(made.node.op) for weight in made.weights[:1]}
     users: dict[int, list[int]] = {weight: [] for weight in sorted(changed)}
     for op, made in enumerate(ops):
         for weight in made.weights:
@@ -75,7 +75,7 @@ def _learned(ops: Sequence[Made]) -> list[list[int]]:
     return list(users.values())
 
 
-def _changes(op: str) -> bool:
+def _is_update(op: str) -> bool:
     """Whether an op changes the variable that it reads first."""
     return "Apply" in op or op.startswith("Assign")
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from placewise._util.text import dim_options
 from placewise.errors import ModelFileError
-from placewise.readers.tensorflow.call import Type
+from placewise.readers.tensorflow.abstract_values import Type
 from placewise.readers.tensorflow.lists import HANDLE
 from placewise.readers.tensorflow.nodes import Node
 from placewise.readers.tensorflow.types import Shape, dtype_of, is_handle
@@ -15,7 +15,7 @@ BATCH = "batch"
 """What the first dimension of an input is called where the file leaves it open; others are ``input:axis``."""
 
 
-class Dims:
+class InputDims:
     """The user's numbers, and which names the model asked for."""
 
     def __init__(self, given: Mapping[str, int]) -> None:
@@ -24,7 +24,7 @@ class Dims:
                 raise ModelFileError(f"dimension {name!r} is {number}", remedy="give a number from 1")
         self._given, self._asked = dict(given), set[str]()
 
-    def filled(self, name: str, shape: Shape) -> Shape:
+    def fill_shape(self, name: str, shape: Shape) -> Shape:
         """The shape of input `name` without open dimensions; raises ModelFileError for those without a number."""
         sizes, missing = [], []
         for axis, size in enumerate(shape):
@@ -53,7 +53,7 @@ class Dims:
                 )
 
 
-def input_types(node: Node, dims: Dims) -> list[Type]:
+def read_input_types(node: Node, dims: InputDims) -> list[Type]:
     """The types of what an input node gives."""
     listed = node.types("output_types") or node.types("component_types")
     if listed:
@@ -70,5 +70,5 @@ def input_types(node: Node, dims: Dims) -> list[Type]:
         if is_handle(code):
             found.append(HANDLE)
         else:
-            found.append(Type(dtype_of(code), None if shape is None else dims.filled(name, shape)))
+            found.append(Type(dtype_of(code), None if shape is None else dims.fill_shape(name, shape)))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from placewise.readers.tensorflow import lists
-from placewise.readers.tensorflow.call import Call
+from placewise.readers.tensorflow.abstract_values import NodeCall
 from placewise.readers.tensorflow.shapes_layers import spatial_axes
 
 DOMAIN = "tf::"
@@ -107,10 +107,10 @@ def position_of(op: str, place: int) -> int:
     return order.index(place) if place < len(order) else place
 
 
-def attributes_of(call: Call) -> dict[str, Any]:
+def attributes_of(call: NodeCall) -> dict[str, Any]:
     """The node's own attributes as plain values, those that ONNX's rules look for, and the op's own name and device."""
     node, kind = call.node, kind_of(call.node.op)
-    found = {name: _plain(value) for name, value in node.attr.items() if _is_told(name, value)}
+    found = {name: _to_plain(value) for name, value in node.attr.items() if _is_kept(name, value)}
     if kind not in (node.op, DOMAIN + node.op):
         found["op"] = node.op
     if node.device:
@@ -118,7 +118,7 @@ def attributes_of(call: Call) -> dict[str, Any]:
     return found | _onnx_attributes(call, kind)
 
 
-def _onnx_attributes(call: Call, kind: str) -> dict[str, Any]:
+def _onnx_attributes(call: NodeCall, kind: str) -> dict[str, Any]:
     node = call.node
     if kind in ("MatMul", "com.microsoft::FusedGemm"):
         turned = {"transA": ("transpose_a", "adj_x"), "transB": ("transpose_b", "adj_y")}
@@ -141,13 +141,13 @@ def _onnx_attributes(call: Call, kind: str) -> dict[str, Any]:
     return {}
 
 
-def _is_told(name: str, value: Any) -> bool:
+def _is_kept(name: str, value: Any) -> bool:
     """Not what repeats the shapes and types that the graph holds anyway, nor values."""
     which = value.WhichOneof("value")
     return name[:1] != "_" and which not in (None, "type", "shape", "tensor", "placeholder")
 
 
-def _plain(value: Any) -> Any:
+def _to_plain(value: Any) -> Any:
     which = value.WhichOneof("value")
     if which == "list":
         items = next((list(getattr(value.list, kind)) for kind in "sifb" if len(getattr(value.list, kind))), [])

@@ -10,7 +10,7 @@ from placewise.errors import ModelFileError
 from placewise.readers.tensorflow.types import Shape, dtype_of, is_handle, shape_of
 
 
-class Ref(NamedTuple):
+class OutputRef(NamedTuple):
     """Output `port` of a node (or argument 0 of a function)."""
 
     node: str
@@ -26,7 +26,7 @@ class Node:
 
     name: str
     op: str
-    inputs: tuple[Ref, ...]
+    inputs: tuple[OutputRef, ...]
     controls: tuple[str, ...] = ()
     attr: Mapping[str, Any] = field(default_factory=dict)
     device: str = ""
@@ -73,13 +73,13 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class FunctionBody:
     """Nodes in topological order with the names of their arguments and what they give back."""
 
     name: str
     args: tuple[str, ...]
     nodes: tuple[Node, ...]
-    returns: tuple[Ref, ...]
+    returns: tuple[OutputRef, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,12 +90,12 @@ class Loop:
     the order of the arguments of both bodies.
     """
 
-    cond: Body
-    body: Body
+    cond: FunctionBody
+    body: FunctionBody
     n_state: int
 
 
-def nodes_of(protos: Sequence[Any]) -> list[Node]:
+def parse_nodes(protos: Sequence[Any]) -> list[Node]:
     """The nodes of a graph. Raises ModelFileError for nodes without name or op, and for two of one name."""
     nodes, seen = [], set[str]()
     for place, proto in enumerate(protos):
@@ -111,16 +111,16 @@ def nodes_of(protos: Sequence[Any]) -> list[Node]:
             if text.startswith("^"):
                 controls.append(text[1:])
             else:
-                inputs.append(reference(text, proto.name))
+                inputs.append(parse_reference(text, proto.name))
         nodes.append(Node(proto.name, proto.op, tuple(inputs), tuple(controls), proto.attr, proto.device, place))
     return nodes
 
 
-def reference(text: str, reader: str) -> Ref:
+def parse_reference(text: str, reader: str) -> OutputRef:
     """``name:port`` or ``name``, which is port 0; `reader` is who says so. Raises ModelFileError."""
     name, colon, port = text.rpartition(":")
     if not colon:
-        return Ref(text, 0)
+        return OutputRef(text, 0)
     if not port.isdecimal() or len(port) > 6:
         raise ModelFileError(f"reads {text!r}", where=f"node {reader!r}", remedy="inputs are written name:port")
-    return Ref(name, int(port))
+    return OutputRef(name, int(port))

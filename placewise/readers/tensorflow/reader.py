@@ -14,17 +14,17 @@ import numpy as np
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
-from placewise.readers.tensorflow.cost_graph import cost_graph_reading
-from placewise.readers.tensorflow.draft import Made
-from placewise.readers.tensorflow.file import file_in, load
-from placewise.readers.tensorflow.groups import groups_of
-from placewise.readers.tensorflow.inputs import Dims
+from placewise.readers.tensorflow.cost_graph import read_cost_graph
+from placewise.readers.tensorflow.draft import OpRecord
+from placewise.readers.tensorflow.file import load, resolve_file
+from placewise.readers.tensorflow.groups import find_colocation_groups
+from placewise.readers.tensorflow.importer import MOST_NODES, GraphImporter
+from placewise.readers.tensorflow.inputs import InputDims
 from placewise.readers.tensorflow.kinds import is_backward_kind
-from placewise.readers.tensorflow.library import Library, in_order
-from placewise.readers.tensorflow.nodes import Body, Ref, nodes_of, reference
-from placewise.readers.tensorflow.reachable import wanted
-from placewise.readers.tensorflow.tf1_loops import without_frames
-from placewise.readers.tensorflow.walk import MOST_NODES, Walk
+from placewise.readers.tensorflow.library import Library, sort_nodes
+from placewise.readers.tensorflow.nodes import FunctionBody, OutputRef, parse_nodes, parse_reference
+from placewise.readers.tensorflow.reachable import select_nodes
+from placewise.readers.tensorflow.tf1_loops import collapse_loops
 from placewise.readers.unknown import unknown_shapes
 
 _NO_DIMS: Mapping[str, int] = MappingProxyType({})
@@ -43,21 +43,21 @@ def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Import
 
     Raises ModelFileError or GraphError, naming the file.
     """
-    path = file_in(Path(path))
+    path = resolve_file(Path(path))
     try:
         message, kind, sha256 = load(path)
         source = Source(str(path), sha256, "tensorflow", options={"dims": dict(dims)}, view="raw")
         if kind in ("CostGraphDef", "RunMetadata"):
             if dims:
                 raise ModelFileError("a CostGraphDef has no open dimensions", remedy="leave out --dim")
-            return cost_graph_reading(message.cost_graph if kind == "RunMetadata" else message, source)
-        graph, outputs, notes = _graph_in(message, kind)
-        return _reading(graph, outputs, Dims(dims), source, notes)
+            return read_cost_graph(message.cost_graph if kind == "RunMetadata" else message, source)
+        graph, outputs, notes = _select_graph(message, kind)
+        return _import_graph(graph, outputs, InputDims(dims), source, notes)
     except InputError as error:
         raise error.at(str(path)) from None
 
 
-def _graph_in(message: Any, kind: str) -> tuple[Any, list[Ref] | None, list[str]]:
+def _select_graph(message: Any, kind: str) -> tuple[Any, list[OutputRef] | None, list[str]]:
     """The graph of a message, the outputs that a signature names, and notes."""
     if kind == "GraphDef":
         return message, None, []
@@ -78,40 +78,42 @@ def _graph_in(message: Any, kind: str) -> tuple[Any, list[Ref] | None, list[str]
         others = ", ".join(map(repr, [other for other in signatures if other != name][:5]))
         notes.append(f"the outputs are those of the signature {name!r}, not of {others}")
     infos = sorted(signatures[name].outputs.items())
-    return message.graph_def, [reference(info.name, f"signature {name}") for _, info in infos if info.name], notes
+    return message.graph_def, [parse_reference(info.name, f"signature {name}") for _, info in infos if info.name], notes
 
 
-def _reading(proto: Any, outputs: list[Ref] | None, dims: Dims, source: Source, notes: list[str]) -> ImportedModel:
+def _import_graph(
+    proto: Any, outputs: list[OutputRef] | None, dims: InputDims, source: Source, notes: list[str]
+) -> ImportedModel:
     if not proto.node:
         raise ModelFileError("the graph has no nodes", remedy="export the model again")
     if len(proto.node) > MOST_NODES:
         raise ModelFileError(f"the graph has more than {MOST_NODES:,} nodes", remedy="export a smaller part of it")
     library = Library(proto.library)
-    library.refuse_explosion(proto.node, MOST_NODES)
-    collapsed, renamed = without_frames(nodes_of(proto.node))
+    library.check_unfolded_size(proto.node, MOST_NODES)
+    collapsed, renamed = collapse_loops(parse_nodes(proto.node))
     refs = None if outputs is None else [renamed.get(ref, ref) for ref in outputs]
-    nodes, ends = wanted(in_order(collapsed), refs)
+    nodes, ends = select_nodes(sort_nodes(collapsed), refs)
     if not nodes:
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
     inner = (node for function in proto.library.function for node in function.node_def)
     training = any(is_backward_kind(node.op) for node in itertools.chain(nodes, inner))
-    walk = Walk(library, dims, training=training)
-    results = walk.whole(Body("", (), tuple(nodes), ends), strict=outputs is not None)
+    importer = GraphImporter(library, dims, training=training)
+    results = importer.import_graph(FunctionBody("", (), tuple(nodes), ends), strict=outputs is not None)
     dims.check()
-    builder = walk.draft.builder
+    builder = importer.draft.builder
     for value in results:
         if value.tensor >= 0 and value.data is None:
             builder.set_output(value.tensor)
     if not builder.n_ops:
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
-    graph = _closed(_grouped(builder.build(source), walk.draft.ops))
-    told = [f"{note} ({times} times)" if times > 1 else note for note, times in walk.notes.items()]
-    return ImportedModel(graph, warnings=(*notes, *told, *unknown_shapes(graph)))
+    graph = _closed(_assign_groups(builder.build(source), importer.draft.ops))
+    counted = [f"{note} ({times} times)" if times > 1 else note for note, times in importer.notes.items()]
+    return ImportedModel(graph, warnings=(*notes, *counted, *unknown_shapes(graph)))
 
 
-def _grouped(graph: Graph, ops: Sequence[Made]) -> Graph:
+def _assign_groups(graph: Graph, ops: Sequence[OpRecord]) -> Graph:
     """The graph with its colocation groups, which are known only when all ops are."""
-    group = dict(zip((made.name for made in ops), groups_of(ops), strict=True))
+    group = dict(zip((made.name for made in ops), find_colocation_groups(ops), strict=True))
     column = np.array([group[name] for name in graph.ops.name], np.int32)
     return replace(graph, ops=replace(graph.ops, group=column))
 

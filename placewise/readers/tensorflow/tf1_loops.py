@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from placewise.errors import ModelFileError
-from placewise.readers.tensorflow.library import in_order
-from placewise.readers.tensorflow.nodes import Body, Loop, Node, Ref
+from placewise.readers.tensorflow.library import sort_nodes
+from placewise.readers.tensorflow.nodes import FunctionBody, Loop, Node, OutputRef
 
 _ENTERS, _MERGES, _NEXTS = ("Enter", "RefEnter"), ("Merge", "RefMerge"), ("NextIteration", "RefNextIteration")
 _EXITS, _SWITCHES = ("Exit", "RefExit"), ("Switch", "RefSwitch")
@@ -19,27 +19,27 @@ DEEPEST_FRAME = 16
 Path = tuple[str, ...]
 
 
-def without_frames(nodes: Sequence[Node]) -> tuple[list[Node], dict[Ref, Ref]]:
+def collapse_loops(nodes: Sequence[Node]) -> tuple[list[Node], dict[OutputRef, OutputRef]]:
     """The nodes with each loop in place of its frame, and what the loops' results are called now.
 
     Raises ModelFileError for a frame that is not whole.
     """
     if not any(node.op in _ENTERS for node in nodes):
         return list(nodes), {}
-    frames = _Frames({node.name: node for node in nodes})
-    path_of = _paths(nodes)
+    frames = _LoopCollapser({node.name: node for node in nodes})
+    path_of = _find_frames(nodes)
     members: dict[Path, list[Node]] = {}
     for node in nodes:
         members.setdefault(path_of[node.name], []).append(node)
     for path in sorted(members, key=len, reverse=True):
         if path:
-            loop = frames.collapsed(path, members[path], nodes)
+            loop = frames.collapse(path, members[path], nodes)
             members.setdefault(path[:-1], []).append(loop)
-    outside = [frames.resolved(node) for node in members.get((), []) if node.op not in _EXITS]
+    outside = [frames.resolve(node) for node in members.get((), []) if node.op not in _EXITS]
     return outside, frames.renamed
 
 
-def _paths(nodes: Sequence[Node]) -> dict[str, Path]:
+def _find_frames(nodes: Sequence[Node]) -> dict[str, Path]:
     """The frames around each node, outermost first; an Enter is inside, an Exit outside."""
     nexts = {node.name for node in nodes if node.op in _NEXTS}
     forward = [
@@ -47,8 +47,8 @@ def _paths(nodes: Sequence[Node]) -> dict[str, Path]:
         for node in nodes
     ]
     found: dict[str, Path] = {}
-    for node in in_order(forward):
-        around = max((found[name] for name in _before(node)), key=len, default=())
+    for node in sort_nodes(forward):
+        around = max((found[name] for name in _predecessors(node)), key=len, default=())
         if node.op in _ENTERS:
             around = (*around, node.text("frame_name"))
         elif node.op in _EXITS:
@@ -59,13 +59,13 @@ def _paths(nodes: Sequence[Node]) -> dict[str, Path]:
     return found
 
 
-def _before(node: Node) -> Iterable[str]:
+def _predecessors(node: Node) -> Iterable[str]:
     yield from (ref.node for ref in node.inputs)
     yield from node.controls
 
 
 @dataclass(frozen=True, slots=True)
-class _Variable:
+class _LoopVariable:
     """A variable of a loop: how it enters, where it is merged, its switch and its next value."""
 
     enter: Node
@@ -74,15 +74,15 @@ class _Variable:
     following: Node
 
 
-class _Frames:
+class _LoopCollapser:
     """Loops made so far: `renamed` says what their results and values are called."""
 
     def __init__(self, by_name: Mapping[str, Node]) -> None:
         self.by_name = by_name
-        self.renamed: dict[Ref, Ref] = {}
+        self.renamed: dict[OutputRef, OutputRef] = {}
         self._controls: dict[str, str] = {}
 
-    def resolved(self, node: Node) -> Node:
+    def resolve(self, node: Node) -> Node:
         """A node that reads the results of loops where it read those of their frames."""
         inputs = tuple(self.renamed.get(ref, ref) for ref in node.inputs)
         controls = tuple(dict.fromkeys(self._controls.get(name, name) for name in node.controls))
@@ -92,7 +92,7 @@ class _Frames:
             else replace(node, inputs=inputs, controls=controls)
         )
 
-    def collapsed(self, path: Path, members: Sequence[Node], nodes: Sequence[Node]) -> Node:
+    def collapse(self, path: Path, members: Sequence[Node], nodes: Sequence[Node]) -> Node:
         """The loop that stands for the frame with these members."""
         name = "/".join(path)
         variables = self._variables(name, members)
@@ -100,17 +100,17 @@ class _Frames:
         fixed = [node for node in members if node.op in _ENTERS and node.name not in merged]
         args = (*(variable.merge.name for variable in variables), *(node.name for node in fixed))
         for variable in variables:
-            self.renamed[Ref(variable.switch, 1)] = Ref(variable.merge.name, 0)
+            self.renamed[OutputRef(variable.switch, 1)] = OutputRef(variable.merge.name, 0)
         throw = next(node for node in members if node.op == "LoopCond")
         edge = {variable.switch for variable in variables}
         inner = (node for node in members if node.name not in edge and node.op not in (*_ENTERS, *_NEXTS, "LoopCond"))
-        kept = {node.name: self.resolved(node) for node in inner}
+        kept = {node.name: self.resolve(node) for node in inner}
         returns = [self.renamed.get(v.following.inputs[0], v.following.inputs[0]) for v in variables]
         held = [control for v in variables for control in v.following.controls]
         verdict = self.renamed.get(throw.inputs[0], throw.inputs[0])
         loop = Loop(
-            _body(f"{name}:cond", args, kept, [verdict], ()),
-            _body(f"{name}:body", args, kept, returns, held),
+            _build_body(f"{name}:cond", args, kept, [verdict], ()),
+            _build_body(f"{name}:body", args, kept, returns, held),
             len(variables),
         )
         enters = [*(variable.enter for variable in variables), *fixed]
@@ -125,7 +125,7 @@ class _Frames:
             loop=loop,
         )
 
-    def _variables(self, name: str, members: Sequence[Node]) -> list[_Variable]:
+    def _variables(self, name: str, members: Sequence[Node]) -> list[_LoopVariable]:
         throws = [node for node in members if node.op == "LoopCond"]
         switches = {node.inputs[0].node: node.name for node in members if node.op in _SWITCHES and len(node.inputs) > 1}
         if len(throws) != 1 or not throws[0].inputs:
@@ -140,15 +140,15 @@ class _Frames:
             switch = switches.get(node.name)
             if enter is None or following is None or switch is None or not enter.inputs or not following.inputs:
                 raise ModelFileError(f"variable {node.name!r} of loop {name!r} is not whole", remedy="export it again")
-            found.append(_Variable(enter, node, switch, following))
+            found.append(_LoopVariable(enter, node, switch, following))
         return found
 
-    def _rename_exits(self, loop: str, variables: Sequence[_Variable], nodes: Sequence[Node]) -> None:
+    def _rename_exits(self, loop: str, variables: Sequence[_LoopVariable], nodes: Sequence[Node]) -> None:
         place = {variable.switch: number for number, variable in enumerate(variables)}
         for node in nodes:
             left = self._origin(node) if node.op in _EXITS else ""
             if left in place:
-                self.renamed[Ref(node.name, 0)] = Ref(loop, place[left])
+                self.renamed[OutputRef(node.name, 0)] = OutputRef(loop, place[left])
                 self._controls[node.name] = loop
 
     def _origin(self, node: Node) -> str:
@@ -160,9 +160,9 @@ class _Frames:
         return ""
 
 
-def _body(
-    name: str, args: tuple[str, ...], inside: Mapping[str, Node], returns: Sequence[Ref], held: Sequence[str]
-) -> Body:
+def _build_body(
+    name: str, args: tuple[str, ...], inside: Mapping[str, Node], returns: Sequence[OutputRef], held: Sequence[str]
+) -> FunctionBody:
     """What leads to `returns` and to the nodes `held`, from the arguments on."""
     wanted: dict[str, Node] = {}
     stack = [*(ref.node for ref in returns), *held]
@@ -174,10 +174,10 @@ def _body(
         if node is None:
             continue
         wanted[found] = node
-        stack += _before(node)
+        stack += _predecessors(node)
     kept = [
         replace(node, controls=tuple(control for control in node.controls if control in wanted))
         for node in inside.values()
         if node.name in wanted
     ]
-    return Body(name, args, in_order(kept, args), tuple(returns))
+    return FunctionBody(name, args, sort_nodes(kept, args), tuple(returns))

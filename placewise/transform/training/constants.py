@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from placewise.model.graph import Graph
-from placewise.transform.training.values import Value
+from placewise.transform.training.values import GraphValue
 
 _ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Clip"))
 _TABLES = frozenset(("Mul", "Div"))
@@ -22,7 +22,7 @@ def is_buffer(name: str) -> bool:
     return name.endswith(_BUFFERS)
 
 
-def is_constant(kind: str, at: int, value: Value, *, scores: bool) -> bool:
+def is_constant(kind: str, at: int, value: GraphValue, *, scores: bool) -> bool:
     """Whether an argument is a weight that stands where models have constants.
 
     A single number in arithmetic; a table that something is multiplied by, longer than 1 in several dimensions
@@ -37,7 +37,7 @@ def is_constant(kind: str, at: int, value: Value, *, scores: bool) -> bool:
     return at in _FIXED.get(kind, ()) or (kind in _TABLES and long > 1) or (kind == "Add" and scores and long > 1)
 
 
-def makers_of_scores(graph: Graph) -> set[int]:
+def find_score_ops(graph: Graph) -> set[int]:
     """The ops whose results a softmax reads."""
     readers = graph.ops.kind.equals("Softmax")[graph.edges.consumer]
     return set(graph.tensors.producer[graph.edges.value[readers]].tolist())

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from placewise.model.dtypes import bytes_of
-from placewise.transform.training.values import Value
+from placewise.transform.training.values import GraphValue
 
 
 class Optimizer(NamedTuple):
@@ -28,14 +28,14 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
 """By the name that users give: Adam (Kingma and Ba 2015) with both moments, SGD with and without momentum."""
 
 
-def kept_per_element(optimizer: Optimizer, weight: Value, *, master_weights: bool) -> int:
+def state_bytes_per_element(optimizer: Optimizer, weight: GraphValue, *, master_weights: bool) -> int:
     """Bytes per element that stay between steps: moments of at least 32 bits, and a 32-bit copy of 16-bit weights."""
     bits = 8 * bytes_of((1,), weight.dtype)
     wide = 8 if bits == 64 else 4
     return optimizer.moments * wide + (4 if master_weights and bits < 32 else 0)
 
 
-def elements(weight: Value) -> int:
+def count_elements(weight: GraphValue) -> int:
     """Elements of a weight; of one with an unknown dimension, by its bytes."""
     if min(weight.shape, default=0) >= 0:
         return math.prod(weight.shape)

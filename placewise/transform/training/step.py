@@ -9,10 +9,10 @@ import numpy as np
 
 from placewise.errors import GraphError, InputError
 from placewise.model.graph import Graph
-from placewise.transform.training.flow import Flow, flow_of, loss_of, starts
-from placewise.transform.training.optimizers import OPTIMIZERS, Optimizer, elements, kept_per_element
+from placewise.transform.training.flow import GradientFlow, find_loss, find_starts, trace_gradient_flow
+from placewise.transform.training.optimizers import OPTIMIZERS, Optimizer, count_elements, state_bytes_per_element
 from placewise.transform.training.tape import Tape
-from placewise.transform.training.values import Value
+from placewise.transform.training.values import GraphValue
 
 STEP = "training:"
 """What begins the name of this transform in a source, before its optimizer."""
@@ -38,22 +38,22 @@ def to_training(
     """
     if optimizer not in OPTIMIZERS:
         raise InputError(f"there is no optimizer {optimizer!r}", remedy=f"choose one of {', '.join(OPTIMIZERS)}")
-    _check(graph)
-    flow = flow_of(graph, frozen)
-    first, own_loss = starts(graph, flow), loss_of(graph, flow) if loss else None
+    _check_trainable(graph)
+    flow = trace_gradient_flow(graph, frozen)
+    first, own_loss = find_starts(graph, flow), find_loss(graph, flow) if loss else None
     if not first:
         raise _nothing_to_train(graph)
-    group, users = _groups(graph, flow)
-    home = {key: _weight_of(flow.arguments[min(ops)], key, graph) for key, ops in users.items()}
+    group, users = _assign_groups(graph, flow)
+    home = {key: _find_weight(flow.arguments[min(ops)], key, graph) for key, ops in users.items()}
     if not loss:
         outputs = set(np.flatnonzero(graph.tensors.output).tolist())
     else:
         outputs = set() if own_loss is None else {own_loss}
     tape = Tape(graph, flow, group, home, outputs)
-    _start(tape, first, own_loss, loss)
+    _start_gradients(tape, first, own_loss, loss)
     for op in reversed(range(graph.n_ops)):
-        tape.pull(op)
-    _update(tape, users, OPTIMIZERS[optimizer], master_weights)
+        tape.backpropagate(op)
+    _add_updates(tape, users, OPTIMIZERS[optimizer], master_weights)
     source = graph.source
     if source is not None:
         patterns = (frozen,) if isinstance(frozen, str) else tuple(frozen)
@@ -62,7 +62,7 @@ def to_training(
     return tape.build(source)
 
 
-def _check(graph: Graph) -> None:
+def _check_trainable(graph: Graph) -> None:
     if graph.ops.backward.any():
         name = graph.ops.name[int(graph.ops.backward.argmax())]
         raise GraphError(f"the graph trains already: {name!r} is a backward op", remedy="give the forward graph")
@@ -84,7 +84,7 @@ def _nothing_to_train(graph: Graph) -> GraphError:
     )
 
 
-def _groups(graph: Graph, flow: Flow) -> tuple[list[int], dict[int, list[int]]]:
+def _assign_groups(graph: Graph, flow: GradientFlow) -> tuple[list[int], dict[int, list[int]]]:
     """The group of each op (a new one for ops that train or pass a gradient on), and the users of each storage."""
     group, storage = graph.ops.group.tolist(), graph.weights.storage.tolist()
     users: dict[int, list[int]] = {}
@@ -107,11 +107,11 @@ def _groups(graph: Graph, flow: Flow) -> tuple[list[int], dict[int, list[int]]]:
     return group, users
 
 
-def _weight_of(arguments: dict[int, Value], key: int, graph: Graph) -> Value:
+def _find_weight(arguments: dict[int, GraphValue], key: int, graph: Graph) -> GraphValue:
     return next(v for v in arguments.values() if v.is_weight and graph.weights.storage[v.number] == key)
 
 
-def _start(tape: Tape, first: list[int], own_loss: int | None, loss: bool) -> None:
+def _start_gradients(tape: Tape, first: list[int], own_loss: int | None, loss: bool) -> None:
     values = {value.number: value for made in tape.flow.results for value in made}
     if own_loss is not None:
         maker = int(tape.graph.tensors.producer[own_loss])
@@ -124,19 +124,19 @@ def _start(tape: Tape, first: list[int], own_loss: int | None, loss: bool) -> No
             tape.add_input(values[number])
 
 
-def _update(tape: Tape, users: dict[int, list[int]], optimizer: Optimizer, master_weights: bool) -> None:
+def _add_updates(tape: Tape, users: dict[int, list[int]], optimizer: Optimizer, master_weights: bool) -> None:
     """The updates of all weights with a gradient, first users first, and the new values of those used elsewhere too."""
     graph = tape.graph
     for op, key in sorted((min(users[key]), key) for key in tape.weight_gradient):
         gradient = tape.weight_gradient[key]
         weight = tape.home[key]
-        kept = kept_per_element(optimizer, weight, master_weights=master_weights)
+        kept = state_bytes_per_element(optimizer, weight, master_weights=master_weights)
         dtype = "float32" if kept and weight.dtype != "float64" else weight.dtype
         name = graph.weights.name[weight.number]
         elsewhere = {tape.group[user]: user for user in reversed(users[key]) if tape.group[user] != tape.group[op]}
         new = tape.add(
             f"{name}/update", optimizer.kind, op, {0: gradient, 1: weight}, (weight,) if elsewhere else (),
-            {"kept": kept}, dtype=dtype, state_bytes=kept * elements(weight),
+            {"kept": kept}, dtype=dtype, state_bytes=kept * count_elements(weight),
         )  # fmt: skip
         for number, user in enumerate(sorted(elsewhere.values())):
             tape.add(f"{name}/renew:{number}", "optimizer::Renew", user, {0: new[0]}, (), {})

@@ -10,7 +10,7 @@ from placewise.model.dtypes import bytes_of
 from placewise.model.tables import Attributes
 
 
-class Value(NamedTuple):
+class GraphValue(NamedTuple):
     """A tensor or a weight: its id, dimensions (−1 unknown), element type and bytes (−1 unknown)."""
 
     is_weight: bool
@@ -19,17 +19,17 @@ class Value(NamedTuple):
     dtype: str
     nbytes: int
 
-    def shaped(self, shape: tuple[int, ...]) -> Value:
+    def shaped(self, shape: tuple[int, ...]) -> GraphValue:
         """What is like this, in another shape: for results, whose id is still to come."""
         return self._replace(shape=shape, nbytes=bytes_of(shape, self.dtype))
 
 
-Emit = Callable[[str, Mapping[int, Value], Sequence[Value], Attributes], list[Value]]
+Emit = Callable[[str, Mapping[int, GraphValue], Sequence[GraphValue], Attributes], list[GraphValue]]
 """Adds a backward op: its kind, arguments by position, what its results are like, and attributes."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class ForwardOp:
     """A forward op as its gradient rule sees it.
 
     `inputs` and `outputs` by argument position; `given` the gradients of outputs that have one, by position; `wants`
@@ -38,18 +38,18 @@ class Call:
 
     kind: str
     attributes: Attributes
-    inputs: Mapping[int, Value]
-    outputs: Sequence[Value]
-    given: Mapping[int, Value]
+    inputs: Mapping[int, GraphValue]
+    outputs: Sequence[GraphValue]
+    given: Mapping[int, GraphValue]
     wants: tuple[int, ...]
     emit: Emit
 
     @property
-    def gradient(self) -> Value:
+    def gradient(self) -> GraphValue:
         """The gradient of the first output that has one: of the only one, mostly."""
         return next(iter(self.given.values()))
 
-    def make(self, kind: str, *arguments: Value, like: Value, **attributes: Any) -> Value:
+    def make(self, kind: str, *arguments: GraphValue, like: GraphValue, **attributes: Any) -> GraphValue:
         """The only result of a new backward op, `like` an other value in shape and element type."""
         return self.emit(kind, dict(enumerate(arguments)), (like,), attributes)[0]
 
@@ -57,10 +57,10 @@ class Call:
         return self.attributes.get(attribute, default)
 
 
-Gradients = Mapping[int, Value]
+Gradients = Mapping[int, GraphValue]
 """What a rule gives: the gradient of each wanted input, by position (left out where there is none)."""
 
-Rule = Callable[[Call], Gradients]
+Rule = Callable[[ForwardOp], Gradients]
 
 
 def positions_of(values: Iterable[int] | None, count: int) -> tuple[int, ...]:
@@ -68,7 +68,7 @@ def positions_of(values: Iterable[int] | None, count: int) -> tuple[int, ...]:
     return tuple(range(count)) if values is None else tuple(values)
 
 
-def sum_to(call: Call, gradient: Value, like: Value) -> Value:
+def sum_to(op: ForwardOp, gradient: GraphValue, like: GraphValue) -> GraphValue:
     """The gradient of an argument that was broadcast: summed over what was repeated."""
     wide, narrow = gradient.shape, like.shape
     extra = len(wide) - len(narrow)
@@ -79,7 +79,7 @@ def sum_to(call: Call, gradient: Value, like: Value) -> Value:
         return gradient
     axes = (*range(extra), *stretched)
     if not stretched:
-        return call.make("ReduceSum", gradient, like=like, axes=axes, keepdims=0)
+        return op.make("ReduceSum", gradient, like=like, axes=axes, keepdims=0)
     kept = like.shaped((*(1,) * extra, *narrow))
-    summed = call.make("ReduceSum", gradient, like=kept, axes=axes, keepdims=1)
-    return call.make("Reshape", summed, like=like) if extra else summed
+    summed = op.make("ReduceSum", gradient, like=kept, axes=axes, keepdims=1)
+    return op.make("Reshape", summed, like=like) if extra else summed

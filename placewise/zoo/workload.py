@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Graph
-from placewise.zoo.net import MAX_OPS, Net
+from placewise.zoo.net import MAX_OPS, NetBuilder
 
 MAX_SIZE = 10**9
 """No hyper-parameter is larger: what passes is refused where a tensor or the number of ops becomes absurd."""
@@ -18,11 +18,11 @@ UNROLLED = (("layers", "steps"), ("layers", "source_steps"), ("layers", "target_
 OPS_PER_PART = 8
 
 Sizes = Mapping[str, int]
-Build = Callable[[Net, Sizes], None]
+Build = Callable[[NetBuilder, Sizes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Workload:
     """One workload. `dims` are its hyper-parameters with their defaults; those in `zero` may be 0.
 
     `build` adds the ops to a net, or `graph` makes the whole graph (families without layers).

@@ -15,7 +15,7 @@ class Unknown(Exception):
     """Something that a rule needs is not known."""
 
 
-class Misfit(ValueError):
+class ShapeConflict(ValueError):
     """Arguments or attributes of an op contradict each other; the text says how."""
 
 
@@ -27,7 +27,7 @@ class Type(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class AbstractValue:
     """What is known about a value, and where it is: a tensor or a weight of the graph in the making.
 
     A list of tensors has the shape [length, element …] and `is_list`; where its `items` are known, it is nowhere
@@ -57,16 +57,16 @@ class Value:
         return max(self.weight, self.shows)
 
 
-Items = tuple[Value | None, ...]
+Items = tuple[AbstractValue | None, ...]
 """What is at each place of a list, as far as something was put there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeCall:
     """A node with its arguments."""
 
     node: Node
-    args: tuple[Value, ...]
+    args: tuple[AbstractValue, ...]
 
     def dims(self, position: int) -> Shape:
         """The shape of an argument, whose rank is known; raises Unknown."""
@@ -91,11 +91,11 @@ class Call:
 
     def dtype(self, position: int = 0) -> str:
         """The element type that the node says in T, else that of an argument."""
-        told = self.node.dtype("T")
-        return self.args[position].dtype if told == "unknown" and position < len(self.args) else told
+        declared = self.node.dtype("T")
+        return self.args[position].dtype if declared == "unknown" and position < len(self.args) else declared
 
 
-Rule = Callable[[Call], list[Type]]
+Rule = Callable[[NodeCall], list[Type]]
 """The types of an op's outputs; raises Unknown, Misfit, or LookupError and ValueError where something is missing."""
 
 
@@ -108,34 +108,34 @@ def broadcast(*shapes: Shape) -> Shape:
     """The shape of an elementwise op's result; raises Misfit."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(map(_joined, zip(*padded, strict=True)))
+    return tuple(map(_broadcast_sizes, zip(*padded, strict=True)))
 
 
-def _joined(dims: tuple[int, ...]) -> int:
+def _broadcast_sizes(dims: tuple[int, ...]) -> int:
     long = {dim for dim in dims if dim > 1 or dim == 0}
     if len(long) > 1:
-        raise Misfit(f"sizes {' and '.join(map(str, sorted(long)))} stand at one place")
+        raise ShapeConflict(f"sizes {' and '.join(map(str, sorted(long)))} stand at one place")
     if long:
         return long.pop()
     return -1 if -1 in dims else 1
 
 
-def agreed(*shapes: Shape) -> Shape:
+def agree_shapes(*shapes: Shape) -> Shape:
     """The one shape that these are, of which each may know a part; raises Misfit."""
     if len(set(map(len, shapes))) > 1:
-        raise Misfit("their ranks differ")
-    return tuple(map(_agreed, zip(*shapes, strict=True)))
+        raise ShapeConflict("their ranks differ")
+    return tuple(map(_agree_sizes, zip(*shapes, strict=True)))
 
 
-def _agreed(dims: tuple[int, ...]) -> int:
+def _agree_sizes(dims: tuple[int, ...]) -> int:
     known = sorted({dim for dim in dims if dim >= 0})
     if len(known) > 1:
-        raise Misfit(f"sizes {known[0]} and {known[1]} stand at one place")
+        raise ShapeConflict(f"sizes {known[0]} and {known[1]} stand at one place")
     return known[0] if known else -1
 
 
 def axis_of(axis: int, rank: int) -> int:
     """An axis counted from the front; raises Misfit."""
     if not -rank <= axis < rank:
-        raise Misfit(f"{rank} dimensions have no axis {axis}")
+        raise ShapeConflict(f"{rank} dimensions have no axis {axis}")
     return axis % rank

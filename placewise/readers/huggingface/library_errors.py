@@ -13,7 +13,7 @@ _PLAIN = (ValueError, RuntimeError)
 _DATA = "GuardOnDataDependentSymNode"
 
 
-def told(what: str, error: Exception, remedy: str = "check its values") -> ModelFileError:
+def describe_library_error(what: str, error: Exception, remedy: str = "check its values") -> ModelFileError:
     """The error that says `what` failed and why, as far as the user can follow."""
     if isinstance(error, ImportError):
         found = _NEEDS.search(str(error))
@@ -21,10 +21,10 @@ def told(what: str, error: Exception, remedy: str = "check its values") -> Model
         return ModelFileError(f"{what}: it needs the package {package}", remedy="install that package")
     if isinstance(error, MemoryError) or "allocate memory" in str(error):
         return ModelFileError(f"{what}: more memory is needed than there is", remedy="check its sizes")
-    return ModelFileError(f"{what} ({_reason(error)})", remedy=remedy)
+    return ModelFileError(f"{what} ({_find_reason(error)})", remedy=remedy)
 
 
-def _reason(error: Exception) -> str:
+def _find_reason(error: Exception) -> str:
     if type(error).__name__ == _DATA:
         return "its steps depend on the data"
     if isinstance(error, KeyError):

@@ -35,7 +35,7 @@ FREE = Cost(0, 0, "free")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class OpValue:
     """A tensor or weight as an argument or result: dimensions (−1 unknown), bytes (−1 unknown), element type."""
 
     name: str
@@ -69,25 +69,25 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OpInstance:
     """An op with its arguments by position and its results in order."""
 
     kind: str
     attributes: Attributes
-    inputs: Mapping[int, Value]
-    outputs: tuple[Value, ...]
+    inputs: Mapping[int, OpValue]
+    outputs: tuple[OpValue, ...]
 
     @property
-    def moved(self) -> int:
+    def bytes_moved(self) -> int:
         """Bytes of everything that is read (weights too) and written."""
-        return self.read + self.written
+        return self.bytes_read + self.bytes_written
 
     @property
-    def read(self) -> int:
+    def bytes_read(self) -> int:
         return sum(value.nbytes for value in self.inputs.values())
 
     @property
-    def written(self) -> int:
+    def bytes_written(self) -> int:
         return sum(value.nbytes for value in self.outputs)
 
     def size(self, position: int) -> int:
@@ -102,8 +102,8 @@ class Case:
 
     def cost(self, flops: float, op_class: str, *, nbytes: float | None = None, dtype: str = "") -> Cost:
         """A cost whose traffic is everything read and written, unless `nbytes` says less."""
-        return Cost(flops, self.moved if nbytes is None else nbytes, op_class, dtype)
+        return Cost(flops, self.bytes_moved if nbytes is None else nbytes, op_class, dtype)
 
 
-Rule = Callable[[Case], Cost]
+Rule = Callable[[OpInstance], Cost]
 """What a kind of op costs, as a function of one op."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewise import _native
-from placewise.coarsen.merging import Crossing, merged_edges, merged_tensors, merged_weights, sums
+from placewise.coarsen.merging import MergedTensors, merge_edges, merge_tensors, merge_weights, sums
 from placewise.errors import InputError
 from placewise.model.columns import Bools, Floats, Ints, Longs, Ragged, distinct, frozen
 from placewise.model.costs import CostTable
@@ -33,7 +33,7 @@ KIND = "placewise::Group"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coarse:
+class CoarseProblem:
     """A problem of groups, the coarse op of every fine op [n_ops], and the first fine op of every coarse op."""
 
     problem: Problem
@@ -49,7 +49,7 @@ class Coarse:
         return device[self.first]
 
 
-def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) -> Coarse:
+def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) -> CoarseProblem:
     """The problem of the groups `label` [n_ops], numbered from 0.
 
     `fixed` [n_labels]: the one device that a group may run on, −1 where it is free to go; pins and forbidden pairs
@@ -62,21 +62,21 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
     first = np.full(n, problem.n_ops, np.int64)
     np.minimum.at(first, op, np.arange(problem.n_ops))
     fine = problem.graph
-    crossing = merged_tensors(fine, op, n)
+    crossing = merge_tensors(fine, op, n)
     graph = Graph(
         ops=_ops(fine, np.asarray(label), op, first),
         tensors=crossing.tensors,
-        weights=(held := merged_weights(fine, np.asarray(label), op)).weights,
-        edges=merged_edges(crossing),
-        weight_edges=merged_edges(held),
+        weights=(held := merge_weights(fine, np.asarray(label), op)).weights,
+        edges=merge_edges(crossing),
+        weight_edges=merge_edges(held),
         phases=fine.phases,
     )
     costs = CostTable.given(_op_seconds(problem, np.asarray(label), op, n, fixed), _transfer_seconds(problem, crossing))
     rules = replace(problem.constraints, pins=(), forbidden=(), together=())
-    return Coarse(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
+    return CoarseProblem(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
 
 
-def colocated(problem: Problem, label: Ints) -> Problem:
+def colocate(problem: Problem, label: Ints) -> Problem:
     """The same problem, whose ops move by the groups `label` [n_ops]: its values are exact, and cost as much.
 
     Raises InputError if a label splits a colocation group.
@@ -161,7 +161,7 @@ def _op_seconds(problem: Problem, label: Ints, op: Ints, n: int, fixed: Ints | N
     return seconds
 
 
-def _transfer_seconds(problem: Problem, crossing: Crossing) -> Floats:
+def _transfer_seconds(problem: Problem, crossing: MergedTensors) -> Floats:
     """Sums over the fine tensors of each coarse one [n_coarse_tensors, n_link_classes]."""
     fine, kept = problem.costs.transfer_seconds, crossing.of >= 0
     columns = [sums(column[kept], crossing.of[kept], len(crossing.tensors)) for column in fine.T]
