@@ -12,7 +12,7 @@ from placewise.costing.flops import CONTROL
 from placewise.costing.flops import RULES as COSTS
 from placewise.costing.rules.gradients import PREFIX
 from placewise.costing.rules.gradients import RULES as GRADIENT_COSTS
-from placewise.costing.unknown import BY_DATA
+from placewise.costing.work import BY_DATA
 from placewise.readers.onnx.contrib import RULES as SHAPES
 from placewise.readers.onnx.contrib import STANDARD
 from placewise.readers.onnx.nodes import KEEP_SHAPE

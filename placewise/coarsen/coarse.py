@@ -66,9 +66,9 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
     graph = Graph(
         ops=_ops(fine, np.asarray(label), op, first),
         tensors=crossing.tensors,
-        weights=(held := merge_weights(fine, np.asarray(label), op)).weights,
+        weights=(merged_weights := merge_weights(fine, np.asarray(label), op)).weights,
         edges=merge_edges(crossing),
-        weight_edges=merge_edges(held),
+        weight_edges=merge_edges(merged_weights),
         phases=fine.phases,
     )
     costs = CostTable.given(_op_seconds(problem, np.asarray(label), op, n, fixed), _transfer_seconds(problem, crossing))
@@ -93,11 +93,11 @@ def frozen_labels(problem: Problem, device: Ints, free: Bools) -> tuple[Ints, In
     """
     home = np.zeros(problem.n_blocks, np.int64)
     home[problem.block] = device
-    held, n_free = distinct(home[~free]), int(free.sum())
+    fixed_devices, n_free = distinct(home[~free]), int(free.sum())
     of_block = np.empty(problem.n_blocks, np.int32)
     of_block[free] = np.arange(n_free)
-    of_block[~free] = n_free + np.searchsorted(held, home[~free])
-    return of_block[problem.block], np.concatenate((np.full(n_free, -1), held)).astype(np.int32)
+    of_block[~free] = n_free + np.searchsorted(fixed_devices, home[~free])
+    return of_block[problem.block], np.concatenate((np.full(n_free, -1), fixed_devices)).astype(np.int32)
 
 
 def _require_blocks(problem: Problem, label: Ints) -> None:
@@ -114,8 +114,8 @@ def _coarse_ops(problem: Problem, label: Ints) -> Ints:
     part = (label.astype(np.int64) * max(len(graph.phases), 1) + graph.ops.phase) * 2 + graph.ops.backward
     parts, part = np.unique(part, return_inverse=True)
     tail = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
-    made = tail >= 0
-    component, _ = strong_components(part[tail[made]], part[graph.consumers[made]], len(parts))
+    has_producer = tail >= 0
+    component, _ = strong_components(part[tail[has_producer]], part[graph.consumers[has_producer]], len(parts))
     middle = sums(np.arange(n_ops, dtype=np.float64), part, len(parts)) / np.bincount(part, minlength=len(parts))
     rank = np.empty(len(parts), np.int64)
     rank[np.lexsort((middle, component))] = np.arange(len(parts))

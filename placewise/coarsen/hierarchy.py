@@ -9,12 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from placewise import _native
-from placewise.coarsen.chains import sole_children, sole_parents
-from placewise.coarsen.heavy import heavy_edges
 from placewise.coarsen.merging import sums
 from placewise.coarsen.quotient import Limits, Quotient, build_quotient, merge_groups, renumber
 from placewise.coarsen.repeats import find_layers
-from placewise.model.columns import Ints, Longs
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.simulate.contiguity import strong_components
 
@@ -47,7 +45,7 @@ def hierarchy(
     scopes), its repeated layers do; groups go beyond those that exceed the limits when they can grow no further inside.
     """
     component, quotient = build_quotient(problem, key)
-    keys, number, found = quotient.key, component, []
+    keys, number, labels = quotient.key, component, []
     layer: Ints | None = None
     if start is not None and quotient.n > wanted:
         before, number, quotient = quotient.n, *_apply_start_label(problem, number, quotient, start, wanted)
@@ -58,18 +56,18 @@ def hierarchy(
             number, quotient = _apply_start_label(problem, number, quotient, start, wanted)
             quotient = quotient._replace(key=_extend_keys(quotient, _label_components(number, quotient.n, start)))
         if quotient.n <= max(wanted, before / 2):
-            found.append(number)
+            labels.append(number)
     while quotient.n > wanted:
         before = quotient.n
         target = max(float(wanted), quotient.n / ratio)
         number, quotient = _coarsen_once(number, quotient, target, _limits(problem, quotient, target))
         if quotient.n <= STALLED * before:
-            found.append(number)
+            labels.append(number)
         elif layer is None:
             break
         if layer is not None and quotient.n > max(wanted, STALLED * before):
             quotient, layer = quotient._replace(key=_label_components(number, quotient.n, keys[component])), None
-    return found
+    return labels
 
 
 def _apply_start_label(
@@ -123,9 +121,9 @@ def _split_unsound_groups(quotient: Quotient, label: Ints, limits: Limits) -> In
     """The labels [n] where they keep the limits, do not mix keys and make no cycles; single groups elsewhere."""
     pure = renumber(label.astype(np.int64) * (int(quotient.key.max(initial=0)) + 1) + quotient.key)
     n = int(pure.max(initial=-1)) + 1
-    seconds, held = sums(quotient.seconds, pure, n), sums(quotient.bytes, pure, n)
+    seconds, nbytes = sums(quotient.seconds, pure, n), sums(quotient.bytes, pure, n)
     component, _ = strong_components(pure[quotient.tail], pure[quotient.head], n)
-    bad = (seconds > limits.seconds) | (held > limits.bytes) | (np.bincount(component, minlength=1)[component] > 1)
+    bad = (seconds > limits.seconds) | (nbytes > limits.bytes) | (np.bincount(component, minlength=1)[component] > 1)
     alone = bad[pure]
     pure[alone] = n + np.arange(int(alone.sum()))
     return renumber(pure)
@@ -135,3 +133,32 @@ def cut_intervals(quotient: Quotient, limits: Limits) -> Ints:
     """Labels [n]: neighbours in the order of the groups, as many together as the limits allow."""
     label: Ints = _native.cut_intervals(quotient.native(), *limits)
     return label
+
+
+def sole_children(quotient: Quotient, limits: Limits) -> Ints:
+    """Labels [n]: groups join their only successor, as far as the limits allow."""
+    label: Ints = _native.join_sole_successors(quotient.native(), *limits)
+    return label
+
+
+def sole_parents(quotient: Quotient, limits: Limits) -> Ints:
+    """Labels [n]: groups join their only predecessor, as far as the limits allow."""
+    return sole_children(quotient.mirrored(), limits)[::-1]
+
+
+LEAST = 1e-140
+"""Mean seconds below which nothing takes time: products of them would be 0."""
+
+
+def heavy_edges(quotient: Quotient, limits: Limits) -> Ints:
+    """Labels [n] of clusters along heavy edges, light groups choosing first."""
+    mean = float(quotient.flow.mean()) if len(quotient.flow) else 0.0
+    graph = quotient._replace(flow=quotient.flow + 1e-9 * mean + 1e-300).native()
+    label: Ints = _native.cluster_heavy_edges(graph, _sizes(quotient.seconds), *limits)
+    return label
+
+
+def _sizes(seconds: Floats) -> Floats:
+    """What groups count for [n], of which products are taken: their seconds, and no less than a tenth of the mean."""
+    mean = float(seconds.mean()) if len(seconds) else 0.0
+    return np.maximum(seconds, 0.1 * mean) + 1e-300 if mean > LEAST else np.ones(len(seconds))

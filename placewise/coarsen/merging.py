@@ -107,10 +107,10 @@ def merge_edges(uses: MergedTensors | MergedWeights) -> Edges:
 
 def _find_first_rows(of: Longs, n: int) -> Longs:
     """The first row of each of n classes; rows of class −1 count for none."""
-    found = np.full(n, len(of), np.int64)
+    first = np.full(n, len(of), np.int64)
     kept = np.flatnonzero(of >= 0)
-    np.minimum.at(found, of[kept], kept)
-    return found
+    np.minimum.at(first, of[kept], kept)
+    return first
 
 
 def _find_classes(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Longs:

@@ -96,26 +96,26 @@ def merge_groups(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
 
 def renumber(label: npt.NDArray[np.integer]) -> Ints:
     """The same groups, numbered from 0 without gaps."""
-    found: Ints = np.unique(label, return_inverse=True)[1].astype(np.int32)
-    return found
+    numbers: Ints = np.unique(label, return_inverse=True)[1].astype(np.int32)
+    return numbers
 
 
 def _flow(problem: Problem, component: Ints, n: int, tail: Ints, head: Ints) -> Floats:
     """Mean transfer seconds over each edge [n_edges]: of all tensors between two components, whichever way they go."""
     graph = problem.graph
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
-    made = graph.tensors.producer[tensor] >= 0
-    source = component[graph.tensors.producer[tensor[made]]].astype(np.int64)
-    target = component[graph.consumers[made]].astype(np.int64)
+    has_producer = graph.tensors.producer[tensor] >= 0
+    source = component[graph.tensors.producer[tensor[has_producer]]].astype(np.int64)
+    target = component[graph.consumers[has_producer]].astype(np.int64)
     low, high = np.minimum(source, target), np.maximum(source, target)
-    wanted = np.minimum(tail, head).astype(np.int64) * max(n, 1) + np.maximum(tail, head)
-    pairs = distinct(wanted)
+    edges = np.minimum(tail, head).astype(np.int64) * max(n, 1) + np.maximum(tail, head)
+    pairs = distinct(edges)
     pair = low * max(n, 1) + high
     at = np.minimum(np.searchsorted(pairs, pair), max(len(pairs) - 1, 0))
     known = (low != high) & (pairs[at] == pair) if len(pairs) else np.zeros(len(pair), np.bool_)
     share = mean_transfer_seconds(problem) / np.maximum(np.diff(graph.consumer_offsets), 1)
-    flow = sums(share[tensor[made]][known], at[known], len(pairs))
-    return flow[np.searchsorted(pairs, wanted)]
+    flow = sums(share[tensor[has_producer]][known], at[known], len(pairs))
+    return flow[np.searchsorted(pairs, edges)]
 
 
 def _keys(problem: Problem, component: Ints, n: int, key: npt.NDArray[np.integer] | None) -> Longs:
@@ -123,21 +123,21 @@ def _keys(problem: Problem, component: Ints, n: int, key: npt.NDArray[np.integer
     barred = np.zeros((n, problem.n_devices), np.bool_)
     for d in range(problem.n_devices):
         barred[component[~problem.allowed[:, d]], d] = True
-    found = np.zeros(n, np.int64)
-    found[component[~problem.graph.ops.backward]] = 1
+    codes = np.zeros(n, np.int64)
+    codes[component[~problem.graph.ops.backward]] = 1
     columns = [*barred.T, *([] if key is None else [_component_keys(component, n, key)])]
     for column in columns:
         if len(column) and (column != column[0]).any():
-            found = renumber(found).astype(np.int64) * (int(column.max()) - int(column.min()) + 1)
-            found += column.astype(np.int64) - int(column.min())
-    return renumber(found).astype(np.int64)
+            codes = renumber(codes).astype(np.int64) * (int(column.max()) - int(column.min()) + 1)
+            codes += column.astype(np.int64) - int(column.min())
+    return renumber(codes).astype(np.int64)
 
 
 def _component_keys(component: Ints, n: int, key: npt.NDArray[np.integer]) -> Longs:
     """The key of each component [n]; one of its own where its ops differ."""
-    found = np.zeros(n, np.int64)
-    found[component] = key
+    keys = np.zeros(n, np.int64)
+    keys[component] = key
     torn = np.zeros(n, np.bool_)
-    torn[component[found[component] != key]] = True
-    found[torn] = int(key.max(initial=0)) + 1 + np.arange(int(torn.sum()))
-    return found
+    torn[component[keys[component] != key]] = True
+    keys[torn] = int(key.max(initial=0)) + 1 + np.arange(int(torn.sum()))
+    return keys

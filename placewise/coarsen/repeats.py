@@ -137,14 +137,14 @@ def _choose_anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -
     if not len(usable):
         return []
     weight = np.bincount(count[usable], weights=(share * count)[usable])
-    chosen = [k for k in np.argsort(-weight, kind="stable")[:COUNTS].tolist() if weight[k] > 0]
+    kinds = [k for k in np.argsort(-weight, kind="stable")[:COUNTS].tolist() if weight[k] > 0]
     end = np.cumsum(count)
-    found: list[Longs] = []
-    for k in chosen:
+    anchors: list[Longs] = []
+    for k in kinds:
         mine = usable[count[usable] == k]
         for one in mine[np.lexsort((mine, past[mine], -share[mine]))][:ANCHORS].tolist():
-            found.append(nodes[end[one] - k : end[one]])
-    return found
+            anchors.append(nodes[end[one] - k : end[one]])
+    return anchors
 
 
 def _sign_components(problem: Problem, component: Ints, n: int, *, costs: bool) -> Hashes:
@@ -156,10 +156,10 @@ def _sign_components(problem: Problem, component: Ints, n: int, *, costs: bool) 
     if costs:
         for column in problem.costs.op_seconds.T:
             op = mix_hash(op + (column + 0.0).view(np.uint64))
-    made = tensors.producer >= 0
-    _add(op, tensors.producer[made], mix_hash(tensors.bytes[made].astype(np.uint64)))
-    held = graph.weights.bytes[graph.weight_edges.value].astype(np.uint64)
-    _add(op, graph.weight_edges.consumer, mix_hash(mix_hash(held)))
+    has_producer = tensors.producer >= 0
+    _add(op, tensors.producer[has_producer], mix_hash(tensors.bytes[has_producer].astype(np.uint64)))
+    weight_bytes = graph.weights.bytes[graph.weight_edges.value].astype(np.uint64)
+    _add(op, graph.weight_edges.consumer, mix_hash(mix_hash(weight_bytes)))
     total = np.zeros(n, np.uint64)
     _add(total, component, mix_hash(op))
     return total

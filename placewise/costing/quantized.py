@@ -37,7 +37,7 @@ def quantize_work(graph: Graph, work: OpWork) -> OpWork:
     nbytes, dtype, op_class = work.bytes.copy(), work.dtype.copy(), work.op_class.codes.copy()
     flops, fused = work.flops.copy(), set[int]()
     for op in _of_kinds(graph, _PRODUCTS):
-        makers = {position: made for position, made, _ in _arguments(graph, op)}
+        makers = {position: producer for position, producer, _ in _arguments(graph, op)}
         rounded = _find_quantizer(graph, op)
         if not {makers.get(0), makers.get(1)} <= of_int8.keys() or (
             graph.ops.kind[op] == _ALWAYS_ROUNDED and rounded < 0
@@ -45,8 +45,8 @@ def quantize_work(graph: Graph, work: OpWork) -> OpWork:
             continue
         fused.add(op)
         dtype[op] = dtype_code("int8")
-        for position, made, size in _arguments(graph, op):
-            nbytes[op] -= size - of_int8[made] if position < 2 else 0
+        for position, producer, size in _arguments(graph, op):
+            nbytes[op] -= size - of_int8[producer] if position < 2 else 0
         if rounded >= 0:
             nbytes[op] -= _count_output_bytes(graph, op) - _count_output_bytes(graph, rounded)
             flops[rounded], nbytes[rounded], op_class[rounded] = 0.0, 0.0, CLASSES.index("free")
@@ -59,8 +59,8 @@ def quantize_work(graph: Graph, work: OpWork) -> OpWork:
 
 def _of_kinds(graph: Graph, kinds: Sequence[str]) -> list[int]:
     codes = [code for code, kind in enumerate(graph.ops.kind.values) if kind in kinds]
-    found: list[int] = np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
-    return found
+    ops: list[int] = np.flatnonzero(np.isin(graph.ops.kind.codes, codes)).tolist()
+    return ops
 
 
 def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:
@@ -86,9 +86,9 @@ def _count_quantized_bytes(graph: Graph, op: int) -> int:
 
 def _find_quantizer(graph: Graph, op: int) -> int:
     """The QuantizeLinear that alone reads what an op makes, −1 if there is none."""
-    made = graph.outputs_of(op)
-    readers = [user for tensor in made for user in graph.consumers_of(tensor).tolist()]
-    alone = len(readers) == 1 and not graph.tensors.output[made].any()
+    outputs = graph.outputs_of(op)
+    readers = [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
+    alone = len(readers) == 1 and not graph.tensors.output[outputs].any()
     return readers[0] if alone and graph.ops.kind[readers[0]] in _TO_INT8 else -1
 
 

@@ -92,14 +92,16 @@ def _find_flop_rates(device: Device, needed: list[int]) -> tuple[Floats, Bools]:
     assumed = np.zeros(len(DTYPES), np.bool_)
     for code in needed:
         dtype = DTYPES[code]
-        found = next((name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), "")
+        stand_in = next(
+            (name for name in (dtype, *_STAND_INS.get(dtype, ()), "float32") if name in device.peak_flops), ""
+        )
         if not device.peak_flops and not math.isfinite(device.memory_bandwidth):
             raise CostError(
                 "it has no peak speed and no memory bandwidth",
                 where=f"device {device.name!r}",
                 remedy="give peak_flops or memory_bandwidth in the cluster file; measured costs go over them",
             )
-        peak[code] = device.peak_flops[found] if found else min(device.peak_flops.values(), default=math.inf)
-        assumed[code] = found != dtype
+        peak[code] = device.peak_flops[stand_in] if stand_in else min(device.peak_flops.values(), default=math.inf)
+        assumed[code] = stand_in != dtype
     share = np.array([device.efficiency.get(name, 1.0) for name in CLASSES])
     return peak[:, None] * share, assumed

@@ -44,9 +44,9 @@ def rank_values(column: npt.NDArray[Any]) -> Longs:
     if span > _MOST_SPREAD * len(column) + _MOST_SPREAD:
         return np.unique(column, return_inverse=True)[1]
     place = column - low
-    found = np.zeros(span, np.bool_)
-    found[place] = True
-    ranks: Longs = (np.cumsum(found) - 1)[place]
+    present = np.zeros(span, np.bool_)
+    present[place] = True
+    ranks: Longs = (np.cumsum(present) - 1)[place]
     return ranks
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from placewise.errors import GraphError
-from placewise.model.columns import Bytes8, Ints, Longs, Ragged, distinct
+from placewise.model.columns import Bytes8, Longs, Ragged, distinct
 from placewise.model.dtypes import BITS, DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Interned, Tensors, Weights
 from placewise.transform.boundary import remove_boundary_ops
-from placewise.transform.rows import take_ops
+from placewise.transform.rows import make_unique, take_ops
 
 _PURE = frozenset({"openvino::FakeQuantize", "openvino::NotEqual", "openvino::SquaredDifference"})
 _PURE |= {f"aten::{name}" for name in ("ne", "rsqrt", "diff", "clone", "flip", "roll", "square", "exp2", "expm1")}
@@ -64,26 +64,6 @@ def fold(graph: Graph) -> Graph:
         return folded
     transforms = source.transforms if source.transforms[-1:] == ("fold",) else (*source.transforms, "fold")
     return folded.with_source(replace(source, view="folded", transforms=transforms))
-
-
-def project_back(raw: Graph, folded: Graph, device: Ints) -> Ints:
-    """A placement of the folded ops as one [raw.n_ops] of the raw ops, by `origin` (by name where there is none).
-
-    Raw ops that no folded op stands for follow their first consumer, else they go where op 0 goes.
-    """
-    by_origin = {node: int(device[op]) for op in range(folded.n_ops) for node in folded.ops.origin[op]}
-    by_name = {name: int(device[op]) for op, name in enumerate(folded.ops.name)}
-    default = int(device[0]) if len(device) else 0
-    projected = np.full(raw.n_ops, -1, np.int32)
-    for op in reversed(range(raw.n_ops)):
-        own = next((by_origin[node] for node in raw.ops.origin[op] if node in by_origin), None)
-        if own is None:
-            own = by_name.get(raw.ops.name[op])
-        if own is None:
-            users = sorted(int(user) for tensor in raw.outputs_of(op) for user in raw.consumers_of(tensor))
-            own = int(projected[users[0]]) if users else default
-        projected[op] = own
-    return projected
 
 
 @dataclass(slots=True)
@@ -155,13 +135,13 @@ def _candidates(graph: Graph) -> list[int]:
     for kind in (*_PASS, *_MEASURES):
         starts |= graph.ops.kind.equals(kind)
     maker, reader = graph.tensors.producer[graph.edges.value], graph.edges.consumer
-    found = starts
+    candidates = starts
     for _ in range(_MOST_ROUNDS):
         reached = np.ones(graph.n_ops, np.bool_)
-        reached[reader[(maker < 0) | ~found[maker]]] = False
-        before, found = found, starts | reached
-        if np.array_equal(before, found):
-            return np.flatnonzero(found).tolist()
+        reached[reader[(maker < 0) | ~candidates[maker]]] = False
+        before, candidates = candidates, starts | reached
+        if np.array_equal(before, candidates):
+            return np.flatnonzero(candidates).tolist()
     return list(range(graph.n_ops))
 
 
@@ -170,15 +150,15 @@ def _find_rearranged_weight(graph: Graph, op: int, plan: _FoldPlan) -> int:
     is_weight, value = _read_arguments(graph, op).get(0, (False, -1))
     if not is_weight and value >= 0:
         value = plan.weight_of[value] if plan.weight_of[value] >= 0 else plan.rearranged[value]
-    made = graph.outputs_of(op)[0]
-    return value if value >= 0 and graph.weights.bytes[value] == graph.tensors.bytes[made] else -1
+    result = graph.outputs_of(op)[0]
+    return value if value >= 0 and graph.weights.bytes[value] == graph.tensors.bytes[result] else -1
 
 
 def _unpack(graph: Graph, op: int, plan: _FoldPlan) -> None:
     """Note how the file holds what a conversion marked `decompression` makes of a weight, and what shifts and scales
     it afterwards: programs keep the weight so, and unpack it as they compute.
     """
-    made, total, best = graph.outputs_of(op)[0], 0, (-1, 0, -1)
+    result, total, best = graph.outputs_of(op)[0], 0, (-1, 0, -1)
     marked = bool(graph.ops.attributes[op].get("decompression"))
     arguments = _read_arguments(graph, op)
     for position in arguments if graph.ops.kind[op] in ("Sub", "Mul") else (0,):
@@ -194,8 +174,8 @@ def _unpack(graph: Graph, op: int, plan: _FoldPlan) -> None:
         total += nbytes
         best = max(best, (nbytes, dtype, root)) if root >= 0 else best
     root = best[2]
-    if root >= 0 and math.prod(graph.weights.shape[root]) == math.prod(graph.tensors.shape[made]):
-        plan.packed[made], plan.rearranged[made] = (total, best[1]), root
+    if root >= 0 and math.prod(graph.weights.shape[root]) == math.prod(graph.tensors.shape[result]):
+        plan.packed[result], plan.rearranged[result] = (total, best[1]), root
 
 
 def _is_known(graph: Graph, op: int, kind: str, plan: _FoldPlan, training: bool) -> bool:
@@ -214,13 +194,13 @@ def _is_known(graph: Graph, op: int, kind: str, plan: _FoldPlan, training: bool)
 
 def _changes_size(graph: Graph, op: int, kind: str) -> bool:
     """Whether the results of an op outgrow its arguments, in entries; of a lookup of floats, also the reverse."""
-    made = slice(graph.outputs_of(op).start, graph.outputs_of(op).stop)
+    results = slice(graph.outputs_of(op).start, graph.outputs_of(op).stop)
     tensors, weights, reads, uses = graph.tensors, graph.weights, graph.inputs_of(op), graph.weights_of(op)
-    given = _count_entries(tensors.bytes[reads], tensors.dtype[reads]) + _count_entries(
+    entries_in = _count_entries(tensors.bytes[reads], tensors.dtype[reads]) + _count_entries(
         weights.bytes[uses], weights.dtype[uses]
     )
-    dtype = tensors.dtype[made]
-    growth = (_count_entries(tensors.bytes[made], dtype) - given) * int(BITS[dtype].max(initial=0)) / 8
+    dtype = tensors.dtype[results]
+    growth = (_count_entries(tensors.bytes[results], dtype) - entries_in) * int(BITS[dtype].max(initial=0)) / 8
     is_table = kind in _LOOKUPS and "float" in DTYPES[int(dtype[0])]
     return growth > _MOST_GROWTH or (is_table and -growth > _MOST_GROWTH)
 
@@ -242,12 +222,12 @@ def _find_passed_value(graph: Graph, op: int, kind: str, training: bool) -> tupl
 
 def _read_arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
     """By position, what an op reads: (is it a weight, its id)."""
-    found = {}
+    arguments = {}
     tables = ((False, graph.edges, graph.in_offsets), (True, graph.weight_edges, graph.weight_offsets))
     for is_weight, edges, offsets in tables:
         for row in range(int(offsets[op]), int(offsets[op + 1])):
-            found[int(edges.position[row])] = (is_weight, int(edges.value[row]))
-    return found
+            arguments[int(edges.position[row])] = (is_weight, int(edges.value[row]))
+    return arguments
 
 
 def _drop_unused(graph: Graph, plan: _FoldPlan) -> None:
@@ -272,8 +252,8 @@ def _all_used(graph: Graph, plan: _FoldPlan) -> bool:
     """Whether some kept op reads what each kept op makes, unless that stays anyhow."""
     kept, producer = np.array(plan.kept, np.bool_), graph.tensors.producer
     used = graph.ops.backward | (graph.ops.state_bytes > 0) | (np.diff(graph.out_offsets) == 0)
-    made = producer >= 0
-    used[producer[made & graph.tensors.output]] = True
+    has_producer = producer >= 0
+    used[producer[has_producer & graph.tensors.output]] = True
     source = producer[np.array(plan.alias, np.int64)[graph.edges.value[kept[graph.edges.consumer]]]]
     used[source[source >= 0]] = True
     return bool(used[kept].all())
@@ -296,8 +276,8 @@ def _rebuild(graph: Graph, plan: _FoldPlan) -> Graph:
     rows, weight = np.unique(weight, return_inverse=True)
     by_user = np.lexsort((argument, user))
 
-    made = graph.tensors.producer
-    stays = (made < 0) | kept[made]
+    producer = graph.tensors.producer
+    stays = (producer < 0) | kept[producer]
     tensor_rank = np.cumsum(stays) - 1
     return Graph(
         ops=take_ops(graph.ops, np.flatnonzero(kept), _origins(graph, plan)),
@@ -313,22 +293,22 @@ def _rebuild(graph: Graph, plan: _FoldPlan) -> Graph:
 def _origins(graph: Graph, plan: _FoldPlan) -> Ragged:
     """The origins of kept ops: their own, and those of the removed ops whose first kept op they are."""
     owner = [op if kept else -1 for op, kept in enumerate(plan.kept)]
-    given: dict[int, list[int]] = {}
+    inherited: dict[int, list[int]] = {}
     for op in reversed(range(graph.n_ops)):
         if not plan.kept[op]:
             users = (owner[user] for tensor in graph.outputs_of(op) for user in graph.consumers_of(tensor).tolist())
             owner[op] = min((user for user in users if user >= 0), default=-1)
             if owner[op] >= 0:
-                given.setdefault(owner[op], []).extend(graph.ops.origin[op])
+                inherited.setdefault(owner[op], []).extend(graph.ops.origin[op])
     kept = (op for op, stays in enumerate(plan.kept) if stays)
-    return Ragged.of((*graph.ops.origin[op], *sorted(given.get(op, ()))) for op in kept)
+    return Ragged.of((*graph.ops.origin[op], *sorted(inherited.get(op, ()))) for op in kept)
 
 
 def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
-    made = tensors.producer[rows]
+    producer = tensors.producer[rows]
     return Tensors(
         name=tuple(tensors.name[row] for row in rows.tolist()),
-        producer=np.where(made < 0, -1, op_rank[made]),
+        producer=np.where(producer < 0, -1, op_rank[producer]),
         bytes=tensors.bytes[rows],
         dtype=tensors.dtype[rows],
         shape=tensors.shape.take(rows),
@@ -340,8 +320,8 @@ def _take_weights(graph: Graph, plan: _FoldPlan, fresh: Longs, rows: Longs) -> W
     """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights."""
     weights, tensors = graph.weights, graph.tensors
     origin = np.array(plan.rearranged, np.int64)[fresh]
-    held = [plan.packed.get(row, (int(tensors.bytes[row]), int(tensors.dtype[row]))) for row in fresh.tolist()]
-    nbytes, dtype = np.array(held, np.int64).reshape(-1, 2).T
+    stored = [plan.packed.get(row, (int(tensors.bytes[row]), int(tensors.dtype[row]))) for row in fresh.tolist()]
+    nbytes, dtype = np.array(stored, np.int64).reshape(-1, 2).T
     kept = rows[rows < len(weights)]
     names = [*weights.name, *_fresh_names(graph, fresh, origin, kept)]
     storage = weights.storage.max(initial=-1) + 1 + np.arange(len(fresh))
@@ -365,12 +345,5 @@ def _fresh_names(graph: Graph, fresh: Longs, origin: Longs, kept: Longs) -> list
     names = []
     for tensor, weight in zip(fresh.tolist(), origin.tolist(), strict=True):
         own = graph.weights.name[weight] if weight >= 0 else ""
-        names.append(_distinct(own if own and own not in taken else graph.tensors.name[tensor], taken))
+        names.append(make_unique(own if own and own not in taken else graph.tensors.name[tensor], taken))
     return names
-
-
-def _distinct(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "'"
-    taken.add(name)
-    return name

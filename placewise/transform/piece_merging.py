@@ -35,11 +35,6 @@ def merge_pieces(
     return build_pieces(problem.graph, pieces.device[pieces.piece], label[pieces.piece], order)
 
 
-def predict_makespan(problem: Problem, pieces: Pieces, *, hand_over: float = 0.0, overhead: float = 0.0) -> float:
-    """The makespan that `merge_pieces` goes by, in seconds."""
-    return _schedule(_make_plan(problem, pieces, hand_over, overhead)).makespan
-
-
 @dataclass(slots=True)
 class _MergePlan:
     """Pieces by number as nodes of a graph: who joined them, their seconds, who is before and after, and when.
@@ -142,14 +137,14 @@ def _remaining(plan: _MergePlan, node: int, *, without: int = -1) -> float:
 
 def _join_one(plan: _MergePlan, *, few: bool) -> bool:
     """Join what can be joined in one sweep over all neighbours; whether anything was."""
-    found = False
+    changed = False
     _schedule(plan)
     for one in sorted(plan.parts):
         while one in plan.parts and (other := plan.following[one]) >= 0 and _may_join(plan, one, other, few):
             _join(plan, one, other)
             _schedule(plan)
-            found = True
-    return found
+            changed = True
+    return changed
 
 
 def _may_join(plan: _MergePlan, one: int, other: int, few: bool) -> bool:

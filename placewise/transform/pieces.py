@@ -104,10 +104,10 @@ def group_kernels(graph: Graph, device: Ints, order: Longs, sets: Iterable[Seque
 def _is_kernel(graph: Graph, ops: Sequence[int], last: int) -> bool:
     if sum(graph.ops.kind[op] in HEAVY for op in ops) > 1:
         return False
-    made = [tensor for op in ops if op != last for tensor in graph.outputs_of(op)]
+    inner = [tensor for op in ops if op != last for tensor in graph.outputs_of(op)]
     inside = set(ops)
-    return not graph.tensors.output[made].any() and all(
-        inside.issuperset(graph.consumers_of(tensor).tolist()) for tensor in made
+    return not graph.tensors.output[inner].any() and all(
+        inside.issuperset(graph.consumers_of(tensor).tolist()) for tensor in inner
     )
 
 
@@ -155,8 +155,8 @@ def sort_topologically(after: Sequence[Iterable[int]], first: Sequence[int]) -> 
 def _find_dependencies(graph: Graph, label: Longs) -> list[set[int]]:
     """Per label, the labels whose tensors it reads."""
     maker = graph.tensors.producer[graph.edges.value]
-    made = maker >= 0
-    source, target = label[maker[made]], label[graph.edges.consumer[made]]
+    has_producer = maker >= 0
+    source, target = label[maker[has_producer]], label[graph.edges.consumer[has_producer]]
     after: list[set[int]] = [set() for _ in range(int(label.max(initial=-1)) + 1)]
     for one, other in zip(source.tolist(), target.tolist(), strict=True):
         if one != other:

@@ -1,4 +1,4 @@
-"""Rows of the op table: the chosen ones, with vocabularies that hold nothing unused."""
+"""Helpers of several transforms: rows of the op table, and unique names."""
 
 from __future__ import annotations
 
@@ -29,3 +29,11 @@ def take_ops(ops: Ops, rows: Longs, origin: Ragged) -> Ops:
 def _take_interned(column: Interned[Any], rows: Longs) -> Interned[Any]:
     used, codes = np.unique(column.codes[rows], return_inverse=True)
     return Interned(tuple(column.values[code] for code in used.tolist()), codes.astype(np.int32))
+
+
+def make_unique(name: str, taken: set[str]) -> str:
+    """Return `name` with as many apostrophes as make it unique, and add it to `taken`."""
+    while name in taken:
+        name += "'"
+    taken.add(name)
+    return name

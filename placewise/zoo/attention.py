@@ -37,19 +37,19 @@ def memory(net: NetBuilder, outputs: Sequence[NetValue], units: int) -> EncoderM
 def attend_additively(net: NetBuilder, weights: Additive, over: EncoderMemory, query: NetValue) -> NetValue:
     """The context [batch, width] of a query [batch, width]."""
     batch, places, units = over.keys.shape
-    asked = net.reshape(net.matmul(query, weights.query), batch, 1, units)
-    hidden = net.each("Tanh", net.each("Add", over.keys, asked))
-    weighed = net.each("Mul", hidden, weights.score)
-    return _context(net, over, net.op("ReduceSum", weighed, shape=(batch, places), axes=(2,), keepdims=0))
+    projected = net.reshape(net.matmul(query, weights.query), batch, 1, units)
+    hidden = net.each("Tanh", net.each("Add", over.keys, projected))
+    weighted = net.each("Mul", hidden, weights.score)
+    return _context(net, over, net.op("ReduceSum", weighted, shape=(batch, places), axes=(2,), keepdims=0))
 
 
-def attend_multiplicatively(net: NetBuilder, over: EncoderMemory, turned: NetValue, query: NetValue) -> NetValue:
-    """The context [batch, width] of a query by its products with the keys `turned` [batch, units, places].
+def attend_multiplicatively(net: NetBuilder, over: EncoderMemory, transposed: NetValue, query: NetValue) -> NetValue:
+    """The context [batch, width] of a query by its products with the keys `transposed` [batch, units, places].
 
     Luong et al. 2015, "general".
     """
-    batch, units, places = turned.shape
-    scores = net.matmul(net.reshape(query, batch, 1, units), turned)
+    batch, units, places = transposed.shape
+    scores = net.matmul(net.reshape(query, batch, 1, units), transposed)
     return _context(net, over, net.reshape(scores, batch, places))
 
 

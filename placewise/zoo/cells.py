@@ -133,11 +133,11 @@ def _cell(net: NetBuilder, genome: Genome, x: NetValue, before: NetValue, filter
     before = before if before is x else _fit(net, before, x, filters)
     states = [_project(net, x, filters, name="begin"), before]
     for place, pair in enumerate(genome.pairs):
-        made = []
+        operands = []
         for side, (apply, state) in zip(("left", "right"), pair, strict=True):
             with net.within("pair", place, side):
-                made.append(apply(net, states[state], filters, stride if state < 2 else 1))
-        states.append(net.each("Add", *made, label=f"sum{place}"))
+                operands.append(apply(net, states[state], filters, stride if state < 2 else 1))
+        states.append(net.each("Add", *operands, label=f"sum{place}"))
     return net.concat([states[state] for state in genome.loose], axis=1)
 
 

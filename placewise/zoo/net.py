@@ -66,11 +66,11 @@ class NetBuilder:
 
     def constant(self, value: float) -> Weight:
         """A number that is no parameter: a weight without dimensions, one per number."""
-        found = self._constants.get(value)
-        if found is None:
+        weight = self._constants.get(value)
+        if weight is None:
             number = self.builder.add_weight(f"constant.{value:g}", shape=(), dtype=self.dtype, trainable=False)
-            found = self._constants[value] = Weight(number, ())
-        return found
+            weight = self._constants[value] = Weight(number, ())
+        return weight
 
     def op(
         self,
@@ -83,8 +83,8 @@ class NetBuilder:
         **attributes: Any,
     ) -> NetValue:
         """One op with one result of `shape`; arguments take their positions in order."""
-        (made,) = self.add_op(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
-        return made
+        (result,) = self.add_op(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
+        return result
 
     def split(self, value: NetValue, parts: int, *, axis: int) -> list[NetValue]:
         """Equal parts along `axis`."""
@@ -118,13 +118,13 @@ class NetBuilder:
         for position, argument in enumerate(arguments):
             use = builder.add_edge if isinstance(argument, NetValue) else builder.use_weight
             use(argument.number, op, position)
-        made = []
+        results = []
         for place, shape in enumerate(shapes):
             nbytes = bytes_of_value(name, shape, dtype)
             title = name if len(shapes) == 1 else f"{name}:{place}"
             number = builder.add_tensor(op, shape=shape, dtype=dtype, nbytes=nbytes, name=title, output=output)
-            made.append(NetValue(number, shape, dtype))
-        return made
+            results.append(NetValue(number, shape, dtype))
+        return results
 
     # What most nets are made of.
 
@@ -142,8 +142,8 @@ class NetBuilder:
     def dense(self, value: NetValue, outputs: int, *, bias: bool = True, name: str = "") -> NetValue:
         """A product with a fresh kernel and, with `bias`, an addition."""
         with self.within(name) if name else self.within():
-            made = self.matmul(value, self.weight("kernel", value.shape[-1], outputs))
-            return self.each("Add", made, self.weight("bias", outputs), label="BiasAdd") if bias else made
+            product = self.matmul(value, self.weight("kernel", value.shape[-1], outputs))
+            return self.each("Add", product, self.weight("bias", outputs), label="BiasAdd") if bias else product
 
     def concat(self, values: Sequence[NetValue], *, axis: int) -> NetValue:
         shape = list(values[0].shape)

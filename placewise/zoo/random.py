@@ -237,8 +237,8 @@ class _GraphGrower:
         width = np.array([each.kernel for each in _KINDS])[kind[owner]]
         full = np.stack([channels[owner + 1], channels[first_read[owner]], width, width], axis=1)
         is_kernel = width > 0
-        shown = np.ones(full.shape, np.bool_)
-        shown[~is_kernel, 1:] = False
+        is_dimension = np.ones(full.shape, np.bool_)
+        is_dimension[~is_kernel, 1:] = False
         count = np.where(is_kernel, full.prod(axis=1), full[:, 0])
         names = [each.weights for each in _KINDS]
         scopes = map(self._scopes.__getitem__, self._op_scope)
@@ -246,7 +246,7 @@ class _GraphGrower:
             name=tuple(f"{scope}.{name}" for scope, k in zip(scopes, self._kind, strict=True) for name in names[k]),
             bytes=(count * int(BITS[dtype_code(dtype)]) + 7) // 8,
             dtype=np.full(len(owner), dtype_code(dtype), np.int8),
-            shape=Ragged(np.concatenate(([0], np.cumsum(shown.sum(axis=1)))), full[shown]),
+            shape=Ragged(np.concatenate(([0], np.cumsum(is_dimension.sum(axis=1)))), full[is_dimension]),
             storage=np.arange(len(owner), dtype=np.int32),
             trainable=np.ones(len(owner), np.bool_),
         )
@@ -275,15 +275,15 @@ def _layered(grower: _GraphGrower, x: int) -> None:
     row, place = [x], 0
     while grower.left:
         width = 1 + grower.below(15)
-        made = []
+        next_row = []
         with grower.within("row", place):
             for block in range(width):
                 if not grower.left:
                     break
                 read = row[block::width] or [row[block % len(row)]]
                 extra = row[grower.below(len(row))]
-                made.append(grower.block(read if extra in read or grower.uniform() < 0.5 else [*read, extra]))
-        row, place = made, place + 1
+                next_row.append(grower.block(read if extra in read or grower.uniform() < 0.5 else [*read, extra]))
+        row, place = next_row, place + 1
 
 
 def _series_parallel(grower: _GraphGrower, x: int) -> None:

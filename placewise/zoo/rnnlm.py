@@ -40,20 +40,22 @@ def _sampled_loss(net: NetBuilder, outputs: NetValue, sizes: Sizes) -> None:
     rows, width, sampled = *outputs.shape, sizes["sampled"]
     table, bias = net.weight("table", sizes["vocabulary"], width), net.weight("bias", sizes["vocabulary"], 1)
     labels = net.input("labels", rows, dtype="int32")
-    drawn = net.input("sampled", sampled, dtype="int32")
+    samples = net.input("sampled", sampled, dtype="int32")
     with net.within("true"):
-        chosen = net.op("Gather", table, labels, shape=(rows, width), axis=0)
-        product = net.each("Mul", outputs, chosen)
-        true = net.op("ReduceSum", product, shape=(rows, 1), axes=(1,), keepdims=1)
-        true = net.each("Add", true, net.op("Gather", bias, labels, shape=(rows, 1), axis=0), label="BiasAdd")
-        true = net.each("Sub", true, net.input("labels.log_frequency", rows, 1))
+        chosen_rows = net.op("Gather", table, labels, shape=(rows, width), axis=0)
+        product = net.each("Mul", outputs, chosen_rows)
+        true_scores = net.op("ReduceSum", product, shape=(rows, 1), axes=(1,), keepdims=1)
+        true_scores = net.each(
+            "Add", true_scores, net.op("Gather", bias, labels, shape=(rows, 1), axis=0), label="BiasAdd"
+        )
+        true_scores = net.each("Sub", true_scores, net.input("labels.log_frequency", rows, 1))
     with net.within("sampled"):
-        chosen = net.op("Gather", table, drawn, shape=(sampled, width), axis=0)
-        some = net.matmul(outputs, net.transpose(chosen, 1, 0))
-        rise = net.op("Gather", bias, drawn, shape=(sampled, 1), axis=0)
-        some = net.each("Add", some, net.reshape(rise, sampled), label="BiasAdd")
-        some = net.each("Sub", some, net.input("sampled.log_frequency", sampled))
-    scores = net.concat((true, some), axis=1)
+        chosen_rows = net.op("Gather", table, samples, shape=(sampled, width), axis=0)
+        scores = net.matmul(outputs, net.transpose(chosen_rows, 1, 0))
+        rise = net.op("Gather", bias, samples, shape=(sampled, 1), axis=0)
+        scores = net.each("Add", scores, net.reshape(rise, sampled), label="BiasAdd")
+        scores = net.each("Sub", scores, net.input("sampled.log_frequency", sampled))
+    scores = net.concat((true_scores, scores), axis=1)
     first = net.input("labels.position", rows, dtype="int32")
     net.op("SoftmaxCrossEntropyLoss", scores, first, shape=(), label="loss", output=True, reduction="mean")
 

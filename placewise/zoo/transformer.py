@@ -65,8 +65,8 @@ def transformer_xl(net: NetBuilder, sizes: Sizes) -> None:
         with net.within("layer", layer):
             before = net.input(f"memory.{layer}", batch, sizes["memory"], hidden)
             with net.within("attention"):
-                made = _relative_attention(net, heads, x, before, waves, mask)
-                x = net.layer_norm(net.each("Add", made, x), "norm")
+                attended = _relative_attention(net, heads, x, before, waves, mask)
+                x = net.layer_norm(net.each("Add", attended, x), "norm")
             x = _feed_forward(net, x, sizes["inner"], "Relu")
     with net.within("softmax"):
         rows = net.reshape(net.dropout(x, DROPOUT), batch * length, hidden)
@@ -99,8 +99,8 @@ class Heads(NamedTuple):
 
 
 def _lookup(net: NetBuilder, name: str, rows: int, places: tuple[int, ...], width: int) -> NetValue:
-    table, chosen = net.weight(name, rows, width), net.input(name, *places, dtype="int32")
-    return net.op("Gather", table, chosen, shape=(*places, width), label=name, axis=0)
+    table, indices = net.weight(name, rows, width), net.input(name, *places, dtype="int32")
+    return net.op("Gather", table, indices, shape=(*places, width), label=name, axis=0)
 
 
 def _self_attention(net: NetBuilder, heads: Heads, x: NetValue, mask: NetValue) -> NetValue:
@@ -112,8 +112,8 @@ def _self_attention(net: NetBuilder, heads: Heads, x: NetValue, mask: NetValue) 
     scores = net.each("Mul", net.matmul(query, key), net.constant(1 / math.sqrt(heads.width)), label="scale")
     scores = net.each("Add", scores, mask, label="mask")
     shares = net.dropout(net.each("Softmax", scores, axis=-1), DROPOUT)
-    made = heads.merge_heads(net, net.matmul(shares, value))
-    return net.dropout(net.dense(made, hidden, name="output"), DROPOUT)
+    context = heads.merge_heads(net, net.matmul(shares, value))
+    return net.dropout(net.dense(context, hidden, name="output"), DROPOUT)
 
 
 def _relative_attention(
@@ -123,8 +123,8 @@ def _relative_attention(
     batch, length, hidden = x.shape
     seen = before.shape[1] + length
     everything = net.concat((before, x), axis=1)
-    joined = net.dense(everything, 3 * hidden, bias=False, name="query_key_value")
-    query, key, value = net.split(joined, 3, axis=2)
+    projected = net.dense(everything, 3 * hidden, bias=False, name="query_key_value")
+    query, key, value = net.split(projected, 3, axis=2)
     query = net.op("Slice", query, shape=x.shape, axes=(1,), starts=(before.shape[1],), ends=(seen,))
     query = net.reshape(query, batch, length, heads.n, heads.width)
     key, value = heads.split_heads(net, key, 0, 2, 3, 1), heads.split_heads(net, value, 0, 2, 1, 3)
@@ -134,8 +134,8 @@ def _relative_attention(
     scores = net.each("Mul", net.each("Add", contents, places), net.constant(1 / math.sqrt(heads.width)), label="scale")
     scores = net.each("Add", scores, mask, label="mask")
     shares = net.dropout(net.each("Softmax", scores, axis=-1), DROPOUT)
-    made = heads.merge_heads(net, net.matmul(shares, value))
-    return net.dropout(net.dense(made, hidden, bias=False, name="output"), DROPOUT)
+    context = heads.merge_heads(net, net.matmul(shares, value))
+    return net.dropout(net.dense(context, hidden, bias=False, name="output"), DROPOUT)
 
 
 def _add_bias(net: NetBuilder, query: NetValue, bias: Weight) -> NetValue:
@@ -147,18 +147,18 @@ def _shift_rows(net: NetBuilder, scores: NetValue) -> NetValue:
     """Appendix B: row i moves i places to the left, by a column of padding and two changes of shape."""
     batch, heads, length, seen = scores.shape
     padded = net.op("Pad", scores, shape=(batch, heads, length, seen + 1), pads=(0, 0, 0, 1, 0, 0, 0, 0))
-    turned = net.reshape(padded, batch, heads, seen + 1, length)
+    reshaped = net.reshape(padded, batch, heads, seen + 1, length)
     shape = (batch, heads, seen, length)
-    cut = net.op("Slice", turned, shape=shape, axes=(2,), starts=(1,), ends=(seen + 1,))
+    cut = net.op("Slice", reshaped, shape=shape, axes=(2,), starts=(1,), ends=(seen + 1,))
     return net.reshape(cut, batch, heads, length, seen)
 
 
 def _feed_forward(net: NetBuilder, x: NetValue, inner: int, activation: str) -> NetValue:
     with net.within("feed_forward"):
-        made = net.each(activation, net.dense(x, inner, name="inner"))
-        made = net.dropout(made, DROPOUT) if activation == "Relu" else made
-        made = net.dropout(net.dense(made, x.shape[-1], name="output"), DROPOUT)
-        return net.layer_norm(net.each("Add", made, x), "norm")
+        hidden = net.each(activation, net.dense(x, inner, name="inner"))
+        hidden = net.dropout(hidden, DROPOUT) if activation == "Relu" else hidden
+        hidden = net.dropout(net.dense(hidden, x.shape[-1], name="output"), DROPOUT)
+        return net.layer_norm(net.each("Add", hidden, x), "norm")
 
 
 _BERT = "Devlin et al., NAACL 2019, arXiv 1810.04805"

@@ -38,8 +38,8 @@ def nmt(net: NetBuilder, sizes: Sizes) -> None:
                 states.append(last)
     with net.within("attention"):
         over = attention.memory(net, rows, hidden)
-        turned = net.transpose(over.keys, 0, 2, 1)
-        joined = net.weight("layer.kernel", 2 * hidden, hidden)
+        transposed = net.transpose(over.keys, 0, 2, 1)
+        kernel = net.weight("layer.kernel", 2 * hidden, hidden)
     with net.within("decoder"):
         words = _words(net, "target", sizes["target_steps"], sizes)
         cells = []
@@ -55,8 +55,8 @@ def nmt(net: NetBuilder, sizes: Sizes) -> None:
                     states[layer] = lstm.step(net, cell, net.dropout(x, DROPOUT), states[layer])
                     x = states[layer].output
             with net.within("attention", "step", step):
-                context = attention.attend_multiplicatively(net, over, turned, x)
-                fed = net.matmul(net.concat((x, context), axis=1), joined)
+                context = attention.attend_multiplicatively(net, over, transposed, x)
+                fed = net.matmul(net.concat((x, context), axis=1), kernel)
             outputs.append(fed)
     _loss(net, outputs, sizes)
 

@@ -61,10 +61,10 @@ def _convolve(net: NetBuilder, x: NetValue, outputs: int, window: int, *, dilati
     batch, channels, samples = x.shape
     weight, bias = net.weight("kernel", outputs, channels, window), net.weight("bias", outputs, 1)
     pads, shape = ((window - 1) * dilation, 0), (batch, outputs, samples)
-    made = net.op(
+    product = net.op(
         "Conv", x, weight, shape=shape, kernel_shape=(window,), dilations=(dilation,), strides=(1,), pads=pads, group=1
     )
-    return net.each("Add", made, bias, label="BiasAdd")
+    return net.each("Add", product, bias, label="BiasAdd")
 
 
 _SIZES = {

@@ -43,9 +43,9 @@ class Workload:
         sizes = ", ".join(f"{name} {value}" for name, value in self.dims.items())
         return f"{self.name}: {self.summary} [{self.paper}]; {sizes}"
 
-    def sizes(self, wished: Mapping[str, int]) -> dict[str, int]:
+    def sizes(self, requested: Mapping[str, int]) -> dict[str, int]:
         """All hyper-parameters, with the wished ones in place. Raises InputError."""
-        for name, value in wished.items():
+        for name, value in requested.items():
             if name not in self.dims:
                 known = ", ".join(self.dims)
                 raise InputError(f"has no dimension {name!r}", where=f"zoo:{self.name}", remedy=f"it has {known}")
@@ -53,7 +53,7 @@ class Workload:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_SIZE:
                 remedy = f"give a whole number from {least} to {MAX_SIZE:,}"
                 raise InputError(f"dimension {name} is {value!r}", where=f"zoo:{self.name}", remedy=remedy)
-        sizes = {**self.dims, **wished}
+        sizes = {**self.dims, **requested}
         for parts in UNROLLED:
             present = {name: sizes[name] for name in parts if name in sizes}
             if math.prod(present.values()) * OPS_PER_PART > MAX_OPS:

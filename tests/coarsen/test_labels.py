@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
 
-from placewise.coarsen.chains import sole_children, sole_parents
-from placewise.coarsen.heavy import heavy_edges
-from placewise.coarsen.hierarchy import Grouping, cut_intervals, hierarchy
+from placewise.coarsen.hierarchy import Grouping, cut_intervals, heavy_edges, hierarchy, sole_children, sole_parents
 from placewise.coarsen.quotient import Limits, Quotient, build_quotient, merge_groups, renumber
 from placewise.coarsen.scopes import scope_labels
 from placewise.model.builder import GraphBuilder

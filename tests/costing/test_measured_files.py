@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from locations import DATA
 
 from placewise.costing.measured import content, load_measured
-from placewise.costing.measured.align import align_sequences
 from placewise.costing.measured.load import read_timings
+from placewise.costing.measured.match_order import align_sequences
 from placewise.costing.measured.torch import find_period
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError

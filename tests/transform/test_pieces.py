@@ -19,7 +19,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
-from placewise.transform.piece_merging import merge_pieces, predict_makespan
+from placewise.transform.piece_merging import _make_plan, _schedule, merge_pieces
 from placewise.transform.pieces import (
     Pieces,
     build_pieces,
@@ -29,6 +29,11 @@ from placewise.transform.pieces import (
     order_by_time,
     sort_topologically,
 )
+
+
+def predict_makespan(problem, pieces, *, hand_over=0.0, overhead=0.0):
+    """The makespan by which pieces are merged, in seconds."""
+    return _schedule(_make_plan(problem, pieces, hand_over, overhead)).makespan
 
 
 def problem_of(graph: Graph, seconds: Sequence[float], devices: int = 3) -> Problem:

@@ -36,13 +36,13 @@ def assign_by_name(rows: Sequence[TimingRow], graph: Graph) -> Attribution:
     ops = {name: op for op, name in enumerate(graph.ops.name)}
     seconds, measured = np.zeros(graph.n_ops), np.zeros(graph.n_ops, np.bool_)
     for row in sorted(rows, key=lambda row: row.name in ops):
-        found = [ops[row.name]] if row.name in ops else []
-        if not found and ("*" in row.name or "?" in row.name):
-            found = [op for name, op in ops.items() if fnmatchcase(name, row.name)]
-        if not found:
+        matches = [ops[row.name]] if row.name in ops else []
+        if not matches and ("*" in row.name or "?" in row.name):
+            matches = [op for name, op in ops.items() if fnmatchcase(name, row.name)]
+        if not matches:
             remedy = "use the names that are the keys of a plan's assignment"
             raise CostError(f"the model has no op {clipped(row.name)!r}", where=row.place, remedy=remedy)
-        seconds[found], measured[found] = row.seconds, True
+        seconds[matches], measured[matches] = row.seconds, True
     return Attribution(seconds, measured, ())
 
 
@@ -50,11 +50,11 @@ def distribute_times(rows: Sequence[TimingRow], owners: Sequence[Sequence[int]],
     """`estimate` [n_ops] are the weights of the shares; given and lost seconds together are those of the rows."""
     seconds, measured = np.zeros(len(estimate)), np.zeros(len(estimate), np.bool_)
     weight = np.where(np.isfinite(estimate), estimate, 0.0)
-    for row, found in zip(rows, owners, strict=True):
-        if found:
-            part = weight[list(found)]
+    for row, owner in zip(rows, owners, strict=True):
+        if owner:
+            part = weight[list(owner)]
             total = part.sum()
-            seconds[list(found)] += row.seconds * (part / total if total > 0 else np.full(len(found), 1 / len(found)))
-            measured[list(found)] = True
-    lost = tuple(row for row, found in zip(rows, owners, strict=True) if not found)
+            seconds[list(owner)] += row.seconds * (part / total if total > 0 else np.full(len(owner), 1 / len(owner)))
+            measured[list(owner)] = True
+    lost = tuple(row for row, owner in zip(rows, owners, strict=True) if not owner)
     return Attribution(seconds, measured, lost)

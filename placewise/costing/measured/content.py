@@ -97,8 +97,8 @@ def events(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _skip_space(text: str, at: int) -> int:
-    found = _SPACE.match(text, at)
-    return found.end() if found else at
+    match = _SPACE.match(text, at)
+    return match.end() if match else at
 
 
 def _decode_chunks(file: IO[bytes]) -> Iterator[str]:
@@ -116,9 +116,9 @@ def _find_list_start(pieces: Iterator[str]) -> str:
     text = ""
     for piece in pieces:
         text += piece
-        found = re.match(r"\s*\[", text) or re.search(r'"traceEvents"\s*:\s*\[', text)
-        if found:
-            return text[found.end() :]
+        match = re.match(r"\s*\[", text) or re.search(r'"traceEvents"\s*:\s*\[', text)
+        if match:
+            return text[match.end() :]
         if len(text) > LONGEST_EVENT:
             break
     raise CostError("has no list of events", remedy="give a trace as the profiler wrote it")

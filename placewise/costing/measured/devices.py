@@ -16,12 +16,12 @@ def match_devices(word: str, cluster: Cluster) -> tuple[int, ...]:
         return tuple(range(len(cluster)))
     if word in cluster.names:
         return (cluster.index(word),)
-    found = [
+    matches = [
         place
         for place, device in enumerate(cluster)
         if word.lower() in (device.kind.lower(), _family(device.name), _PARTS.get(device.kind, device.kind))
     ]
-    return tuple(found)
+    return tuple(matches)
 
 
 def find_only_kind(cluster: Cluster) -> str:

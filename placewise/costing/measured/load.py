@@ -11,16 +11,15 @@ from pathlib import Path
 import numpy as np
 
 from placewise._util.units import format_seconds
-from placewise.costing.measured.align import align_sequences
 from placewise.costing.measured.attribute import Attribution, assign_by_name, distribute_times
 from placewise.costing.measured.content import read_head
 from placewise.costing.measured.devices import find_only_kind, have_equal_speeds, match_devices
 from placewise.costing.measured.match import Owners, absorb_unmatched, match_by_kind, match_by_name
+from placewise.costing.measured.match_order import Candidates, is_run, match_in_order, operator_of
 from placewise.costing.measured.onnxruntime import read_onnxruntime
 from placewise.costing.measured.openvino import read_counters_csv, read_counters_json, read_execution_graph
-from placewise.costing.measured.operators import Candidates, operator_of
 from placewise.costing.measured.pairs import read_csv, read_json
-from placewise.costing.measured.table import TimingRow, Timings, clipped
+from placewise.costing.measured.table import Timings, clipped
 from placewise.costing.measured.torch import read_torch
 from placewise.errors import CostError, InputError
 from placewise.model.cluster import Cluster
@@ -34,8 +33,6 @@ LEAST_TIME, LEAST_OPS = 0.5, 0.25
 """Shares of a profile's time and of the ops that compute; a profile that matches less is of another model."""
 FEW_TIME, FEW_OPS = 0.6, 0.5
 """A profile that matches less is told to be doubtful."""
-RUN_CALLS, RUN_OPS = 0.9, 0.75
-"""Shares of a trace's calls and of all ops that match where repetitions together are one run of the model."""
 
 
 def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) -> tuple[CostTable, tuple[str, ...]]:
@@ -70,7 +67,7 @@ def read_timings(path: Path, graph: Graph) -> Timings:
         return read_onnxruntime(path)
     if b'"schemaVersion"' in start or b'"traceEvents"' in start:
         known = Candidates(graph)
-        return read_torch(path, lambda name: known.has(operator_of(name)), lambda names: _is_run(names, known))
+        return read_torch(path, lambda name: known.has(operator_of(name)), lambda names: is_run(names, known))
     if b'"report_type"' in start or b'"detailed_performance"' in start:
         return read_counters_json(path)
     return read_json(path)
@@ -129,10 +126,10 @@ def split_device(path: str) -> tuple[str, str]:
 
 def _group_by_device(timings: Timings, device: str) -> dict[str, list[int]]:
     """The numbers of the rows of every device."""
-    found: dict[str, list[int]] = defaultdict(list)
+    groups: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(timings.rows):
-        found[device or row.device].append(number)
-    return found
+        groups[device or row.device].append(number)
+    return groups
 
 
 def _require_devices(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
@@ -154,7 +151,7 @@ def match_rows(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set
     Raises CostError if no row has any.
     """
     rows = timings.rows
-    owners = _match_in_order(rows, graph) if timings.in_order else match_by_name(rows, graph)
+    owners = match_in_order(rows, graph) if timings.in_order else match_by_name(rows, graph)
     if not timings.in_order:
         match_by_kind(rows, owners, graph, idle)
     if not any(owners):
@@ -162,47 +159,21 @@ def match_rows(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set
     return owners, absorb_unmatched(rows, owners, graph, idle)
 
 
-def _match_in_order(rows: Sequence[TimingRow], graph: Graph) -> Owners:
-    pairs = _align_calls([row.name for row in rows], Candidates(graph))
-    if pairs is None:
-        raise CostError("its operators are not those of this model", remedy="record one step of this model")
-    owners: Owners = [[] for _ in rows]
-    for op, row in pairs:
-        owners[row].append(op)
-    return owners
-
-
-def _align_calls(calls: Sequence[str], candidates: Candidates) -> list[tuple[int, int]] | None:
-    """Ops and the calls that they were, both in their orders; None if these have little in common."""
-    names = [operator_of(call) for call in calls]
-    return align_sequences(len(candidates.names), len(names), lambda op, call: candidates.fits(names[call], op))
-
-
-def _is_run(calls: Sequence[str], candidates: Candidates) -> bool:
-    """Whether nearly all of these calls are of the model, and most of the model is in them."""
-    n_ops = len(candidates.names)
-    least = max(RUN_CALLS * len(calls), RUN_OPS * n_ops)
-    if least > min(n_ops, len(calls)):
-        return False
-    pairs = _align_calls(calls, candidates)
-    return pairs is not None and len(pairs) >= least
-
-
 def _check_match(timings: Timings, shares: Sequence[Attribution], graph: Graph, runs: Bools) -> list[str]:
     """What to say of a profile that fits the model badly. Raises CostError where it fits hardly at all.
 
     One that holds nothing backward is of inference, and has the forward ops to cover.
     """
-    given, total = sum(share.given for share in shares), sum(share.given + share.lost for share in shares)
+    matched, total = sum(share.given for share in shares), sum(share.given + share.lost for share in shares)
     measured = np.logical_or.reduce([share.measured for share in shares]) & runs
-    wanted = runs if (measured & graph.ops.backward).any() else runs & ~graph.ops.backward
-    covered, ops = int(measured.sum()), int(wanted.sum())
-    time_share, op_share = _format_percent(given, total), _format_percent(covered, ops)
+    computing = runs if (measured & graph.ops.backward).any() else runs & ~graph.ops.backward
+    covered, ops = int(measured.sum()), int(computing.sum())
+    time_share, op_share = _format_percent(matched, total), _format_percent(covered, ops)
     fits = f"{time_share} of its time, and {op_share} of the ops that compute, match"
-    if given < LEAST_TIME * total or covered < LEAST_OPS * ops:
+    if matched < LEAST_TIME * total or covered < LEAST_OPS * ops:
         steps = ", with profiler.step() after every step" if timings.in_order else ""
         raise CostError(f"this profile is of another model: {fits}", remedy=f"measure this one{steps}")
-    if given < FEW_TIME * total or covered < FEW_OPS * ops:
+    if matched < FEW_TIME * total or covered < FEW_OPS * ops:
         return [f"is this a profile of this model? Only {fits}: costs may be wrong"]
     return []
 

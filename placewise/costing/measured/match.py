@@ -29,19 +29,19 @@ def match_by_name(rows: Sequence[TimingRow], graph: Graph) -> Owners:
     names = {name: op for name, op in makers.items() if op >= 0} | ops
     owners: Owners = []
     for row in rows:
-        found = [names[name] for name in row.ops if name in names]
-        if not found:
-            found = [names[name] for name in (row.name, *row.aliases) if name in names][:1]
-        owners.append(list(dict.fromkeys(found)))
+        matches = [names[name] for name in row.ops if name in names]
+        if not matches:
+            matches = [names[name] for name in (row.name, *row.aliases) if name in names][:1]
+        owners.append(list(dict.fromkeys(matches)))
     return owners
 
 
 def match_by_kind(rows: Sequence[TimingRow], owners: Owners, graph: Graph, idle: Bools) -> None:
     """Pair what is left over of one kind, rows and ops in their orders, where there are as many of both."""
-    taken = {op for found in owners for op in found}
+    matched = {op for ops in owners for op in ops}
     ops_left: dict[str, list[int]] = defaultdict(list)
     for op, kind in enumerate(graph.ops.kind):
-        if op not in taken and not idle[op]:
+        if op not in matched and not idle[op]:
             ops_left[kind].append(op)
     rows_left: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(rows):
@@ -61,8 +61,8 @@ def absorb_unmatched(rows: Sequence[TimingRow], owners: Owners, graph: Graph, id
     kind names, down to that one. All others ran inside the kernel before them, or else after them.
     """
     row_of = np.full(graph.n_ops, -1, np.int64)
-    for number, found in enumerate(owners):
-        row_of[found] = np.where(row_of[found] < 0, number, row_of[found])
+    for number, ops in enumerate(owners):
+        row_of[ops] = np.where(row_of[ops] < 0, number, row_of[ops])
     for number, row in enumerate(rows):
         if owners[number] and not any(is_of_kind(row.kind, graph.ops.kind[op]) for op in owners[number]):
             for op in _find_path_to(row.kind, owners[number][0], graph, row_of):
@@ -72,7 +72,7 @@ def absorb_unmatched(rows: Sequence[TimingRow], owners: Owners, graph: Graph, id
                 if row_of[maker] < 0 and graph.ops.kind[maker] == "Add":
                     row_of[maker] = number
     _propagate_rows(graph, row_of, idle)
-    inside = set(np.flatnonzero(row_of >= 0).tolist()) - {op for found in owners for op in found}
+    inside = set(np.flatnonzero(row_of >= 0).tolist()) - {op for ops in owners for op in ops}
     for op in sorted(inside):
         owners[int(row_of[op])].append(op)
     return inside

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.costing.measured.content import events
-from placewise.costing.measured.medians import median_over_runs, read_seconds
-from placewise.costing.measured.table import TimingRow, Timings
+from placewise.costing.measured.table import TimingRow, Timings, median_over_runs, read_seconds
 from placewise.errors import CostError
 
 _KERNEL = "_kernel_time"
@@ -34,7 +33,7 @@ Key = tuple[str, str, str, str]
 def read_onnxruntime(path: Path) -> Timings:
     """The median over runs of every node's kernel, without the first run. Raises CostError."""
     starts: list[float] = []
-    found: list[tuple[float, Key, float]] = []
+    kernels: list[tuple[float, Key, float]] = []
     for number, event in enumerate(events(path)):
         name, category = str(event.get("name", "")), event.get("cat")
         if category == "Session" and name == "model_run":
@@ -45,8 +44,8 @@ def read_onnxruntime(path: Path) -> Timings:
             node = str(args.get("node_index", ""))
             key = (name.removesuffix(_KERNEL), str(args.get("op_name", "")), str(args.get("provider", "")), node)
             seconds = read_seconds(event.get("dur"), f"event {number}", unit=_MICRO)
-            found.append((_number(event, "ts", number), key, seconds))
-    if not found:
+            kernels.append((_number(event, "ts", number), key, seconds))
+    if not kernels:
         raise CostError("holds no times of nodes", remedy="run the session before end_profiling()")
     runs = sorted(starts)
     rows = [
@@ -57,16 +56,16 @@ def read_onnxruntime(path: Path) -> Timings:
             device=_DEVICES.get(provider, provider),
             aliases=_strip_fusion_suffixes(name),
         )
-        for (name, kind, provider, _), times in _sum_by_run(found, runs).items()
+        for (name, kind, provider, _), times in _sum_by_run(kernels, runs).items()
     ]
     count = max(len(runs), 1)
     return Timings(f"ONNX Runtime profile of {count} {'run' if count == 1 else 'runs'}", tuple(rows))
 
 
-def _sum_by_run(found: Iterable[tuple[float, Key, float]], runs: list[float]) -> dict[Key, list[float]]:
+def _sum_by_run(kernels: Iterable[tuple[float, Key, float]], runs: list[float]) -> dict[Key, list[float]]:
     """Seconds of every node in every run that it is in; a node in a loop counts all its turns."""
     sums: dict[Key, dict[int, float]] = {}
-    for start, key, seconds in found:
+    for start, key, seconds in kernels:
         turns = sums.setdefault(key, {})
         run = bisect_right(runs, start)
         turns[run] = turns.get(run, 0.0) + seconds
@@ -82,7 +81,7 @@ def _number(event: Mapping[str, Any], key: str, number: int) -> float:
 
 def _strip_fusion_suffixes(name: str) -> tuple[str, ...]:
     """A node's name without what fusions of ONNX Runtime write behind it, most exact first."""
-    found = [name := name.removeprefix("fused ")]
+    names = [name := name.removeprefix("fused ")]
     while (shorter := _FUSED.sub("", name)) != name:
-        found.append(name := shorter)
-    return tuple(found)
+        names.append(name := shorter)
+    return tuple(names)

@@ -15,8 +15,7 @@ from typing import Any
 from xml.parsers import expat
 
 from placewise.costing.measured.content import load_json, open_measurement, read_text
-from placewise.costing.measured.medians import read_seconds
-from placewise.costing.measured.table import TimingRow, Timings
+from placewise.costing.measured.table import TimingRow, Timings, read_seconds
 from placewise.errors import CostError
 
 _MILLI, _MICRO = 1e-3, 1e-6
@@ -39,17 +38,17 @@ def read_counters_json(path: Path) -> Timings:
 
 
 def _build_timings(counters: Iterator[Counter]) -> Timings:
-    found: dict[tuple[str, str], list[float]] = {}
+    times_of: dict[tuple[str, str], list[float]] = {}
     for name, status, kind, value, place in counters:
         if status.removeprefix("Status.") == _RAN:
-            found.setdefault((name, kind), []).append(read_seconds(value, place, unit=_MILLI))
-    if not found:
+            times_of.setdefault((name, kind), []).append(read_seconds(value, place, unit=_MILLI))
+    if not times_of:
         raise CostError("holds no layer that ran", remedy="run benchmark_app with -pc")
     rows = tuple(
         TimingRow(name, float(median(times)), kind=kind, aliases=_parent_names(name))
-        for (name, kind), times in found.items()
+        for (name, kind), times in times_of.items()
     )
-    requests = max(map(len, found.values()))
+    requests = max(map(len, times_of.values()))
     return Timings(f"OpenVINO counters of {requests} {'request' if requests == 1 else 'requests'}", rows)
 
 

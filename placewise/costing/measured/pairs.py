@@ -35,18 +35,18 @@ def read_json(path: Path) -> Timings:
 
 
 def _build_timings(form: str, entries: Iterator[TimeEntry]) -> Timings:
-    found: dict[tuple[str, str], list[float]] = {}
+    times_of: dict[tuple[str, str], list[float]] = {}
     places: dict[tuple[str, str], str] = {}
     for place, op, device, value in entries:
-        found.setdefault((op, device), []).append(_seconds(value, place))
+        times_of.setdefault((op, device), []).append(_seconds(value, place))
         places.setdefault((op, device), place)
-    if not found:
+    if not times_of:
         raise CostError("holds no times", remedy="write op, device and seconds")
     rows = tuple(
         TimingRow(op, float(median(times)), ops=(op,), device=device, place=places[op, device])
-        for (op, device), times in found.items()
+        for (op, device), times in times_of.items()
     )
-    several = sum(len(times) > 1 for times in found.values())
+    several = sum(len(times) > 1 for times in times_of.values())
     notes = (f"{several} ops have several times on one device: their median counts",) if several else ()
     return Timings(form, rows, by_op=True, notes=notes)
 

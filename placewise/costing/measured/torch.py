@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise.costing.measured.content import events
-from placewise.costing.measured.medians import median_over_runs, read_seconds
-from placewise.costing.measured.table import TimingRow, Timings
+from placewise.costing.measured.table import TimingRow, Timings, median_over_runs, read_seconds
 from placewise.errors import CostError
 
 DEEPEST = 200
@@ -154,7 +153,7 @@ def _split_by_step(calls: list[OperatorEvent], trace: _Trace) -> tuple[list[list
             steps[step].append(call)
     if not steps:
         raise CostError("holds no operators inside its steps", remedy="call profiler.step() after every step")
-    sequences = {step: tuple(call.name for call in found) for step, found in steps.items()}
+    sequences = {step: tuple(call.name for call in events) for step, events in steps.items()}
     usual = Counter(sequences.values()).most_common(1)[0][0]
     alike = [steps[step] for step in sorted(steps) if sequences[step] == usual]
     others = len(steps) - len(alike)

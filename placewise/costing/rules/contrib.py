@@ -21,16 +21,20 @@ def experts(op: OpInstance, *, weights: tuple[int, ...]) -> Cost:
 
     Of E experts a token uses k, and under uniform routing E · (1 − (1 − k/E)^tokens) are used and read.
     """
-    width, (tokens, count), chosen = op.shape(0)[-1], op.shape(1), op.number("k", 1)
-    given = [op.inputs[position] for position in weights if position in op.inputs]
+    width, (tokens, count), per_token = op.shape(0)[-1], op.shape(1), op.number("k", 1)
+    matrices = [op.inputs[position] for position in weights if position in op.inputs]
     bits = op.number("fc2_expert_weight_bits", 0) or op.number("expert_weight_bits", 4)
-    entries = 8 // bits if "QMoE" in op.kind and given[0].dtype in ("uint8", "int8") else 1
-    inner = given[1].shape[2] * entries
-    rows = tokens * chosen
-    products = 2 * rows * (width * sum(value.shape[1] for value in (given[0], *given[2:])) + inner * given[1].shape[1])
-    used = share_used(chosen, count, tokens)
-    others = sum(value.nbytes for value in op.inputs.values()) - sum(value.nbytes for value in given)
-    nbytes = others + op.bytes_written + used * sum(value.nbytes for value in given)
+    entries = 8 // bits if "QMoE" in op.kind and matrices[0].dtype in ("uint8", "int8") else 1
+    inner = matrices[1].shape[2] * entries
+    rows = tokens * per_token
+    products = (
+        2
+        * rows
+        * (width * sum(value.shape[1] for value in (matrices[0], *matrices[2:])) + inner * matrices[1].shape[1])
+    )
+    used = share_used(per_token, count, tokens)
+    others = sum(value.nbytes for value in op.inputs.values()) - sum(value.nbytes for value in matrices)
+    nbytes = others + op.bytes_written + used * sum(value.nbytes for value in matrices)
     return op.cost(products + rows * (6 * inner + 2 * width) + 5 * tokens * count, "matmul", nbytes=nbytes)
 
 

@@ -13,7 +13,7 @@ from functools import partial
 
 from placewise.costing.op_instance import Cost, OpInstance, Rule
 from placewise.costing.rules import aten, attention, linear, llm, movement, openvino, recurrent, reduction
-from placewise.costing.rules.movement import copy
+from placewise.costing.rules.movement import copy, free
 
 PREFIX = "gradient::"
 
@@ -64,12 +64,6 @@ def update_weights(op: OpInstance, *, per: int) -> Cost:
     return op.cost(per * size, "elementwise", nbytes=nbytes)
 
 
-def renew(op: OpInstance) -> Cost:
-    """Written over the old weight on arrival: what takes time is its way there."""
-    del op
-    return Cost(0, 0, "free")
-
-
 def loss(op: OpInstance) -> Cost:
     """Six FLOPs per element, as softmax with cross-entropy."""
     return op.cost(6 * sum(value.size for value in op.inputs.values()), "reduction")
@@ -81,17 +75,17 @@ def loss_gradient(op: OpInstance) -> Cost:
 
 
 def _elements(op: OpInstance) -> int:
-    given = next((value.size for _, value in sorted(op.inputs.items())), 0)
-    return max(given, max((value.size for value in op.outputs), default=0))
+    first = next((value.size for _, value in sorted(op.inputs.items())), 0)
+    return max(first, max((value.size for value in op.outputs), default=0))
 
 
 def _forward(op: OpInstance) -> OpInstance:
     """The forward op, as far as its gradient op knows it; results stand in by their gradients."""
     m, n = (int(count) for count in op.attributes["layout"])
     arguments = {at - m: value for at, value in op.inputs.items() if m <= at < m + n}
-    made = {int(at): value for at, value in zip(op.attributes["wrt"], op.outputs, strict=True)}
+    gradients = {int(at): value for at, value in zip(op.attributes["wrt"], op.outputs, strict=True)}
     results = tuple(op.inputs[at] for at in range(m) if at in op.inputs)
-    return OpInstance(op.kind.removeprefix(PREFIX), op.attributes, {**made, **arguments}, results)
+    return OpInstance(op.kind.removeprefix(PREFIX), op.attributes, {**gradients, **arguments}, results)
 
 
 def _class_of_work(cost: Cost) -> str:
@@ -167,5 +161,5 @@ RULES: Mapping[str, Rule] = {
     "optimizer::SGD": partial(update_weights, per=2),
     "optimizer::Momentum": partial(update_weights, per=4),
     "optimizer::Adam": partial(update_weights, per=14),
-    "optimizer::Renew": renew,
+    "optimizer::Renew": free,  # written over the old weight on arrival: only its transfer takes time,
 }

@@ -35,10 +35,10 @@ def experts(op: OpInstance) -> Cost:
     flops, inner = _per_token([value.shape[1:] for value in weights], width)
     used = share_used(chosen, count, tokens)
     rows = tokens * chosen
-    moved = rows * (4 * width + 3 * inner) * _entry(op.inputs[0])
+    traffic = rows * (4 * width + 3 * inner) * _entry(op.inputs[0])
     others = sum(op.inputs[position].nbytes for position in range(3)) + op.bytes_written
     read = sum(value.nbytes for value in weights) * used
-    return op.cost(rows * (flops + 2 * width), "matmul", nbytes=moved + others + read)
+    return op.cost(rows * (flops + 2 * width), "matmul", nbytes=traffic + others + read)
 
 
 def expert(op: OpInstance) -> Cost:

@@ -7,28 +7,14 @@ from collections.abc import Mapping
 from functools import partial
 
 from placewise.costing.op_instance import Cost, OpInstance, Rule
-from placewise.costing.rules.movement import free
+from placewise.costing.rules.aten import fill
+from placewise.costing.rules.movement import copy, free
 from placewise.costing.rules.pointwise import per_input_element, pointwise
 from placewise.costing.rules.reduction import over_input
 
 
-def fill(op: OpInstance) -> Cost:
-    """Nothing is read: zeros or ones in the shape of an argument."""
-    return op.cost(0, "movement", nbytes=op.bytes_written)
-
-
-def moved(op: OpInstance) -> Cost:
-    """Everything is read once and written once."""
-    return op.cost(0, "movement")
-
-
 def assign(op: OpInstance) -> Cost:
-    """The new value (argument 1) is read, and the variable is written."""
-    return op.cost(0, "movement", nbytes=2 * op.inputs[1].nbytes)
-
-
-def stored(op: OpInstance) -> Cost:
-    """One element of a list is read and written."""
+    """The new value (argument 1) is read, and the variable or the element of a list is written."""
     return op.cost(0, "movement", nbytes=2 * op.inputs[1].nbytes)
 
 
@@ -116,13 +102,10 @@ _OWN: Mapping[str, Rule] = {
         for prefix in ("", "Resource")
     },
     **dict.fromkeys(_FREE.split(), free),
-    **dict.fromkeys(_MOVED.split(), moved),
+    **dict.fromkeys(_MOVED.split(), copy),
     "ZerosLike": fill,
-    **dict.fromkeys(("Assign", "AssignVariableOp"), assign),
-    **dict.fromkeys(
-        ("AssignAdd", "AssignSub", "AssignAddVariableOp", "AssignSubVariableOp"), partial(optimizer, per=1)
-    ),
-    "TensorListPushBack": stored,
+    **dict.fromkeys(("Assign", "AssignVariableOp", "TensorListPushBack"), assign),
+    **dict.fromkeys(_ADDED.split(), partial(optimizer, per=1)),
     "TensorListPopBack": pop_element,
     "StridedSliceGrad": strided_slice_gradient,
     "Conv2DBackpropInput": conv_input_gradient,
@@ -136,9 +119,7 @@ _OWN: Mapping[str, Rule] = {
     "AvgPoolGrad": partial(pointwise, per=1),
     "AvgPool3DGrad": partial(pointwise, per=1),
     "LRNGrad": partial(pointwise, per=20),
-    **dict.fromkeys(
-        ("FusedBatchNormGrad", "FusedBatchNormGradV2", "FusedBatchNormGradV3"), partial(over_input, per=11)
-    ),
+    **dict.fromkeys(_NORM_GRADIENTS.split(), partial(over_input, per=11)),
     **dict.fromkeys(
         ("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), partial(over_input, per=7)
     ),

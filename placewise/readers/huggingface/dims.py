@@ -41,14 +41,14 @@ class RunDims:
         return self.prompt + self.tokens // 2
 
 
-def parse_dims(given: Mapping[str, int], names: Mapping[str, str], defaults: RunDims) -> RunDims:
+def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: RunDims) -> RunDims:
     """The dimensions that the user gives, over `defaults`; `names` are what a model calls them, by field.
 
     Raises ModelFileError for names and sizes that are none.
     """
     fields = {name: field for field, name in names.items()}
     values: dict[str, int] = {}
-    for name, size in given.items():
+    for name, size in sizes.items():
         if name not in fields:
             raise ModelFileError(
                 f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(fields)}, or leave it out"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from placewise.readers.huggingface.marks import AGAIN, ENTER, LEAVE
+from placewise.readers.huggingface.operators import AGAIN, ENTER, LEAVE
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 
 Renames = tuple[tuple[str, str], ...]
@@ -74,8 +74,8 @@ class _Expander:
     def emit_copy(self, call: Call, env: MutableMapping[str, str], renames: Renames) -> None:
         body = self.bodies[call.arguments["body"]]
         inner = ChainMap({}, *env.maps) if isinstance(env, ChainMap) else ChainMap({}, env)
-        given = [ref.name for ref in call.arguments["arguments"]]
-        for result, value in zip(body.enter.results, given, strict=True):
+        arguments = [ref.name for ref in call.arguments["arguments"]]
+        for result, value in zip(body.enter.results, arguments, strict=True):
             inner[result] = env.get(value, value)
         self.copies += 1
         self.emit(body.start, body.stop, inner, ((body.enter.scope, call.scope), *renames), f"_copy{self.copies}")

@@ -61,10 +61,10 @@ def build_instance(values: Mapping[str, Any], dtype: str | None = None) -> Insta
         known.pop(key, None)
     with offline():
         config = _make_config(known, asks_for_code(values))
-        made = _select_class(config, known.get("architectures"))
+        model_class = _select_class(config, known.get("architectures"))
         try:
             with torch.device("meta"), _limit_modules():
-                module = made._from_config(config, dtype=DTYPES[name]).eval()  # noqa: SLF001  by class, not by auto class
+                module = model_class._from_config(config, dtype=DTYPES[name]).eval()  # noqa: SLF001  by class, not by auto class
                 module.tie_weights()
                 if known.get("tie_word_embeddings") is False:
                     _untie(module)
@@ -72,7 +72,7 @@ def build_instance(values: Mapping[str, Any], dtype: str | None = None) -> Insta
             raise
         except Exception as error:
             raise describe_library_error("the configuration cannot be built by transformers", error) from None
-    return Instance(module, config, _find_task(made, config), name)
+    return Instance(module, config, _find_task(model_class, config), name)
 
 
 @contextlib.contextmanager
@@ -136,30 +136,30 @@ def _untie(module: nn.Module) -> None:
 
 def _select_class(config: Any, architectures: Any) -> Any:
     """The class that the configuration names, if transformers has it for this configuration; else the usual one."""
-    wished = architectures[0] if isinstance(architectures, list) and architectures else None
+    requested = architectures[0] if isinstance(architectures, list) and architectures else None
     tables = [table for name, table in sorted(vars(modeling_auto).items()) if name.startswith("MODEL_") and
               name.endswith("_MAPPING")]  # fmt: skip
-    found = [made for table in tables for made in _list_classes(table, config)]
-    for made in found:
-        if made.__name__ == wished:
-            return made
-    if wished is None and getattr(config, "is_encoder_decoder", False):
-        found = _find_listed_classes(_TRANSLATORS, config) or found
-        return found[0] if found else _no_class(config)
+    candidates = [candidate for table in tables for candidate in _list_classes(table, config)]
+    for candidate in candidates:
+        if candidate.__name__ == requested:
+            return candidate
+    if requested is None and getattr(config, "is_encoder_decoder", False):
+        candidates = _find_listed_classes(_TRANSLATORS, config) or candidates
+        return candidates[0] if candidates else _no_class(config)
     usual = _find_listed_classes(_FALLBACKS if not _reads_both_ways(config) else _FALLBACKS[::-1], config)
     return usual[0] if usual else _no_class(config)
 
 
 def _find_listed_classes(names: Sequence[str], config: Any) -> list[Any]:
     """The classes that the tables of these names have for a configuration."""
-    return [made for name in names for made in _list_classes(getattr(modeling_auto, name, {}), config)]
+    return [model_class for name in names for model_class in _list_classes(getattr(modeling_auto, name, {}), config)]
 
 
 def _list_classes(table: Any, config: Any) -> list[Any]:
     if type(config) not in table:
         return []
-    made = table[type(config)]
-    return list(made) if isinstance(made, (tuple, list)) else [made]
+    entry = table[type(config)]
+    return list(entry) if isinstance(entry, (tuple, list)) else [entry]
 
 
 def _reads_both_ways(config: Any) -> bool:
@@ -172,10 +172,10 @@ def _no_class(config: Any) -> Any:
     )
 
 
-def _find_task(made: Any, config: Any) -> Task:
-    if getattr(config, "is_encoder_decoder", False) and made in _find_listed_classes(_TRANSLATORS, config):
+def _find_task(model_class: Any, config: Any) -> Task:
+    if getattr(config, "is_encoder_decoder", False) and model_class in _find_listed_classes(_TRANSLATORS, config):
         return "translator"
-    return "decoder" if made in _find_listed_classes(_DECODERS, config) else "encoder"
+    return "decoder" if model_class in _find_listed_classes(_DECODERS, config) else "encoder"
 
 
 @contextlib.contextmanager

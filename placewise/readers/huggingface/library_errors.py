@@ -16,8 +16,8 @@ _DATA = "GuardOnDataDependentSymNode"
 def describe_library_error(what: str, error: Exception, remedy: str = "check its values") -> ModelFileError:
     """The error that says `what` failed and why, as far as the user can follow."""
     if isinstance(error, ImportError):
-        found = _NEEDS.search(str(error))
-        package = next(filter(None, found.groups())) if found else error.name or "of an optional part"
+        match = _NEEDS.search(str(error))
+        package = next(filter(None, match.groups())) if match else error.name or "of an optional part"
         return ModelFileError(f"{what}: it needs the package {package}", remedy="install that package")
     if isinstance(error, MemoryError) or "allocate memory" in str(error):
         return ModelFileError(f"{what}: more memory is needed than there is", remedy="check its sizes")

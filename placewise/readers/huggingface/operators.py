@@ -11,6 +11,33 @@ from typing import Any
 
 import torch
 
+ENTER = "placewise::enter"
+LEAVE = "placewise::leave"
+AGAIN = "placewise::again"
+
+ATTENTION = "placewise::attention"
+CACHE_UPDATE = "placewise::cache_update"
+CACHE_READ = "placewise::cache_read"
+EXPERTS = "placewise::experts"
+DISPATCH = "placewise::dispatch"
+EXPERT = "placewise::expert"
+COMBINE = "placewise::combine"
+
+KINDS = {
+    ATTENTION: "Attention",
+    CACHE_UPDATE: "CacheUpdate",
+    CACHE_READ: "CacheRead",
+    EXPERTS: "Experts",
+    DISPATCH: "Dispatch",
+    EXPERT: "Expert",
+    COMBINE: "Combine",
+}
+"""Target → kind."""
+
+CACHES = frozenset((CACHE_UPDATE, CACHE_READ))
+"""Their results are views of state: they have a shape, and no bytes of their own."""
+
+
 NAMESPACE = "placewise"
 _SCHEMAS = (
     "attention(Tensor query, Tensor key, Tensor value, Tensor[] more, int window) -> Tensor",

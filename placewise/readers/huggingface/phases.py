@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from placewise._util.disjoint_sets import DisjointSets
 from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import DTYPES, bytes_of
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Edges, Phase
-from placewise.readers.huggingface.groups import colocate_phases
-from placewise.readers.huggingface.marks import CACHE_UPDATE, CACHES, DISPATCH, EXPERT, KINDS
+from placewise.readers.huggingface.operators import CACHE_UPDATE, CACHES, DISPATCH, EXPERT, KINDS
 
 SAMPLE = "sample"
 SECOND = "decode"
@@ -59,8 +60,8 @@ class _PhaseGraphBuilder:
     names: set[str] = field(default_factory=set)
     storage: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def add(self, graph: Graph, phase: int, groups: Sequence[int], given: Sequence[int] | None) -> None:
-        """Add the ops of `graph`; `given` are the tensors (ids in the builder) that stand for its inputs."""
+    def add(self, graph: Graph, phase: int, groups: Sequence[int], inputs: Sequence[int] | None) -> None:
+        """Add the ops of `graph`; `inputs` are the tensors (ids in the builder) that stand for its inputs."""
         prefix, builder = f"{SECOND}/" if phase else "", self.builder
         ops, base = graph.ops, builder.n_ops
         self.tensors = {}
@@ -76,23 +77,23 @@ class _PhaseGraphBuilder:
                 origin=(base + op,),
                 phase=phase,
             )
-        self._add_tensors(graph, base, prefix, given)
+        self._add_tensors(graph, base, prefix, inputs)
         weights = self._add_weights(graph, phase, prefix)
         for tensor, consumer, position in _iterate_rows(graph.edges):
             builder.add_edge(self.tensors[tensor], base + consumer, position)
         for weight, consumer, position in _iterate_rows(graph.weight_edges):
             builder.use_weight(weights[weight], base + consumer, position)
-        for token in (given or ())[:1]:
+        for token in (inputs or ())[:1]:
             for op in _find_unordered_ops(graph):
                 builder.add_edge(token, base + op)
 
-    def _add_tensors(self, graph: Graph, base: int, prefix: str, given: Sequence[int] | None) -> None:
-        tensors, waiting = graph.tensors, iter(given or ())
+    def _add_tensors(self, graph: Graph, base: int, prefix: str, inputs: Sequence[int] | None) -> None:
+        tensors, remaining = graph.tensors, iter(inputs or ())
         for tensor in range(graph.n_tensors):
             maker = int(tensors.producer[tensor])
-            if maker < 0 and given is not None:
+            if maker < 0 and inputs is not None:
                 if len(graph.consumers_of(tensor)):
-                    self.tensors[tensor] = next(waiting)
+                    self.tensors[tensor] = next(remaining)
                 continue
             self.tensors[tensor] = self.builder.add_tensor(
                 base + maker if maker >= 0 else -1,
@@ -103,7 +104,7 @@ class _PhaseGraphBuilder:
             )
 
     def _add_weights(self, graph: Graph, phase: int, prefix: str) -> list[int]:
-        weights, found = graph.weights, []
+        weights, numbers = graph.weights, []
         for weight in range(len(weights)):
             name, shape, dtype = weights.name[weight], weights.shape[weight], weights.dtype_name(weight)
             key = (name, tuple(shape), dtype)
@@ -119,8 +120,8 @@ class _PhaseGraphBuilder:
                     storage=storage,
                     trainable=bool(weights.trainable[weight]),
                 )
-            found.append(self.weights[key])
-        return found
+            numbers.append(self.weights[key])
+        return numbers
 
     def _state(self, graph: Graph, op: int) -> int:
         """Bytes of a KV cache: keys and values at its capacity, for all batches in flight."""
@@ -149,13 +150,15 @@ class _PhaseGraphBuilder:
         batch = graph.tensors.shape[logits][:1]
         if after is None:
             return [self.builder.add_tensor(op, shape=batch, dtype="int64", name=f"{prefix}token", output=True)]
-        made: list[int] = []
+        next_inputs: list[int] = []
         for tensor in range(after.n_tensors):
             if after.tensors.producer[tensor] < 0 and len(after.consumers_of(tensor)):
                 shape, dtype = after.tensors.shape[tensor], after.tensors.dtype_name(tensor)
                 name = after.tensors.name[tensor]
-                made.append(self.builder.add_tensor(op, shape=shape, dtype=dtype, name=f"next {name}", output=not made))
-        return made
+                next_inputs.append(
+                    self.builder.add_tensor(op, shape=shape, dtype=dtype, name=f"next {name}", output=not next_inputs)
+                )
+        return next_inputs
 
 
 def _count_tensor_bytes(graph: Graph, tensor: int, maker: int) -> int:
@@ -190,3 +193,60 @@ def _find_unordered_ops(graph: Graph) -> Iterator[int]:
 
 def _iterate_rows(edges: Edges) -> Iterator[tuple[int, int, int]]:
     return zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True)
+
+
+def colocate_phases(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
+    """Group ids of the ops of both graphs, −1 for none.
+
+    By scope: the ops of a scope are paired one by one where both graphs have ops of the same kinds there and all of
+    them need the input of `first`, else they are one group. What has no such op in `first` belongs to the nearest
+    scope around it that has one. Who reads a cache stays with it.
+    """
+    sets = DisjointSets(first.n_ops + second.n_ops)
+    here, there = _group_by_scope(first), _group_by_scope(second)
+    needs = needs_input(first)
+    homes = {scope: rows for scope, rows in here.items() if any(needs[op] for op in rows)}
+    for scope, rows in there.items():
+        home = _find_nearest_scope(scope, homes)
+        others = here[home]
+        lasting = home == scope and all(needs[op] for op in others)
+        if lasting and _kinds(first, others) == _kinds(second, rows):
+            for one, other in zip(others, rows, strict=True):
+                sets.join(one, first.n_ops + other)
+        else:
+            for other in (*others[1:], *(first.n_ops + row for row in rows)):
+                sets.join(others[0], other)
+    for graph, offset in ((first, 0), (second, first.n_ops)):
+        for op, kind in enumerate(graph.ops.kind):
+            if kind in CACHES:
+                for tensor in graph.outputs_of(op):
+                    for reader in graph.consumers_of(tensor).tolist():
+                        sets.join(offset + op, offset + reader)
+    groups = sets.labels()
+    return groups[: first.n_ops], groups[first.n_ops :]
+
+
+def needs_input(graph: Graph) -> list[bool]:
+    """Which ops depend on an input of the model [n_ops]: the others may be folded away."""
+    late, producer = [False] * graph.n_ops, graph.tensors.producer.tolist()
+    for op in range(graph.n_ops):
+        makers = [producer[tensor] for tensor in graph.inputs_of(op).tolist()]
+        late[op] = any(maker < 0 or late[maker] for maker in makers)
+    return late
+
+
+def _group_by_scope(graph: Graph) -> dict[str, list[int]]:
+    rows: dict[str, list[int]] = defaultdict(list)
+    for op, scope in enumerate(graph.ops.scope):
+        rows[scope].append(op)
+    return rows
+
+
+def _find_nearest_scope(scope: str, known: dict[str, list[int]]) -> str:
+    while scope not in known and scope:
+        scope = scope.rpartition(".")[0]
+    return scope if scope in known else next(iter(known))
+
+
+def _kinds(graph: Graph, ops: list[int]) -> list[str]:
+    return [graph.ops.kind[op] for op in ops]

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import inspect
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from transformers import PretrainedConfig
+from transformers.cache_utils import DynamicCache
+from transformers.models.auto import modeling_auto
 
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
-from placewise.readers.huggingface.checks import check_states, check_windows
+from placewise.readers.huggingface.cache import is_recurrent, unsupported_state_error
 from placewise.readers.huggingface.dims import RunDims, list_used_dims, parse_dims
 from placewise.readers.huggingface.instance import Instance, build_instance
 from placewise.readers.huggingface.interfaces import use_operators
 from placewise.readers.huggingface.library_errors import EXPORT, describe_library_error
-from placewise.readers.huggingface.marks import CACHE_UPDATE
+from placewise.readers.huggingface.operators import CACHE_UPDATE
 from placewise.readers.huggingface.phases import build_single_phase, join_phases
 from placewise.readers.huggingface.repeats import RepeatTracker
 from placewise.readers.huggingface.runs import Run, build_runs
@@ -42,8 +48,8 @@ def read(
         names = _name_dimensions(instance)
         run = parse_dims(dims, names, _default_dims(instance))
         options = {"dims": list_used_dims(run, names), "dtype": instance.dtype}
-        made = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
-        graph = _trace_graph(instance, run, made, once)
+        graph_source = Source(settings.path, settings.sha256, "huggingface", options, view="raw")
+        graph = _trace_graph(instance, run, graph_source, once)
     except InputError as error:
         raise error.at(settings.path) from None
     modules = {path: type(part).__name__ for path, part in instance.module.named_modules()}
@@ -148,3 +154,51 @@ def _name_first_expert(name: str) -> str:
     """What a parameter of a mixture is called where its first expert is an op of its own."""
     path, _, last = name.rpartition(".")
     return f"{path}.0.{last}"
+
+
+_STATES = frozenset(("state", "cache_params"))
+"""What the recurrent models that have no cache of keys and values call their state (RWKV, xLSTM)."""
+
+
+def check_states(instance: Instance) -> None:
+    """Raise ModelFileError for a language model with recurrent layers.
+
+    Also where it generates nothing: its scan over a text would be traced token by token.
+    """
+    own = _STATES & frozenset(inspect.signature(instance.module.forward).parameters)
+    if own:
+        raise unsupported_state_error(min(own))
+    if instance.task != "encoder" or type(instance.config) in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING:
+        for layer in filter(is_recurrent, _layers(instance.config)):
+            raise unsupported_state_error(type(layer).__name__)
+
+
+def _layers(config: Any) -> Sequence[Any]:
+    """The layers of the cache that transformers would make: none where it cannot."""
+    try:
+        return DynamicCache(config=config).layers
+    except Exception:
+        return ()
+
+
+def check_windows(config: Any) -> None:
+    """Raise ModelFileError for a sliding window of less than one position in layers that have one.
+
+    A configuration whose class knows of no windows may say 0 for none.
+    """
+    for part in _parts(config):
+        window = getattr(part, "sliding_window", None)
+        unused = window == 0 and not hasattr(type(part), "sliding_window")
+        kinds = getattr(part, "layer_types", None)
+        slides = kinds is None or any("sliding" in str(kind) for kind in kinds)
+        if isinstance(window, int) and window < 1 and slides and not unused:
+            raise ModelFileError(
+                f"its sliding_window is {window}, in which no token sees itself", remedy="give 1 or more, or null"
+            )
+
+
+def _parts(config: Any) -> Iterator[Any]:
+    yield config
+    for value in vars(config).values():
+        if isinstance(value, PretrainedConfig):
+            yield from _parts(value)

@@ -69,10 +69,10 @@ class _LayerHook:
         for place, tensor in zip(places, operators().enter(tensors, body), strict=True):
             leaves[place] = tensor
         args, kwargs = pytree.tree_unflatten(leaves, structure)
-        made, shape = pytree.tree_flatten(forward(*args, **kwargs))
-        results = operators().leave([leaf for leaf in made if isinstance(leaf, torch.Tensor)], body)
-        repeats.known[key] = (body, (made, shape), results)
-        return pytree.tree_unflatten(_replace_tensors(made, results), shape)
+        outputs, shape = pytree.tree_flatten(forward(*args, **kwargs))
+        results = operators().leave([leaf for leaf in outputs if isinstance(leaf, torch.Tensor)], body)
+        repeats.known[key] = (body, (outputs, shape), results)
+        return pytree.tree_unflatten(_replace_tensors(outputs, results), shape)
 
 
 def _replace_tensors(leaves: list[Any], tensors: list[torch.Tensor]) -> list[Any]:

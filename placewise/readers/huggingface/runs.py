@@ -39,19 +39,19 @@ def build_runs(instance: Instance, dims: RunDims) -> list[Run]:
 
 def _build_decoder_runs(instance: Instance, dims: RunDims) -> list[Run]:
     caches = CacheFactory.of(instance.config, crossed=False)
-    wanted = _parameters(instance.module)
-    last = {name: 1 for name in ("logits_to_keep", "num_logits_to_keep") if name in wanted}
+    parameters = _parameters(instance.module)
+    last = {name: 1 for name in ("logits_to_keep", "num_logits_to_keep") if name in parameters}
 
     def run(past: int, tokens: int) -> Run:
         inputs = {"tokens": torch.empty((dims.batch, tokens), dtype=torch.int64)}
-        if "position_ids" in wanted:
+        if "position_ids" in parameters:
             inputs["positions"] = torch.empty((dims.batch, tokens), dtype=torch.int64)
 
-        def call(model: nn.Module, given: Inputs) -> Any:
-            named = {"position_ids": given["positions"]} if "positions" in given else {}
+        def call(model: nn.Module, tensors: Inputs) -> Any:
+            named = {"position_ids": tensors["positions"]} if "positions" in tensors else {}
             cache = caches.at(past, dims.capacity)
-            made = model(input_ids=given["tokens"], past_key_values=cache, use_cache=True, **named, **last)
-            return made.logits
+            outputs = model(input_ids=tensors["tokens"], past_key_values=cache, use_cache=True, **named, **last)
+            return outputs.logits
 
         return Run(inputs, call)
 
@@ -72,16 +72,19 @@ def _build_translator_runs(instance: Instance, dims: RunDims) -> list[Run]:
     width = int(getattr(instance.config, "d_model", None) or instance.config.hidden_size)
     hidden = torch.empty((dims.batch, _count_encoder_positions(instance, dims), width), dtype=find_dtype(instance))
 
-    def start(model: nn.Module, given: Inputs) -> Any:
+    def start(model: nn.Module, inputs: Inputs) -> Any:
         cache = caches.at(0, dims.tokens + 1)
         return model(
-            **{source: given["source"]}, decoder_input_ids=given["tokens"], past_key_values=cache, use_cache=True
+            **{source: inputs["source"]}, decoder_input_ids=inputs["tokens"], past_key_values=cache, use_cache=True
         ).logits
 
-    def go_on(model: nn.Module, given: Inputs) -> Any:
+    def go_on(model: nn.Module, inputs: Inputs) -> Any:
         cache = caches.at(max(dims.tokens // 2, 1), dims.tokens + 1)
         return model(
-            encoder_outputs=(given["hidden"],), decoder_input_ids=given["tokens"], past_key_values=cache, use_cache=True
+            encoder_outputs=(inputs["hidden"],),
+            decoder_input_ids=inputs["tokens"],
+            past_key_values=cache,
+            use_cache=True,
         ).logits
 
     runs = [Run({"source": read, "tokens": first}, start)]
@@ -90,16 +93,16 @@ def _build_translator_runs(instance: Instance, dims: RunDims) -> list[Run]:
 
 def _build_encoder_run(instance: Instance, dims: RunDims) -> Run:
     source = str(instance.module.main_input_name)
-    wanted = _parameters(instance.module)
-    quiet = {"use_cache": False} if "use_cache" in wanted else {}
+    parameters = _parameters(instance.module)
+    no_cache = {"use_cache": False} if "use_cache" in parameters else {}
     inputs = {"source": _main_input(instance, dims)}
-    if "decoder_input_ids" in wanted:
+    if "decoder_input_ids" in parameters:
         inputs["tokens"] = torch.empty((dims.batch, _target_length(instance, dims)), dtype=torch.int64)
 
-    def call(model: nn.Module, given: Inputs) -> Any:
-        answered = {"decoder_input_ids": given["tokens"]} if "tokens" in given else {}
-        made = model(**{source: given["source"]}, **answered, **quiet)
-        return [value for value in made.to_tuple() if isinstance(value, torch.Tensor)]
+    def call(model: nn.Module, tensors: Inputs) -> Any:
+        targets = {"decoder_input_ids": tensors["tokens"]} if "tokens" in tensors else {}
+        outputs = model(**{source: tensors["source"]}, **targets, **no_cache)
+        return [value for value in outputs.to_tuple() if isinstance(value, torch.Tensor)]
 
     return Run(inputs, call)
 

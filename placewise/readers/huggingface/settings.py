@@ -52,8 +52,8 @@ def read_settings(source: str | Path) -> Settings:
         with open_regular(path) as file:
             content = file.read(MOST_BYTES + 1)
     except (OSError, ValueError) as error:
-        said = getattr(error, "strerror", None) or str(error)
-        raise ModelFileError(f"cannot be read ({said})", where=name, remedy="check the path") from None
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ModelFileError(f"cannot be read ({reason})", where=name, remedy="check the path") from None
     try:
         values = _parse(content)
         check_values(values)
@@ -72,8 +72,8 @@ def _parse(content: bytes) -> Mapping[str, Any]:
     except RecursionError:
         raise ModelFileError("it is nested too deeply", remedy="give the config.json of a model") from None
     except (ValueError, UnicodeDecodeError) as error:
-        said = str(error).split("\n")[0][:120]
-        raise ModelFileError(f"this is no JSON ({said})", remedy="give the config.json of a model") from None
+        reason = str(error).split("\n")[0][:120]
+        raise ModelFileError(f"this is no JSON ({reason})", remedy="give the config.json of a model") from None
     if not isinstance(values, dict):
         raise ModelFileError("this is no configuration (no object in it)", remedy="give the config.json of a model")
     return values

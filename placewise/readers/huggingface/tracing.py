@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,14 +13,14 @@ from torch import nn
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph
 from placewise.readers.huggingface.expand import expand_repeats
-from placewise.readers.huggingface.experts import split_experts
 from placewise.readers.huggingface.instance import Instance, offline
 from placewise.readers.huggingface.library_errors import EXPORT, describe_library_error
+from placewise.readers.huggingface.operators import COMBINE, DISPATCH, EXPERT, EXPERTS
 from placewise.readers.huggingface.repeats import RepeatTracker
 from placewise.readers.huggingface.runs import Run
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inlined
-from placewise.readers.torch.listing import Listing, Ref
+from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 from placewise.readers.torch.program import listing_of
 
 _WRAPPER = "model"
@@ -51,9 +53,9 @@ class _Wrapper(nn.Module):
         super().__init__()
         self.model, self._run, self._repeats = model, run, repeats
 
-    def forward(self, *given: torch.Tensor) -> Any:
+    def forward(self, *tensors: torch.Tensor) -> Any:
         self._repeats.reset()
-        return self._run.call(self.model, dict(zip(self._run.inputs, given, strict=True)))
+        return self._run.call(self.model, dict(zip(self._run.inputs, tensors, strict=True)))
 
 
 def _strip_wrapper(listing: Listing, inputs: list[str]) -> Listing:
@@ -80,3 +82,49 @@ def _rename_argument(argument: Any, own: dict[str, str]) -> Any:
 
 def _strip_prefix(path: str) -> str:
     return "" if path == _WRAPPER else path.removeprefix(f"{_WRAPPER}.")
+
+
+def split_experts(listing: Listing) -> Listing:
+    """Every mixture of experts as a dispatch of tokens, one op per expert with its own weights, and a sum."""
+    metas, parameters, calls = dict(listing.metas), {p.value: p for p in listing.parameters}, list[Call]()
+    for call in listing.calls:
+        if call.op == EXPERTS:
+            calls.extend(_split_mixture(call, metas, parameters))
+        else:
+            calls.append(call)
+    return replace(listing, metas=metas, parameters=tuple(parameters.values()), calls=tuple(calls))
+
+
+def _split_mixture(call: Call, metas: dict[str, Meta], parameters: dict[str, Parameter]) -> Iterator[Call]:
+    count = int(call.arguments["experts"])
+    hidden, index, scores = (call.arguments[name] for name in ("hidden", "index", "scores"))
+    tokens, chosen = metas[index.name].shape
+    part = Meta((math.ceil(tokens * chosen / count), *metas[hidden.name].shape[1:]), metas[hidden.name].dtype)
+    extra = {"experts": count, "tokens": tokens, "chosen": chosen}
+    inputs = [f"{call.name}:to{expert}" for expert in range(count)]
+    outputs = [f"{call.name}:from{expert}" for expert in range(count)]
+    metas.update(dict.fromkeys((*inputs, *outputs), part))
+    shared = {"hidden": hidden, "index": index}
+    yield Call(f"{call.name}_dispatch", DISPATCH, shared, tuple(inputs), call.scope, call.origin, extra=extra)
+    for expert in range(count):
+        own = [_slice_expert(ref.name, expert, metas, parameters) for ref in call.arguments["weights"]]
+        arguments = {"hidden": Ref(inputs[expert]), "weights": own}
+        name, scope = f"{call.name}_expert{expert}", f"{call.scope}.{expert}"
+        yield Call(name, EXPERT, arguments, (outputs[expert],), scope, call.origin, extra=extra)
+    arguments = {"parts": [Ref(name) for name in outputs], "scores": scores}
+    yield Call(f"{call.name}_combine", COMBINE, arguments, call.results, call.scope, call.origin, extra=extra)
+    for ref in call.arguments["weights"]:
+        parameters.pop(ref.name, None)
+
+
+def _slice_expert(value: str, expert: int, metas: dict[str, Meta], parameters: dict[str, Parameter]) -> Ref:
+    """The share of one expert in a parameter, as a parameter of its own."""
+    own = f"{value}:{expert}"
+    if own not in metas:
+        whole = metas[value]
+        all_of_them = parameters[value]
+        path, _, last = all_of_them.name.rpartition(".")
+        metas[own] = Meta(whole.shape[1:], whole.dtype)
+        share = (all_of_them.storage, expert)
+        parameters[own] = Parameter(own, f"{path}.{expert}.{last}", share, all_of_them.trainable)
+    return Ref(own)

@@ -1,4 +1,4 @@
-"""Short constants, evaluated while reading: the numbers from which graphs compute shapes and count rounds."""
+"""Constant folding of short values: the numbers from which graphs compute shapes and trip counts."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ Evaluator = Callable[[NodeCall], Sequence[Array]]
 
 
 def evaluate(call: NodeCall, types: Sequence[Type]) -> list[Array | None]:
-    """The values of an op's outputs where they are short and follow from known ones; else None each."""
+    """The values of an op's outputs if they are short and follow from known values; else None for each."""
     nothing: list[Array | None] = [None] * len(types)
     if not all(kind.shape is not None and count_of(kind.shape) <= KEPT_ELEMENTS for kind in types):
         return nothing
-    found = evaluate_freely(call)
-    if len(found) != len(types):
+    values = evaluate_freely(call)
+    if len(values) != len(types):
         return nothing
-    return [None if value is None else _cast(value, kind.dtype) for value, kind in zip(found, types, strict=True)]
+    return [None if value is None else _cast(value, kind.dtype) for value, kind in zip(values, types, strict=True)]
 
 
 def evaluate_freely(call: NodeCall) -> list[Array | None]:
-    """The values of an op's outputs, whatever their types; [] where they are long or unknown."""
+    """The values of an op's outputs, whatever their types; [] if they are long or unknown."""
     rule = _RULES.get(call.node.op)
     if rule is None:
         return []
     try:
         with np.errstate(all="ignore"):
-            found = [np.asarray(value) for value in rule(call)]
+            values = [np.asarray(value) for value in rule(call)]
     except (Unknown, LookupError, ValueError, TypeError, ArithmeticError, AttributeError):
         return []
-    return [] if any(value.size > KEPT_ELEMENTS for value in found) else list(found)
+    return [] if any(value.size > KEPT_ELEMENTS for value in values) else list(values)
 
 
 def _cast(value: Array, dtype: str) -> Array | None:
     try:
         return value.astype(dtype)
-    except (TypeError, ValueError):  # element types that numpy does not have
+    except (TypeError, ValueError):  # element types that numpy lacks
         return None
 
 
@@ -127,7 +127,7 @@ def _range(call: NodeCall) -> list[Array]:
 
 
 def _gradient_axes(call: NodeCall) -> list[Array]:
-    """The axes along which each side of a broadcast is repeated, and its gradient summed."""
+    """The axes along which each side of a broadcast repeats and its gradient is summed."""
     shapes = [list(call.numbers(place)) for place in range(2)]
     rank = max(map(len, shapes))
     padded = [[1] * (rank - len(shape)) + shape for shape in shapes]
@@ -140,13 +140,13 @@ def _gradient_axes(call: NodeCall) -> list[Array]:
 
 def _concat_offsets(call: NodeCall) -> list[Array]:
     axis, parts = call.number(0), [call.data(place) for place in range(1, len(call.args))]
-    found, reached = [], 0
+    offsets, total = [], 0
     for part in parts:
         offset = np.zeros_like(part)
-        offset[axis] = reached
-        reached += int(part[axis])
-        found.append(offset)
-    return found
+        offset[axis] = total
+        total += int(part[axis])
+        offsets.append(offset)
+    return offsets
 
 
 def _dynamic_stitch(call: NodeCall) -> list[Array]:

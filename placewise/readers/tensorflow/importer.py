@@ -1,4 +1,4 @@
-"""The walk over a graph's nodes: every node becomes an op, an input or a weight; calls and loops are written out."""
+"""Import a graph node by node: a node becomes an op, an input or a weight; calls are inlined, loops unrolled."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from placewise.readers.tensorflow.trip_count import count_iterations
 from placewise.readers.tensorflow.types import array_of, dtype_of, shape_of
 
 MOST_UNROLLED = 100_000
-"""Nodes that all rounds of one loop may come to; longer loops stay one op."""
+"""The most nodes in all iterations of one loop together; longer loops remain one op."""
 DEEPEST_CALL = 64
 MOST_NODES = 500_000
-"""Functions and rounds of loops written out."""
+"""The most nodes after inlining and unrolling."""
 WIDEST_GATE = 16
-"""Ops that stand for a node which only gathers them; one that gathers more is an op, so that edges do not multiply."""
+"""The most ops that replace a node which only gathers them; a node that gathers more becomes an op, to limit edges."""
 MOST_WAITS = 4
-"""Ops that whoever reads an identity waits for; an identity that waits for more is an op that does so itself."""
+"""The most ops that readers of an identity wait for; an identity with more becomes an op that waits itself."""
 INPUTS = ("Placeholder", "PlaceholderV2", "IteratorGetNext", "IteratorGetNextSync", "QueueDequeueV2",
           "QueueDequeueManyV2", "QueueDequeueUpToV2", "OneShotIteratorGetNext", "_Arg")  # fmt: skip
 VARIABLES = ("Variable", "VariableV2", "VarHandleOp", "TemporaryVariable", "_VarHandlesOp")
 IN_PLACE = ("Assign", "AssignAdd", "AssignSub", "ApplyGradientDescent", "ApplyMomentum", "ApplyAdam", "ApplyRMSProp",
             "ApplyAdagrad", "ApplyFtrl", "ScatterUpdate", "ScatterAdd", "ScatterSub", "SparseApplyAdagrad",
             "SparseApplyMomentum", "SparseApplyGradientDescent")  # fmt: skip
-"""Ops whose result is the variable that they change."""
+"""Ops whose result is the variable that they update."""
 _MAKES_HANDLE = re.compile(r"(Handle|Iterator|Table|Stack|Queue|Reader|Barrier|Mutex)(Op)?(V\d)?$|Dataset")
 _STACK = ("Stack", "StackV2", "StackPush", "StackPushV2", "StackPop", "StackPopV2")
 _NO_RESULT = re.compile(
@@ -47,9 +47,9 @@ _NO_RESULT = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """A node on the way: its body, what stands before its name, the ops to wait for, and how many outputs are read.
+    """A node to import: its body, the prefix of its name, the ops to wait for, and the number of outputs in use.
 
-    `ports` is −1 where nobody reads it nor waits for it.
+    `ports` is −1 if no node reads it or waits for it.
     """
 
     call: NodeCall
@@ -61,14 +61,14 @@ class _Step:
 
 
 _Outcome = tuple[list[AbstractValue], tuple[int, ...]]
-"""The results of a node, and the ops that must have run before what waits for the node."""
+"""The results of a node, and the ops that must run before ops that wait for the node."""
 
 
 class GraphImporter:
-    """Adds to a draft what bodies say. `notes` counts what is worth a warning.
+    """Adds function bodies to a draft. `notes` counts warnings.
 
-    Ops whose results are known numbers are constants in a training graph (where folding may not look behind
-    weights), in rounds of loops, and where ONNX has no such op.
+    Ops with known results become constants in training graphs (where folding must not look behind weights), inside
+    iterations of loops, and where ONNX lacks the op.
     """
 
     def __init__(self, library: Library, dims: InputDims, *, training: bool) -> None:
@@ -82,7 +82,7 @@ class GraphImporter:
         self._visited = 0
 
     def import_graph(self, body: FunctionBody, *, strict: bool) -> list[AbstractValue]:
-        """The results of a file's graph; unless `strict`, those that do not exist are left out."""
+        """Import the file's graph and return its results; unless `strict`, missing ones are left out."""
         self.draft.reserve([node.name for node in body.nodes])
         env, _ = self._import_nodes(body, (), "", (), 0)
         returns = (ref for ref in body.returns if strict or ref.port < len(env.get(ref.node, ())))
@@ -91,31 +91,31 @@ class GraphImporter:
     def import_body(
         self, body: FunctionBody, args: Sequence[AbstractValue], *, path: str, after: tuple[int, ...], depth: int
     ) -> tuple[list[AbstractValue], tuple[int, ...]]:
-        """What a body gives back for these arguments, and the ops to wait for."""
+        """Import a body with these arguments; return its results and the ops to wait for."""
         if depth > DEEPEST_CALL:
             raise ModelFileError(f"calls are nested more than {DEEPEST_CALL} deep", remedy="export the model again")
         env, ends = self._import_nodes(body, args, path, after, depth)
         returns = [_look_up(env, body.name, ref.node, ref.port) for ref in body.returns]
-        made = [value.maker for value in returns]
+        makers = [value.maker for value in returns]
         effects = [op for node in body.nodes if has_no_result(node.op) for op in ends.get(node.name, ())]
-        return returns, tuple(op for op in dict.fromkeys((*made, *effects)) if op >= 0)
+        return returns, tuple(op for op in dict.fromkeys((*makers, *effects)) if op >= 0)
 
     def _import_nodes(
         self, body: FunctionBody, args: Sequence[AbstractValue], path: str, after: tuple[int, ...], depth: int
     ) -> tuple[dict[str, list[AbstractValue]], dict[str, tuple[int, ...]]]:
-        """All values of a body by node, and the ops that stand for each node's end."""
+        """All values of a body by node, and the ops that mark the end of each node."""
         env = {name: [value] for name, value in zip(body.args, args, strict=False)}
         ends: dict[str, tuple[int, ...]] = {}
         ports = self._count_used_ports(body)
         for node in body.nodes:
             self._visited += 1
             if self._visited > MOST_NODES:
-                raise ModelFileError(f"it unfolds to more than {MOST_NODES:,} nodes", remedy="export a smaller part")
-            given = tuple(_look_up(env, node.name, ref.node, ref.port) for ref in node.inputs)
+                raise ModelFileError(f"it unrolls to more than {MOST_NODES:,} nodes", remedy="export a smaller part")
+            arguments = tuple(_look_up(env, node.name, ref.node, ref.port) for ref in node.inputs)
             before = [op for name in node.controls for op in ends.get(name, ())]
-            before += [op for value in given for op in value.after]
+            before += [op for value in arguments for op in value.after]
             waits = tuple(dict.fromkeys((*after, *before)))
-            step = _Step(NodeCall(node, given), body, path, waits, ports.get(node.name, -1), depth)
+            step = _Step(NodeCall(node, arguments), body, path, waits, ports.get(node.name, -1), depth)
             env[node.name], ends[node.name] = self._import_node(step)
         return env, ends
 
@@ -149,9 +149,9 @@ class GraphImporter:
         if node.op in _STACK:
             return self._import_stack_op(step)
         step = replace(step, call=unpack_list(self.draft, step.call, path=step.path))
-        found = evaluate_list_op(step.call)
-        if found is not None:
-            return [value if value.is_list else replace(value, after=step.after) for value in found], step.after
+        results = evaluate_list_op(step.call)
+        if results is not None:
+            return [value if value.is_list else replace(value, after=step.after) for value in results], step.after
         if node.op in ("TensorListStack", "TensorArrayGatherV3"):
             return self._stack_list(step)
         if _is_pass_through(step.call, step.ports):
@@ -161,12 +161,12 @@ class GraphImporter:
     def _check_captured(self, node: Node) -> None:
         if node.op == "Placeholder" and node.is_handle("dtype"):
             raise ModelFileError(
-                f"{node.name!r} stands for a variable that is not in the file, so its size is unknown",
+                f"{node.name!r} refers to a variable that is not in the file, so its size is unknown",
                 remedy="save the model (tf.saved_model.save), or freeze it (convert_variables_to_constants_v2)",
             )
 
     def _stack_list(self, step: _Step) -> _Outcome:
-        """The elements of a list as one tensor."""
+        """Stack the elements of a list into one tensor."""
         call, flow = step.call, 0 if step.call.node.op == "TensorListStack" else 2
         items = elements_of(call.args[flow]) if flow < len(call.args) else []
         if not items:
@@ -176,12 +176,12 @@ class GraphImporter:
         return values, (number,)
 
     def _add_plain_op(self, step: _Step, *, more: Sequence[int] = (), count: int = 0) -> _Outcome:
-        """An ordinary op."""
+        """Add an ordinary op."""
         if step.call.node.op not in METADATA_OPS:
             step = replace(step, call=materialize_lists(self.draft, step.call, path=step.path, after=step.after))
         call, op = step.call, step.call.node.op
         if op in ("Merge", "RefMerge"):
-            self.notes["conditions in the style of TF1 count with both their sides"] += 1
+            self.notes["both sides of TF1 conditions are counted"] += 1
         kind, types = "", [HANDLE]
         if has_no_result(op) or op in IN_PLACE:
             types = []
@@ -192,7 +192,9 @@ class GraphImporter:
         if is_known and (self.training or step.path or kind_of(op).startswith(DOMAIN)):
             kind = "Constant"
             types = [
-                Type(made.dtype, value.shape) for made, value in zip(types, data, strict=True) if value is not None
+                Type(inferred.dtype, value.shape)
+                for inferred, value in zip(types, data, strict=True)
+                if value is not None
             ]
         passes = kind_of(op) == "Identity" and len(call.args) > 0 and len(step.after) <= MOST_WAITS
         after = () if passes else step.after
@@ -201,11 +203,11 @@ class GraphImporter:
             values = [replace(call.args[0], data=None, after=(number,))] if call.args else []
         if kind == "Constant":
             return values, ()
-        if passes:  # who waits for a view waits for what it shows
-            shown = call.args[0]
-            ends = step.after if shown.maker < 0 else (*step.after, shown.maker)
-            last = replace(values[0], after=step.after, maker=shown.maker, shows=shown.variable)
-            last = replace(last, of_gradient=shown.of_gradient)
+        if passes:  # waiting for a view means waiting for its source
+            source = call.args[0]
+            ends = step.after if source.maker < 0 else (*step.after, source.maker)
+            last = replace(values[0], after=step.after, maker=source.maker, shows=source.variable)
+            last = replace(last, of_gradient=source.of_gradient)
             return [last, *values[1:]], ends
         return values, (number,)
 
@@ -221,12 +223,12 @@ class GraphImporter:
         return self._constants[key]
 
     def _add_variable(self, node: Node) -> AbstractValue:
-        """A variable; those that share a name are one."""
+        """Add a variable; variables with the same shared name are one."""
         name = node.text("shared_name") or node.name
         if name not in self._variables:
             dtype, shape = node.dtype("dtype"), node.shape("shape")
             if shape is None or min(shape, default=0) < 0:
-                self.notes[f"variables without a whole shape count as empty (first: {name!r})"] += 1
+                self.notes[f"variables of unknown shape count as empty (first: {name!r})"] += 1
             handle = node.op == "VarHandleOp"
             self._variables[name] = AbstractValue(
                 dtype, shape, weight=self.draft.add_weight(name, dtype, shape), handle=handle
@@ -239,7 +241,7 @@ class GraphImporter:
         )
 
     def _import_branch(self, step: _Step) -> _Outcome:
-        """The branch that a known condition picks; else one op that holds the constants of both."""
+        """Import the branch that a known condition selects; else add one op that holds the constants of both."""
         node, data = step.call.node, step.call.args[0].data if step.call.args else None
         names = [node.function("then_branch"), node.function("else_branch")]
         if data is not None and data.size == 1:
@@ -247,13 +249,13 @@ class GraphImporter:
             inner = replace(step, call=replace(step.call, args=step.call.args[1:]))
             return self._inline_call(inner, name)
         bodies = [self.library.body(name) for name in names]
-        self.notes["conditions on data stay one op each, without the arithmetic inside"] += 1
+        self.notes["conditions on data remain one op each; the arithmetic inside is not counted"] += 1
         return self._add_plain_op(
             step, more=self._find_inner_constants(bodies, step.depth), count=len(bodies[0].returns)
         )
 
     def _import_loop(self, step: _Step, loop: Loop) -> _Outcome:
-        """Round after round, where their number is known; else one op that holds the constants inside."""
+        """Unroll a loop with a known trip count; else add one op that holds the constants inside."""
         args, node = step.call.args, step.call.node
         if len(args) != len(loop.body.args) or len(args) != len(loop.cond.args):
             raise ModelFileError(f"loop {node.name!r} and its body disagree on arguments", remedy="export it again")
@@ -268,20 +270,20 @@ class GraphImporter:
                     loop.body, (*state, *fixed), path=path, after=() if number else step.after, depth=step.depth + 1
                 )
             return state, ends
-        self.notes["loops whose rounds are not known stay one op each, without the arithmetic inside"] += 1
+        self.notes["loops with unknown trip counts remain one op each; the arithmetic inside is not counted"] += 1
         more = self._find_inner_constants([loop.cond, loop.body], step.depth)
         types = [Type(value.dtype, value.shape) for value in args[: loop.n_state]]
         args = materialize_lists(self.draft, step.call, path=step.path, after=step.after).args
         whole = NodeCall(replace(node, op="While"), args)
         number, values = self.draft.add_op(whole, types, path=step.path, after=step.after, more=more)
         kept = [
-            replace(made, is_list=value.is_list) if value.weight < 0 else value
-            for made, value in zip(values, args, strict=False)
+            replace(result, is_list=value.is_list) if value.weight < 0 else value
+            for result, value in zip(values, args, strict=False)
         ]
         return kept, (number,)
 
     def _import_stack_op(self, step: _Step) -> _Outcome:
-        """What is pushed in one round of a loop is what another pops; the stack itself is nowhere."""
+        """A pop returns what an iteration pushed; the stack itself disappears."""
         call = step.call
         if call.node.op in ("Stack", "StackV2"):
             number = -2 - len(self._stacks)
@@ -296,46 +298,46 @@ class GraphImporter:
         return self._add_plain_op(step)
 
     def _find_inner_constants(self, bodies: Sequence[FunctionBody], depth: int) -> list[int]:
-        """The constants inside bodies that are not written out, and inside what they call."""
-        found: list[int] = []
+        """The constants inside bodies that are not inlined, and inside the functions that they call."""
+        weights: list[int] = []
         for body in self._find_reachable_bodies(bodies, depth):
             for node in body.nodes:
                 if node.op == "Const":
-                    found.append(self._add_constant(_Step(NodeCall(node, ()), body, "", (), 1, depth)).weight)
-        return list(dict.fromkeys(found))
+                    weights.append(self._add_constant(_Step(NodeCall(node, ()), body, "", (), 1, depth)).weight)
+        return list(dict.fromkeys(weights))
 
     def _count_nodes(self, bodies: Sequence[FunctionBody], depth: int) -> int:
         return sum(len(body.nodes) for body in self._find_reachable_bodies(bodies, depth))
 
     def _find_reachable_bodies(self, bodies: Sequence[FunctionBody], depth: int) -> list[FunctionBody]:
-        """These bodies and all that they call, each once."""
-        found: dict[str, FunctionBody] = {}
+        """These bodies and all bodies that they call, each once."""
+        reached: dict[str, FunctionBody] = {}
         stack = list(bodies)
         while stack:
             body = stack.pop()
-            if body.name in found:
+            if body.name in reached:
                 continue
-            found[body.name] = body
+            reached[body.name] = body
             for node in body.nodes:
                 names = [value.func.name for value in node.attr.values() if value.WhichOneof("value") == "func"]
                 names += [node.op] if node.op in self.library else []
                 stack += [self.library.body(name) for name in names if name in self.library]
                 stack += [node.loop.cond, node.loop.body] if node.loop is not None else []
-        return list(found.values())
+        return list(reached.values())
 
     def _count_used_ports(self, body: FunctionBody) -> Mapping[str, int]:
-        """By node that is read or waited for, the number of its outputs that are read: the last one's and one."""
+        """For each node that is read or waited for, the number of outputs in use: one more than the last port read."""
         if id(body) not in self._ports:
             ports: dict[str, int] = {name: 0 for node in body.nodes for name in node.controls}
             for ref in (*(ref for node in body.nodes for ref in node.inputs), *body.returns):
                 ports[ref.node] = max(ports.get(ref.node, 0), ref.port + 1)
             self._ports[id(body)] = ports
-            self._bodies.append(body)  # keeps its id its own
+            self._bodies.append(body)  # keeps its id unique
         return self._ports[id(body)]
 
 
 def _is_pass_through(call: NodeCall, ports: int) -> bool:
-    """Whether an op gives on its first argument: one of several identities, or a sum along no axis."""
+    """Whether an op returns its first argument: IdentityN with one output, or a reduction along no axis."""
     if call.node.op == "IdentityN":
         return ports <= 1 and len(call.args) > 0
     axes = call.args[1].data if call.node.op in ("Sum", "Mean", "Max", "Min", "Prod") and len(call.args) > 1 else None
@@ -343,7 +345,7 @@ def _is_pass_through(call: NodeCall, ports: int) -> bool:
 
 
 def has_no_result(op: str) -> bool:
-    """Whether an op is there only for what it does."""
+    """Whether an op exists only for its side effects."""
     return _NO_RESULT.fullmatch(op) is not None
 
 

@@ -1,4 +1,4 @@
-"""Types and values of an op's outputs: our own rules first, then what the file notes about shapes."""
+"""Types and values of an op's outputs: shape rules first, then the shapes that the file declares."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _broadcast(call: NodeCall) -> list[Type]:
 
 
 def _comparison(call: NodeCall) -> list[Type]:
-    """Equal and NotEqual may be told that arguments which do not fit are simply unequal."""
+    """Equal and NotEqual may treat arguments of incompatible shapes as unequal."""
     if "incompatible_shape_error" in call.node.attr and not call.node.flag("incompatible_shape_error"):
         try:
             return [Type("bool", broadcast(call.dims(0), call.dims(1)))]
@@ -55,7 +55,7 @@ def _add_n(call: NodeCall) -> list[Type]:
 
 
 def _known_shapes(call: NodeCall) -> list[Shape]:
-    """The shapes of arguments that have one shape, of which each may know a part."""
+    """The shapes of arguments that share one shape; each may be partly unknown."""
     shapes = [value.shape for value in call.args if value.shape is not None]
     if not shapes:
         raise Unknown
@@ -76,7 +76,7 @@ def _switch(call: NodeCall) -> list[Type]:
 
 
 def _merge(call: NodeCall) -> list[Type]:
-    """Either side may come; the larger one counts."""
+    """Either side may arrive; the larger one counts."""
     larger = tuple(max(column) for column in zip(*_known_shapes(call), strict=True))
     return [Type(call.dtype(), larger), Type("int32", ())]
 
@@ -98,9 +98,9 @@ RULES: Mapping[str, Rule] = {
 
 
 def infer_types(call: NodeCall, n_outputs: int) -> list[Type]:
-    """The type of each output, `n_outputs` of them where no rule says; −1, None or ``"unknown"`` is not known.
+    """Infer the type of each output: `n_outputs` of them if no rule applies; −1, None or ``"unknown"`` mark unknowns.
 
-    Raises ModelFileError where what is known contradicts itself.
+    Raises ModelFileError if the known facts contradict each other.
     """
     if n_outputs > MOST_OUTPUTS:
         raise ModelFileError(f"node {call.node.name!r} has {n_outputs} outputs", remedy="export the model again")
@@ -111,17 +111,17 @@ def infer_types(call: NodeCall, n_outputs: int) -> list[Type]:
         raise _shape_error(call, error) from None
     except (Unknown, LookupError, ValueError, TypeError, ArithmeticError):
         inferred = []
-    noted = _declared_types(call, len(inferred) or n_outputs)
-    inferred += noted[len(inferred) :]
+    declared = _declared_types(call, len(inferred) or n_outputs)
+    inferred += declared[len(inferred) :]
     return [
-        Type(kind.dtype, _complete_shape(kind.shape, note.shape)) for kind, note in zip(inferred, noted, strict=True)
+        Type(kind.dtype, _complete_shape(kind.shape, note.shape)) for kind, note in zip(inferred, declared, strict=True)
     ]
 
 
 def _shape_error(call: NodeCall, error: ShapeConflict) -> ModelFileError:
-    shown = ", ".join(map(_format_shape, call.args[:8])) + (", …" if len(call.args) > 8 else "")
+    shapes = ", ".join(map(_format_shape, call.args[:8])) + (", …" if len(call.args) > 8 else "")
     return ModelFileError(
-        f"its arguments ({shown}) and attributes contradict each other: {error}",
+        f"its arguments ({shapes}) and attributes contradict each other: {error}",
         where=f"op {call.node.name!r} ({call.node.op})",
         remedy="check the model",
     )
@@ -134,24 +134,24 @@ def _format_shape(value: AbstractValue) -> str:
 
 
 def _declared_types(call: NodeCall, count: int) -> list[Type]:
-    """What the node itself says about its outputs."""
+    """The types that the node declares for its outputs."""
     node = call.node
     shapes = node.shapes("_output_shapes") or node.shapes("output_shapes") or node.shapes("shapes")
     if not shapes and node.shape("shape") is not None:
         shapes = [node.shape("shape")]
-    listed = next((types for types in map(node.types, _TYPE_LISTS) if types), [])
+    codes = next((types for types in map(node.types, _TYPE_LISTS) if types), [])
     own = next((dtype for dtype in map(node.dtype, _TYPES) if dtype != "unknown"), "unknown")
     return [
         Type(
-            dtype_of(listed[place]) if place < len(listed) else own,
+            dtype_of(codes[place]) if place < len(codes) else own,
             shapes[place] if place < len(shapes) else None,
         )
         for place in range(count)
     ]
 
 
-def _complete_shape(inferred: Shape | None, noted: Shape | None) -> Shape | None:
-    """The inferred shape, with what only the note knows."""
-    if inferred is None or noted is None or len(inferred) != len(noted):
-        return noted if inferred is None else inferred
-    return tuple(b if a < 0 else a for a, b in zip(inferred, noted, strict=True))
+def _complete_shape(inferred: Shape | None, declared: Shape | None) -> Shape | None:
+    """Fill unknown dimensions of the inferred shape from the declared one."""
+    if inferred is None or declared is None or len(inferred) != len(declared):
+        return declared if inferred is None else inferred
+    return tuple(b if a < 0 else a for a, b in zip(inferred, declared, strict=True))

@@ -1,7 +1,7 @@
-"""Lists of tensors whose contents are known: who reads an element reads what was put there, and no op is needed.
+"""Lists with known contents: an op that reads an element becomes a direct edge to the value that was written.
 
-Loops that are written out fill and empty their lists at known places: a TensorList, a TensorArray of TF1, or the
-accumulators by which a backward loop gets at the values of the forward one.
+Unrolled loops fill and empty their lists at known indices: TensorLists, TensorArrays of TF1, and the accumulators
+through which a backward loop reads values of the forward loop.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_ITEMS = 10_000
 
 
 def evaluate_list_op(call: NodeCall) -> list[AbstractValue] | None:
-    """The results of an op on lists with known contents; None where it has to be an op."""
+    """The results of an op on lists with known contents; None if the op must be kept."""
     rule = _RULES.get(call.node.op)
     try:
         return rule(call) if rule is not None else None
@@ -25,14 +25,14 @@ def evaluate_list_op(call: NodeCall) -> list[AbstractValue] | None:
 
 
 def is_filled_tensor(value: AbstractValue) -> bool:
-    """Whether a list is a tensor whose rows could be its known contents."""
+    """Whether a list is a tensor whose rows can serve as its contents."""
     if not value.is_list or value.items is not None or value.shape is None or value.tensor < 0:
         return False
     return min(value.shape) >= 0 and 0 < value.shape[0] <= MOST_ITEMS
 
 
 def elements_of(value: AbstractValue) -> list[AbstractValue]:
-    """What was put into a list, in order; places that nobody filled are left out."""
+    """The values in a list, in order; empty slots are skipped."""
     return [item for item in value.items or () if item is not None]
 
 
@@ -44,7 +44,7 @@ def _known_items(call: NodeCall, position: int) -> Items:
 
 
 def _make_list(call: NodeCall, port: int, items: Items) -> AbstractValue:
-    """A list of the type that the shape rule says, with these contents."""
+    """A list with these contents, of the type that the shape rule infers."""
     if len(items) > MOST_ITEMS:
         raise Unknown
     kind = RULES[call.node.op](call)[port]
@@ -52,16 +52,16 @@ def _make_list(call: NodeCall, port: int, items: Items) -> AbstractValue:
 
 
 def _empty_like(value: AbstractValue) -> AbstractValue:
-    """A list of this type in which nothing was put."""
+    """An empty list of the same type."""
     if not value.is_list or value.shape is None or not 0 <= value.shape[0] <= MOST_ITEMS:
         raise Unknown
     return AbstractValue(value.dtype, value.shape, is_list=True, items=(None,) * value.shape[0])
 
 
 def read_flow(call: NodeCall, place: int) -> AbstractValue:
-    """The contents of a TensorArray: what flows to argument `place`.
+    """The contents of a TensorArray, which its flow carries (argument `place`).
 
-    An array of gradients is empty at first, whatever flows: TensorFlow hands it the flow of the forward pass.
+    An array of gradients starts empty, whatever the flow: TensorFlow passes the flow of the forward pass.
     """
     handle, flow = call.args[0], call.args[place]
     return replace(_empty_like(flow), of_gradient=True) if handle.of_gradient and not flow.of_gradient else flow
@@ -135,7 +135,7 @@ def _array_read(call: NodeCall) -> list[AbstractValue]:
 
 
 def _array_scatter(call: NodeCall) -> list[AbstractValue]:
-    """All elements at once: the array is the tensor."""
+    """Write all elements at once: the array is the tensor."""
     value, flow = call.args[2], read_flow(call, 3)
     if value.items is not None or value.shape is None or flow.shape is None or value.shape[:1] != flow.shape[:1]:
         raise Unknown
@@ -147,7 +147,7 @@ def _zeros_like(call: NodeCall) -> list[AbstractValue]:
 
 
 def _add_lists(call: NodeCall) -> list[AbstractValue]:
-    """Sums of lists of which at most one has something at each place; a number beside them is the flow's zero."""
+    """Add lists of which at most one has a value at each index; a scalar beside them is the zero of the flow."""
     lists = [value for value in call.args if value.items is not None]
     if not lists or any(value.items is None and value.shape != () for value in call.args):
         raise Unknown
@@ -162,7 +162,7 @@ def _add_lists(call: NodeCall) -> list[AbstractValue]:
 
 
 WRITES: Mapping[str, int] = {"TensorListSetItem": 0, "TensorArrayWriteV3": 3}
-"""Which argument is the list in which an element is replaced."""
+"""The argument that is the list, for ops that replace an element."""
 _RULES: Mapping[str, Callable[[NodeCall], list[AbstractValue]]] = {
     "Identity": _pass_through,
     "TensorListReserve": _reserve_list,

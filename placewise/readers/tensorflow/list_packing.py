@@ -1,4 +1,4 @@
-"""Lists in loops are edges; here are the ops that make a tensor of a list, and a list of a tensor."""
+"""Ops that convert a list with known elements to a tensor, and a tensor to such a list."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewise.readers.tensorflow.nodes import Node
 
 
 def unpack_list(draft: Draft, call: NodeCall, *, path: str) -> NodeCall:
-    """The call with the rows of a tensor as the contents of a list, where one of them will be replaced."""
+    """Replace a list that is a tensor by its rows, if the call replaces one of them."""
     args, place = call.args, WRITES.get(call.node.op, len(call.args))
     if place >= len(args) or not is_filled_tensor(args[place]):
         return call
@@ -29,18 +29,18 @@ def unpack_list(draft: Draft, call: NodeCall, *, path: str) -> NodeCall:
 def pack_list(
     draft: Draft, node: Node, value: AbstractValue, types: Sequence[Type], *, path: str, after: Sequence[int]
 ) -> tuple[int, list[AbstractValue]]:
-    """The op that joins the elements of a list, and its result."""
+    """Add the op that packs the elements of a list into a tensor."""
     items = tuple(elements_of(value))
     pack = NodeCall(replace(node, op="Pack" if items else "TensorListReserve", attr={}), items)
     return draft.add_op(pack, types, path=path, after=after)
 
 
 def materialize_lists(draft: Draft, call: NodeCall, *, path: str, after: Sequence[int]) -> NodeCall:
-    """The call with tensors in place of lists that are nowhere."""
+    """Replace lists without a tensor by tensors."""
     args = list(call.args)
     for place, value in enumerate(args):
         if value.items is not None:
             node = replace(call.node, name=f"{call.node.name}/list")
-            _, made = pack_list(draft, node, value, [Type(value.dtype, value.shape)], path=path, after=after)
-            args[place] = replace(made[0], is_list=True)
+            _, results = pack_list(draft, node, value, [Type(value.dtype, value.shape)], path=path, after=after)
+            args[place] = replace(results[0], is_list=True)
     return replace(call, args=tuple(args))

@@ -1,6 +1,6 @@
 """Lists of tensors (TensorList, and TensorArray of TF1): values of shape [length, element …] that loops fill and read.
 
-A TensorArray's contents are where its `flow` is; its handle says nothing.
+The `flow` of a TensorArray carries its contents; the handle carries nothing.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from placewise.readers.tensorflow.abstract_values import NodeCall, Type, Unknown
 from placewise.readers.tensorflow.types import Shape
 
 HANDLE = Type("unknown", (0,))
-"""A resource: nothing of it is ever sent."""
+"""A resource: no bytes are ever transferred."""
 
 
 def _declared_shape(call: NodeCall, position: int) -> Shape | None:
-    """A shape of elements that is given as a value, None where it says nothing."""
+    """The element shape that an argument gives as a value, None if it gives none."""
     data = call.args[position].data
     return None if data is None or data.ndim != 1 else tuple(max(int(size), -1) for size in data)
 
 
 def _merge_shapes(first: Shape | None, second: Shape | None) -> Shape | None:
-    """What two descriptions of one shape say together; the first, where they contradict each other."""
+    """Combine two descriptions of one shape; the first one wins if they contradict each other."""
     if first is None or first == (-1,):
         return second
     if second is None or len(first) != len(second):
@@ -40,7 +40,7 @@ def _length(call: NodeCall, position: int) -> int:
 
 
 def _list_shape(length: int, element: Shape | None) -> Shape:
-    """The shape of a list; one open dimension stands for elements of unknown rank."""
+    """The shape of a list; a single open dimension stands for elements of unknown rank."""
     return (length, *((-1,) if element is None else element))
 
 
@@ -133,13 +133,13 @@ RULES: Mapping[str, Callable[[NodeCall], list[Type]]] = {
     "TensorArrayScatterV3": _array_scatter, "TensorArraySizeV3": _number,
 }  # fmt: skip
 METADATA_OPS = frozenset({"TensorListLength", "TensorListElementShape", "TensorArraySizeV3"})
-"""Ops that do not look at what is in a list."""
+"""Ops that do not read the contents of a list."""
 LIST_PORTS: Mapping[str, int] = {
     "TensorListFromTensor": 0, "TensorListReserve": 0, "EmptyTensorList": 0, "TensorListSetItem": 0,
     "TensorListPushBack": 0, "TensorListPopBack": 0, "TensorArrayV3": 1, "TensorArrayGradV3": 1,
     "TensorArrayWriteV3": 0, "TensorArrayScatterV3": 0,
 }  # fmt: skip
-"""Which output is a list."""
+"""The output that is a list."""
 KINDS: Mapping[str, str] = {
     "TensorListFromTensor": "Identity", "TensorListStack": "Identity", "TensorListGetItem": "Gather",
     "TensorListSetItem": "TensorScatter", "TensorListLength": "Size", "TensorArraySizeV3": "Size",
@@ -149,7 +149,7 @@ ORDERS: Mapping[str, tuple[int, ...]] = {
     "TensorListSetItem": (0, 2, 1), "TensorArrayReadV3": (2, 1, 0), "TensorArrayGatherV3": (2, 1, 0),
     "TensorArrayWriteV3": (3, 2, 1, 0), "TensorArraySizeV3": (1, 0),
 }  # fmt: skip
-"""Which argument stands first, second, … in ONNX's order."""
+"""The index of the first argument, the second, … in ONNX's order."""
 
 
 def element_shape(call: NodeCall) -> Shape:

@@ -1,4 +1,4 @@
-"""Nodes as the rest of the reader sees them, and what their attributes say."""
+"""Nodes as the rest of the reader sees them, with typed access to their attributes."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class OutputRef(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of a graph or of a function; `origin` is its place in the file's graph, −1 inside functions.
+    """A node of a graph or a function; `origin` is its index in the file's graph, −1 inside functions.
 
-    `loop` is what a frame of TF1 control flow was made into.
+    `loop` is the loop that replaces a frame of TF1 control flow.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Node:
         return name in self.attr and is_handle(self.attr[name].type)
 
     def shape(self, name: str) -> Shape | None:
-        """A shape; None where there is none or its rank is unknown."""
+        """A shape; None if it is missing or of unknown rank."""
         if name not in self.attr or self.attr[name].WhichOneof("value") != "shape":
             return None
         return shape_of(self.attr[name].shape)
@@ -64,7 +64,7 @@ class Node:
         return [shape_of(shape) for shape in self.attr[name].list.shape] if name in self.attr else []
 
     def types(self, name: str) -> list[int]:
-        """DataTypes of a list, as numbers."""
+        """The DataTypes of a list, as numbers."""
         return list(self.attr[name].list.type) if name in self.attr else []
 
     def function(self, name: str) -> str:
@@ -74,7 +74,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class FunctionBody:
-    """Nodes in topological order with the names of their arguments and what they give back."""
+    """Nodes in topological order, with the names of the arguments and the values that are returned."""
 
     name: str
     args: tuple[str, ...]
@@ -84,10 +84,10 @@ class FunctionBody:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """While: as long as `cond` of the state is true, `body` of the state is the new state.
+    """A while loop: as long as `cond` of the state is true, `body` maps the state to the next state.
 
-    Inputs of a node with a loop are the first `n_state` values of the state and what never changes behind them, in
-    the order of the arguments of both bodies.
+    The inputs of a node with a loop are the `n_state` values of the state, then the loop invariants, in the order of the
+    arguments of both bodies.
     """
 
     cond: FunctionBody
@@ -96,7 +96,7 @@ class Loop:
 
 
 def parse_nodes(protos: Sequence[Any]) -> list[Node]:
-    """The nodes of a graph. Raises ModelFileError for nodes without name or op, and for two of one name."""
+    """Parse the nodes of a graph. Raises ModelFileError for nodes without name or op, and for duplicate names."""
     nodes, seen = [], set[str]()
     for place, proto in enumerate(protos):
         if not proto.name or not proto.op:
@@ -104,7 +104,7 @@ def parse_nodes(protos: Sequence[Any]) -> list[Node]:
                 f"node {place} has no {'op' if proto.name else 'name'}", remedy="export the model again"
             )
         if proto.name in seen:
-            raise ModelFileError(f"two nodes are called {proto.name!r}", remedy="give every node its own name")
+            raise ModelFileError(f"two nodes have the name {proto.name!r}", remedy="give every node its own name")
         seen.add(proto.name)
         inputs, controls = [], []
         for text in proto.input:
@@ -117,7 +117,7 @@ def parse_nodes(protos: Sequence[Any]) -> list[Node]:
 
 
 def parse_reference(text: str, reader: str) -> OutputRef:
-    """``name:port`` or ``name``, which is port 0; `reader` is who says so. Raises ModelFileError."""
+    """Parse ``name:port``, or ``name`` for port 0; `reader` names the node in errors. Raises ModelFileError."""
     name, colon, port = text.rpartition(":")
     if not colon:
         return OutputRef(text, 0)

@@ -1,4 +1,4 @@
-"""Which nodes run when the model runs: not those that initialize, save and restore it."""
+"""Select the nodes that run with the model, without those that initialize, save or restore it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,18 @@ _SOURCES = {"Const", *VARIABLES, *INPUTS}
 def select_nodes(
     nodes: Sequence[Node], outputs: Sequence[OutputRef] | None
 ) -> tuple[list[Node], tuple[OutputRef, ...]]:
-    """The nodes that a run needs, in order, and the model's outputs.
+    """Return the nodes that a run needs, in order, and the model's outputs.
 
-    `outputs` are those of a signature; without one, they are what nobody reads, except for what only initializes,
-    saves, restores or reports. Raises ModelFileError for an output that no node makes.
+    `outputs` are those of a signature. Without a signature, they are the values that no node reads, except for those of
+    initialization, saving, restoring and reporting. Raises ModelFileError for an output that no node produces.
     """
     by_name = {node.name: node for node in nodes}
     if outputs is not None:
         for ref in outputs:
             if ref.node not in by_name:
-                raise ModelFileError(f"nothing makes the model's output {ref.node!r}", remedy="export the model again")
+                raise ModelFileError(
+                    f"nothing produces the model's output {ref.node!r}", remedy="export the model again"
+                )
         kept = _find_ancestors(by_name, [ref.node for ref in outputs])
         return [node for node in nodes if node.name in kept], tuple(outputs)
     read = {name for node in nodes for name in _predecessors(node)}
@@ -50,7 +52,7 @@ def select_nodes(
 
 
 def _is_unused_gradient(node: Node) -> bool:
-    """Whether a node that nobody reads is a gradient that no optimizer takes (that of the data, say)."""
+    """Whether a node that no node reads is a gradient without an optimizer (that of the data, say)."""
     return has_gradient_scope(node.name) and not has_no_result(node.op) and "Apply" not in node.op
 
 
@@ -60,9 +62,9 @@ def _only_reads_variable(by_name: Mapping[str, Node], node: Node) -> bool:
 
 
 def _find_maintenance_nodes(nodes: Sequence[Node]) -> set[str]:
-    """Nodes after something that saves or restores, or that sets variables without what learns or is given."""
+    """Nodes downstream of saving or restoring, or of setting variables from neither training nor an input."""
     flags_of: dict[str, int] = {}
-    for node in nodes:  # in order: what comes before is told already
+    for node in nodes:  # in topological order: predecessors have their flags
         flags = _SAVES if _SAVING.match(node.op) else _SETS if node.op in _SETTING else 0
         flags |= _WORKS if node.op in INPUTS or node.op in CALLS or is_backward_kind(node.op) else 0
         for name in _predecessors(node):
@@ -76,13 +78,13 @@ def _predecessors(node: Node) -> tuple[str, ...]:
 
 
 def _find_ancestors(by_name: Mapping[str, Node], ends: Iterable[str]) -> set[str]:
-    """Everything that leads to these nodes, and they themselves."""
-    found: set[str] = set()
+    """These nodes and all nodes upstream of them."""
+    reached: set[str] = set()
     stack = list(ends)
     while stack:
         name = stack.pop()
-        if name in found or name not in by_name:
+        if name in reached or name not in by_name:
             continue
-        found.add(name)
+        reached.add(name)
         stack += _predecessors(by_name[name])
-    return found
+    return reached

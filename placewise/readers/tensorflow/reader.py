@@ -1,4 +1,4 @@
-"""read_tensorflow: the steps from a file to a reading."""
+"""read_tensorflow: the steps from a file to an imported model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
 from placewise.readers.base import ImportedModel
 from placewise.readers.tensorflow.cost_graph import read_cost_graph
-from placewise.readers.tensorflow.draft import OpRecord
+from placewise.readers.tensorflow.draft import OpRecord, mark_backward
 from placewise.readers.tensorflow.file import load, resolve_file
 from placewise.readers.tensorflow.groups import find_colocation_groups
 from placewise.readers.tensorflow.importer import MOST_NODES, GraphImporter
@@ -34,12 +34,12 @@ DEFAULT_SIGNATURE = "serving_default"
 def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel:
     """Read a GraphDef, MetaGraphDef, SavedModel or CostGraphDef (``.pb``, ``.pbtxt``) as the raw view.
 
-    One op per node that runs with the model, except placeholders, which are the model's inputs, and constants and
-    variables, which are weights. Calls of functions are written out, and loops whose number of rounds follows from
-    constants; other loops and conditions stay one op. What only initializes, saves or restores is left out.
-    `dims` gives open dimensions of inputs their numbers: ``{"batch": 8}`` for the first one, ``{"input:1": 128}``
-    for others. `origin` holds indices into the nodes of the file's graph (none for ops of functions). Ops keep the
-    file's colocation and its devices (attribute ``device``); a training graph's backward ops are marked.
+    Every node that runs with the model becomes an op, except placeholders, which become inputs, and constants and
+    variables, which become weights. Function calls are inlined. Loops are unrolled if constants determine their trip
+    count; other loops and conditions remain one op. Nodes that only initialize, save or restore are dropped. `dims`
+    gives sizes for open dimensions of inputs: ``{"batch": 8}`` for the first one, ``{"input:1": 128}`` for others.
+    `origin` holds indices into the nodes of the file's graph (none for ops of functions). Ops keep the colocation and
+    the devices of the file (attribute ``device``); backward ops of a training graph are marked.
 
     Raises ModelFileError or GraphError, naming the file.
     """
@@ -58,15 +58,15 @@ def read_tensorflow(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> Import
 
 
 def _select_graph(message: Any, kind: str) -> tuple[Any, list[OutputRef] | None, list[str]]:
-    """The graph of a message, the outputs that a signature names, and notes."""
+    """The graph of a message, the outputs that a signature names, and notes for the user."""
     if kind == "GraphDef":
         return message, None, []
     notes = []
     if kind == "SavedModel":
         if not message.meta_graphs:
-            raise ModelFileError("there is no graph in it", remedy="save the model again")
+            raise ModelFileError("the file holds no graph", remedy="save the model again")
         if len(message.meta_graphs) > 1:
-            notes.append(f"the first of {len(message.meta_graphs)} graphs is read")
+            notes.append(f"only the first of {len(message.meta_graphs)} graphs is read")
         message = message.meta_graphs[0]
     signatures = {
         name: s for name, s in sorted(message.signature_def.items()) if s.outputs and not name.startswith("__")
@@ -76,7 +76,7 @@ def _select_graph(message: Any, kind: str) -> tuple[Any, list[OutputRef] | None,
     name = DEFAULT_SIGNATURE if DEFAULT_SIGNATURE in signatures else next(iter(signatures))
     if len(signatures) > 1:
         others = ", ".join(map(repr, [other for other in signatures if other != name][:5]))
-        notes.append(f"the outputs are those of the signature {name!r}, not of {others}")
+        notes.append(f"the outputs are those of signature {name!r}; {others} are not read")
     infos = sorted(signatures[name].outputs.items())
     return message.graph_def, [parse_reference(info.name, f"signature {name}") for _, info in infos if info.name], notes
 
@@ -106,27 +106,15 @@ def _import_graph(
             builder.set_output(value.tensor)
     if not builder.n_ops:
         raise ModelFileError("nothing in it computes a result", remedy="export the model again")
-    graph = _closed(_assign_groups(builder.build(source), importer.draft.ops))
+    graph = _assign_groups(builder.build(source), importer.draft.ops)
+    # Groups do not follow: the counters that an optimizer updates last would merge all updates into one group.
+    graph = mark_backward(graph, graph.ops.backward.tolist())
     counted = [f"{note} ({times} times)" if times > 1 else note for note, times in importer.notes.items()]
     return ImportedModel(graph, warnings=(*notes, *counted, *unknown_shapes(graph)))
 
 
 def _assign_groups(graph: Graph, ops: Sequence[OpRecord]) -> Graph:
-    """The graph with its colocation groups, which are known only when all ops are."""
-    group = dict(zip((made.name for made in ops), find_colocation_groups(ops), strict=True))
+    """Set the colocation groups, which are known only once all ops are."""
+    group = dict(zip((record.name for record in ops), find_colocation_groups(ops), strict=True))
     column = np.array([group[name] for name in graph.ops.name], np.int32)
     return replace(graph, ops=replace(graph.ops, group=column))
-
-
-def _closed(graph: Graph) -> Graph:
-    """The graph with every op that reads what a backward op makes, or waits for one, as a backward op too.
-
-    Groups do not follow: the counters that an optimizer changes at the end would join all updates in one.
-    """
-    if not graph.ops.backward.any():
-        return graph
-    backward = graph.ops.backward.tolist()
-    producers = graph.tensors.producer[graph.edges.value].tolist()
-    for consumer, producer in zip(graph.edges.consumer.tolist(), producers, strict=True):
-        backward[consumer] = backward[consumer] or (producer >= 0 and backward[producer])
-    return replace(graph, ops=replace(graph.ops, backward=np.array(backward, np.bool_)))

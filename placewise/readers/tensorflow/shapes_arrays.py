@@ -1,4 +1,4 @@
-"""Types of the results of ops that rearrange, join, cut and look up."""
+"""Types of the results of ops that reshape, join, slice and look up."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from placewise.readers.tensorflow.abstract_values import (
 from placewise.readers.tensorflow.types import Shape
 
 MOST_OUTPUTS = 65_536
-"""Of one op."""
+"""The most outputs of one op."""
 
 
 def reshape(call: NodeCall) -> list[Type]:
-    given = call.args[0].shape
-    wanted = list(call.numbers(1))
-    whole = count_of(given) if given is not None else -1
-    rest = math.prod(size for size in wanted if size >= 0)
-    if whole >= 0 and (whole != rest if min(wanted, default=0) >= 0 else rest > 0 and whole % rest):
-        raise ShapeConflict(f"{whole} elements cannot be {'×'.join(map(str, wanted[:8])) or 'one'}")
-    if -1 in wanted:
-        wanted[wanted.index(-1)] = whole // rest if whole >= 0 and rest > 0 else -1
-    return [Type(call.dtype(), tuple(wanted))]
+    shape = call.args[0].shape
+    target = list(call.numbers(1))
+    count = count_of(shape) if shape is not None else -1
+    rest = math.prod(size for size in target if size >= 0)
+    if count >= 0 and (count != rest if min(target, default=0) >= 0 else rest > 0 and count % rest):
+        raise ShapeConflict(f"{count} elements cannot be {'×'.join(map(str, target[:8])) or 'one'}")
+    if -1 in target:
+        target[target.index(-1)] = count // rest if count >= 0 and rest > 0 else -1
+    return [Type(call.dtype(), tuple(target))]
 
 
 def squeeze(call: NodeCall) -> list[Type]:
@@ -51,12 +51,12 @@ def transpose(call: NodeCall) -> list[Type]:
     shape, order = call.dims(0), call.numbers(1)
     axes = [axis_of(axis, len(shape)) for axis in order]
     if sorted(axes) != list(range(len(shape))):
-        raise ShapeConflict(f"{', '.join(map(str, order[:8]))} is no order of {len(shape)} axes")
+        raise ShapeConflict(f"{', '.join(map(str, order[:8]))} is not a permutation of {len(shape)} axes")
     return [Type(call.dtype(), tuple(shape[axis] for axis in axes))]
 
 
 def concat(call: NodeCall) -> list[Type]:
-    """ConcatV2 has its axis last, Concat first."""
+    """ConcatV2 has its axis last, Concat has it first."""
     last = call.node.op == "ConcatV2"
     axis_at = len(call.args) - 1 if last else 0
     shapes = [call.dims(place) for place in range(len(call.args)) if place != axis_at]
@@ -89,7 +89,7 @@ def split(call: NodeCall) -> list[Type]:
 
 
 def _count_outputs(call: NodeCall, name: str) -> int:
-    """A number of outputs; raises Misfit for one that no graph has."""
+    """The number of outputs; raises ShapeConflict if it is out of range."""
     parts = call.node.whole(name)
     if not 1 <= parts <= MOST_OUTPUTS:
         raise ShapeConflict(f"{name!r} is {parts}, not from 1 to {MOST_OUTPUTS}")
@@ -105,7 +105,7 @@ def split_sizes(call: NodeCall) -> list[Type]:
 
 
 def slice_(call: NodeCall) -> list[Type]:
-    """Slice: from `begin`, `size` elements, −1 for all that follow."""
+    """Slice: `size` elements from `begin`, −1 for all remaining ones."""
     shape, size = call.dims(0), call.numbers(2)
     if -1 not in size:
         return [Type(call.dtype(), size)]
@@ -121,16 +121,16 @@ def strided_slice(call: NodeCall) -> list[Type]:
 
 
 def _slice_shape(call: NodeCall, shape: Shape) -> list[int]:
-    """Python's slicing, with masks for ``...``, new axes, open ends and single places."""
+    """Python's slicing, with masks for ``...``, new axes, open ends and single indices."""
     begin, end, step = call.numbers(1), call.numbers(2), call.numbers(3)
     mask = {name: call.node.whole(f"{name}_mask") for name in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")}
     kept: list[int] = []
     axis = 0
-    taken = sum(1 for place in range(len(begin)) if not (mask["new_axis"] | mask["ellipsis"]) >> place & 1)
+    indexed = sum(1 for place in range(len(begin)) if not (mask["new_axis"] | mask["ellipsis"]) >> place & 1)
     for place in range(len(begin)):
         if mask["ellipsis"] >> place & 1:
-            kept += shape[axis : axis + len(shape) - taken]
-            axis += len(shape) - taken
+            kept += shape[axis : axis + len(shape) - indexed]
+            axis += len(shape) - indexed
         elif mask["new_axis"] >> place & 1:
             kept.append(1)
         else:
@@ -215,7 +215,7 @@ def unsorted_segments(call: NodeCall) -> list[Type]:
 
 
 def broadcast_gradient_axes(call: NodeCall) -> list[Type]:
-    """BroadcastGradientArgs: how long its results are follows from their values only."""
+    """The lengths of the results follow from the values only."""
     dtype = call.args[0].dtype
     return [Type(dtype, (-1,)), Type(dtype, (-1,))]
 
@@ -225,7 +225,7 @@ def concat_offsets(call: NodeCall) -> list[Type]:
 
 
 def dynamic_stitch(call: NodeCall) -> list[Type]:
-    """DynamicStitch: as many rows as the largest of its indices says."""
+    """As many rows as the largest index demands."""
     half = len(call.args) // 2
     rows = 1 + max(max(call.numbers(place), default=-1) for place in range(half))
     return [Type(call.dtype(half), (rows, *call.dims(half)[len(call.dims(0)) :]))]
@@ -246,7 +246,7 @@ def space_to_depth(call: NodeCall) -> list[Type]:
 
 
 def space_to_batch(call: NodeCall) -> list[Type]:
-    """SpaceToBatchND and its inverse, with which dilated convolutions are written."""
+    """SpaceToBatchND and its inverse, which express dilated convolutions."""
     shape, block, pads = call.dims(0), call.numbers(1), call.data(2).reshape(-1, 2).tolist()
     inner = shape[1 : 1 + len(block)]
     if min(inner, default=0) < 0 or shape[0] < 0:
@@ -259,7 +259,7 @@ def space_to_batch(call: NodeCall) -> list[Type]:
 
 
 def select(call: NodeCall) -> list[Type]:
-    """Select has a condition of its branches' shape or of one dimension; SelectV2 broadcasts."""
+    """The condition of Select has its branches' shape or one dimension; SelectV2 broadcasts."""
     if call.node.op == "Select":
         return [Type(call.dtype(1), call.dims(1))]
     return [Type(call.dtype(1), broadcast(call.dims(0), call.dims(1), call.dims(2)))]

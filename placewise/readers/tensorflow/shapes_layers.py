@@ -17,13 +17,15 @@ from placewise.readers.tensorflow.types import Shape
 
 
 def matmul(call: NodeCall) -> list[Type]:
-    """MatMul and the batched ones, each side perhaps transposed."""
+    """MatMul and its batched variants; either side may be transposed."""
     left, right = call.dims(0), call.dims(1)
-    turned = [any(call.node.flag(f"{word}_{side}") for word in ("transpose", "adj")) for side in ("a", "b", "x", "y")]
+    transposed = [
+        any(call.node.flag(f"{word}_{side}") for word in ("transpose", "adj")) for side in ("a", "b", "x", "y")
+    ]
     if min(len(left), len(right)) < 2:
         raise ShapeConflict("a matrix has two dimensions or more")
-    rows, inner = left[:-3:-1] if turned[0] or turned[2] else left[-2:]
-    meets, columns = right[:-3:-1] if turned[1] or turned[3] else right[-2:]
+    rows, inner = left[:-3:-1] if transposed[0] or transposed[2] else left[-2:]
+    meets, columns = right[:-3:-1] if transposed[1] or transposed[3] else right[-2:]
     if inner != meets and min(inner, meets) >= 0:
         raise ShapeConflict(f"rows of {inner} meet columns of {meets}")
     dtype = call.node.dtype("Tout", call.node.dtype("T", call.node.dtype("Ta", call.args[0].dtype)))
@@ -57,7 +59,7 @@ def spatial_axes(layout: str, rank: int) -> tuple[int, ...]:
 
 
 def _slide_window(call: NodeCall, shape: Shape, window: Shape, name: str = "padding") -> dict[int, int]:
-    """Sizes after a window has slid over `shape`, by axis (SAME: ceil(size / stride); VALID: only whole windows)."""
+    """Sizes, by axis, after sliding a window over `shape` (SAME: ceil(size / stride); VALID: whole windows only)."""
     layout = call.node.text("data_format", "NHWC")
     axes = spatial_axes(layout, len(shape))
     strides = call.node.ints("strides", (1,) * len(shape))
@@ -94,9 +96,11 @@ def convolution(call: NodeCall) -> list[Type]:
     for axis, size in _slide_window(call, tuple(shape), kernel[:-2]).items():
         shape[axis] = size
     at = 1 if layout.startswith("NC") else -1
-    given, taken = shape[at], kernel[-2]
-    if min(given, taken) >= 0 and (given != taken if depthwise else taken == 0 or given % taken):
-        raise ShapeConflict(f"a kernel for {taken} channels meets {given}")
+    data_channels, kernel_channels = shape[at], kernel[-2]
+    if min(data_channels, kernel_channels) >= 0 and (
+        data_channels != kernel_channels if depthwise else kernel_channels == 0 or data_channels % kernel_channels
+    ):
+        raise ShapeConflict(f"a kernel for {kernel_channels} channels meets {data_channels}")
     shape[at] = channels
     return [Type(call.dtype(), tuple(shape))]
 
@@ -113,7 +117,7 @@ def pool(call: NodeCall) -> list[Type]:
 
 
 def size_from_argument(position: int) -> Rule:
-    """As long as the value of an argument says: gradients of convolutions with respect to data or filter."""
+    """The shape is the value of an argument: gradients of convolutions with respect to data or filter."""
     return lambda call: [Type(call.dtype(), call.numbers(position))]
 
 
@@ -132,7 +136,7 @@ def arg_extreme(call: NodeCall) -> list[Type]:
 
 
 def batch_norm(call: NodeCall) -> list[Type]:
-    """Data as it came, and per channel the mean, the variance and what is kept for the gradient."""
+    """The data, and per channel the mean, the variance and what the gradient reuses."""
     per_channel = Type(call.node.dtype("U", call.args[1].dtype), call.dims(1))
     more = [Type(per_channel.dtype, (0,))] if call.node.op in ("FusedBatchNormV3", "_FusedBatchNormEx") else []
     return [Type(call.dtype(), call.dims(0)), *[per_channel] * 4, *more]
@@ -172,7 +176,7 @@ def gru_cell(call: NodeCall) -> list[Type]:
 
 
 def cudnn_rnn(call: NodeCall) -> list[Type]:
-    """[time, batch, directions · hidden], both states, and a reserve whose size cuDNN alone knows: taken as none."""
+    """[time, batch, directions · hidden], both states, and a reserve of a size that only cuDNN knows: counted as empty."""
     data, state = call.dims(0), call.dims(1)
     both = 2 if call.node.text("direction", "unidirectional") == "bidirectional" else 1
     memory = call.dims(2) if call.node.text("rnn_mode", "lstm") == "lstm" else (0,)
@@ -181,7 +185,7 @@ def cudnn_rnn(call: NodeCall) -> list[Type]:
 
 
 def crop_and_resize(call: NodeCall) -> list[Type]:
-    """CropAndResize: one piece per box."""
+    """One crop per box."""
     return [Type("float32", (call.dims(1)[0], *call.numbers(3), call.dims(0)[3]))]
 
 

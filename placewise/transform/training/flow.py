@@ -11,7 +11,6 @@ from placewise.errors import InputError
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
-from placewise.transform.training.constants import find_score_ops, is_buffer, is_constant
 from placewise.transform.training.rules.table import find_rule
 from placewise.transform.training.values import GraphValue, positions_of
 
@@ -45,10 +44,10 @@ def trace_gradient_flow(graph: Graph, frozen: Sequence[str] = ()) -> GradientFlo
     open_at = [_find_open_positions(kind, of) for kind, of in zip(kinds, arguments, strict=True)]
     trains = _find_trained_weights(graph, arguments, open_at, _match_frozen(graph.weights.name, frozen))
     carries, wants = [False] * len(tensors), []
-    for of, places, made in zip(arguments, open_at, results, strict=True):
-        asked = tuple(at for at in places if (trains if of[at].is_weight else carries)[of[at].number])
-        wants.append(asked)
-        for value in made if asked else ():
+    for of, places, outputs in zip(arguments, open_at, results, strict=True):
+        wanted = tuple(at for at in places if (trains if of[at].is_weight else carries)[of[at].number])
+        wants.append(wanted)
+        for value in outputs if wanted else ():
             carries[value.number] = _is_floating(value)
     return GradientFlow(arguments, results, wants, carries)
 
@@ -81,23 +80,23 @@ def _find_trained_weights(
 
 def _match_frozen(names: Sequence[str], frozen: Sequence[str]) -> set[str]:
     """The names that a pattern of `frozen` is found in."""
-    found: set[str] = set()
+    matches: set[str] = set()
     try:
         for pattern in [frozen] if isinstance(frozen, str) else frozen:
             regex = compiled(pattern)
             with in_time(pattern, len(names)):
-                found.update(filter(regex.search, names))
+                matches.update(filter(regex.search, names))
     except TypeError as error:
         remedy = "give a list of regular expressions for the names of weights"
         raise InputError(f"frozen is {frozen!r}, which cannot be read ({error})", remedy=remedy) from None
-    return found
+    return matches
 
 
 def find_loss(graph: Graph, flow: GradientFlow) -> int | None:
     """The model's own loss: its first output of one element that carries a gradient."""
     output, carries = graph.tensors.output.tolist(), flow.carries
-    found = [t for t in range(graph.n_tensors) if output[t] and carries[t]]
-    for t in found:
+    outputs = [t for t in range(graph.n_tensors) if output[t] and carries[t]]
+    for t in outputs:
         shape = graph.tensors.shape[t]
         if graph.tensors.bytes[t] >= 0 and min(shape, default=0) >= 0 and math.prod(shape) == 1:
             return t
@@ -110,19 +109,19 @@ def find_starts(graph: Graph, flow: GradientFlow) -> list[int]:
     But for those that get one from another output anyway: hidden states, caches of keys and values.
     """
     output, carries = graph.tensors.output.tolist(), flow.carries
-    chosen, reached = [], [False] * graph.n_tensors
+    tensors, reached = [], [False] * graph.n_tensors
     for op in reversed(range(graph.n_ops)):
-        made = [value.number for value in flow.results[op]]
-        for t in made:
+        outputs = [value.number for value in flow.results[op]]
+        for t in outputs:
             if output[t] and carries[t] and not reached[t]:
-                chosen.append(t)
+                tensors.append(t)
                 reached[t] = True
-        if any(reached[t] for t in made):
+        if any(reached[t] for t in outputs):
             for at in flow.wants[op]:
                 value = flow.arguments[op][at]
                 if not value.is_weight:
                     reached[value.number] = True
-    return sorted(chosen)
+    return sorted(tensors)
 
 
 def _find_open_positions(kind: str, arguments: dict[int, GraphValue]) -> tuple[int, ...]:
@@ -139,11 +138,11 @@ def _list_values(table: Tensors | Weights, is_weight: bool) -> list[GraphValue]:
 
 
 def _read_arguments(graph: Graph, tensors: list[GraphValue], weights: list[GraphValue]) -> list[dict[int, GraphValue]]:
-    found: list[dict[int, GraphValue]] = [{} for _ in range(graph.n_ops)]
+    arguments: list[dict[int, GraphValue]] = [{} for _ in range(graph.n_ops)]
     for edges, values in ((graph.edges, tensors), (graph.weight_edges, weights)):
         for number, op, at in zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True):
-            found[op][at] = values[number]
-    return [_drop_waits(of) for of in found]
+            arguments[op][at] = values[number]
+    return [_drop_waits(of) for of in arguments]
 
 
 def _drop_waits(arguments: dict[int, GraphValue]) -> dict[int, GraphValue]:
@@ -155,3 +154,39 @@ def _drop_waits(arguments: dict[int, GraphValue]) -> dict[int, GraphValue]:
 
 def _is_floating(value: GraphValue) -> bool:
     return "float" in value.dtype or value.dtype in ("unknown", "complex64", "complex128")
+
+
+_ARITHMETIC = frozenset(("Add", "Sub", "Mul", "Div", "Pow", "Max", "Min", "Sum", "Mean", "Where", "Clip"))
+_TABLES = frozenset(("Mul", "Div"))
+_FIXED = {
+    "Attention": (3,), "aten::scaled_dot_product_attention": (3,), "LSTM": (5, 6), "GRU": (5,), "RNN": (5,),
+    "aten::lstm": (1, 2), "aten::gru": (1,), "aten::rnn_tanh": (1,), "aten::rnn_relu": (1,),
+}  # fmt: skip
+"""Where masks and initial states stand."""
+_BUFFERS = ("inv_freq", "running_mean", "running_var")
+
+
+def is_buffer(name: str) -> bool:
+    """Whether a weight is called like what models keep and do not train: frequencies, running statistics."""
+    return name.endswith(_BUFFERS)
+
+
+def is_constant(kind: str, at: int, value: GraphValue, *, scores: bool) -> bool:
+    """Whether an argument is a weight that stands where models have constants.
+
+    A single number in arithmetic; a table that something is multiplied by, longer than 1 in several dimensions
+    (cosines of positions); the mask of an attention, also where it is added to what a softmax reads (`scores`); the
+    state that a recurrent layer begins with.
+    """
+    if not value.is_weight:
+        return False
+    if kind in _ARITHMETIC and math.prod(value.shape) == 1:
+        return True
+    long = sum(dim > 1 for dim in value.shape)
+    return at in _FIXED.get(kind, ()) or (kind in _TABLES and long > 1) or (kind == "Add" and scores and long > 1)
+
+
+def find_score_ops(graph: Graph) -> set[int]:
+    """The ops whose results a softmax reads."""
+    readers = graph.ops.kind.equals("Softmax")[graph.edges.consumer]
+    return set(graph.tensors.producer[graph.edges.value[readers]].tolist())

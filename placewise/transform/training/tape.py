@@ -10,6 +10,7 @@ from placewise.model.builder import GraphBuilder
 from placewise.model.dtypes import DTYPES
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Attributes
+from placewise.transform.rows import make_unique
 from placewise.transform.training.flow import GradientFlow
 from placewise.transform.training.rules.table import find_rule
 from placewise.transform.training.values import ForwardOp, GraphValue
@@ -50,12 +51,12 @@ class Tape:
 
     def backpropagate(self, op: int) -> None:
         """Add what gives the gradients of an op's arguments, if its results have any."""
-        given = {
+        gradients_in = {
             place: self.gradient.pop(value.number)
             for place, value in enumerate(self.flow.results[op])
             if value.number in self.gradient
         }
-        if not given or not self.flow.wants[op]:
+        if not gradients_in or not self.flow.wants[op]:
             return
         arguments, wants = self.flow.arguments[op], self.flow.wants[op]
         call = ForwardOp(
@@ -63,7 +64,7 @@ class Tape:
             self._attributes[op],
             arguments,
             self.flow.results[op],
-            given,
+            gradients_in,
             wants,
             partial(self.add_for, op),
         )
@@ -115,45 +116,45 @@ class Tape:
         state_bytes: int = 0,
     ) -> list[GraphValue]:
         """Add a backward op beside the forward op `op`."""
-        name = _distinct(name, self._names)
-        made = self._builder.add_op(
+        name = make_unique(name, self._names)
+        number = self._builder.add_op(
             name, kind, scope=self._scopes[op], attributes=attributes, dtype=dtype or self._dtypes[op], backward=True,
             group=self.group[op], state_bytes=state_bytes, origin=self._origins[op],
         )  # fmt: skip
-        return self._connect(made, name, arguments, like)
+        return self._connect(number, name, arguments, like)
 
     def add_loss(self, outputs: Sequence[GraphValue], group: int) -> None:
         """Add the op Loss, which reads these outputs, and the op that starts their gradients."""
-        name = _distinct("loss", self._names)
+        name = make_unique("loss", self._names)
         like = GraphValue(False, -1, (), "float32", 4)
         arguments = dict(enumerate(outputs))
-        made = self._builder.add_op(name, "Loss", group=group, dtype=outputs[0].dtype)
-        self._builder.set_output(self._connect(made, name, arguments, (like,))[0].number)
-        first = _distinct(f"{name}/grad:0", self._names)
+        number = self._builder.add_op(name, "Loss", group=group, dtype=outputs[0].dtype)
+        self._builder.set_output(self._connect(number, name, arguments, (like,))[0].number)
+        first = make_unique(f"{name}/grad:0", self._names)
         layout = {"layout": (1, len(outputs)), "wrt": tuple(arguments)}
-        made = self._builder.add_op(
+        number = self._builder.add_op(
             first, "gradient::Loss", group=group, dtype=outputs[0].dtype, attributes=layout, backward=True
         )
-        gradients = self._connect(made, first, {1 + at: value for at, value in arguments.items()}, outputs)
+        gradients = self._connect(number, first, {1 + at: value for at, value in arguments.items()}, outputs)
         self.gradient |= {value.number: gradient for value, gradient in zip(outputs, gradients, strict=True)}
 
     def add_input(self, like: GraphValue) -> None:
         """Add an input of the model: the gradient of an output, from whoever goes on from there."""
-        name = _distinct(f"{self.graph.tensors.name[like.number]}/grad", self._tensor_names)
+        name = make_unique(f"{self.graph.tensors.name[like.number]}/grad", self._tensor_names)
         number = self._builder.add_tensor(-1, shape=like.shape, dtype=like.dtype, nbytes=like.nbytes, name=name)
         self.gradient[like.number] = like._replace(number=number)
 
     def _connect(
-        self, made: int, name: str, arguments: Mapping[int, GraphValue], like: Sequence[GraphValue]
+        self, op: int, name: str, arguments: Mapping[int, GraphValue], like: Sequence[GraphValue]
     ) -> list[GraphValue]:
         for at, value in arguments.items():
             use = self._builder.use_weight if value.is_weight else self._builder.add_edge
-            use(value.number, made, at)
+            use(value.number, op, at)
         results = []
         for place, value in enumerate(like):
-            tensor = _distinct(f"{name}:{place}", self._tensor_names)
+            tensor = make_unique(f"{name}:{place}", self._tensor_names)
             number = self._builder.add_tensor(
-                made, shape=value.shape, dtype=value.dtype, nbytes=value.nbytes, name=tensor
+                op, shape=value.shape, dtype=value.dtype, nbytes=value.nbytes, name=tensor
             )
             results.append(value._replace(is_weight=False, number=number))
         return results
@@ -204,10 +205,3 @@ class Tape:
         for edges, use in ((graph.edges, builder.add_edge), (graph.weight_edges, builder.use_weight)):
             for row in zip(edges.value.tolist(), edges.consumer.tolist(), edges.position.tolist(), strict=True):
                 use(*row)
-
-
-def _distinct(name: str, taken: set[str]) -> str:
-    while name in taken:
-        name += "'"
-    taken.add(name)
-    return name

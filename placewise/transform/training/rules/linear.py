@@ -59,38 +59,38 @@ def _letters(op: ForwardOp, flip: tuple[bool, bool]) -> tuple[str, str, str]:
 
 def _contract(op: ForwardOp, at: int, letters: tuple[str, str, str]) -> GraphValue:
     other, equation = op.inputs[1 - at], f"{letters[2]},{letters[1 - at]}->{letters[at]}"
-    made = op.make("Einsum", op.gradient, other, like=op.inputs[at], equation=equation)
+    product = op.make("Einsum", op.gradient, other, like=op.inputs[at], equation=equation)
     alpha = op.number("alpha", 1.0)
-    return made if alpha == 1 else op.make("Mul", made, like=op.inputs[at], factor=alpha)
+    return product if alpha == 1 else op.make("Mul", product, like=op.inputs[at], factor=alpha)
 
 
 def gemm(op: ForwardOp) -> Gradients:
     """Y = α · A' · B' + β · C: Gemm for A and B; C's gradient is summed over what was broadcast."""
     if max(len(op.inputs[0].shape), len(op.inputs[1].shape)) > 2:
         return _batched_gemm(op)
-    found: dict[int, GraphValue] = {}
+    gradients: dict[int, GraphValue] = {}
     flip, alpha = (int(op.number("transA")), int(op.number("transB"))), op.number("alpha", 1.0)
     a, b, g = op.inputs[0], op.inputs[1], op.gradient
     for at in op.wants:
         if at == 2:
-            found[2] = sum_to(op, _scale(op, g, op.number("beta", 1.0)), op.inputs[2])
+            gradients[2] = sum_to(op, _scale(op, g, op.number("beta", 1.0)), op.inputs[2])
         elif at == 0 and not flip[0]:
-            found[0] = op.make("Gemm", g, b, like=a, alpha=alpha, transB=1 - flip[1])
+            gradients[0] = op.make("Gemm", g, b, like=a, alpha=alpha, transB=1 - flip[1])
         elif at == 0:
-            found[0] = op.make("Gemm", b, g, like=a, alpha=alpha, transA=flip[1], transB=1)
+            gradients[0] = op.make("Gemm", b, g, like=a, alpha=alpha, transA=flip[1], transB=1)
         elif not flip[1]:
-            found[1] = op.make("Gemm", a, g, like=b, alpha=alpha, transA=1 - flip[0])
+            gradients[1] = op.make("Gemm", a, g, like=b, alpha=alpha, transA=1 - flip[0])
         else:
-            found[1] = op.make("Gemm", g, a, like=b, alpha=alpha, transA=1, transB=flip[0])
-    return found
+            gradients[1] = op.make("Gemm", g, a, like=b, alpha=alpha, transA=1, transB=flip[0])
+    return gradients
 
 
 def _batched_gemm(op: ForwardOp) -> Gradients:
     """As other formats have it: a batch of matrices, as in MatMul."""
-    found = dict(matmul(replace(op, wants=tuple(at for at in op.wants if at < 2))))
+    gradients = dict(matmul(replace(op, wants=tuple(at for at in op.wants if at < 2))))
     if 2 in op.wants:
-        found[2] = sum_to(op, _scale(op, op.gradient, op.number("beta", 1.0)), op.inputs[2])
-    return found
+        gradients[2] = sum_to(op, _scale(op, op.gradient, op.number("beta", 1.0)), op.inputs[2])
+    return gradients
 
 
 def _scale(op: ForwardOp, gradient: GraphValue, factor: float) -> GraphValue:
@@ -102,20 +102,20 @@ def conv(op: ForwardOp) -> Gradients:
 
     A bias has the sum over everything but the channels.
     """
-    found: dict[int, GraphValue] = {}
+    gradients: dict[int, GraphValue] = {}
     for at in op.wants:
         if at < 2:
-            found[at] = gradient_op(op, SavedValues(inputs=(1 - at,)), (at,))[0]
+            gradients[at] = gradient_op(op, SavedValues(inputs=(1 - at,)), (at,))[0]
         else:
-            found[at] = gradient_op(op, SavedValues(), (at,))[0]
-    return found
+            gradients[at] = gradient_op(op, SavedValues(), (at,))[0]
+    return gradients
 
 
 def einsum(op: ForwardOp) -> Gradients:
     """Einsum of Y's gradient and the other operands, where every label of an operand stands somewhere else too."""
     terms, arrow, result = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
     operands = terms.split(",")
-    found: dict[int, GraphValue] = {}
+    gradients: dict[int, GraphValue] = {}
     sizes = {
         (label, size)
         for term, at in zip(operands, sorted(op.inputs), strict=False)
@@ -128,5 +128,5 @@ def einsum(op: ForwardOp) -> Gradients:
             return dict(zip(op.wants, gradient_op(op, SavedValues(inputs=None), op.wants), strict=True))
         rest = [value for position, value in sorted(op.inputs.items()) if position != at]
         equation = ",".join((result, *others)) + "->" + mine
-        found[at] = op.make("Einsum", op.gradient, *rest, like=op.inputs[at], equation=equation)
-    return found
+        gradients[at] = op.make("Einsum", op.gradient, *rest, like=op.inputs[at], equation=equation)
+    return gradients

@@ -28,8 +28,8 @@ def concat(op: ForwardOp) -> Gradients:
     """One Split, into the gradients of all arguments."""
     parts, axis = [op.inputs[at] for at in sorted(op.inputs)], _axis(op)
     lengths = tuple(part.shape[axis] if -len(part.shape) <= axis < len(part.shape) else 1 for part in parts)
-    made = op.emit("Split", {0: op.gradient}, parts, {"axis": axis, "split": lengths})
-    of = dict(zip(sorted(op.inputs), made, strict=True))
+    gradients = op.emit("Split", {0: op.gradient}, parts, {"axis": axis, "split": lengths})
+    of = dict(zip(sorted(op.inputs), gradients, strict=True))
     return {at: of[at] for at in op.wants}
 
 

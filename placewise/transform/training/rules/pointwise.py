@@ -12,34 +12,34 @@ def pass_through(op: ForwardOp) -> Gradients:
 
 
 def sub(op: ForwardOp) -> Gradients:
-    found: dict[int, GraphValue] = {}
+    gradients: dict[int, GraphValue] = {}
     for at in op.wants:
         summed = sum_to(op, op.gradient, op.inputs[at])
-        found[at] = op.make("Neg", summed, like=summed) if at else summed
-    return found
+        gradients[at] = op.make("Neg", summed, like=summed) if at else summed
+    return gradients
 
 
 def mul(op: ForwardOp) -> Gradients:
     """Each factor's is the gradient times the other factor; a value times itself is twice that."""
-    g, found = op.gradient, dict[int, GraphValue]()
+    g, gradients = op.gradient, dict[int, GraphValue]()
     for at in op.wants:
         factors = [value for position, value in sorted(op.inputs.items()) if position != at]
-        found[at] = sum_to(op, op.make("Mul", g, *factors, like=g), op.inputs[at])
-    return found
+        gradients[at] = sum_to(op, op.make("Mul", g, *factors, like=g), op.inputs[at])
+    return gradients
 
 
 def div(op: ForwardOp) -> Gradients:
     """Of a / b = y: g / b for a, −(g / b) · y for b, which some formats have as a number among the attributes."""
     g, y = op.gradient, op.outputs[0]
     quotient = op.make("Div", g, *(op.inputs[at] for at in (1,) if at in op.inputs), like=g)
-    found: dict[int, GraphValue] = {}
+    gradients: dict[int, GraphValue] = {}
     for at in op.wants:
         if at == 0:
-            found[0] = sum_to(op, quotient, op.inputs[0])
+            gradients[0] = sum_to(op, quotient, op.inputs[0])
         else:
             product = sum_to(op, op.make("Mul", quotient, y, like=g), op.inputs[1])
-            found[1] = op.make("Neg", product, like=product)
-    return found
+            gradients[1] = op.make("Neg", product, like=product)
+    return gradients
 
 
 def negate(op: ForwardOp) -> Gradients:
@@ -48,19 +48,19 @@ def negate(op: ForwardOp) -> Gradients:
 
 def power(op: ForwardOp) -> Gradients:
     """Of a ^ b = y: one fused op for a, g · y · ln(a) for b."""
-    g, base, found = op.gradient, op.inputs[0], dict[int, GraphValue]()
+    g, base, gradients = op.gradient, op.inputs[0], dict[int, GraphValue]()
     for at in op.wants:
         if at == 0:
-            found[0] = gradient_op(op, SavedValues(inputs=(0, 1)), (0,))[0]
+            gradients[0] = gradient_op(op, SavedValues(inputs=(0, 1)), (0,))[0]
         else:
             product = op.make("Mul", g, op.outputs[0], op.make("Log", base, like=base), like=g)
-            found[1] = sum_to(op, product, op.inputs[1])
-    return found
+            gradients[1] = sum_to(op, product, op.inputs[1])
+    return gradients
 
 
 def where(op: ForwardOp) -> Gradients:
     """Each branch gets the gradient where it was chosen: a fused op that reads the condition."""
-    found: dict[int, GraphValue] = {}
+    gradients: dict[int, GraphValue] = {}
     for at in op.wants:
-        found[at] = gradient_op(op, SavedValues(inputs=(0,)), (at,))[0]
-    return found
+        gradients[at] = gradient_op(op, SavedValues(inputs=(0,)), (at,))[0]
+    return gradients
