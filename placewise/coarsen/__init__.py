@@ -1,4 +1,4 @@
-"""Smaller problems whose ops are groups of ops, and how groups are chosen."""
+"""Coarsening: smaller problems whose ops are groups of ops, and the choice of groups."""
 
 from placewise.coarsen.coarse import CoarseProblem, coarse_problem, colocate, frozen_labels
 

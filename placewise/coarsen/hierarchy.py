@@ -1,4 +1,11 @@
-"""From fine to coarse: labels, each of which groups the groups of the one before."""
+"""Hierarchies of labels, from fine to coarse; each level groups the groups of the previous one.
+
+A pass merges groups with their only successor or predecessor, as Duan et al. 2024 (appendix G) and most placers before
+do to shorten a graph, or along heavy edges: a large flow between groups of few seconds. Merging along heavy edges
+cannot create cycles (Herrmann, Özkaya, Uçar, Kaya and Çatalyürek, SIAM J. Scientific Computing 41, 2019, theorem 4.2):
+a cluster spans two adjacent levels of the graph, a level being the longest path to it, and no edge leads from the
+lower level of one cluster to the upper level of another that spans the same two.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +27,13 @@ Integer = TypeVar("Integer", bound=np.integer[Any])
 Grouping = Callable[[Quotient, Limits], Ints]
 
 RATIO = 4.0
-"""So many times fewer groups from one level to the next, about."""
+"""Approximate ratio of the numbers of groups of consecutive levels."""
 SLACK = 2.0
-"""So many times the mean seconds of a level's groups, at most, in one of them."""
+"""The most seconds of a group, relative to the mean of its level."""
 LUMP = 0.05
-"""Of the smallest memory, the share that any group may take."""
+"""The largest fraction of the smallest memory that a group may take."""
 STALLED = 0.95
-"""A pass that leaves a larger share of the groups is the last of its kind."""
+"""Passes end when one leaves more than this fraction of the groups."""
 
 
 def hierarchy(
@@ -37,12 +44,12 @@ def hierarchy(
     start: Ints | None = None,
     ratio: float = RATIO,
 ) -> list[Ints]:
-    """Labels [n_ops] from fine to coarse, until there are about `wanted` groups; none where there are no more.
+    """Labels [n_ops] from fine to coarse, down to about `wanted` groups; none if the problem has no more than that.
 
-    No label makes a cycle in the graph of components. `key` [n_ops] tells apart what is never grouped (say, the
-    devices of a placement that the groups must be able to express); `start`, a label, makes the first level, but
-    where it mixes keys, makes cycles or exceeds the limits. Where that says little of the graph (a graph without
-    scopes), its repeated layers do; groups go beyond those that exceed the limits when they can grow no further inside.
+    No label makes a cycle in the graph of components. `key` [n_ops] separates ops that must never be grouped (by the
+    devices of a placement that the groups must express, say). `start`, a label, makes the first level, except where it
+    mixes keys, makes cycles or exceeds the limits. If it reveals little of the graph (a graph without scopes), repeated
+    layers are used instead; groups extend beyond layers once they cannot grow inside.
     """
     component, quotient = build_quotient(problem, key)
     keys, number, labels = quotient.key, component, []
@@ -73,7 +80,7 @@ def hierarchy(
 def _apply_start_label(
     problem: Problem, number: Ints, quotient: Quotient, start: Ints, wanted: int
 ) -> tuple[Ints, Quotient]:
-    """Groups as far as the label `start` [n_ops] may make them."""
+    """Merge groups as far as the label `start` [n_ops] may."""
     label = _split_unsound_groups(
         quotient, _label_components(number, quotient.n, start), _limits(problem, quotient, wanted)
     )
@@ -82,12 +89,12 @@ def _apply_start_label(
 
 
 def _extend_keys(quotient: Quotient, layer: Ints) -> Longs:
-    """Keys [n] that tell layers [n] apart as well."""
+    """Keys [n] that also separate layers [n]."""
     return renumber(quotient.key * (int(layer.max()) + 1) + layer).astype(np.int64)
 
 
 def _coarsen_once(number: Ints, quotient: Quotient, target: float, limits: Limits) -> tuple[Ints, Quotient]:
-    """Chains, then heavy edges, again and again until the target is met or nothing much happens."""
+    """Chains, then heavy edges, repeatedly until the target is met or progress stalls."""
     passes: tuple[Grouping, ...] = (sole_children, sole_parents, heavy_edges)
     before = np.inf
     while target < quotient.n < STALLED * before:
@@ -103,7 +110,7 @@ def _coarsen_once(number: Ints, quotient: Quotient, target: float, limits: Limit
 
 
 def _limits(problem: Problem, quotient: Quotient, target: float) -> Limits:
-    """A little more than an even share each, so that balance and packing stay possible."""
+    """Slightly more than an even share each, so balance and packing stay possible."""
     room = problem.capacity[np.isfinite(problem.capacity)].min(initial=np.inf)
     share = SLACK / max(target, 1.0)
     most = share * float(quotient.bytes.sum())
@@ -118,7 +125,7 @@ def _label_components(component: Ints, n: int, label: npt.NDArray[Integer]) -> n
 
 
 def _split_unsound_groups(quotient: Quotient, label: Ints, limits: Limits) -> Ints:
-    """The labels [n] where they keep the limits, do not mix keys and make no cycles; single groups elsewhere."""
+    """Keep labels [n] that respect limits and keys and make no cycles; split the others into single groups."""
     pure = renumber(label.astype(np.int64) * (int(quotient.key.max(initial=0)) + 1) + quotient.key)
     n = int(pure.max(initial=-1)) + 1
     seconds, nbytes = sums(quotient.seconds, pure, n), sums(quotient.bytes, pure, n)
@@ -130,28 +137,31 @@ def _split_unsound_groups(quotient: Quotient, label: Ints, limits: Limits) -> In
 
 
 def cut_intervals(quotient: Quotient, limits: Limits) -> Ints:
-    """Labels [n]: neighbours in the order of the groups, as many together as the limits allow."""
+    """Labels [n]: runs of consecutive groups, as long as the limits allow."""
     label: Ints = _native.cut_intervals(quotient.native(), *limits)
     return label
 
 
 def sole_children(quotient: Quotient, limits: Limits) -> Ints:
-    """Labels [n]: groups join their only successor, as far as the limits allow."""
+    """Labels [n]: merge groups with their only successor, within the limits."""
     label: Ints = _native.join_sole_successors(quotient.native(), *limits)
     return label
 
 
 def sole_parents(quotient: Quotient, limits: Limits) -> Ints:
-    """Labels [n]: groups join their only predecessor, as far as the limits allow."""
+    """Labels [n]: merge groups with their only predecessor, within the limits."""
     return sole_children(quotient.mirrored(), limits)[::-1]
 
 
 LEAST = 1e-140
-"""Mean seconds below which nothing takes time: products of them would be 0."""
+"""Mean seconds below which times count as zero: their products would underflow."""
 
 
 def heavy_edges(quotient: Quotient, limits: Limits) -> Ints:
-    """Labels [n] of clusters along heavy edges, light groups choosing first."""
+    """Labels [n] of clusters along heavy edges, light groups choosing first.
+
+    The weight of an edge is its flow over the product of both ends' seconds, which keeps groups similar in size.
+    """
     mean = float(quotient.flow.mean()) if len(quotient.flow) else 0.0
     graph = quotient._replace(flow=quotient.flow + 1e-9 * mean + 1e-300).native()
     label: Ints = _native.cluster_heavy_edges(graph, _sizes(quotient.seconds), *limits)
@@ -159,6 +169,6 @@ def heavy_edges(quotient: Quotient, limits: Limits) -> Ints:
 
 
 def _sizes(seconds: Floats) -> Floats:
-    """What groups count for [n], of which products are taken: their seconds, and no less than a tenth of the mean."""
+    """The seconds of groups [n] for use in products: at least a tenth of the mean."""
     mean = float(seconds.mean()) if len(seconds) else 0.0
     return np.maximum(seconds, 0.1 * mean) + 1e-300 if mean > LEAST else np.ones(len(seconds))

@@ -1,4 +1,4 @@
-"""Tensors that travel together, and weights that stay together, made one."""
+"""Merge tensors with the same readers, and weights with the same users."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ class MergedWeights(NamedTuple):
 
 
 def sums(values: Floats, row: npt.NDArray[np.integer], n: int) -> Floats:
-    """Σ of a column over the rows [n] that its entries belong to."""
+    """Sums of a column over the rows [n] that its entries belong to."""
     total: Floats = np.bincount(row, weights=values, minlength=n).astype(np.float64)
     return total
 
 
 def merge_tensors(graph: Graph, op: Ints, n: int) -> MergedTensors:
-    """One tensor for all that a coarse op makes for the same others; `op` [n_ops] is each op's coarse op, of n."""
+    """Merge all tensors that a coarse op sends to the same others; `op` [n_ops] is each op's coarse op, of n."""
     tensors, n_fine = graph.tensors, graph.n_tensors
     maker = frozen(np.where(tensors.producer >= 0, op[tensors.producer], -1), np.int32)
     tensor = np.repeat(np.arange(n_fine), np.diff(graph.consumer_offsets))
@@ -68,7 +68,7 @@ def merge_tensors(graph: Graph, op: Ints, n: int) -> MergedTensors:
 
 
 def merge_weights(graph: Graph, label: Ints, op: Ints) -> MergedWeights:
-    """One weight for all storages that the same labels use, each used by the first coarse op of the label."""
+    """Merge all storages that the same labels use; the first coarse op of each label uses the result."""
     size = storage_bytes(graph)
     n_labels = int(label.max(initial=-1)) + 1
     reader = np.full(n_labels, len(op), np.int64)
@@ -98,7 +98,7 @@ def merge_weights(graph: Graph, label: Ints, op: Ints) -> MergedWeights:
 
 
 def merge_edges(uses: MergedTensors | MergedWeights) -> Edges:
-    """The uses as a table: an op's arguments in the order of their numbers."""
+    """The uses as a table, with arguments sorted by number."""
     order = np.lexsort((uses.value, uses.consumer))
     value, consumer = frozen(uses.value[order], np.int32), frozen(uses.consumer[order], np.int32)
     start = np.searchsorted(consumer, consumer)
@@ -106,7 +106,7 @@ def merge_edges(uses: MergedTensors | MergedWeights) -> Edges:
 
 
 def _find_first_rows(of: Longs, n: int) -> Longs:
-    """The first row of each of n classes; rows of class −1 count for none."""
+    """The first row of each of n classes; rows of class −1 do not count."""
     first = np.full(n, len(of), np.int64)
     kept = np.flatnonzero(of >= 0)
     np.minimum.at(first, of[kept], kept)
@@ -114,9 +114,9 @@ def _find_first_rows(of: Longs, n: int) -> Longs:
 
 
 def _find_classes(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Longs:
-    """The class [rows] of each row: rows with equal keys and equal sets are one; classes ascend with the first key.
+    """The class [rows] of each row: rows with equal keys and equal sets; classes ascend with the first key.
 
-    Equal sets are brought together by a hash of theirs, and compared.
+    Sorting by a hash brings equal sets together; then they are compared.
     """
     total = np.concatenate(
         (np.zeros(1, np.uint64), np.cumsum(mix_hash(sets.values.astype(np.uint64)), dtype=np.uint64))
@@ -130,7 +130,7 @@ def _find_classes(keys: tuple[npt.NDArray[np.generic], ...], sets: Ragged) -> Lo
     for key in keys:
         fresh[1:] |= key[order][1:] != key[order][:-1]
     fresh[1:] |= length[1:] != length[:-1]
-    # The values of the row before stand as far ahead as that row is long, where both are of one length.
+    # Rows of equal length: each value is compared with that of the previous row, one row length before it.
     fresh[row[sets.values != sets.values[np.maximum(np.arange(len(row)) - length[row], 0)]]] = True
     of = np.empty(len(sets), np.int64)
     of[order] = np.cumsum(fresh) - 1

@@ -1,4 +1,4 @@
-"""The graph that groupings work on: blocks that nothing may part, what flows between them, and how much they are."""
+"""The quotient graph that groupings work on: indivisible components, the flow between them, and their sizes."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Limits(NamedTuple):
 
 
 class Quotient(NamedTuple):
-    """An acyclic graph of groups in a topological order; edges are distinct and sorted by tail, then head.
+    """An acyclic graph of groups in topological order; edges are distinct and sorted by tail, then head.
 
-    Only groups of one `key` may become one.
+    Only groups of one `key` may merge.
     """
 
     tail: Ints  # [n_edges]
@@ -41,11 +41,11 @@ class Quotient(NamedTuple):
         return len(self.seconds)
 
     def native(self) -> _native.GroupGraph:
-        """The same graph as C++ kernels read it: checked once, never copied."""
+        """The same graph for C++ kernels: checked once, never copied."""
         return _native.GroupGraph(*self)
 
     def mirrored(self) -> Quotient:
-        """The same groups with all edges turned round, numbered from the last to the first."""
+        """The same groups with all edges reversed, numbered from the last to the first."""
         last = self.n - 1
         order = np.lexsort((last - self.tail, last - self.head))
         return Quotient(
@@ -57,9 +57,9 @@ class Quotient(NamedTuple):
 def build_quotient(problem: Problem, key: npt.NDArray[np.integer] | None = None) -> tuple[Ints, Quotient]:
     """The component [n_ops] of every op, and the graph of components (see `simulate.contract`).
 
-    Components are of one key if all their ops are; by themselves they differ in where their ops may run, and blocks
-    without forward ops, which stand for mirrored ones where stages are contiguous, differ from the rest. `key`
-    [n_ops] tells more of them apart: what is never to be grouped.
+    Components have one key if all their ops do. By default, keys differ if allowed devices differ, and between
+    blocks with and without forward ops, since the latter represent mirrored blocks if stages are contiguous. `key`
+    [n_ops] separates more of them.
     """
     graph = contract(problem)
     component, n = graph.component, graph.n
@@ -74,9 +74,9 @@ def build_quotient(problem: Problem, key: npt.NDArray[np.integer] | None = None)
 
 
 def merge_groups(quotient: Quotient, label: Ints) -> tuple[Ints, Quotient]:
-    """The number [n] of every group after groups of one label became one, and the graph of those.
+    """Merge groups of one label; return the new number [n] of every group, and the resulting graph.
 
-    Groups on a cycle are fused.
+    Groups on a cycle are merged too.
     """
     n_labels = int(label.max(initial=-1)) + 1
     component, n = strong_components(label[quotient.tail], label[quotient.head], n_labels)
@@ -101,7 +101,7 @@ def renumber(label: npt.NDArray[np.integer]) -> Ints:
 
 
 def _flow(problem: Problem, component: Ints, n: int, tail: Ints, head: Ints) -> Floats:
-    """Mean transfer seconds over each edge [n_edges]: of all tensors between two components, whichever way they go."""
+    """Mean transfer seconds per edge [n_edges]: of all tensors between two components, in both directions."""
     graph = problem.graph
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     has_producer = graph.tensors.producer[tensor] >= 0
@@ -134,7 +134,7 @@ def _keys(problem: Problem, component: Ints, n: int, key: npt.NDArray[np.integer
 
 
 def _component_keys(component: Ints, n: int, key: npt.NDArray[np.integer]) -> Longs:
-    """The key of each component [n]; one of its own where its ops differ."""
+    """The key of each component [n]; a unique one if its ops differ."""
     keys = np.zeros(n, np.int64)
     keys[component] = key
     torn = np.zeros(n, np.bool_)

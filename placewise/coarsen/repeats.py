@@ -1,9 +1,9 @@
-"""Repeated layers: where a graph does the same again and again, each time is one group.
+"""Repeated layers: each repetition of a part of the graph becomes one group.
 
-Components are told apart by signatures: what their ops are, then what is around them, a few steps far. Occurrences of
-one signature, *anchors*, cut the graph: a component goes with the first anchor that needs it, so that the groups are
-differences of a chain of ideals and no cycle can come of them. Of many signatures the one counts whose groups are most
-alike and part least of the traffic; what its alike groups leave is cut again by another one (a decoder after an
+Signatures distinguish components: first by their ops, then by their surroundings within a few steps. Occurrences of
+one signature, *anchors*, cut the graph: a component joins the first anchor that depends on it, so the groups are
+differences of a chain of ideals and cannot form cycles. Among many signatures, the one wins whose groups are most
+alike and cut least of the traffic. What its equal groups leave is cut again by another signature (a decoder after an
 encoder, stages of other widths).
 """
 
@@ -21,24 +21,23 @@ from placewise.model.columns import Bools, Floats, Ints, Longs
 from placewise.model.problem import Problem
 
 HOPS = (0, 1, 2, 4, 8)
-"""How many steps far signatures look."""
+"""Radii of signatures, in steps."""
 COUNTS, ANCHORS = 4, 3
-"""Of signatures that look equally far: so many numbers of occurrences are tried, with so many signatures each."""
+"""For each radius: how many numbers of occurrences are tried, and how many signatures for each of them."""
 OFTEN, FEWEST, SMALLEST = 3, 2, 2
-"""Anchors occur so often, and make so many groups that are alike, of so many components each, at least."""
+"""The least occurrences of an anchor, equal groups, and components per group."""
 WORTH = 0.2
-"""A cut is worth the share of the components that alike groups hold, by the share of the flow that stays in groups: at
-least so much."""
+"""The least worth of a cut: the fraction of components in equal groups times the fraction of flow inside groups."""
 CUTS, REST = 5, 0.1
-"""What is left over is cut again so often at most, and no more if it is but this share of all."""
+"""The most cuts, and the fraction of components below which the rest is not cut again."""
 ENOUGH = 0.9
-"""A cut worth so much needs none that looks farther."""
+"""A cut of this worth ends the search for larger radii."""
 
 
 class _Cut(NamedTuple):
-    """A cut by one signature: its worth, the group [n] of each component left over, and which are among the alike.
+    """A cut by one signature: its worth, the group [n] of each remaining component, and which are in equal groups.
 
-    Groups that follow each other and are none of the alike are one again.
+    Consecutive groups outside the equal ones are merged again.
     """
 
     worth: float
@@ -47,10 +46,10 @@ class _Cut(NamedTuple):
 
 
 def repeated_layers(problem: Problem) -> Ints:
-    """Labels [n_ops]: ops of one layer; every component on its own where nothing repeats.
+    """Labels [n_ops]: ops of one layer; every component separate if nothing repeats.
 
-    Whole blocks, no cycles between groups (see `simulate.contract`): backward ops go with the forward ops of their
-    colocation group, or else with their mirrored order. Linear in ops and edges but for sorting.
+    Blocks stay whole and groups acyclic (see `simulate.contract`): backward ops join the forward ops of their
+    colocation group, or else their mirrored order. Linear in ops and edges except for sorting.
     """
     component, quotient = build_quotient(problem)
     label = find_layers(problem, component, quotient)
@@ -58,9 +57,9 @@ def repeated_layers(problem: Problem) -> Ints:
 
 
 def find_layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints | None:
-    """The layer [n] of every group of a fresh quotient; None where nothing repeats.
+    """The layer [n] of every group of a fresh quotient; None if nothing repeats.
 
-    Layers are looked for at equal costs first, then at equal kinds and sizes (measured costs are never equal).
+    Layers must have equal costs, or else equal kinds and sizes (measured costs are never equal).
     """
     for costs in (True, False):
         signatures = [_sign_components(problem, component, quotient.n, costs=costs)]
@@ -79,9 +78,9 @@ def find_layers(problem: Problem, component: Ints, quotient: Quotient) -> Ints |
 
 
 def _best_cut(quotient: Quotient, signatures: list[Hashes], outer: Ints, left: Bools) -> _Cut | None:
-    """The cut that is worth most, of the groups `outer` [n] as far as their components are left [n].
+    """The cut of highest worth within the groups `outer` [n], for the components that are left [n].
 
-    `signatures`: signatures that look as far as `HOPS` says, as many as were needed so far; more are added.
+    `signatures` holds those of the radii in `HOPS` computed so far; more are added on demand.
     """
     n_left = int(left.sum())
     if n_left < OFTEN * SMALLEST:
@@ -111,7 +110,7 @@ def _best_cut(quotient: Quotient, signatures: list[Hashes], outer: Ints, left: B
 
 
 def _find_alike_groups(content: Hashes, size: Longs) -> tuple[Bools, int]:
-    """Which groups are alike, of those of one content that hold most components, and how many these are."""
+    """Which groups are alike: those of the content that covers most components, and that number of components."""
     kind = np.unique(content, return_inverse=True)[1]
     members = np.bincount(kind)
     nodes = np.bincount(kind, weights=size).astype(np.int64)
@@ -121,9 +120,9 @@ def _find_alike_groups(content: Hashes, size: Longs) -> tuple[Bools, int]:
 
 
 def _choose_anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -> list[Longs]:
-    """Components of one signature, ascending, for those signatures that occur most regularly along the graph.
+    """Components of one signature, ascending, for the signatures that occur most regularly along the graph.
 
-    Regularly: at equal distances of levels; then where few edges go past.
+    Regular means at equal distances of levels; ties prefer places that few edges pass.
     """
     nodes = np.flatnonzero(left)
     kind, count = np.unique(signature[nodes], return_inverse=True, return_counts=True)[1:]
@@ -148,7 +147,7 @@ def _choose_anchors(signature: Hashes, left: Bools, late: Longs, wide: Floats) -
 
 
 def _sign_components(problem: Problem, component: Ints, n: int, *, costs: bool) -> Hashes:
-    """A hash [n] of what the ops of each component are: kinds, directions, sizes, and seconds if `costs`."""
+    """A hash [n] of the ops in each component: kinds, directions, sizes, and seconds if `costs`."""
     graph = problem.graph
     ops, tensors = graph.ops, graph.tensors
     op = mix_hash(ops.kind.codes.astype(np.uint64) * np.uint64(2) + ops.backward)
@@ -166,7 +165,7 @@ def _sign_components(problem: Problem, component: Ints, n: int, *, costs: bool) 
 
 
 def _extend_signatures(quotient: Quotient, signature: Hashes, steps: int) -> Hashes:
-    """Signatures [n] that look so many steps farther, both ways."""
+    """Signatures [n] that cover `steps` more steps, in both directions."""
     for _ in range(steps):
         before, after = np.zeros_like(signature), np.zeros_like(signature)
         hashed = mix_hash(signature)

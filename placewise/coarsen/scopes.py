@@ -1,7 +1,7 @@
-"""Scopes: ops of one layer, or of one step of a layer, are one group.
+"""Group ops by scope: those of one layer, or of one step of a layer.
 
-A scope is a path of names; its numbers count what repeats: ``encoder.layer.3.forward.step.17.dropout`` is a part of
-step 17 of layer 3.
+A scope is a path of names whose numbers count repetitions: ``encoder.layer.3.forward.step.17.dropout`` is in step 17
+of layer 3.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from placewise.simulate.blocks import block_firsts
 
 
 def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:
-    """Labels [n_ops]: blocks whose first ops have one scope, cut off behind so many of its numbers (None: all)."""
+    """Labels [n_ops]: blocks whose first ops have one scope, cut off after so many `numbers` (None: all)."""
     scope = problem.graph.ops.scope
     known: dict[str, int] = {}
     code = np.array([known.setdefault(_cut_scope(path, numbers), len(known)) for path in scope.values], np.int32)
@@ -24,7 +24,7 @@ def scope_labels(problem: Problem, *, numbers: int | None = None) -> Ints:
 
 
 def _cut_scope(path: str, numbers: int | None) -> str:
-    """The path up to and with its last number, or the one that is `numbers`-th; all of it if it has none."""
+    """The path through its last number, or through number `numbers`; all of it if it has none."""
     parts = path.split(".")
     places = [place for place, part in enumerate(parts) if part.isdigit()]
     if not places:

@@ -1,4 +1,4 @@
-"""The table of all kinds whose cost is known, and the one place where a rule is applied to an op."""
+"""The table of kinds with known costs, and the function that applies a rule to an op."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ RULES: Mapping[str, Rule] = MappingProxyType({**_FORWARD, **gradients.assume_gra
 
 _SEARCHES = ("BeamSearch", "GreedySearch", "Sampling", "WhisperBeamSearch")
 CONTROL = frozenset(("If", "Loop", "Scan", "SequenceMap", *(f"com.microsoft::{kind}" for kind in _SEARCHES)))
-"""Ops that run bodies: counted as often as they run, or by what goes in and out where the reader does not say."""
+"""Ops that run bodies, counted once per iteration; if the reader provides no body, by their arguments and results."""
 
 
 def compute_cost(op: OpInstance) -> Cost:
-    """The cost of one op; of an unknown kind only its bytes.
+    """Compute the cost of one op; only its bytes if the kind is unknown.
 
-    Raises ModelFileError if the op's shapes or attributes do not fit its kind, or one that is needed is unknown.
+    Raises ModelFileError if shapes or attributes do not fit the kind, or if a required size is unknown.
     """
     rule = RULES.get(op.kind)
     if op.kind in CONTROL and op.attributes.get("bodies"):
@@ -74,14 +74,14 @@ def compute_cost(op: OpInstance) -> Cost:
 
 
 def _cost_of_bodies(op: OpInstance) -> Cost:
-    """As many rounds of the body as are known, else one; of two branches the dearer one."""
+    """Multiply by the trip count, or count one iteration if it is unknown; of branches take the most expensive one."""
     return max(
         (_cost_of_body(op, body) for body in op.attributes["bodies"]), key=lambda cost: (cost.flops, cost.nbytes)
     )
 
 
 def _cost_of_body(op: OpInstance, body: Mapping[str, Any]) -> Cost:
-    """The class and element type are those of the op that computes most."""
+    """Class and element type are those of the op that computes most."""
     costs = [_cost_of_inner(op) for op in body["ops"]]
     rounds = max(int(body["rounds"]), 1) if body["rounds"] else 0
     flops = rounds * sum(times * cost.flops for times, cost in costs)

@@ -1,7 +1,7 @@
-"""Products between DequantizeLinear and QuantizeLinear (the QDQ form), which runtimes compute as one op of int8.
+"""Products between DequantizeLinear and QuantizeLinear (the QDQ form), which runtimes fuse into one int8 op.
 
-ONNX Runtime makes QLinearConv, QLinearMatMul and QGemm of them, and MatMulIntegerToFloat of a product without
-QuantizeLinear behind it (onnxruntime.ai, Quantize ONNX Models).
+ONNX Runtime replaces them by QLinearConv, QLinearMatMul and QGemm, and by MatMulIntegerToFloat if no QuantizeLinear
+follows (onnxruntime.ai, Quantize ONNX Models).
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ _FROM_INT8 = ("DequantizeLinear", "com.microsoft::DequantizeLinear")
 _TO_INT8 = ("QuantizeLinear", "com.microsoft::QuantizeLinear")
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _ALWAYS_ROUNDED = "Conv"
-"""It stays an op of floats unless QuantizeLinear takes its result."""
+"""Runs in float unless a QuantizeLinear reads its result."""
 
 
 def quantize_work(graph: Graph, work: OpWork) -> OpWork:
-    """The work of every op on a device that computes in int8: products in it, what they are fused with for nothing.
+    """Return the work of every op on a device that computes in int8: products in int8, and the ops fused into them
+    free.
 
-    Both factors come from DequantizeLinear of 8 bits. What else reads such a DequantizeLinear needs its floats, and it
-    costs what it costs; one that products alone read is part of them, as is a QuantizeLinear that alone reads one.
+    Both factors come from a DequantizeLinear of 8 bits. A DequantizeLinear that only products read is part of them,
+    as is a QuantizeLinear that is the only reader of a product; one with other readers keeps its cost.
     """
     of_int8 = {op: _count_quantized_bytes(graph, op) for op in _of_kinds(graph, _FROM_INT8)}
     of_int8 = {op: size for op, size in of_int8.items() if size >= 0}
@@ -64,7 +65,7 @@ def _of_kinds(graph: Graph, kinds: Sequence[str]) -> list[int]:
 
 
 def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:
-    """Position, producer and bytes of what an op reads of others."""
+    """Position, producer and bytes of the tensors that an op reads."""
     rows = slice(int(graph.in_offsets[op]), int(graph.in_offsets[op + 1]))
     value, position = graph.edges.value[rows], graph.edges.position[rows]
     producer, size = graph.tensors.producer[value], graph.tensors.bytes[value]
@@ -72,7 +73,7 @@ def _arguments(graph: Graph, op: int) -> list[tuple[int, int, int]]:
 
 
 def _count_quantized_bytes(graph: Graph, op: int) -> int:
-    """The bytes of what an op dequantizes, −1 if that is not of 8 bits."""
+    """Bytes of the value that an op dequantizes, −1 if that is not of 8 bits."""
     for edges, offsets, values in (
         (graph.edges, graph.in_offsets, graph.tensors),
         (graph.weight_edges, graph.weight_offsets, graph.weights),
@@ -85,7 +86,7 @@ def _count_quantized_bytes(graph: Graph, op: int) -> int:
 
 
 def _find_quantizer(graph: Graph, op: int) -> int:
-    """The QuantizeLinear that alone reads what an op makes, −1 if there is none."""
+    """The QuantizeLinear that is the only reader of an op's results, or −1."""
     outputs = graph.outputs_of(op)
     readers = [user for tensor in outputs for user in graph.consumers_of(tensor).tolist()]
     alone = len(readers) == 1 and not graph.tensors.output[outputs].any()

@@ -1,4 +1,4 @@
-"""Signatures: ops alike in kind, attributes, element type and shapes get one code, so each is priced once."""
+"""Signatures: ops of equal kind, attributes, element type and shapes share a code, so each is priced once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewise.model.graph import Graph
 from placewise.model.tables import Edges, Tensors, Weights
 
 MAX_ARGUMENTS = 256
-"""A row with more entries than this is taken to be like no other."""
+"""A row with more entries counts as unique."""
 _MOST_KEYS = 1 << 62
 _MOST_SPREAD = 8
 
@@ -39,7 +39,7 @@ def pair_columns(first: npt.NDArray[Any], second: npt.NDArray[Any]) -> Longs:
 
 
 def rank_values(column: npt.NDArray[Any]) -> Longs:
-    """The rank of every entry among the distinct ones; without sorting where these are close to each other."""
+    """The rank of every entry among the distinct ones; no sorting if these are close together."""
     span, low = _span(column), column.min(initial=0)
     if span > _MOST_SPREAD * len(column) + _MOST_SPREAD:
         return np.unique(column, return_inverse=True)[1]
@@ -51,15 +51,14 @@ def rank_values(column: npt.NDArray[Any]) -> Longs:
 
 
 def _span(column: npt.NDArray[Any]) -> int:
-    """How many whole numbers there are from 0 or the least to 0 or the greatest of a column."""
+    """The number of integers from min(0, least) to max(0, greatest) of a column."""
     return int(column.max(initial=0)) - int(column.min(initial=0)) + 1
 
 
 def fold_rows(code: Longs, offsets: Longs, entries: Longs) -> Longs:
     """Dense codes of (code, entries of the row) for rows ``entries[offsets[i]:offsets[i + 1]]``.
 
-    Entry by entry over all rows that have one; every round takes new codes, so that rows of different
-    lengths never meet.
+    Entry by entry over all rows that have one. Every step takes new codes, so rows of different lengths never coincide.
     """
     lengths = np.diff(offsets)
     longest_first = np.argsort(-lengths, kind="stable")

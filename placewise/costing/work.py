@@ -1,4 +1,4 @@
-"""What a graph's ops do, whatever they run on: FLOPs, bytes moved, class and element type."""
+"""The work of a graph's ops, whatever they run on: FLOPs, bytes moved, class and element type."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from placewise.model.tables import Interned, Tensors, Weights
 class OpWork:
     """One row per op: `flops`, `bytes` (read and written), `op_class`, `dtype` (a code in `DTYPES`), `known`.
 
-    Where `known` is false the kind has no rule: no FLOPs are counted and `warnings` names the kind.
+    Where `known` is false, the kind has no rule: no FLOPs are counted, and `warnings` names the kind.
     """
 
     flops: Floats
@@ -40,9 +40,9 @@ class OpWork:
 
 
 def work_of(graph: Graph) -> OpWork:
-    """The work of every op.
+    """Count the work of every op.
 
-    Raises ModelFileError, naming file, op and tensor, where a shape is needed and unknown, for the first such op.
+    Raises ModelFileError for the first op that requires an unknown shape, naming file, op and tensor.
     """
     code = signatures(graph)
     first = firsts_of(code)
@@ -80,7 +80,7 @@ def _cost(graph: Graph, op: int) -> Cost:
 
 
 def _locate_error(graph: Graph, op: int, error: ModelFileError) -> InputError:
-    """The error with its op and its file in front, and with the cause where a size is unknown."""
+    """Prefix an error with its op and file, and add the cause if a size is unknown."""
     if isinstance(error, UnknownSize):
         cause, remedy = explain_unknown(graph, op, RULES.keys() | CONTROL)
         error = ModelFileError(f"{error.problem}: {cause}", remedy=remedy)
@@ -99,7 +99,7 @@ def _is_used(graph: Graph, tensor: int) -> bool:
 
 
 def _dtype(graph: Graph, op: int, cost: Cost) -> int:
-    """The rule's word, else the graph's, else the first element type among the op's values."""
+    """The rule's element type, else the graph's, else the first one among the op's values."""
     if cost.dtype or graph.ops.dtype[op]:
         return dtype_code(cost.dtype) if cost.dtype else int(graph.ops.dtype[op])
     of_tensors = [int(graph.tensors.dtype[t]) for t in (*graph.inputs_of(op).tolist(), *graph.outputs_of(op))]
@@ -117,10 +117,12 @@ def _warnings(graph: Graph, known: Bools) -> tuple[str, ...]:
 
 def _assumption(kind: str, has_bodies: bool) -> str:
     if has_bodies:
-        return "from what is known of its body, and one round where their number is not"
+        return "from the known part of its body, and one iteration if the trip count is unknown"
     if kind not in RULES:
         return "from the bytes it reads and writes"
-    return "to be twice that of its forward op" if kind.startswith(PREFIX) else "without what only the run will tell"
+    return (
+        "to be twice that of its forward op" if kind.startswith(PREFIX) else "without the part that only a run reveals"
+    )
 
 
 BY_DATA = frozenset((
@@ -128,7 +130,7 @@ BY_DATA = frozenset((
     "Reshape", "Expand", "Range", "Slice", "Split", "ConstantOfShape", "Resize", "Upsample", "Tile", "Pad", "TopK",
     "OneHot", "MaxUnpool", "CenterCropPad", "AffineGrid", "Squeeze",
 ))  # fmt: skip
-"""Kinds whose results are as large as values say that may be known only when the model runs."""
+"""Kinds whose result sizes may depend on values known only at run time."""
 
 
 _REMEDIES = {
@@ -137,13 +139,13 @@ _REMEDIES = {
     "openvino": "fix the shapes with model.reshape and save the model again",
     "torch": "export the model again with fixed shapes",
 }
-"""By format, up to the first dash, what tells the shapes of an op's outputs."""
+"""By format, up to the first dash: how to provide the shapes of an op's outputs."""
 
 
 def find_unknown_origin(graph: Graph, op: int) -> int:
-    """The op, `op` itself or one before it, that makes a result of unknown size from inputs of known size.
+    """The op, `op` itself or an earlier one, that turns inputs of known size into a result of unknown size.
 
-    −1 if an input of the model has an unknown size already.
+    −1 if an input of the model has an unknown size.
     """
     while op >= 0:
         before = next((tensor for tensor in graph.inputs_of(op).tolist() if is_unknown(graph, tensor)), None)
@@ -154,32 +156,32 @@ def find_unknown_origin(graph: Graph, op: int) -> int:
 
 
 def is_unknown(graph: Graph, tensor: int) -> bool:
-    """Whether the size of a tensor, or one of its dimensions, is unknown."""
+    """Whether the size or a dimension of a tensor is unknown."""
     return bool(graph.tensors.bytes[tensor] < 0) or min(graph.tensors.shape[tensor], default=0) < 0
 
 
 def explain_unknown(graph: Graph, op: int, known_kinds: Container[str]) -> tuple[str, str]:
-    """Why a size that `op` needs is unknown, and what to do; `known_kinds` are those that are not foreign."""
+    """Why a size that `op` requires is unknown, and the remedy; `known_kinds` are all kinds that are not foreign."""
     origin = find_unknown_origin(graph, op)
     if origin < 0:
         return "an input of the model is open", "give the model's open dimensions, or export it with fixed ones"
     name, kind = graph.ops.name[origin], graph.ops.kind[origin]
     place = "this op" if origin == op else f"op {name!r} ({kind})"
     if "::" in kind or kind not in known_kinds:
-        return f"what {place} makes of its inputs is not known", _remedy(graph, "its outputs")
+        return f"the output shapes of {place} are not known", _remedy(graph, "its outputs")
     if kind in BY_DATA:
-        return f"how much {place} makes depends on its data", _remedy(graph, "its outputs") + _sizes(graph, origin)
+        return f"the output size of {place} depends on its data", _remedy(graph, "its outputs") + _sizes(graph, origin)
     return f"no shape can be inferred for the outputs of {place}", _remedy(graph, "them")
 
 
 def _sizes(graph: Graph, op: int) -> str:
-    """How the user gives the sizes of an op's results without another model, where the reader knows the option."""
+    """How to give the sizes of an op's results without another model, if the reader has an option for it."""
     if graph.source is None or graph.source.format != "onnx":
         return ""
     tensors = graph.tensors
     open_dims = [(row, axis) for row in graph.outputs_of(op) for axis, dim in enumerate(tensors.shape[row]) if dim < 0]
     options = dim_options((f"{tensors.name[row]}:{axis}" for row, axis in open_dims), 100)
-    return f", or say how much: {options}" if options else ""
+    return f", or give the sizes: {options}" if options else ""
 
 
 def _remedy(graph: Graph, what: str) -> str:

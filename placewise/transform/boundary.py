@@ -1,4 +1,4 @@
-"""Ops of kind Input and Output, with which some formats write where a model begins and ends."""
+"""Ops of kind Input and Output, which some formats use to mark the boundary of a model."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ INPUT, OUTPUT = "Input", "Output"
 
 
 def remove_boundary_ops(graph: Graph) -> Graph:
-    """The graph without such ops: what an Input makes is an input of the model, what an Output reads an output.
+    """Remove boundary ops: results of an Input become inputs of the model, arguments of an Output become outputs.
 
-    The op that made what an Output reads takes its `origin`, and so does the first op that reads an Input.
+    `origin` of an Output moves to the op that produces its argument, that of an Input to the first op that reads it.
     """
     enters, leaves = graph.ops.kind.equals(INPUT), graph.ops.kind.equals(OUTPUT)
     kept = ~(enters | leaves)

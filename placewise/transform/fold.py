@@ -1,7 +1,7 @@
-"""fold: without the ops whose results are known before the model runs, and back to all ops again.
+"""fold: remove the ops whose results are known before the model runs.
 
-A file holds more than what runs: constants, casts and transposes of weights, the arithmetic of shapes, identities.
-Runtimes fold these when they load a model, so a placement is decided on the folded graph.
+A file holds more than what runs: constants, casts and transposes of weights, shape arithmetic, identities. Runtimes
+fold these when they load a model, so placements are decided on the folded graph.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ _NEVER |= {"Bernoulli", "Multinomial", "Dropout", "SequenceMap"}
 _REARRANGE = frozenset({"Transpose", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _LOOKUPS = frozenset({"Gather", "GatherElements", "GatherND"})
 _MOST_GROWTH = 1 << 10
-"""Bytes by which a known value may outgrow what it is made from: shape arithmetic does, a little."""
+"""Bytes by which a known value may exceed its arguments: shape arithmetic does, slightly."""
 _MOST_ROUNDS = 100
-"""Rounds in search of ops that may be known; where results follow from results for longer, all ops are looked at."""
+"""Rounds in the search for candidates; longer chains of results make every op a candidate."""
 _TRAINING_MODE = 2  # argument position of Dropout's switch
 
 
 def fold(graph: Graph) -> Graph:
-    """The folded view of `graph`; what it computes, ONNX-like kinds taken at their word, stays the same.
+    """Return the folded view of `graph`; its results stay the same, given ONNX semantics of its kinds.
 
-    Inputs and outputs that are ops become tensors. Removed are ops whose results are known (constants; Shape and Size
-    of known shapes; ops that read only weights and other known values, unless random, quantizing, with a body or of a
-    foreign domain), identities, Dropout without a training switch, and ops that no output of the model needs. Ops that
-    would turn what they read into larger weights (a constant expanded to the batch), or tables into what one input
-    looks up in them, stay: weights are what the file holds, whatever the batch; so what a conversion marked
-    `decompression` unpacks counts as it is held. A known value that a kept op still reads becomes a weight of its own,
-    under the tensor's name; if it is one weight in another shape or order, it keeps that weight's storage, so that
-    ties stay ties, and its name where that is free. Ops that make an output of the model, have state, or are backward
-    (and no identities) stay. `origin` of a kept op is its own, then that of the removed ops whose first kept consumer
-    it is. Raises GraphError, naming the file, if no op is left.
+    Inputs and outputs that are ops become tensors. Three groups of ops are removed: ops with known results,
+    identities (also Dropout without a training switch), and ops that no output of the model needs. Results are known
+    for constants, for Shape and Size of known shapes, and for ops that read only weights and other known values,
+    unless they are random, quantizing, of a foreign domain, or have a body.
+
+    Ops that would turn their arguments into larger weights (a constant expanded to the batch), or tables into what
+    one input looks up in them, stay: the weights are those of the file, whatever the batch. Likewise, weights that a
+    conversion marked `decompression` unpacks keep their stored size. A known value that a kept op still reads
+    becomes a weight under the tensor's name. If it is one weight in another shape or order, it keeps that weight's
+    storage, so that ties survive, and its name if that is free. Ops that produce an output of the model, have state,
+    or are backward (and no identities) stay. `origin` of a kept op lists its own origins, then those of the removed
+    ops whose first kept consumer it is. Raises GraphError, naming the file, if no op remains.
     """
     folded, before = remove_boundary_ops(graph), -1
     while folded.n_ops not in (0, before):
@@ -68,12 +70,12 @@ def fold(graph: Graph) -> Graph:
 
 @dataclass(slots=True)
 class _FoldPlan:
-    """What becomes of each op and tensor.
+    """What happens to each op and tensor.
 
     `kept` [n_ops]; `known` [n_tensors]: values that exist before the model runs; `alias` [n_tensors]: the tensor
-    that stands for this one (itself, mostly); `weight_of` [n_tensors]: the weight that it is, through identities,
-    or −1; `rearranged` [n_tensors]: the weight that it holds in another shape, order or packing, or −1; `packed`: the
-    bytes and element type in which the file holds the tensors that are only unpacked from it.
+    that replaces this one (mostly itself); `weight_of` [n_tensors]: the weight that it equals, seen through
+    identities, or −1; `rearranged` [n_tensors]: the weight that it holds in another shape, order or packing, or −1;
+    `packed`: bytes and element type in the file, for tensors that only unpack a weight.
     """
 
     kept: list[bool]
@@ -91,7 +93,7 @@ def _fold_once(graph: Graph) -> Graph:
 
 
 def _is_tidy(graph: Graph) -> bool:
-    """Whether every weight and every word of the vocabularies is used."""
+    """Whether every weight and every entry of the vocabularies is in use."""
     ops = graph.ops
     vocabularies: tuple[Interned[Any], ...] = (ops.kind, ops.scope, ops.attributes)
     columns = [(column.codes, len(column.values)) for column in vocabularies]
@@ -100,7 +102,7 @@ def _is_tidy(graph: Graph) -> bool:
 
 
 def _plan(graph: Graph) -> _FoldPlan:
-    """Forward over the ops: which are known, and which only pass a value on."""
+    """Forward over the ops: which results are known, and which ops only pass a value on."""
     n = graph.n_tensors
     plan = _FoldPlan([True] * graph.n_ops, [False] * n, list(range(n)), [-1] * n, [-1] * n)
     training = bool(graph.ops.backward.any())  # weights change then, and Dropout drops
@@ -130,7 +132,7 @@ def _plan(graph: Graph) -> _FoldPlan:
 
 
 def _candidates(graph: Graph) -> list[int]:
-    """The ops that are not kept for sure, ascending: some kinds, and what reads nothing but results of such ops."""
+    """The ops that may be removed, ascending: certain kinds, and ops that read only results of such ops."""
     starts = np.diff(graph.in_offsets) == 0
     for kind in (*_PASS, *_MEASURES):
         starts |= graph.ops.kind.equals(kind)
@@ -146,7 +148,7 @@ def _candidates(graph: Graph) -> list[int]:
 
 
 def _find_rearranged_weight(graph: Graph, op: int, plan: _FoldPlan) -> int:
-    """The weight that `op` only puts in another shape or order, or −1."""
+    """The weight that `op` only reshapes or reorders, or −1."""
     is_weight, value = _read_arguments(graph, op).get(0, (False, -1))
     if not is_weight and value >= 0:
         value = plan.weight_of[value] if plan.weight_of[value] >= 0 else plan.rearranged[value]
@@ -155,8 +157,8 @@ def _find_rearranged_weight(graph: Graph, op: int, plan: _FoldPlan) -> int:
 
 
 def _unpack(graph: Graph, op: int, plan: _FoldPlan) -> None:
-    """Note how the file holds what a conversion marked `decompression` makes of a weight, and what shifts and scales
-    it afterwards: programs keep the weight so, and unpack it as they compute.
+    """Record the stored form of a weight that a conversion marked `decompression` unpacks, also through the shift and
+    scale that follow: programs keep the weight packed, and unpack it as they compute.
     """
     result, total, best = graph.outputs_of(op)[0], 0, (-1, 0, -1)
     marked = bool(graph.ops.attributes[op].get("decompression"))
@@ -193,7 +195,7 @@ def _is_known(graph: Graph, op: int, kind: str, plan: _FoldPlan, training: bool)
 
 
 def _changes_size(graph: Graph, op: int, kind: str) -> bool:
-    """Whether the results of an op outgrow its arguments, in entries; of a lookup of floats, also the reverse."""
+    """Whether results have more elements than arguments; for lookups of floats, also the reverse."""
     results = slice(graph.outputs_of(op).start, graph.outputs_of(op).stop)
     tensors, weights, reads, uses = graph.tensors, graph.weights, graph.inputs_of(op), graph.weights_of(op)
     entries_in = _count_entries(tensors.bytes[reads], tensors.dtype[reads]) + _count_entries(
@@ -210,7 +212,7 @@ def _count_entries(nbytes: Longs, dtype: Bytes8) -> int:
 
 
 def _find_passed_value(graph: Graph, op: int, kind: str, training: bool) -> tuple[bool, int] | None:
-    """What an op only passes on, as (is it a weight, its id); None if the op does anything else that is used."""
+    """The value that an op only passes on, as (is it a weight, its id); None if the op has any other effect."""
     if kind not in _PASS:
         return None
     arguments = _read_arguments(graph, op)
@@ -221,7 +223,7 @@ def _find_passed_value(graph: Graph, op: int, kind: str, training: bool) -> tupl
 
 
 def _read_arguments(graph: Graph, op: int) -> dict[int, tuple[bool, int]]:
-    """By position, what an op reads: (is it a weight, its id)."""
+    """The arguments of an op by position: (is it a weight, its id)."""
     arguments = {}
     tables = ((False, graph.edges, graph.in_offsets), (True, graph.weight_edges, graph.weight_offsets))
     for is_weight, edges, offsets in tables:
@@ -249,7 +251,7 @@ def _drop_unused(graph: Graph, plan: _FoldPlan) -> None:
 
 
 def _all_used(graph: Graph, plan: _FoldPlan) -> bool:
-    """Whether some kept op reads what each kept op makes, unless that stays anyhow."""
+    """Whether each kept op has a kept reader or stays for another reason."""
     kept, producer = np.array(plan.kept, np.bool_), graph.tensors.producer
     used = graph.ops.backward | (graph.ops.state_bytes > 0) | (np.diff(graph.out_offsets) == 0)
     has_producer = producer >= 0
@@ -291,7 +293,7 @@ def _rebuild(graph: Graph, plan: _FoldPlan) -> Graph:
 
 
 def _origins(graph: Graph, plan: _FoldPlan) -> Ragged:
-    """The origins of kept ops: their own, and those of the removed ops whose first kept op they are."""
+    """The origins of kept ops: their own, and those of removed ops whose first kept consumer they are."""
     owner = [op if kept else -1 for op, kept in enumerate(plan.kept)]
     inherited: dict[int, list[int]] = {}
     for op in reversed(range(graph.n_ops)):
@@ -317,7 +319,7 @@ def _take_tensors(tensors: Tensors, rows: Longs, op_rank: Longs) -> Tensors:
 
 
 def _take_weights(graph: Graph, plan: _FoldPlan, fresh: Longs, rows: Longs) -> Weights:
-    """Weights `rows` of the old ones with the tensors `fresh` behind them, which become weights."""
+    """The old weights in `rows`, followed by the tensors `fresh`, which become weights."""
     weights, tensors = graph.weights, graph.tensors
     origin = np.array(plan.rearranged, np.int64)[fresh]
     stored = [plan.packed.get(row, (int(tensors.bytes[row]), int(tensors.dtype[row]))) for row in fresh.tolist()]

@@ -1,4 +1,4 @@
-"""Fewer pieces: those of one device that gain nothing by being apart are joined."""
+"""Merge pieces of one device that gain nothing from separation."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from placewise.model.problem import Problem
 from placewise.transform.pieces import Pieces, build_pieces, sort_topologically
 
 _ROUNDING = 1e-9
-"""A makespan that grows by less than this share does not grow."""
+"""Relative tolerance within which a makespan counts as unchanged."""
 
 
 def merge_pieces(
     problem: Problem, pieces: Pieces, *, hand_over: float = 0.0, overhead: float = 0.0, few: bool = False
 ) -> Pieces:
-    """The pieces, neighbours on a device joined one pair after the other as long as the predicted makespan holds.
+    """Merge neighbouring pieces of a device, pair by pair, as long as the predicted makespan does not grow.
 
-    A device runs its pieces by number; a piece begins when its device is free and what it reads has arrived, takes the
-    op seconds of the problem's costs and `overhead` seconds (and its device's own, per call), and hands over what it
-    makes when it ends: that takes `hand_over` seconds, and the transfer. With `few`, whatever makes no circle is
-    joined, whether the makespan grows or not.
+    A device runs its pieces by number. A piece starts when its device is free and its inputs have arrived. It takes
+    the op seconds of the problem's costs plus `overhead` seconds (and its device's own, per call). At its end it
+    hands over its results, which takes `hand_over` seconds and the transfer. With `few`, all merges without a cycle
+    happen, even if the makespan grows.
     """
     plan = _make_plan(problem, pieces, hand_over, overhead)
     while _join_one(plan, few=few):
@@ -37,12 +37,11 @@ def merge_pieces(
 
 @dataclass(slots=True)
 class _MergePlan:
-    """Pieces by number as nodes of a graph: who joined them, their seconds, who is before and after, and when.
+    """Pieces by number as nodes of a graph, with their members, seconds, neighbours and times.
 
-    `before` and `after` map neighbours that hand over to each other to the seconds that this takes; `previous` and
-    `following` are the neighbours on the device (−1: none). `begin` and `end` are the longest ways to the beginning
-    of a piece and from there to the end of everything; `turn` is the place in a topological order. `settled` are the
-    pairs that were refused: the makespan only falls, so they stay refused until something near them is joined.
+    `before` and `after` map pieces that exchange tensors to the seconds of the exchange; `previous` and `following`
+    are the neighbours on the device (−1: none). `begin` is the longest path to the start of a piece, `rest` the
+    longest path from there to the end of everything; `turn` is the position in a topological order.
     """
 
     parts: dict[int, list[int]]
@@ -89,7 +88,7 @@ def _make_plan(problem: Problem, pieces: Pieces, hand_over: float, overhead: flo
 
 
 def _hop_seconds(problem: Problem) -> list[list[Floats]]:
-    """Seconds [n_tensors] from every device to every other, through host memory where the cluster is staged."""
+    """Seconds [n_tensors] between all pairs of devices, through host memory if the cluster stages transfers."""
     cluster, table = problem.cluster, problem.costs.transfer_seconds
     host, place = len(cluster), cluster.location.tolist()
 
@@ -120,7 +119,7 @@ def _existing(node: int) -> tuple[int, ...]:
 
 
 def _earliest(plan: _MergePlan, node: int, *, without: int = -1) -> float:
-    """When everything that `node` waits for is there; its device too, unless that is busy with `without`."""
+    """When all inputs of `node` have arrived and its device is free, `without` one piece."""
     ends = [
         plan.begin[other] + plan.seconds[other] + wait for other, wait in plan.before[node].items() if other != without
     ]
@@ -129,14 +128,14 @@ def _earliest(plan: _MergePlan, node: int, *, without: int = -1) -> float:
 
 
 def _remaining(plan: _MergePlan, node: int, *, without: int = -1) -> float:
-    """The longest way from the end of `node` to the end of everything."""
+    """The longest path from the end of `node` to the end of everything."""
     ways = [wait + plan.rest[other] for other, wait in plan.after[node].items() if other != without]
     ways += [plan.rest[other] for other in _existing(plan.following[node]) if other != without]
     return max(ways, default=0.0)
 
 
 def _join_one(plan: _MergePlan, *, few: bool) -> bool:
-    """Join what can be joined in one sweep over all neighbours; whether anything was."""
+    """Sweep over all neighbours and merge where possible; return whether anything changed."""
     changed = False
     _schedule(plan)
     for one in sorted(plan.parts):
@@ -158,7 +157,7 @@ def _may_join(plan: _MergePlan, one: int, other: int, few: bool) -> bool:
 
 
 def _has_detour(plan: _MergePlan, one: int, other: int) -> bool:
-    """Whether a way leads from `one` over further pieces to `other`."""
+    """Whether a path leads from `one` through other pieces to `other`."""
     last, seen = plan.turn[other], set[int]()
     ahead = [node for node in plan.after[one] if node != other]
     while ahead:
@@ -172,7 +171,7 @@ def _has_detour(plan: _MergePlan, one: int, other: int) -> bool:
 
 
 def _join(plan: _MergePlan, one: int, other: int) -> None:
-    """Let `one` take over what `other` is."""
+    """Merge `other` into `one`."""
     plan.parts[one] += plan.parts.pop(other)
     plan.seconds[one] += plan.seconds.pop(other) - plan.saved[other]
     for mine, theirs in ((plan.before, plan.after), (plan.after, plan.before)):

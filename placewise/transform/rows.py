@@ -11,7 +11,7 @@ from placewise.model.tables import Interned, Ops
 
 
 def take_ops(ops: Ops, rows: Longs, origin: Ragged) -> Ops:
-    """The ops `rows`, with the origins [len(rows)] that they have from now on."""
+    """Take the ops `rows`, with new origins [len(rows)] and without unused vocabulary."""
     return Ops(
         name=tuple(ops.name[row] for row in rows.tolist()),
         kind=_take_interned(ops.kind, rows),

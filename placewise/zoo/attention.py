@@ -8,11 +8,11 @@ from typing import NamedTuple
 from placewise.zoo.net import NetBuilder, NetValue, Weight
 
 NEVER = -1e9
-"""The score of a place behind the end of its sentence."""
+"""The score of positions after the end of a sentence."""
 
 
 class EncoderMemory(NamedTuple):
-    """What is attended to: values and keys [batch, places, width], and which places exist [batch, places]."""
+    """What the decoder attends to: values and keys [batch, places, width], and which places exist [batch, places]."""
 
     values: NetValue
     keys: NetValue
@@ -20,7 +20,7 @@ class EncoderMemory(NamedTuple):
 
 
 class Additive(NamedTuple):
-    """A feed-forward net with one hidden layer (Bahdanau et al. 2015; Wu et al. 2016, equation 4)."""
+    """Weights of a feed-forward network with one hidden layer (Bahdanau et al. 2015; Wu et al. 2016, equation 4)."""
 
     query: Weight
     score: Weight
@@ -35,7 +35,7 @@ def memory(net: NetBuilder, outputs: Sequence[NetValue], units: int) -> EncoderM
 
 
 def attend_additively(net: NetBuilder, weights: Additive, over: EncoderMemory, query: NetValue) -> NetValue:
-    """The context [batch, width] of a query [batch, width]."""
+    """The context [batch, width] for a query [batch, width]."""
     batch, places, units = over.keys.shape
     projected = net.reshape(net.matmul(query, weights.query), batch, 1, units)
     hidden = net.each("Tanh", net.each("Add", over.keys, projected))
@@ -44,7 +44,7 @@ def attend_additively(net: NetBuilder, weights: Additive, over: EncoderMemory, q
 
 
 def attend_multiplicatively(net: NetBuilder, over: EncoderMemory, transposed: NetValue, query: NetValue) -> NetValue:
-    """The context [batch, width] of a query by its products with the keys `transposed` [batch, units, places].
+    """The context [batch, width] for a query, by products with the transposed keys [batch, units, places].
 
     Luong et al. 2015, "general".
     """

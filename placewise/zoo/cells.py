@@ -1,12 +1,12 @@
-"""NASNet-A and AmoebaNet-A: image classifiers stacked from cells that a search has found.
+"""NASNet-A and AmoebaNet-A: image classifiers stacked from cells found by architecture search.
 
 Zoph et al., Learning Transferable Architectures, CVPR 2018, arXiv 1707.07012: figure 4 (the cells), NASNet-A (6 @
 4032), that is 3 × 6 normal cells, 168 filters in the first of them, and a stem of 96, on images of 331 × 331. Real et
 al., Regularized Evolution, AAAI 2019, arXiv 1802.01548: figure 5, AmoebaNet-A with N = 6 and F = 190, the size of
-table 2 that is nearest to NASNet-A. Both stack them as figure 2 of Zoph et al. says: a convolution, two reduction
-cells, three rows of normal cells with a reduction cell between them, twice the filters behind each. How
-outputs of earlier cells are fitted to the next one follows the published checkpoints. Dropout of paths and auxiliary
-classifiers are left out. Assumed here: a batch of 32, and that these sizes are the ones that were placed.
+table 2 that is closest to NASNet-A. Both are stacked as in figure 2 of Zoph et al.: a convolution, two reduction cells,
+three rows of normal cells with a reduction cell between rows, which doubles the filters. The projection of outputs
+of earlier cells follows the published checkpoints. Path dropout and auxiliary classifiers are omitted. Assumed here: a
+batch of 32, and that these sizes are the ones that were placed.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ ROWS = 3
 STEM_CELLS = 2
 
 Apply = Callable[[NetBuilder, NetValue, int, int], NetValue]
-"""An operation on a state: (net, state, filters, stride) → state of that many filters."""
+"""An operation on a state: (net, state, filters, stride) → state with that many filters."""
 
 
 @dataclass(frozen=True, slots=True)
 class Genome:
-    """Five pairs of (operation, state); states 0 and 1 are the last cell's output and that before it.
+    """Five pairs of (operation, state); states 0 and 1 are the outputs of the last cell and of the one before.
 
-    Each pair's sum is a new state. `loose` are the states that end up side by side in the output.
+    The sum of each pair is a new state. The states `loose` are concatenated as the output.
     """
 
     pairs: tuple[tuple[tuple[Apply, int], tuple[Apply, int]], ...]
@@ -40,9 +40,9 @@ class Genome:
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """A network: its two cells, the filters of its first convolution, and what a cell behind a reduction reads.
+    """A network: its two cells, and the inputs of a cell after a reduction.
 
-    `skips`: there the older input is the one that the reduction cell had, not the reduction cell's own input.
+    With `skips`, the older input is that of the reduction cell's older input, not the reduction cell's own input.
     """
 
     normal: Genome
@@ -51,7 +51,7 @@ class Design:
 
 
 def _separable(kernel: int) -> Apply:
-    """Twice ReLU, a convolution of each channel and one of 1×1 across them, batch normalization."""
+    """Twice: ReLU, a depthwise convolution, a pointwise one, batch normalization."""
 
     def apply(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
         for place, step in enumerate((stride, 1)):
@@ -68,7 +68,7 @@ def _separable(kernel: int) -> Apply:
 
 
 def _pooling(kind: str) -> Apply:
-    """3×3 pooling, and a 1×1 convolution where the number of channels changes."""
+    """3×3 pooling, and a 1×1 convolution if the number of channels changes."""
 
     def apply(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
         x = pool(net, x, kind, 3, stride=stride)
@@ -78,7 +78,7 @@ def _pooling(kind: str) -> Apply:
 
 
 def _identity(net: NetBuilder, x: NetValue, filters: int, stride: int) -> NetValue:
-    """Nothing, but a 1×1 convolution where the size changes."""
+    """The identity, or a 1×1 convolution if the size changes."""
     return x if stride == 1 and x.shape[1] == filters else _project(net, x, filters, stride=stride)
 
 
@@ -101,14 +101,14 @@ def _project(
     name: str = "1x1",
     active: bool = True,
 ) -> NetValue:
-    """ReLU, where `active`, then a convolution and batch normalization."""
+    """ReLU if `active`, then a convolution and batch normalization."""
     with net.within(name):
         x = net.each("Relu", x) if active else x
         return normalize(net, convolve(net, x, filters, kernel, stride=stride), epsilon=EPSILON)
 
 
 def _halve(net: NetBuilder, x: NetValue, filters: int) -> NetValue:
-    """Half the size: every other pixel and those beside them, each to half of the filters."""
+    """Halve the size: two pooled copies, one shifted by a pixel, each projected to half of the filters."""
     batch, channels, height, width = x.shape
     x = net.each("Relu", x)
     with net.within("even"):
@@ -121,7 +121,7 @@ def _halve(net: NetBuilder, x: NetValue, filters: int) -> NetValue:
 
 
 def _fit(net: NetBuilder, x: NetValue, like: NetValue, filters: int) -> NetValue:
-    """The older state in the size of the newer one and with the filters of the cell."""
+    """Convert the older state to the size of the newer one and the filters of the cell."""
     with net.within("before"):
         if x.shape[2:] != like.shape[2:]:
             return _halve(net, x, filters)
@@ -129,7 +129,7 @@ def _fit(net: NetBuilder, x: NetValue, like: NetValue, filters: int) -> NetValue
 
 
 def _cell(net: NetBuilder, genome: Genome, x: NetValue, before: NetValue, filters: int, *, stride: int = 1) -> NetValue:
-    """The output of a cell for the outputs of the last cell and of the one before it, which may be the same."""
+    """The output of a cell for the outputs of the last two cells, which may be the same."""
     before = before if before is x else _fit(net, before, x, filters)
     states = [_project(net, x, filters, name="begin"), before]
     for place, pair in enumerate(genome.pairs):

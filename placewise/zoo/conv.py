@@ -21,7 +21,7 @@ def convolve(
     same: bool = True,
     group: int = 1,
 ) -> NetValue:
-    """A convolution without bias; `same` pads so that a stride of 1 keeps the size (half of the kernel each side)."""
+    """A convolution without bias; `same` pads by half of the kernel on each side, which keeps the size at stride 1."""
     batch, channels, *size = images.shape
     window, strides = pair(kernel), pair(stride)
     pads: tuple[int, ...] = tuple((k - 1) // 2 for k in window) if same else (0, 0)
@@ -50,7 +50,7 @@ def pool(
 
 
 def classify(net: NetBuilder, images: NetValue, classes: int, *, dropout: float = 0.0) -> NetValue:
-    """The mean over each map, and a score for each class."""
+    """Global average pooling, then a score per class."""
     batch, channels, *_ = images.shape
     with net.within("avgpool"):
         mean = net.op("ReduceMean", images, shape=(batch, channels, 1, 1), axes=(2, 3), keepdims=1)

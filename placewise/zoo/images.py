@@ -1,10 +1,10 @@
 """ResNet-50 and Inception-V3, from the architecture tables of their papers.
 
 He et al., Deep Residual Learning for Image Recognition, CVPR 2016, table 1 (50 layers, projection shortcuts; the
-stride of a stage's first block on its 3×3 convolution); of its batch of 256, 32 are assumed. Szegedy et al.,
-Rethinking the Inception Architecture for Computer Vision, CVPR 2016, table 1 and figures 5 to 8, with the widths of
-the published checkpoint; Mirhoseini et al. (ICML 2017) place it with a batch of 32. While it is trained it has an
-auxiliary classifier and drops out half of the last features.
+stride of a stage is on the 3×3 convolution of its first block). The paper's batch is 256; 32 are assumed. Szegedy et
+al., Rethinking the Inception Architecture for Computer Vision, CVPR 2016, table 1 and figures 5 to 8, with the widths
+of the published checkpoint; Mirhoseini et al. (ICML 2017) place it with a batch of 32. In training it has an auxiliary
+classifier and drops out half of the last features.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def resnet50(net: NetBuilder, sizes: Sizes) -> None:
 
 
 def _bottleneck(net: NetBuilder, x: NetValue, width: int, *, stride: int) -> NetValue:
-    """1×1 → 3×3 → 1×1 with four times the width behind, added to the input."""
+    """1×1 → 3×3 → 1×1 of four times the width, added to the input."""
     y = _relu(net, _conv_bn(net, x, width, 1, place=1))
     y = _relu(net, _conv_bn(net, y, width, 3, stride=stride, place=2))
     y = _conv_bn(net, y, 4 * width, 1, place=3)
@@ -96,7 +96,7 @@ Step = tuple[int, Window]
 
 
 def _branch(net: NetBuilder, x: NetValue, name: str, *steps: Step, stride: int = 1) -> NetValue:
-    """Units one after the other; the last has the stride, and no padding where that is not 1."""
+    """Units in sequence; the last one has the stride, and no padding if that is not 1."""
     with net.within(name):
         for place, (outputs, kernel) in enumerate(steps):
             last = place == len(steps) - 1
@@ -154,7 +154,7 @@ def _reduce_b(net: NetBuilder, x: NetValue) -> NetValue:
 
 
 def _block_c(net: NetBuilder, x: NetValue) -> NetValue:
-    """Figure 7: 3×3 as 1×3 beside 3×1, on 8×8."""
+    """Figure 7: 3×3 as 1×3 next to 3×1, on 8×8."""
     single = _branch(net, x, "3x3", (384, 1))
     double = _branch(net, x, "double3x3", (448, 1), (384, 3))
     branches = (_branch(net, x, "1x1", (320, 1)), _beside(net, single, "3x3"), _beside(net, double, "double3x3"))
@@ -167,7 +167,7 @@ def _beside(net: NetBuilder, x: NetValue, name: str) -> NetValue:
 
 
 def _auxiliary(net: NetBuilder, x: NetValue, classes: int) -> None:
-    """Figure 8: a classifier of 17×17 that only training has."""
+    """Figure 8: a classifier on 17×17 for training only."""
     x = pool(net, x, "AveragePool", 5, stride=3, same=False)
     x = _unit(net, _unit(net, x, 0, 128, 1), 1, 768, 5, same=False)
     classify(net, x, classes)

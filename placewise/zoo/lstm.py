@@ -8,7 +8,7 @@ from placewise.zoo.net import NetBuilder, NetValue, Weight
 
 
 class Cell(NamedTuple):
-    """The weights of one layer, shared by all its steps."""
+    """The weights of one layer, which all its steps share."""
 
     kernel: Weight
     bias: Weight
@@ -16,14 +16,14 @@ class Cell(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a step hands to the next one: output (projected, if the cell does) and memory."""
+    """The state between steps: output (projected, if the cell projects) and memory."""
 
     output: NetValue
     memory: NetValue
 
 
 def cell(net: NetBuilder, inputs: int, hidden: int, *, projection: int = 0) -> Cell:
-    """Fresh weights for inputs [batch, `inputs`] (Hochreiter and Schmidhuber 1997; projection: Sak et al. 2014)."""
+    """New weights for inputs [batch, `inputs`] (Hochreiter and Schmidhuber 1997; projection: Sak et al. 2014)."""
     returned = projection or hidden
     kernel = net.weight("kernel", inputs + returned, 4 * hidden)
     bias = net.weight("bias", 4 * hidden)
@@ -37,7 +37,7 @@ def make_initial_state(net: NetBuilder, name: str, batch: int, hidden: int, *, p
 
 
 def step(net: NetBuilder, weights: Cell, inputs: NetValue, state: State) -> State:
-    """One step: 14 ops, and a product more with projection. The forget gate's bias starts at 1 by an op of its own."""
+    """One step: 14 ops, and one more product with projection. An op adds 1 to the forget gate's bias."""
     gates = net.matmul(net.concat((inputs, state.output), axis=1), weights.kernel)
     gates = net.each("Add", gates, weights.bias, label="BiasAdd")
     enter, new, forget, leave = net.split(gates, 4, axis=1)
@@ -52,7 +52,7 @@ def step(net: NetBuilder, weights: Cell, inputs: NetValue, state: State) -> Stat
 
 
 def unstack(net: NetBuilder, values: NetValue) -> list[NetValue]:
-    """[steps, …] as one value […] for each step."""
+    """Split [steps, …] into one value […] per step."""
     steps, *rest = values.shape
     if steps == 1:
         return [net.op("Squeeze", values, shape=rest, dtype=values.dtype, axes=(0,))]

@@ -1,4 +1,4 @@
-"""Net: a graph under construction whose values know their shapes, and whose ops are named after their scope."""
+"""NetBuilder: a graph under construction whose values have known shapes, and whose ops are named by scope."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placewise.model.dtypes import BITS, dtype_code
 
 MAX_OPS = 1_000_000
 MAX_BYTES = 1 << 43
-"""Of one tensor or weight: so the sum over all of them is still a 64-bit integer."""
+"""Of one tensor or weight; the sum over all of them still fits a 64-bit integer."""
 
 
 class NetValue(NamedTuple):
@@ -32,9 +32,9 @@ class Weight(NamedTuple):
 
 
 class NetBuilder:
-    """Adds ops in topological order; `training` says whether the net drops out as it does while it is trained.
+    """Adds ops in topological order; with `training`, the net has dropout.
 
-    Every method that adds an op raises InputError where the sizes that the user chose do not fit or are absurd.
+    Every method that adds an op raises InputError if the user's sizes do not fit or are excessive.
     """
 
     def __init__(self, dtype: str, *, training: bool = False) -> None:
@@ -46,7 +46,7 @@ class NetBuilder:
 
     @contextmanager
     def within(self, *scope: str | int) -> Iterator[None]:
-        """Ops and weights added inside are named ``…scope`` (dotted)."""
+        """Prefix the names of ops and weights added inside with ``…scope`` (dotted)."""
         before = self._scope
         self._scope = ".".join((*([before] if before else []), *map(str, scope)))
         yield
@@ -59,13 +59,13 @@ class NetBuilder:
         return NetValue(self.builder.add_tensor(-1, shape=shape, dtype=dtype, nbytes=nbytes, name=name), shape, dtype)
 
     def weight(self, name: str, *shape: int) -> Weight:
-        """A parameter of the element type of the net."""
+        """A parameter of the net's element type."""
         full = f"{self._scope}.{name}" if self._scope else name
         nbytes = bytes_of_value(full, shape, self.dtype)
         return Weight(self.builder.add_weight(full, shape=shape, dtype=self.dtype, nbytes=nbytes), shape)
 
     def constant(self, value: float) -> Weight:
-        """A number that is no parameter: a weight without dimensions, one per number."""
+        """A number that is not a parameter: a weight without dimensions, one per number."""
         weight = self._constants.get(value)
         if weight is None:
             number = self.builder.add_weight(f"constant.{value:g}", shape=(), dtype=self.dtype, trainable=False)
@@ -82,7 +82,7 @@ class NetBuilder:
         output: bool = False,
         **attributes: Any,
     ) -> NetValue:
-        """One op with one result of `shape`; arguments take their positions in order."""
+        """Add one op with one result of `shape`; arguments take positions in order."""
         (result,) = self.add_op(kind, arguments, [tuple(shape)], attributes, dtype, label, output)
         return result
 
@@ -105,7 +105,7 @@ class NetBuilder:
         label: str = "",
         output: bool = False,
     ) -> list[NetValue]:
-        """One op with a result of each of `shapes`."""
+        """Add one op with a result for each of `shapes`."""
         builder, name = self.builder, f"{self._scope}/{label or kind}"
         if builder.n_ops >= MAX_OPS:
             raise InputError(f"these sizes give more than {MAX_OPS:,} ops", remedy="choose fewer steps or layers")
@@ -126,10 +126,10 @@ class NetBuilder:
             results.append(NetValue(number, shape, dtype))
         return results
 
-    # What most nets are made of.
+    # Common layers.
 
     def each(self, kind: str, value: NetValue, *others: NetValue | Weight, **more: Any) -> NetValue:
-        """Element by element, the other arguments broadcast to the first one's shape."""
+        """Elementwise; the other arguments are broadcast to the shape of the first one."""
         return self.op(kind, value, *others, shape=value.shape, **more)
 
     def matmul(self, left: NetValue, right: NetValue | Weight, **more: Any) -> NetValue:
@@ -140,7 +140,7 @@ class NetBuilder:
         return self.op("MatMul", left, right, shape=(*left.shape[:-1], right.shape[-1]), **more)
 
     def dense(self, value: NetValue, outputs: int, *, bias: bool = True, name: str = "") -> NetValue:
-        """A product with a fresh kernel and, with `bias`, an addition."""
+        """A product with a new kernel and, with `bias`, an addition."""
         with self.within(name) if name else self.within():
             product = self.matmul(value, self.weight("kernel", value.shape[-1], outputs))
             return self.each("Add", product, self.weight("bias", outputs), label="BiasAdd") if bias else product
@@ -157,7 +157,7 @@ class NetBuilder:
         return self.op("Transpose", value, shape=[value.shape[axis] for axis in order], perm=order)
 
     def dropout(self, value: NetValue, rate: float) -> NetValue:
-        """Elements are dropped at random while the net is trained: a mask of 0 and 1, and x / keep · mask."""
+        """In training, drop elements at random: a mask of 0 and 1, and x / keep · mask."""
         if not self.training or not rate:
             return value
         keep, shape = 1 - rate, value.shape
@@ -175,7 +175,7 @@ class NetBuilder:
 
 
 def bytes_of_value(name: str, shape: Sequence[int], dtype: str) -> int:
-    """Bytes of a dense value; raises InputError where a dimension is not positive or the whole is absurd."""
+    """Bytes of a dense value; raises InputError if a dimension is not positive or the total is excessive."""
     count = math.prod(shape)
     if count <= 0 and min(shape, default=1) <= 0:
         raise InputError(f"{name} would have the shape {_sizes(shape)}", remedy="choose larger sizes")

@@ -1,9 +1,8 @@
 """Random graphs with a seed: families of shapes with ops, sizes and weights like those of image networks.
 
-All tensors are images [batch, channels, size, size] with 16 to 256 channels. An op that reads one of them is a
-convolution, a normalization, an activation or a pooling; where several meet, two ops join them: Concat and a 1×1
-convolution, or Sum and Relu. Only uniform doubles are drawn from PCG64, whose stream NumPy keeps fixed, so that a
-seed gives the same graph everywhere.
+All tensors are images [batch, channels, size, size] with 16 to 256 channels. An op with one input is a convolution, a
+normalization, an activation or a pooling; two ops join several inputs: Concat and a 1×1 convolution, or Sum and Relu.
+All draws are uniform doubles from PCG64, whose stream NumPy keeps fixed, so a seed gives the same graph everywhere.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ from placewise.zoo.workload import MAX_SIZE, Sizes, Workload
 
 CHANNELS = (16, 32, 64, 128, 256)
 READS = 4.0
-"""Blocks that the last block of an Erdős–Rényi graph reads, on average, if every block is one op."""
+"""Mean number of blocks that the last block of an Erdős–Rényi graph reads, if every block is one op."""
 
 
 class _Kind(NamedTuple):
-    """What ops of a kind have in common; `weights` are the names of what has a number per channel."""
+    """What ops of a kind have in common; `weights` names the weights with one number per channel."""
 
     name: str
     attributes: Mapping[str, Any]
@@ -62,10 +61,10 @@ _CONV_1, _CONV_3, _NORMALIZE, _RELU, _SIGMOID, _MAX_POOL, _AVERAGE_POOL, _SUM, _
 def random_graph(
     family: str, n_ops: int, seed: int = 0, *, batch: int = 32, size: int = 16, dtype: str = "float32"
 ) -> Graph:
-    """A graph of exactly `n_ops` ops; what no op reads is an output.
+    """Return a graph of exactly `n_ops` ops; tensors that no op reads are outputs.
 
-    `family` is "layered" (rows of about eight blocks that read the row before), "series-parallel", "branchy" (modules
-    of two to six branches, one after the other) or "erdos-renyi" (every earlier block is read with the same
+    `family` is "layered" (rows of about eight blocks that read the previous row), "series-parallel", "branchy" (a
+    chain of modules of two to six branches) or "erdos-renyi" (every block reads each earlier one with the same
     probability). Raises InputError.
     """
     if family not in FAMILIES:
@@ -83,7 +82,7 @@ def random_graph(
 
 
 class _Images(NamedTuple):
-    """What all tensors have in common: [batch, channels, size, size] of one element type."""
+    """The common format of all tensors: [batch, channels, size, size] of one element type."""
 
     batch: int
     size: int
@@ -91,7 +90,7 @@ class _Images(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Of one channel."""
+        """Bits per channel."""
         return self.batch * self.size**2 * int(BITS[dtype_code(self.dtype)])
 
     def shapes(self, channels: Longs) -> Ragged:
@@ -100,12 +99,12 @@ class _Images(NamedTuple):
         return Ragged(4 * np.arange(len(channels) + 1), shape.ravel())
 
     def check(self, name: str, channels: int) -> None:
-        """Raise InputError where a tensor of so many channels is absurd."""
+        """Raise InputError if a tensor of that many channels is excessive."""
         bytes_of_value(name, (self.batch, channels, self.size, self.size), self.dtype)
 
 
 class _GraphGrower:
-    """A graph that grows to `n_ops` ops, with its draws. Tensor 0 are the images, op v makes tensor v + 1."""
+    """Grows a graph to `n_ops` ops from random draws. Tensor 0 holds the images, op v produces tensor v + 1."""
 
     def __init__(self, n_ops: int, seed: int) -> None:
         self._n_ops, self._scope = n_ops, ""
@@ -118,7 +117,7 @@ class _GraphGrower:
 
     @property
     def left(self) -> int:
-        """Ops that are still to come."""
+        """The number of ops to add."""
         return self._n_ops - len(self._kind)
 
     def below(self, n: int) -> int:
@@ -127,14 +126,14 @@ class _GraphGrower:
 
     @contextmanager
     def within(self, name: str, number: int) -> Iterator[None]:
-        """Ops added inside are named ``…name.number`` (dotted)."""
+        """Name ops added inside ``…name.number`` (dotted)."""
         before = self._scope, self._scope_code
         self._scope, self._scope_code = f"{before[0]}.{name}.{number}" if before[0] else f"{name}.{number}", -1
         yield
         self._scope, self._scope_code = before
 
     def block(self, inputs: Sequence[int]) -> int:
-        """One op on one input, two on several; on the first of them where only one op is left."""
+        """One op for one input, two for several; only the first input if a single op is left."""
         inputs = inputs if self.left > 1 else inputs[:1]
         return self._single(inputs[0]) if len(inputs) == 1 else self._join(inputs)
 
@@ -163,7 +162,7 @@ class _GraphGrower:
         return self._weighted(kind, CHANNELS[self.below(len(CHANNELS))], x)
 
     def _plain(self, kind: int, channels: int, inputs: Sequence[int]) -> int:
-        """An op without weights: of several of its kind in a scope, the second is named ``…_1``."""
+        """An op without weights; repeated kinds in a scope get a suffix, ``…_1``."""
         name = f"{self._scope}/{_KINDS[kind].name}"
         times = self._times[name] = self._times.get(name, -1) + 1
         self._name.append(f"{name}_{times}" if times else name)
@@ -230,7 +229,7 @@ class _GraphGrower:
         )
 
     def _weights(self, dtype: str, kind: Ints, channels: Longs, first_read: Ints) -> tuple[Weights, Edges]:
-        """Kernels [outputs, inputs, width, width], and what has a number per channel."""
+        """Kernels [outputs, inputs, width, width], and weights with one number per channel."""
         number = np.array([len(each.weights) for each in _KINDS])[kind]
         owner = np.repeat(np.arange(len(kind), dtype=np.int32), number)
         position = 1 + np.arange(len(owner)) - np.repeat(np.cumsum(number) - number, number)
@@ -254,14 +253,14 @@ class _GraphGrower:
 
 
 def _uniform(seed: int) -> Iterator[float]:
-    """Draws from [0, 1)."""
+    """Uniform draws from [0, 1)."""
     generator = np.random.Generator(np.random.PCG64(seed))
     while True:
         yield from reversed(generator.random(4096).tolist())
 
 
 def _interned(values: Sequence[Any], codes: Sequence[int]) -> Interned[Any]:
-    """The column of values by code, in the order in which they come first; equal values are one."""
+    """The column of values by code, in order of first use; equal values are merged."""
     distinct: list[Any] = []
     place = np.zeros(len(values), np.int32)
     for code in dict.fromkeys(codes):
@@ -291,7 +290,7 @@ def _series_parallel(grower: _GraphGrower, x: int) -> None:
 
 
 def _composed(grower: _GraphGrower, x: int, size: int) -> int:
-    """`size` ops between `x` and the result: one part behind the other, or branches side by side."""
+    """`size` ops between `x` and the result: two parts in series, or branches in parallel."""
     if size < 4:
         return grower.chain(x, size)
     if grower.uniform() < 0.5:
@@ -331,7 +330,7 @@ def _erdos_renyi(grower: _GraphGrower, x: int) -> None:
 
 
 def _gap(draw: float, share: float) -> int:
-    """Tries up to and with the first success of probability `share`: geometric, by inversion."""
+    """The number of trials up to the first success of probability `share`: geometric, by inversion."""
     return 1 if share >= 1 else 1 + int(np.log1p(-draw) / np.log1p(-share))
 
 

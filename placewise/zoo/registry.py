@@ -37,18 +37,18 @@ def describe(name: str) -> Workload:
 
 
 def _suggest(name: str) -> str:
-    """Names that may be meant: those that go on from here, else the most similar one."""
+    """Names that the user may mean: those with this prefix, else the most similar one."""
     longer = [known for known in ENTRIES if name and known.startswith(name)]
     near = longer or get_close_matches(name, ENTRIES, n=1)
     return f"did you mean {' or '.join(near)}? " if near else ""
 
 
 def generate(name: str, dims: Mapping[str, int] = _NO_DIMS, dtype: str = "float32", *, training: bool = False) -> Graph:
-    """The forward graph of a workload.
+    """Generate the forward graph of a workload.
 
     `dims` replaces hyper-parameters (`describe(name).dims`); weights and activations have the floating-point type
-    `dtype`; with `training` the graph has what only runs while the model is trained: dropout, auxiliary classifiers.
-    Raises InputError for an unknown name, dimension or type, and for sizes that do not fit or are absurd.
+    `dtype`. With `training` the graph includes what runs in training only: dropout, auxiliary classifiers. Raises
+    InputError for an unknown name, dimension or type, and for sizes that do not fit or are excessive.
     """
     entry = describe(name)
     if dtype not in DTYPES:

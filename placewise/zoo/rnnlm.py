@@ -1,9 +1,9 @@
-"""RNNLM: the language model of many LSTM layers that device placement began with.
+"""RNNLM: the language model of several LSTM layers that started device placement.
 
 Jozefowicz et al., Exploring the Limits of Language Modeling, arXiv 1602.02410: LSTM-2048-512 (2048 units projected to
 512, embeddings of 512), 793,470 words, a softmax sampled with 8192 words, 20 steps, 10 % dropout. Mirhoseini et al.
-(ICML 2017) place it with 2 layers and a batch of 64, Zhou et al. (GDP, 2019) with 2, 4 and 8 layers. That they kept
-the other sizes is assumed.
+(ICML 2017) place it with 2 layers and a batch of 64, Zhou et al. (GDP, 2019) with 2, 4 and 8 layers. Equal other
+sizes are assumed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DROPOUT = 0.1
 
 
 def build(net: NetBuilder, sizes: Sizes) -> None:
-    """Words [steps, batch] → the mean loss over all of them."""
+    """Words [steps, batch] → the mean loss."""
     steps, batch, hidden, width = sizes["steps"], sizes["batch"], sizes["hidden"], sizes["projection"]
     words = net.input("words", steps, batch, dtype="int32")
     with net.within("embedding"):
@@ -36,7 +36,7 @@ def build(net: NetBuilder, sizes: Sizes) -> None:
 
 
 def _sampled_loss(net: NetBuilder, outputs: NetValue, sizes: Sizes) -> None:
-    """Every word against one sample of the vocabulary, each score corrected by how likely its word was drawn."""
+    """Score every word against one sample of the vocabulary, corrected by the frequency of each word."""
     rows, width, sampled = *outputs.shape, sizes["sampled"]
     table, bias = net.weight("table", sizes["vocabulary"], width), net.weight("bias", sizes["vocabulary"], 1)
     labels = net.input("labels", rows, dtype="int32")

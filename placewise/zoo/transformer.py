@@ -23,7 +23,7 @@ DROPOUT = 0.1
 
 
 def bert(net: NetBuilder, sizes: Sizes) -> None:
-    """Words [batch, length] → features [batch, length, hidden] and those of the whole [batch, hidden]."""
+    """Words [batch, length] → features [batch, length, hidden] and pooled features [batch, hidden]."""
     batch, length, hidden = sizes["batch"], sizes["length"], sizes["hidden"]
     heads = Heads.of(sizes)
     if length > sizes["positions"]:
@@ -49,7 +49,7 @@ def bert(net: NetBuilder, sizes: Sizes) -> None:
 
 
 def transformer_xl(net: NetBuilder, sizes: Sizes) -> None:
-    """Symbols [batch, length] and a memory [batch, memory, hidden] for every layer → the mean loss."""
+    """Symbols [batch, length] and a memory [batch, memory, hidden] per layer → the mean loss."""
     batch, length, hidden = sizes["batch"], sizes["length"], sizes["hidden"]
     heads, seen = Heads.of(sizes), length + sizes["memory"]
     with net.within("embedding"):
@@ -76,7 +76,7 @@ def transformer_xl(net: NetBuilder, sizes: Sizes) -> None:
 
 
 class Heads(NamedTuple):
-    """How a width is shared out over heads."""
+    """The split of a width into heads."""
 
     n: int
     width: int
@@ -89,7 +89,7 @@ class Heads(NamedTuple):
         return cls(count, width // count)
 
     def split_heads(self, net: NetBuilder, x: NetValue, *order: int) -> NetValue:
-        """[batch, length, heads · width] → its four dimensions (batch, length, head, width) in `order`."""
+        """[batch, length, heads · width] → the four dimensions (batch, length, head, width) in `order`."""
         return net.transpose(net.reshape(x, *x.shape[:-1], self.n, self.width), *order)
 
     def merge_heads(self, net: NetBuilder, x: NetValue) -> NetValue:
@@ -104,7 +104,7 @@ def _lookup(net: NetBuilder, name: str, rows: int, places: tuple[int, ...], widt
 
 
 def _self_attention(net: NetBuilder, heads: Heads, x: NetValue, mask: NetValue) -> NetValue:
-    """Queries, keys and values by a product each; softmax(Q · Kᵀ / √width + mask) · V; a product behind."""
+    """One product each for queries, keys and values; softmax(Q · Kᵀ / √width + mask) · V; an output product."""
     hidden = x.shape[-1]
     query = heads.split_heads(net, net.dense(x, hidden, name="query"), 0, 2, 1, 3)
     key = heads.split_heads(net, net.dense(x, hidden, name="key"), 0, 2, 3, 1)
@@ -119,7 +119,7 @@ def _self_attention(net: NetBuilder, heads: Heads, x: NetValue, mask: NetValue) 
 def _relative_attention(
     net: NetBuilder, heads: Heads, x: NetValue, before: NetValue, waves: NetValue, mask: NetValue
 ) -> NetValue:
-    """Section 3.3: scores of contents and of distances, each with a bias of its own for the query."""
+    """Section 3.3: scores of contents and of distances, each with its own bias for the query."""
     batch, length, hidden = x.shape
     seen = before.shape[1] + length
     everything = net.concat((before, x), axis=1)
@@ -139,12 +139,12 @@ def _relative_attention(
 
 
 def _add_bias(net: NetBuilder, query: NetValue, bias: Weight) -> NetValue:
-    """A query [batch, length, heads, width] with the bias of each head, the heads in front."""
+    """Add the bias of each head to a query [batch, length, heads, width] and move the heads forward."""
     return net.transpose(net.each("Add", query, bias), 0, 2, 1, 3)
 
 
 def _shift_rows(net: NetBuilder, scores: NetValue) -> NetValue:
-    """Appendix B: row i moves i places to the left, by a column of padding and two changes of shape."""
+    """Appendix B: shift row i by i places to the left, with a column of padding and two reshapes."""
     batch, heads, length, seen = scores.shape
     padded = net.op("Pad", scores, shape=(batch, heads, length, seen + 1), pads=(0, 0, 0, 1, 0, 0, 0, 0))
     reshaped = net.reshape(padded, batch, heads, seen + 1, length)

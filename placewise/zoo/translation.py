@@ -2,14 +2,14 @@
 
 GNMT: Wu et al., Google's Neural Machine Translation System, arXiv 1609.08144: 1024 units, a bidirectional layer at the
 bottom of the encoder, residual connections from the third layer on, additive attention by the lowest decoder layer
-whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. The length of sentences, 75
-pieces, is that of the MLPerf training benchmark (NVIDIA's GNMT, MAX_SEQ_LEN). What neither says is taken from
-TensorFlow's implementation (tensorflow/nmt): 20 % dropout, a decoder that starts from the encoder's last states. What
-lengths the placement papers unrolled is not known.
+whose context every decoder layer reads, 32,000 word pieces, a batch of 128 per replica. The sentence length, 75 pieces,
+is that of the MLPerf training benchmark (NVIDIA's GNMT, MAX_SEQ_LEN). Details that both leave open follow TensorFlow's
+implementation (tensorflow/nmt): 20 % dropout, a decoder that starts from the encoder's last states. The lengths that
+the placement papers unrolled are unknown.
 
 NMT: tensorflow/nmt's standard model of two layers (unidirectional, attention of Luong et al. 2015 with input feeding,
-sentences of 50 words, to which the decoder adds one that begins or ends them), with the batch of 64 of Mirhoseini et
-al., ICML 2017.
+sentences of 50 words, to which the decoder adds a begin or end marker), with the batch of 64 of Mirhoseini et al.,
+ICML 2017.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from placewise.zoo.workload import Sizes, Workload
 
 DROPOUT = 0.2
 RESIDUAL_FROM = 2
-"""The first layer, counted from 0, whose inputs are added to its outputs (GNMT)."""
+"""The first layer, counted from 0, with a residual connection (GNMT)."""
 
 
 def nmt(net: NetBuilder, sizes: Sizes) -> None:
@@ -96,7 +96,7 @@ def gnmt(net: NetBuilder, sizes: Sizes) -> None:
 
 
 def _source(net: NetBuilder, sizes: Sizes) -> tuple[list[NetValue], list[NetValue]]:
-    """Embedded words [batch, hidden] of each step, and which sentences still run then [batch, 1]."""
+    """Embedded words [batch, hidden] of each step, and which sentences are still running [batch, 1]."""
     steps = sizes["source_steps"]
     running = net.input("source.running", steps, sizes["batch"], 1, dtype="bool")
     with net.within("running"):
@@ -124,7 +124,7 @@ def _encode(
     backward: bool = False,
     ends: bool = True,
 ) -> tuple[list[NetValue], State]:
-    """One direction of one layer: a sentence that is over keeps its state. `ends`: the last memory is needed."""
+    """One direction of one layer: a finished sentence keeps its state. `ends`: the last memory is needed."""
     batch, hidden = sizes["batch"], sizes["hidden"]
     cell = lstm.cell(net, rows[0].shape[1], hidden)
     state = lstm.make_initial_state(net, name, batch, hidden)
@@ -147,7 +147,7 @@ def _keep_running(net: NetBuilder, running: NetValue, new: NetValue, old: NetVal
 def _encode_both_ways(
     net: NetBuilder, sizes: Sizes, rows: Sequence[NetValue], exists: Sequence[NetValue]
 ) -> tuple[list[NetValue], State]:
-    """A layer in both directions; its outputs stand side by side, its last state is that of the second one."""
+    """A bidirectional layer; outputs are concatenated, the last state is that of the backward direction."""
     with net.within("forward"):
         ahead, _ = _encode(net, sizes, rows, exists, "encoder.0.forward", ends=False)
     with net.within("backward"):
@@ -168,7 +168,7 @@ def _decode(
     *,
     residual: bool,
 ) -> list[NetValue]:
-    """One decoder layer, whose every step reads the outputs below it and the context of that step."""
+    """One decoder layer; every step reads the outputs below it and the context of that step."""
     cell = lstm.cell(net, rows[0].shape[1] + contexts[0].shape[1], sizes["hidden"])
     outputs = []
     for step, (row, context) in enumerate(zip(rows, contexts, strict=True)):
@@ -179,7 +179,7 @@ def _decode(
 
 
 def _loss(net: NetBuilder, rows: Sequence[NetValue], sizes: Sizes) -> None:
-    """Cross entropy summed over the words that exist, per sentence."""
+    """Cross entropy, summed over the existing words, per sentence."""
     count = len(rows) * sizes["batch"]
     labels = net.input("target.labels", count, dtype="int32")
     with net.within("softmax"):

@@ -1,11 +1,11 @@
 """WaveNet: stacks of dilated causal convolutions over raw audio.
 
-van den Oord et al., WaveNet, arXiv 1609.03499: dilations that double from layer to layer and start again in every
-stack, gated units, residual and skip connections, 256 µ-law levels (section 2). Widths are not given there; van den
-Oord et al., Parallel WaveNet, arXiv 1711.10433, section 2 says 512 channels, windows of 3 and clips of 7680 samples.
-Zhou et al. (GDP, 2019) place 2 stacks of 18 layers together and 4 of 36: 9 layers per stack, so dilations of 1 to
-256. Assumed here: as many skip channels as levels, a batch of 4, no conditioning on text or speaker. The last
-layer's residual connection would lead nowhere and is left out.
+van den Oord et al., WaveNet, arXiv 1609.03499: dilations that double from layer to layer and restart in every stack,
+gated units, residual and skip connections, 256 µ-law levels (section 2). The paper omits widths; van den Oord et al.,
+Parallel WaveNet, arXiv 1711.10433, section 2 has 512 channels, windows of 3 and clips of 7680 samples. Zhou et al.
+(GDP, 2019) place 2 stacks of 18 layers in total and 4 of 36: 9 layers per stack, so dilations of 1 to 256. Assumed
+here: as many skip channels as levels, a batch of 4, no conditioning on text or speaker. The residual connection of
+the last layer, which has no reader, is omitted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAX_STACK = 30
 
 
 def build(net: NetBuilder, sizes: Sizes) -> None:
-    """Levels of each sample, one-hot [batch, levels, samples] → the mean loss of the next ones."""
+    """Levels of each sample, one-hot [batch, levels, samples] → the mean loss of predicting the next sample."""
     batch, levels, samples, width = sizes["batch"], sizes["levels"], sizes["samples"], sizes["channels"]
     if min(sizes["stack"], sizes["layers"]) > MAX_STACK:
         raise InputError(
@@ -48,7 +48,7 @@ def build(net: NetBuilder, sizes: Sizes) -> None:
 
 
 def _gated(net: NetBuilder, x: NetValue, sizes: Sizes, *, dilation: int) -> NetValue:
-    """tanh(filter) · σ(gate), two convolutions side by side (section 2.3)."""
+    """tanh(filter) · σ(gate), two parallel convolutions (section 2.3)."""
     with net.within("filter"):
         signal = net.each("Tanh", _convolve(net, x, sizes["channels"], sizes["kernel"], dilation=dilation))
     with net.within("gate"):
@@ -57,7 +57,7 @@ def _gated(net: NetBuilder, x: NetValue, sizes: Sizes, *, dilation: int) -> NetV
 
 
 def _convolve(net: NetBuilder, x: NetValue, outputs: int, window: int, *, dilation: int = 1) -> NetValue:
-    """[batch, channels, samples] → [batch, outputs, samples]: no sample hears a later one."""
+    """[batch, channels, samples] → [batch, outputs, samples], causal."""
     batch, channels, samples = x.shape
     weight, bias = net.weight("kernel", outputs, channels, window), net.weight("bias", outputs, 1)
     pads, shape = ((window - 1) * dilation, 0), (batch, outputs, samples)

@@ -297,7 +297,7 @@ def test_onnx_single_op_models_can_be_priced(single_op_models):
             work_of(graph)
             priced += 1
         except ModelFileError as error:
-            assert "is unknown and the op's cost needs it" in str(error)
+            assert "is unknown, and the cost of the op depends on it" in str(error)
             assert (graph.tensors.bytes < 0).any()
     assert priced > 150
 

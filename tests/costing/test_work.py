@@ -170,9 +170,9 @@ def test_unknown_shapes_matter_only_where_they_are_needed():
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("my::Op", r"what this op makes of its inputs is not known; add value_info for its outputs"),
-        ("Nonsense", r"what this op makes of its inputs is not known; add value_info for its outputs"),
-        ("NonZero", r"how much this op makes depends on its data; add value_info"),
+        ("my::Op", r"the output shapes of this op are not known; add value_info for its outputs"),
+        ("Nonsense", r"the output shapes of this op are not known; add value_info for its outputs"),
+        ("NonZero", r"the output size of this op depends on its data; add value_info"),
         ("Relu", r"no shape can be inferred for the outputs of this op; add value_info"),
     ],
 )
@@ -186,7 +186,9 @@ def test_unknown_sizes_have_a_cause(kind, cause):
 def test_unknown_sizes_are_traced_to_where_they_begin(views):
     """However many views behind it the op stands whose cost needs the size."""
     ops = [("fine", "Relu"), ("odd", "Reshape"), *((f"view{n}", "Unsqueeze") for n in range(views)), ("last", "Relu")]
-    with pytest.raises(ModelFileError, match=r"op 'last' \(Relu\).*: how much op 'odd' \(Reshape\) makes depends on"):
+    with pytest.raises(
+        ModelFileError, match=r"op 'last' \(Relu\).*: the output size of op 'odd' \(Reshape\) depends on"
+    ):
         work_of(chain(ops))
 
 
@@ -270,5 +272,5 @@ def test_columns_are_frozen_and_classes_known():
 def test_attention_to_a_past_of_unknown_length_says_what_it_leaves_out():
     """OpenVINO's paged attention has a rule, which knows only the new tokens."""
     work = work_of(one_op("openvino::PagedAttentionExtension", [(9, 32), (9, 32), (9, 32)], [(9, 32)]))
-    said = "the cost of openvino::PagedAttentionExtension (1 op) is assumed without what only the run will tell"
+    said = "the cost of openvino::PagedAttentionExtension (1 op) is assumed without the part that only a run reveals"
     assert work.warnings == (said,) and work.flops[0] == 9 * 9 * 4 * 32

@@ -349,14 +349,14 @@ def test_dimensions_of_pictures_and_sound(tmp_path):
 
 
 def test_parts_that_take_no_part_are_told(tmp_path):
-    """Of a model that also sees, only the text is read: a note says what is left out."""
+    """Of a model that also sees, only the text is read: a note says what is omitted."""
     path = tmp_path / "config.json"
     text = {"model_type": "llama", **SMALL["llama"]}
     vision = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
               "num_attention_heads": 4, "image_size": 16, "patch_size": 4}  # fmt: skip
     path.write_text(json.dumps({"model_type": "llava", "text_config": text, "vision_config": vision}))
     reading = read_huggingface(path, dims=DIMS)
-    assert any("vision_tower" in note and "left out" in note for note in reading.warnings)
+    assert any("vision_tower" in note and "omitted" in note for note in reading.warnings)
     assert [phase.name for phase in reading.graph.phases] == ["prefill", "decode"]
 
 

@@ -118,7 +118,7 @@ def test_what_rules_miss_is_unknown():
 @pytest.mark.parametrize(
     ("op", "shapes", "values", "attrs", "match"),
     [
-        ("AddV2", [(4, 5), (6, 7)], [], {}, "sizes 4 and 6 stand at one place"),
+        ("AddV2", [(4, 5), (6, 7)], [], {}, "sizes 4 and 6 are in the same place"),
         ("Less", [(3,), (4,)], [], {}, "sizes 3 and 4"),
         ("Equal", [(3,), (4,)], [], {}, "sizes 3 and 4"),
         ("AddN", [(3, 4), (3, 5)], [], {}, "sizes 4 and 5"),
@@ -140,7 +140,7 @@ def test_what_rules_miss_is_unknown():
         ("Pack", [(4, 5), (4, 6)], [], {}, "sizes 5 and 6"),
         ("Reshape", [(4, 5)], [[3, 7]], {}, "20 elements cannot be 3×7"),
         ("Reshape", [(4, 5)], [[3, -1]], {}, "20 elements cannot be 3×-1"),
-        ("Transpose", [(4, 5)], [[0, 0]], {}, "0, 0 is no order of 2 axes"),
+        ("Transpose", [(4, 5)], [[0, 0]], {}, "0, 0 is not a permutation of 2 axes"),
         ("Transpose", [(4, 5)], [[0, 5]], {}, "2 dimensions have no axis 5"),
         ("Sum", [(4, 8)], [77], {}, "2 dimensions have no axis 77"),
         ("Unpack", [(4, 8)], [], {"num": -3}, "'num' is -3"),

@@ -1,4 +1,4 @@
-"""Pieces: what is handed over as one call; they never wait for each other in a circle, and nothing is sent late."""
+"""Pieces: what is handed over as one call; they never depend on each other in a cycle, and nothing is sent late."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_joining_costs_nothing(case, hand_over, overhead):
 @settings(deadline=None)
 @given(placed())
 def test_few_pieces_cannot_be_joined_further(case):
-    """Cut by changes of device and joined, any two neighbours on a device would wait for each other in a circle."""
+    """Cut by changes of device and joined, any two neighbours on a device would depend on each other in a cycle."""
     problem, device = case
     graph = problem.graph
     cut = build_pieces(graph, device, cut_by_changes(graph, device))
@@ -131,7 +131,7 @@ def test_few_pieces_cannot_be_joined_further(case):
     for d in range(3):
         for one, other in pairwise(np.flatnonzero(few.device == d).tolist()):
             label = np.where(few.piece == other, one, few.piece)
-            with pytest.raises(PlanError, match="circle"):
+            with pytest.raises(PlanError, match="cycle"):
                 build_pieces(graph, device, label)
 
 
@@ -187,7 +187,7 @@ def test_stages_are_one_piece_each():
 def test_circles_are_refused():
     """a and c in one piece, b in another: each waits for the other."""
     graph = chained({"a": "", "b": "a", "c": "b"})
-    with pytest.raises(PlanError, match="wait for each other in a circle"):
+    with pytest.raises(PlanError, match="depend on each other in a cycle"):
         build_pieces(graph, np.array([0, 1, 0], np.int32), np.zeros(3, np.int64))
 
 

@@ -1,4 +1,4 @@
-"""Times of kernels → times of ops: every kernel's time is shared out over its ops, as the estimates say."""
+"""Attribute kernel times to ops: each kernel's time is divided among its ops in proportion to their estimates."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from placewise.model.graph import Graph
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Attribution:
-    """Seconds per run [n_ops] on one device, which ops have any, and what no op was found for."""
+    """Seconds per run [n_ops] on one device, the ops that have any, and the rows without an op."""
 
     seconds: Floats
     measured: Bools
@@ -32,7 +32,7 @@ class Attribution:
 
 
 def assign_by_name(rows: Sequence[TimingRow], graph: Graph) -> Attribution:
-    """The times of rows that are of ops; a name goes before a pattern. Raises CostError for an op that is not there."""
+    """Assign rows that name ops; names take precedence over patterns. Raises CostError for a missing op."""
     ops = {name: op for op, name in enumerate(graph.ops.name)}
     seconds, measured = np.zeros(graph.n_ops), np.zeros(graph.n_ops, np.bool_)
     for row in sorted(rows, key=lambda row: row.name in ops):
@@ -47,7 +47,7 @@ def assign_by_name(rows: Sequence[TimingRow], graph: Graph) -> Attribution:
 
 
 def distribute_times(rows: Sequence[TimingRow], owners: Sequence[Sequence[int]], estimate: Floats) -> Attribution:
-    """`estimate` [n_ops] are the weights of the shares; given and lost seconds together are those of the rows."""
+    """Distribute each row's seconds over its ops, weighted by `estimate` [n_ops]; no time is gained or lost."""
     seconds, measured = np.zeros(len(estimate)), np.zeros(len(estimate), np.bool_)
     weight = np.where(np.isfinite(estimate), estimate, 0.0)
     for row, owner in zip(rows, owners, strict=True):

@@ -30,17 +30,17 @@ from placewise.model.graph import Graph
 MEASURED = "measured"
 _PLAIN_JSON = re.compile(rb'(null|true|false|-?\d[\d.eE+-]*|"[^"]*")\s*')
 LEAST_TIME, LEAST_OPS = 0.5, 0.25
-"""Shares of a profile's time and of the ops that compute; a profile that matches less is of another model."""
+"""Fractions of a profile's time and of the ops that compute; a profile that matches less is of another model."""
 FEW_TIME, FEW_OPS = 0.6, 0.5
-"""A profile that matches less is told to be doubtful."""
+"""A profile that matches less is reported as doubtful."""
 
 
 def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) -> tuple[CostTable, tuple[str, ...]]:
-    """`base` with the times of a file over it, and what to say of them: how much was given to how many ops.
+    """Override `base` with the times of a file; return the table and notes on the coverage.
 
-    `path` may say a device in front, ``cpu=profile.json``: all its times are then of that device (a name, a kind, or
+    `path` may begin with a device, ``cpu=profile.json``: all its times then belong to that device (a name, a kind, or
     ``*``). Formats: op, device and seconds in CSV or JSON, ONNX Runtime's profile, OpenVINO's counters and execution
-    graph, torch.profiler's trace; each also packed with gzip. Raises CostError, naming the file.
+    graph, torch.profiler's trace; all may be gzipped. Raises CostError, naming the file.
     """
     device, file = split_device(path)
     try:
@@ -53,7 +53,7 @@ def load_measured(path: str, graph: Graph, cluster: Cluster, base: CostTable) ->
 
 
 def read_timings(path: Path, graph: Graph) -> Timings:
-    """The rows of a file in whichever format it is. Raises CostError."""
+    """Read the rows of a file of any supported format. Raises CostError."""
     start = read_head(path)
     if not start:
         raise CostError("the file is empty", remedy="record it again")
@@ -76,13 +76,13 @@ def read_timings(path: Path, graph: Graph) -> Timings:
 def apply_measured(
     base: CostTable, graph: Graph, cluster: Cluster, timings: Timings, *, device: str = ""
 ) -> tuple[CostTable, tuple[str, ...]]:
-    """`base` with `timings` over it; `device` stands for whatever the rows say. Raises CostError."""
+    """Override `base` with `timings`; `device` replaces the devices of the rows. Raises CostError."""
     seconds, source = base.op_seconds.copy(), base.op_source.copy()
     sources = base.sources if MEASURED in base.sources else (*base.sources, MEASURED)
     repeats = np.ones(graph.n_ops) if timings.by_op else graph.op_repeats.astype(np.float64)
     groups = _group_by_device(timings, device)
     columns = {word: _require_devices(word, cluster, skip=timings.by_op and not device) for word in groups}
-    runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which no kernel runs
+    runs = np.asarray((base.op_seconds > 0).any(axis=1))  # the others are views and constants, which run in no kernel
     owners, inside = ([], set()) if timings.by_op else match_rows(timings, graph, ~runs)
     notes: list[str] = []
     shares: list[Attribution] = []
@@ -100,22 +100,22 @@ def apply_measured(
             source[share.measured, column] = sources.index(MEASURED)
         notes.append(_describe_match(timings, share, inside, runs, [cluster.names[column] for column in columns[word]]))
         if not timings.by_op and not have_equal_speeds(columns[word], cluster):
-            notes.append(f"the devices {clipped(word)!r} differ, and all are given these times: say one, NAME=FILE")
+            notes.append(f"the devices {clipped(word)!r} differ, but all receive these times: name one, NAME=FILE")
     if not notes:
-        remedy = f"the cluster has {', '.join(cluster.names)}; say which is meant, NAME=FILE"
-        raise CostError("has no times of a device of this cluster", remedy=remedy)
+        remedy = f"the cluster has {', '.join(cluster.names)}; name one of them, NAME=FILE"
+        raise CostError("has no times for any device of this cluster", remedy=remedy)
     if not timings.by_op:
         notes += _check_match(timings, shares, graph, runs)
     others = sum(len(numbers) for word, numbers in groups.items() if not columns[word])
     if others:
-        notes.append(f"{others} of its {len(timings.rows)} times are of devices that the cluster does not have")
+        notes.append(f"{others} of its {len(timings.rows)} times belong to devices that the cluster does not have")
     table = CostTable(seconds, base.transfer_seconds, source, sources, base.transfer_source)
     table.validate(graph, cluster)
     return table, tuple(notes)
 
 
 def split_device(path: str) -> tuple[str, str]:
-    """The device in front and the file. Raises CostError where no file is named."""
+    """Split ``device=file``. Raises CostError if the file is missing."""
     device, sign, file = path.partition("=")
     if not device or not sign or os.path.exists(path):
         return "", path
@@ -125,7 +125,7 @@ def split_device(path: str) -> tuple[str, str]:
 
 
 def _group_by_device(timings: Timings, device: str) -> dict[str, list[int]]:
-    """The numbers of the rows of every device."""
+    """Row numbers by device."""
     groups: dict[str, list[int]] = defaultdict(list)
     for number, row in enumerate(timings.rows):
         groups[device or row.device].append(number)
@@ -133,36 +133,36 @@ def _group_by_device(timings: Timings, device: str) -> dict[str, list[int]]:
 
 
 def _require_devices(word: str, cluster: Cluster, *, skip: bool) -> tuple[int, ...]:
-    """The devices that `word` means; none only where such rows may be passed over. Raises CostError."""
+    """The devices that `word` means; may be empty only if such rows can be skipped. Raises CostError."""
     columns = match_devices(word or find_only_kind(cluster), cluster)
     if not columns and not (skip and word):
         problem = (
-            f"times are of {clipped(word)!r}, which is no device of this cluster"
+            f"times belong to {clipped(word)!r}, which is not a device of this cluster"
             if word
-            else "no device is named in it"
+            else "it names no device"
         )
-        raise CostError(problem, remedy=f"say it: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
+        raise CostError(problem, remedy=f"name one: {cluster.names[0]}=FILE, or another of {', '.join(cluster.names)}")
     return columns
 
 
 def match_rows(timings: Timings, graph: Graph, idle: Bools) -> tuple[Owners, set[int]]:
-    """The ops of every row, and which of them have no row of their own; `idle` ops [n_ops] run in no kernel.
+    """Match rows to ops; return the ops of every row, and the ops without a row of their own.
 
-    Raises CostError if no row has any.
+    `idle` ops [n_ops] run in no kernel. Raises CostError if no row matches.
     """
     rows = timings.rows
     owners = match_in_order(rows, graph) if timings.in_order else match_by_name(rows, graph)
     if not timings.in_order:
         match_by_kind(rows, owners, graph, idle)
     if not any(owners):
-        raise CostError("none of its times is of an op of this model", remedy="measure this model")
+        raise CostError("none of its times belongs to an op of this model", remedy="measure this model")
     return owners, absorb_unmatched(rows, owners, graph, idle)
 
 
 def _check_match(timings: Timings, shares: Sequence[Attribution], graph: Graph, runs: Bools) -> list[str]:
-    """What to say of a profile that fits the model badly. Raises CostError where it fits hardly at all.
+    """Report a profile that fits the model poorly; raise CostError if it hardly fits.
 
-    One that holds nothing backward is of inference, and has the forward ops to cover.
+    A profile without backward ops is of inference: only the forward ops need to match.
     """
     matched, total = sum(share.given for share in shares), sum(share.given + share.lost for share in shares)
     measured = np.logical_or.reduce([share.measured for share in shares]) & runs
@@ -179,17 +179,17 @@ def _check_match(timings: Timings, shares: Sequence[Attribution], graph: Graph, 
 
 
 def _describe_match(timings: Timings, share: Attribution, inside: set[int], runs: Bools, devices: list[str]) -> str:
-    """How much of the file went where."""
+    """Describe how the file's time was attributed."""
     shown = devices if len(devices) <= 4 else [*devices[:3], f"{len(devices) - 3} more"]
     if timings.by_op:
         return f"{timings.form}, for {int(share.measured.sum())} of {len(runs)} ops on {', '.join(shown)}"
     total = share.given + share.lost
     measured, ops = int((share.measured & runs).sum()), int(runs.sum())
-    text = f"{timings.form}, given to {', '.join(shown)}: {_format_percent(share.given, total)} of "
+    text = f"{timings.form}, assigned to {', '.join(shown)}: {_format_percent(share.given, total)} of "
     text += f"{format_seconds(total)} to {_format_percent(measured, ops)} of the ops that compute"
-    text += ", matched by their order" if timings.in_order else ""
+    text += ", matched by order" if timings.in_order else ""
     absorbed = int(share.measured[sorted(inside)].sum())
-    text += f", {absorbed} of which have no kernel of their own" if absorbed else ""
+    text += f", {absorbed} of which ran inside other kernels" if absorbed else ""
     if share.unmatched:
         worst = max(share.unmatched, key=lambda row: row.seconds)
         count = len(share.unmatched)

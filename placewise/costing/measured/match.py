@@ -1,4 +1,4 @@
-"""Rows of a measurement → the ops that they stand for: by name first, then by kind, then by who fuses with whom."""
+"""Match rows of a measurement to ops: by name, then by kind, then by fusion with neighbours."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from placewise.model.graph import Graph
 
 _HEAVY = frozenset((*linear.RULES, *attention.RULES, *recurrent.RULES))
 _WITH_SUM = ("Bias", "Skip")
-"""Kernels whose type begins like this add something first: BiasGelu, SkipLayerNormalization."""
+"""Kernels with this prefix begin with an addition: BiasGelu, SkipLayerNormalization."""
 MOST_STEPS = 8
-"""How far before the op that a fused kernel is called after its main op is looked for."""
+"""Distance to search backwards for the main op of a fused kernel."""
 
 Owners = list[list[int]]
 """The ops of every row."""
 
 
 def match_by_name(rows: Sequence[TimingRow], graph: Graph) -> Owners:
-    """Ops called as the row says, or that make a tensor called so."""
+    """Ops with the row's name, or that produce a tensor of that name."""
     ops = {name: op for op, name in enumerate(graph.ops.name)}
     makers = dict(zip(graph.tensors.name, graph.tensors.producer.tolist(), strict=True))
     names = {name: op for name, op in makers.items() if op >= 0} | ops
@@ -37,7 +37,7 @@ def match_by_name(rows: Sequence[TimingRow], graph: Graph) -> Owners:
 
 
 def match_by_kind(rows: Sequence[TimingRow], owners: Owners, graph: Graph, idle: Bools) -> None:
-    """Pair what is left over of one kind, rows and ops in their orders, where there are as many of both."""
+    """Pair the remaining rows and ops of one kind, in order, if their numbers are equal."""
     matched = {op for ops in owners for op in ops}
     ops_left: dict[str, list[int]] = defaultdict(list)
     for op, kind in enumerate(graph.ops.kind):
@@ -55,10 +55,10 @@ def match_by_kind(rows: Sequence[TimingRow], owners: Owners, graph: Graph, idle:
 
 
 def absorb_unmatched(rows: Sequence[TimingRow], owners: Owners, graph: Graph, idle: Bools) -> set[int]:
-    """Give ops without a row to the kernel that they ran inside of; returns these ops.
+    """Assign ops without a row to the kernel that they ran in; return these ops.
 
-    A kernel called after its last op (the activation behind a convolution) takes the ops from its main op, which its
-    kind names, down to that one. All others ran inside the kernel before them, or else after them.
+    A kernel named after its last op (the activation after a convolution) takes the ops from its main op, which its kind
+    names, up to that one. Other ops ran inside the kernel before them, or else after them.
     """
     row_of = np.full(graph.n_ops, -1, np.int64)
     for number, ops in enumerate(owners):
@@ -89,7 +89,7 @@ def is_of_kind(kernel: str, kind: str) -> bool:
 
 
 def _find_path_to(kernel: str, op: int, graph: Graph, row_of: Longs) -> list[int]:
-    """Ops without a row from the nearest one of the kernel's kind down to `op`, which is left out; empty if none."""
+    """Ops without a row from the nearest one of the kernel's kind to `op`, exclusive; empty if there is none."""
     paths = [[op]]
     for _ in range(MOST_STEPS):
         longer = []
@@ -104,15 +104,15 @@ def _find_path_to(kernel: str, op: int, graph: Graph, row_of: Longs) -> list[int
 
 
 def _find_makers(graph: Graph, op: int) -> list[int]:
-    """The ops that make what `op` reads, by argument position."""
+    """The ops that produce the arguments of `op`, by position."""
     return [maker for maker in graph.tensors.producer[graph.inputs_of(op)].tolist() if maker >= 0]
 
 
 def _propagate_rows(graph: Graph, row_of: Longs, idle: Bools) -> None:
-    """Rows down from argument to result, through views too; then up, for what stands before the first kernel.
+    """Propagate rows from arguments to results, through views too; then backwards, for ops before the first kernel.
 
-    Not into products, convolutions, attention and recurrent layers, which no kernel runs beside its own work, and not
-    from one phase, or from forward to backward, into the other.
+    Rows enter no products, convolutions, attention or recurrent layers, which always have their own kernels, and do not
+    cross between phases, or between forward and backward.
     """
     heavy = np.array([kind in _HEAVY for kind in graph.ops.kind], np.bool_)
     part = (2 * graph.ops.phase.astype(np.int64) + graph.ops.backward).tolist()

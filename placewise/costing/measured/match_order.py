@@ -16,7 +16,7 @@ from placewise.model.graph import Graph
 
 MOST_DIFFERENCES = 1_000
 RUN_CALLS, RUN_OPS = 0.9, 0.75
-"""Shares of a trace's calls and of all ops that match where repetitions together are one run of the model."""
+"""Fractions of a trace's calls and of all ops that must match if several repetitions are one run of the model."""
 _KINDS: Mapping[str, str] = {
     "linear": "Gemm MatMul", "addmm": "Gemm MatMul", "mm": "MatMul Gemm", "bmm": "MatMul", "baddbmm": "Gemm MatMul",
     "conv1d": "Conv", "conv2d": "Conv", "conv3d": "Conv", "convolution": "Conv ConvTranspose",
@@ -37,13 +37,13 @@ _NUMBER = re.compile(r"_\d+$")
 
 
 def operator_of(event: str) -> str:
-    """``aten::add_`` → ``add``; "" for what is no operator."""
+    """``aten::add_`` → ``add``; "" if the event is not an operator."""
     namespace, _, name = event.partition("::")
     return name.strip("_") if namespace == "aten" and "::" not in name else ""
 
 
 class Candidates:
-    """What the ops of a graph may be called in a trace."""
+    """The names that the ops of a graph may have in a trace."""
 
     def __init__(self, graph: Graph) -> None:
         self.names = [
@@ -58,15 +58,17 @@ class Candidates:
         return bool(operator) and (operator in self._known or operator.replace("_", "") in self._known)
 
     def fits(self, operator: str, op: int) -> bool:
+        """Whether an op may be this operator."""
         kind = self.kinds[op]
         same = operator == self.names[op] or operator.replace("_", "") == kind.lower()
         return same or kind in _KINDS.get(operator, "").split()
 
 
 def match_in_order(rows: Sequence[TimingRow], graph: Graph) -> Owners:
+    """Match rows to ops by their order. Raises CostError."""
     pairs = _align_calls([row.name for row in rows], Candidates(graph))
     if pairs is None:
-        raise CostError("its operators are not those of this model", remedy="record one step of this model")
+        raise CostError("its operators do not match this model", remedy="record one step of this model")
     owners: Owners = [[] for _ in rows]
     for op, row in pairs:
         owners[row].append(op)
@@ -74,13 +76,13 @@ def match_in_order(rows: Sequence[TimingRow], graph: Graph) -> Owners:
 
 
 def _align_calls(calls: Sequence[str], candidates: Candidates) -> list[tuple[int, int]] | None:
-    """Ops and the calls that they were, both in their orders; None if these have little in common."""
+    """Pairs of ops and calls, both in order; None if the sequences have little in common."""
     names = [operator_of(call) for call in calls]
     return align_sequences(len(candidates.names), len(names), lambda op, call: candidates.fits(names[call], op))
 
 
 def is_run(calls: Sequence[str], candidates: Candidates) -> bool:
-    """Whether nearly all of these calls are of the model, and most of the model is in them."""
+    """Whether nearly all calls belong to the model, and most of the model is among them."""
     n_ops = len(candidates.names)
     least = max(RUN_CALLS * len(calls), RUN_OPS * n_ops)
     if least > min(n_ops, len(calls)):
@@ -92,7 +94,7 @@ def is_run(calls: Sequence[str], candidates: Candidates) -> bool:
 def align_sequences(
     n: int, m: int, equal: Callable[[int, int], bool], *, most: int = MOST_DIFFERENCES
 ) -> list[tuple[int, int]] | None:
-    """Pairs (i, j), both ascending, with ``equal(i, j)``, as many as there can be; None if more than `most` differ."""
+    """The most pairs (i, j), both ascending, with ``equal(i, j)``; None if more than `most` elements differ."""
     reach, history = {1: 0}, list[dict[int, int]]()
     for differences in range(min(n + m, most) + 1):
         history.append(dict(reach))

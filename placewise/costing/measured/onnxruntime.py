@@ -1,7 +1,7 @@
 """ONNX Runtime's profile: the JSON that a session with `enable_profiling` writes.
 
-Events of category "Node" called ``<node>_kernel_time``, microseconds, with the node's type and execution provider
-(onnxruntime.ai, "Profiling"). Nodes are those of the optimized graph: some stand for several ops, and some were added.
+Kernels are events of category "Node" named ``<node>_kernel_time``, in microseconds, with the node's type and execution
+provider (onnxruntime.ai, "Profiling"). Nodes are those of the optimized graph: some replace several ops, some are new.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _DEVICES: Mapping[str, str] = {
     "CPUExecutionProvider": "cpu", "DnnlExecutionProvider": "cpu", "XnnpackExecutionProvider": "cpu",
     "CUDAExecutionProvider": "cuda", "TensorrtExecutionProvider": "cuda", "NvTensorRTRTXExecutionProvider": "cuda",
 }  # fmt: skip
-"""Where an execution provider computes; others must be said."""
+"""The device of an execution provider; others must be named by the user."""
 
 _FUSED = re.compile(r"(/[A-Za-z]+/?|_nchwc|_nhwc|_token_\d+|_fused|_gemm_transpose|_quant)$")
-"""What fusions write behind a name: ``matmul/MatMulScaleFusion/``, ``relu_nchwc``."""
+"""Suffixes that fusions add to a name: ``matmul/MatMulScaleFusion/``, ``relu_nchwc``."""
 
 Key = tuple[str, str, str, str]
 
@@ -63,7 +63,7 @@ def read_onnxruntime(path: Path) -> Timings:
 
 
 def _sum_by_run(kernels: Iterable[tuple[float, Key, float]], runs: list[float]) -> dict[Key, list[float]]:
-    """Seconds of every node in every run that it is in; a node in a loop counts all its turns."""
+    """Seconds of every node in every run; iterations of a loop add up."""
     sums: dict[Key, dict[int, float]] = {}
     for start, key, seconds in kernels:
         turns = sums.setdefault(key, {})
@@ -80,7 +80,7 @@ def _number(event: Mapping[str, Any], key: str, number: int) -> float:
 
 
 def _strip_fusion_suffixes(name: str) -> tuple[str, ...]:
-    """A node's name without what fusions of ONNX Runtime write behind it, most exact first."""
+    """The names that a node had before ONNX Runtime's fusions, longest first."""
     names = [name := name.removeprefix("fused ")]
     while (shorter := _FUSED.sub("", name)) != name:
         names.append(name := shorter)

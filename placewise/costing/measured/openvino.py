@@ -1,7 +1,7 @@
 """OpenVINO's performance counters: reports of benchmark_app, and the execution graph with times in it.
 
-``benchmark_app -pc -report_type detailed_counters`` (or average_counters) writes CSV or, with -json_stats, JSON;
-``-exec_graph_path`` the graph that ran, whose ``originalLayersNames`` say which layers a kernel stands for.
+``benchmark_app -pc -report_type detailed_counters`` (or average_counters) writes CSV or, with -json_stats, JSON.
+``-exec_graph_path`` writes the executed graph, whose ``originalLayersNames`` list the layers in a kernel.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ Counter = tuple[str, str, str, object, str]
 
 
 def read_counters_csv(path: Path) -> Timings:
-    """A report in CSV; several requests stand one below the other. Raises CostError with the line."""
+    """Read a CSV report, in which requests follow each other. Raises CostError with the line."""
     return _build_timings(_csv_counters(read_text(path)))
 
 
 def read_counters_json(path: Path) -> Timings:
-    """A report in JSON. Raises CostError."""
+    """Read a JSON report. Raises CostError."""
     return _build_timings(_json_counters(load_json(path)))
 
 
@@ -53,12 +53,12 @@ def _build_timings(counters: Iterator[Counter]) -> Timings:
 
 
 def _parent_names(*names: str) -> tuple[str, ...]:
-    """The names of ONNX nodes that became several layers: ``node_Gemm_7/WithoutBiases``."""
+    """Names of ONNX nodes that became several layers: ``node_Gemm_7/WithoutBiases``."""
     return tuple(name.rpartition("/")[0] for name in names if "/" in name)
 
 
 def build_kernel_row(name: str, seconds: float, kind: str, layers: Iterable[str]) -> TimingRow:
-    """A kernel that says for which layers it stands; one that stands for none is a change of layout."""
+    """The row of a kernel that lists its layers; a kernel without layers changes the memory layout."""
     ops = tuple(layers)
     return TimingRow(
         name, seconds, kind=kind, ops=(*ops, *_parent_names(*ops)), aliases=_parent_names(name) if ops else ()
@@ -80,7 +80,7 @@ def _csv_counters(text: str) -> Iterator[Counter]:
                 name, status, kind, value = (row[place] for place in places)
                 yield name, status, kind, value, f"line {lines.line_num}"
     except csv.Error as error:
-        raise CostError(f"is no CSV text ({error})", remedy="give benchmark_app's own file") from None
+        raise CostError(f"is not CSV ({error})", remedy="give benchmark_app's own file") from None
 
 
 def _json_counters(value: Any) -> Iterator[Counter]:
@@ -97,7 +97,7 @@ def _json_counters(value: Any) -> Iterator[Counter]:
 
 
 def read_execution_graph(path: Path) -> Timings:
-    """The XML of -exec_graph_path, with average times and the layers that every kernel stands for."""
+    """Read the XML of -exec_graph_path, with average times and the layers in every kernel."""
     rows: list[TimingRow] = []
 
     def start(tag: str, attributes: dict[str, str]) -> None:
@@ -125,10 +125,10 @@ def read_execution_graph(path: Path) -> Timings:
                 parser.Parse(chunk, False)
             parser.Parse(b"", True)
     except expat.ExpatError as error:
-        problem = f"is no well-formed XML ({expat.ErrorString(error.code)})"
+        problem = f"is not well-formed XML ({expat.ErrorString(error.code)})"
         raise CostError(problem, where=f"line {error.lineno}", remedy="write it again") from None
     except (ValueError, LookupError) as error:
-        raise CostError(f"is no readable XML ({error})", remedy="write it again") from None
+        raise CostError(f"is not readable XML ({error})", remedy="write it again") from None
     if not rows:
         raise CostError("holds no times", remedy="run benchmark_app with -pc and -exec_graph_path")
     return Timings("OpenVINO execution graph", tuple(rows))

@@ -1,4 +1,4 @@
-"""Times by op and device, written by hand or by a script: CSV or JSON."""
+"""Times by op and device, written by hand or by a script, as CSV or JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from placewise.errors import CostError, InputError
 
 COLUMNS = ["op", "device", "seconds"]
 _CANNOT = ("inf", "Infinity")
-"""The words for a device that cannot run an op: ours, and that of programs that write JSON."""
+"""Markers for a device that cannot run an op: ours, and that of JSON writers."""
 _REMEDY = "give seconds ≥ 0 (or 5us, 1.5ms), or inf where the device cannot run it"
 
 TimeEntry = tuple[str, str, str, object]
@@ -25,12 +25,12 @@ TimeEntry = tuple[str, str, str, object]
 
 
 def read_csv(path: Path) -> Timings:
-    """Rows ``op,device,seconds`` under a line that says so. Raises CostError with the line."""
+    """Read rows ``op,device,seconds`` below that header. Raises CostError with the line."""
     return _build_timings("times in CSV", _csv_entries(read_text(path)))
 
 
 def read_json(path: Path) -> Timings:
-    """``[{"op": …, "device": …, "seconds": …}, …]`` or ``{op: {device: seconds}}``. Raises CostError."""
+    """Read ``[{"op": …, "device": …, "seconds": …}, …]`` or ``{op: {device: seconds}}``. Raises CostError."""
     return _build_timings("times in JSON", _json_entries(load_json(path)))
 
 
@@ -47,7 +47,7 @@ def _build_timings(form: str, entries: Iterator[TimeEntry]) -> Timings:
         for (op, device), times in times_of.items()
     )
     several = sum(len(times) > 1 for times in times_of.values())
-    notes = (f"{several} ops have several times on one device: their median counts",) if several else ()
+    notes = (f"{several} ops have several times on one device: the median is used",) if several else ()
     return Timings(form, rows, by_op=True, notes=notes)
 
 
@@ -63,7 +63,7 @@ def _csv_entries(text: str) -> Iterator[TimeEntry]:
             if row:
                 yield f"line {rows.line_num}", row[0], row[1].strip(), row[2]
     except csv.Error as error:
-        raise CostError(f"is no CSV text ({error})", remedy="save it as UTF-8 with commas") from None
+        raise CostError(f"is not CSV ({error})", remedy="save it as UTF-8 with commas") from None
 
 
 def _json_entries(value: object) -> Iterator[TimeEntry]:

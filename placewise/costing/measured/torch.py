@@ -1,7 +1,7 @@
 """torch.profiler's trace: the Chrome JSON of `export_chrome_trace`, also of several steps and with CUDA kernels.
 
-Operators that ran stand in it in order, nested in each other (category "cpu_op"); kernels are tied to the call that
-launched them by their correlation. It does not say which module an operator belongs to, so that only the order tells.
+Operators appear in order, nested in each other (category "cpu_op"); a correlation links kernels to the calls that
+launched them. Traces do not name the module of an operator, so only the order identifies it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STEP = "ProfilerStep#"
 
 @dataclass(slots=True)
 class OperatorEvent:
-    """An operator that ran: when (microseconds), how long (seconds), and the operators inside it."""
+    """An operator that ran: start and end (microseconds), seconds, and the operators inside it."""
 
     name: str
     start: float
@@ -46,10 +46,10 @@ class _Trace:
 
 
 def read_torch(path: Path, is_known: Callable[[str], bool], is_run: Callable[[Sequence[str]], bool]) -> Timings:
-    """Operators in the order in which they ran, at their medians over steps; kernels' times where there are any.
+    """Operators in execution order, with medians over steps; times are those of kernels if there are any.
 
-    An operator that `is_known` refuses is looked into. A trace without steps that repeats itself has a step per
-    repetition, or per several where `is_run` says that these names are one run of the model. Raises CostError.
+    Operators that `is_known` rejects are replaced by the operators inside them. If a trace has no steps but repeats
+    itself, each repetition is a step, or several if `is_run` recognizes them as one run of the model. Raises CostError.
     """
     trace = _Trace()
     for number, event in enumerate(events(path)):
@@ -94,7 +94,7 @@ def _record_event(trace: _Trace, event: Mapping[str, Any], place: str) -> None:
 
 
 def _nest_calls(calls: list[OperatorEvent]) -> list[OperatorEvent]:
-    """The outermost calls of one thread, with the others inside them."""
+    """The outermost calls of one thread, with the others nested in them."""
     outer: list[OperatorEvent] = []
     stack: list[OperatorEvent] = []
     for call in sorted(calls, key=lambda call: (call.start, -call.end)):
@@ -108,7 +108,7 @@ def _nest_calls(calls: list[OperatorEvent]) -> list[OperatorEvent]:
 
 
 def _assign_kernels(trace: _Trace, outer: Mapping[object, list[OperatorEvent]]) -> dict[str, float]:
-    """Give kernels to the calls that launched them; returns the seconds of those that no call did, by name."""
+    """Add kernel times to the calls that launched them; return the seconds of the other kernels, by name."""
     stray: dict[str, float] = defaultdict(float)
     starts = {thread: [call.start for call in calls] for thread, calls in outer.items()}
     for correlation, name, seconds in trace.kernels:
@@ -125,7 +125,7 @@ def _assign_kernels(trace: _Trace, outer: Mapping[object, list[OperatorEvent]]) 
 
 
 def _flatten(call: OperatorEvent, is_known: Callable[[str], bool], on_device: bool) -> list[OperatorEvent]:
-    """The call itself if its name is known or nothing in it is; else what is in it, and what is left of its time."""
+    """The call itself if its name is known or nothing inside is; else its parts, and the rest of its time."""
     total = _sum_launched(call) if on_device else call.seconds
     if is_known(call.name) or not any(_is_known_within(inner, is_known) for inner in call.inner):
         return [OperatorEvent(call.name, call.start, call.end, total)]
@@ -143,7 +143,7 @@ def _sum_launched(call: OperatorEvent) -> float:
 
 
 def _split_by_step(calls: list[OperatorEvent], trace: _Trace) -> tuple[list[list[OperatorEvent]], tuple[str, ...]]:
-    """The steps that ran the same operators, as most did."""
+    """The steps with the most frequent sequence of operators."""
     order = sorted(zip(trace.steps, trace.ends, strict=True))
     starts = [start for start, _ in order]
     steps: dict[int, list[OperatorEvent]] = defaultdict(list)
@@ -157,13 +157,13 @@ def _split_by_step(calls: list[OperatorEvent], trace: _Trace) -> tuple[list[list
     usual = Counter(sequences.values()).most_common(1)[0][0]
     alike = [steps[step] for step in sorted(steps) if sequences[step] == usual]
     others = len(steps) - len(alike)
-    return alike, (f"{others} of its {len(steps)} steps ran other operators and do not count",) if others else ()
+    return alike, (f"{others} of its {len(steps)} steps ran other operators and are ignored",) if others else ()
 
 
 def _split_repetitions(
     calls: list[OperatorEvent], is_run: Callable[[Sequence[str]], bool]
 ) -> list[list[OperatorEvent]]:
-    """The calls cut where they begin anew; a model that repeats itself stays whole if `is_run` knows it."""
+    """Split the calls where they repeat; a model with internal repeats stays whole if `is_run` recognizes it."""
     names = [call.name for call in calls]
     period = find_period(names)
     counts = [count for count in range(1, len(names) // period + 1) if len(names) // period % count == 0]
@@ -173,7 +173,7 @@ def _split_repetitions(
 
 
 def find_period(names: Sequence[str]) -> int:
-    """The length of the shortest part that, repeated, is all of `names`.
+    """The length of the shortest prefix that, repeated, gives all of `names`.
 
     By the failure function: D. E. Knuth, J. H. Morris and V. R. Pratt, Fast Pattern Matching in Strings, 1977.
     """

@@ -1,4 +1,4 @@
-"""ATen operators that ONNX does not have, and some of PyTorch's own libraries."""
+"""ATen operators that ONNX lacks, and operators of PyTorch's other libraries."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from placewise.costing.rules.reduction import over_input
 
 
 def fill(op: OpInstance) -> Cost:
-    """Filled: nothing is read."""
+    """Only written; nothing is read."""
     return op.cost(0, "movement", nbytes=op.bytes_written)
 
 
 def overwrite(op: OpInstance) -> Cost:
-    """Argument 0 is overwritten by the others: it is not read."""
+    """The others overwrite argument 0, which is not read."""
     others = sum(value.nbytes for position, value in op.inputs.items() if position)
     return op.cost(0, "movement", nbytes=others + op.bytes_written)
 
 
 def layers(op: OpInstance, *, per: float, states: int) -> Cost:
-    """A stack of recurrent layers: every matrix of the weights meets every step once.
+    """A stack of recurrent layers: every weight matrix multiplies every step once.
 
-    X [steps, batch, in] (any leading dimensions), `states` initial states, then the weights; matrices have two
-    dimensions and biases one. `per` FLOPs for every hidden unit of every step: sums, activations and the new state.
+    X [steps, batch, in] (any leading dimensions), `states` initial states, then the weights: matrices have two
+    dimensions, biases one. `per` FLOPs per hidden unit and step: sums, activations and the new state.
     """
     x = op.shape(0)
     steps = math.prod(x[:-1])
@@ -39,7 +39,7 @@ def layers(op: OpInstance, *, per: float, states: int) -> Cost:
 
 
 def scaled_dot_product(op: OpInstance) -> Cost:
-    """Attention over any leading dimensions: two products and a softmax of five FLOPs for each score."""
+    """Attention with any leading dimensions: two products and a softmax of five FLOPs per score."""
     query, key, value = (op.shape(position) for position in range(3))
     scores = math.prod(query[:-1]) * key[-2]
     return op.cost(scores * (2 * query[-1] + 2 * value[-1] + 5), "attention")
@@ -57,12 +57,12 @@ def bilinear(op: OpInstance) -> Cost:
 
 
 def pairwise_distances(op: OpInstance) -> Cost:
-    """Every pair of rows: a difference, a power and a sum for each component."""
+    """A difference, a power and a sum per component of every pair of rows."""
     return op.cost(3 * op.outputs[0].size * op.shape(0)[-1], "reduction")
 
 
 def embedding_bag(op: OpInstance) -> Cost:
-    """Rows of a table looked up and summed: only those rows are read."""
+    """Rows of a table, looked up and summed: only these rows are read."""
     table, indices = op.inputs[0], op.inputs[1]
     rows = indices.size * math.prod(table.shape[1:])
     nbytes = rows * table.nbytes / max(table.size, 1) + indices.nbytes + op.bytes_written
@@ -70,7 +70,7 @@ def embedding_bag(op: OpInstance) -> Cost:
 
 
 def sort_rows(op: OpInstance) -> Cost:
-    """N log2(n) comparisons, n being the length of `dim`."""
+    """N log2(n) comparisons for rows of length n along `dim`."""
     shape = op.shape(0)
     length = shape[op.number("dim", -1)] if shape else 1
     return op.cost(op.size(0) * math.log2(max(length, 2)), "reduction")
@@ -113,7 +113,7 @@ _RECURRENT = {
     "lstm": (2, 7.5), "gru": (1, 23 / 3), "rnn_tanh": (1, 4.0), "rnn_relu": (1, 4.0),
     "lstm_cell": (2, 7.5), "gru_cell": (1, 23 / 3), "rnn_tanh_cell": (1, 4.0), "rnn_relu_cell": (1, 4.0),
 }  # fmt: skip
-"""Initial states, and FLOPs per row of a gate: those of ONNX's LSTM, GRU and RNN, shared by 4, 3 and 1 gates."""
+"""Initial states, and FLOPs per row of a gate: those of ONNX's LSTM, GRU and RNN, divided among 4, 3 and 1 gates."""
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys(_FREE.split(), free),

@@ -1,4 +1,4 @@
-"""Attention in one op: softmax(Q · Kᵀ) · V, without its scores ever being written to memory."""
+"""Attention as one op: softmax(Q · Kᵀ) · V, without writing the scores to memory."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from placewise.costing.op_instance import Cost, OpInstance, Rule
 
 
 def _scores(batch: int, heads: int, queries: int, keys: int, width: int, value_width: int) -> int:
-    """Two products of one score each with the key's and the value's width, and a softmax of five FLOPs."""
+    """Two products per score, of the key's and the value's width, and a softmax of five FLOPs."""
     return batch * heads * queries * keys * (2 * width + 2 * value_width + 5)
 
 
 def attention(op: OpInstance, *, past: int = 4) -> Cost:
-    """Q, K and V as [batch, heads, length, width] or packed as [batch, length, heads · width]; a past before K.
+    """Q, K and V as [batch, heads, length, width] or packed as [batch, length, heads · width]; past keys precede K.
 
-    Of a sliding `window`, a query sees no more keys than fit into it.
+    With a sliding `window`, a query sees at most that many keys.
     """
     query, key, value = (op.shape(position) for position in range(3))
     before = op.shape(past)[2] if past in op.inputs else 0
@@ -33,7 +33,7 @@ def attention(op: OpInstance, *, past: int = 4) -> Cost:
 
 
 def linear_attention(op: OpInstance) -> Cost:
-    """A state [width, value width] per head: updated (decayed, corrected) and read for every token."""
+    """A state [width, value width] per head, updated (decayed, corrected) and read for every token."""
     rule = str(op.attributes.get("update_rule", "gated_delta"))
     heads, kv_heads = op.number("q_num_heads", 0), op.number("kv_num_heads", 0)
     batch, tokens, packed = op.shape(0)
@@ -55,13 +55,13 @@ def projected_attention(op: OpInstance, *, past: int, dtype: str = "") -> Cost:
 
 
 def _kept(before: int, new: int, op: OpInstance, length: int = -1) -> int:
-    """How many keys there are: a cache that is written in place, as argument `length` may say, is as long as it is."""
+    """The number of keys: a cache that is written in place, as argument `length` may indicate, has its final length."""
     is_shared = length in op.inputs or op.number("past_present_share_buffer", 0)
     return before if before and is_shared else before + new
 
 
 def multi_head(op: OpInstance, *, past: int = 6) -> Cost:
-    """com.microsoft MultiHeadAttention: Q, K and V apart, packed in one, or K and V packed or with heads in front."""
+    """com.microsoft MultiHeadAttention: Q, K and V separate, all packed, or K and V packed or with heads first."""
     query, heads = op.shape(0), op.number("num_heads", 0)
     batch, queries = query[:2]
     width = value_width = query[-1] if len(query) == 5 else query[2] // heads // (1 if 1 in op.inputs else 3)
@@ -89,7 +89,7 @@ def grouped_query(op: OpInstance) -> Cost:
 
 
 def packed_multi_head(op: OpInstance) -> Cost:
-    """Tokens of several sequences in one row, which all see as many as the longest one may have (the bias, or all)."""
+    """Tokens of several sequences in one row; each sees as many as the longest one may have (by the bias, or all)."""
     query, heads = op.shape(0), op.number("num_heads", 0)
     tokens, batch = query[0], max(op.shape(4)[0], 1)
     width = query[-1] if len(query) == 4 else query[1] // heads
@@ -98,7 +98,7 @@ def packed_multi_head(op: OpInstance) -> Cost:
 
 
 def packed_projected(op: OpInstance) -> Cost:
-    """com.microsoft PackedAttention: [tokens, in] times one matrix for Q, K and V, then attention in each sequence."""
+    """com.microsoft PackedAttention: [tokens, in] times one matrix for Q, K and V, then attention per sequence."""
     tokens, heads = op.shape(0)[0], op.number("num_heads", 0)
     sizes = op.attributes.get("qkv_hidden_sizes") or (op.shape(1)[1] // 3,) * 3
     keys = -(-tokens // max(op.shape(3)[0], 1))
@@ -107,7 +107,7 @@ def packed_projected(op: OpInstance) -> Cost:
 
 
 def paged_attention(op: OpInstance, *, selected: int = -1) -> Cost:
-    """Tokens [tokens, heads · width] over as many keys as the table of blocks, or of selected ones, has room for."""
+    """Tokens [tokens, heads · width] attend to as many keys as the block table, or that of selected keys, can hold."""
     heads, kv_heads = op.number("num_heads", 0), op.number("kv_num_heads", 0)
     tokens, packed = op.shape(0)
     width = packed // (heads if 1 in op.inputs else heads + 2 * kv_heads)
@@ -129,9 +129,9 @@ def sparse_attention(op: OpInstance) -> Cost:
 
 
 def longformer(op: OpInstance, *, weight: int = 1, everywhere: int = 4, dtype: str = "") -> Cost:
-    """Projections for local and for global attention; every token sees a window on both sides.
+    """Projections for local and global attention; every token sees a window on both sides.
 
-    Global keys and values are made for all tokens, global queries for the few that the flags name.
+    Global keys and values cover all tokens, global queries only the few that the flags select.
     """
     batch, length, width = op.shape(0)
     heads, seen = op.number("num_heads", 0), min(2 * op.number("window", 0) + 1, length)
@@ -141,7 +141,7 @@ def longformer(op: OpInstance, *, weight: int = 1, everywhere: int = 4, dtype: s
 
 
 def quantized_attention(op: OpInstance) -> Cost:
-    """com.microsoft QOrderedAttention: three matrices of int8 (arguments 5, 6 and 7), then attention."""
+    """com.microsoft QOrderedAttention: three int8 matrices (arguments 5, 6 and 7), then attention."""
     batch, length, _ = op.shape(0)
     heads = op.number("num_heads", 0)
     flops = 2 * batch * length * sum(op.size(position) for position in (5, 6, 7))
@@ -152,7 +152,7 @@ def quantized_attention(op: OpInstance) -> Cost:
 def decoder_attention(op: OpInstance) -> Cost:
     """com.microsoft DecoderAttention: query [length, batch, width], key [length, batch, width], and their projections.
 
-    Keys that a cache holds already are counted as if they were made anew.
+    Keys that a cache already holds are counted as if computed again.
     """
     length, batch, width = op.shape(0)
     heads, keys = op.number("num_heads", 0), op.shape(1)[0]
@@ -162,7 +162,7 @@ def decoder_attention(op: OpInstance) -> Cost:
 
 
 def position_gate(op: OpInstance) -> Cost:
-    """com.microsoft GatedRelativePositionBias: a small product for each head, and a gate for every score."""
+    """com.microsoft GatedRelativePositionBias: a small product per head, and a gate per score."""
     return op.cost(2 * op.size(0) * op.shape(3)[1] + 4 * op.outputs[0].size, "attention")
 
 

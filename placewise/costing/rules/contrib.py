@@ -1,4 +1,4 @@
-"""Ops that ONNX Runtime adds to the standard, where they are not variants of a product or of attention."""
+"""Ops that ONNX Runtime adds to the standard, except for variants of products and attention."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from placewise.costing.rules.reduction import embed, normalization, over_input, 
 
 
 def experts(op: OpInstance, *, weights: tuple[int, ...]) -> Cost:
-    """Tokens [.., width] and router [tokens, experts]; `weights` are [experts, rows, columns], perhaps of few bits.
+    """Tokens [.., width] and router [tokens, experts]; `weights` are [experts, rows, columns], possibly of few bits.
 
-    Of E experts a token uses k, and under uniform routing E · (1 − (1 − k/E)^tokens) are used and read.
+    A token uses k of E experts; under uniform routing, E · (1 − (1 − k/E)^tokens) experts are in use and read.
     """
     width, (tokens, count), per_token = op.shape(0)[-1], op.shape(1), op.number("k", 1)
     matrices = [op.inputs[position] for position in weights if position in op.inputs]
@@ -45,7 +45,7 @@ def fourier(op: OpInstance) -> Cost:
 
 
 def hyper_connection(op: OpInstance) -> Cost:
-    """Streams […, C, H] with a gate each, and C × C products of them where there is a matrix (argument 3)."""
+    """Streams […, C, H] with a gate each, and C × C products of them if there is a matrix (argument 3)."""
     branches = op.shape(3)[-1] if 3 in op.inputs else 0
     return op.cost((2 * branches + 2) * op.size(0), "elementwise")
 

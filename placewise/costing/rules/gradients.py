@@ -1,8 +1,8 @@
 """Ops of training graphs: ``gradient::Kind``, the loss and the optimizer's updates.
 
-A gradient op reads first the gradients of its forward op's m results, then, from position m on, what it needs of the n
-arguments, then of the results; `layout` = (m, n), and `wrt` says of which arguments its results are the gradients. So
-the forward op's own rule can be asked what the forward op costs.
+A gradient op reads the gradients of its forward op's m results, then, from position m on, the saved ones of the n
+arguments, then the saved results; `layout` = (m, n), and `wrt` lists the arguments whose gradients it computes. This
+suffices to apply the cost rule of the forward op.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PREFIX = "gradient::"
 
 
 def pointwise(op: OpInstance, *, per: int) -> Cost:
-    """`per` FLOPs for every element of the gradient that comes in or goes out, whichever is larger."""
+    """`per` FLOPs for every element of the incoming or outgoing gradient, whichever is larger."""
     return op.cost(per * _elements(op), "elementwise")
 
 
@@ -34,17 +34,17 @@ def pool(op: OpInstance, *, per: int = 1) -> Cost:
 
 
 def scatter(op: OpInstance) -> Cost:
-    """Zeros of the argument's whole size, dense, to which what came in is added at its places."""
+    """Zeros of the argument's full size, dense, to which the incoming values are added."""
     return op.cost(op.size(0), "movement")
 
 
 def update_in_place(op: OpInstance) -> Cost:
-    """Of what was written in place: its gradient is read and written, and the rest passes as it is."""
+    """Of values written in place: their gradient is read and written, the rest passes unchanged."""
     return op.cost(0, "movement", nbytes=2 * min(value.nbytes for value in op.outputs))
 
 
 def convolution(op: OpInstance, *, rule: Rule) -> Cost:
-    """Of the input or of the kernel as much as forward; of the bias a sum."""
+    """For the input or the kernel as much as forward; for the bias a sum."""
     if tuple(op.attributes["wrt"]) == (2,):
         return op.cost(op.size(0), "reduction")
     return scale_forward(op, rule=rule, factor=1)
@@ -57,7 +57,7 @@ def scale_forward(op: OpInstance, *, rule: Rule, factor: float, known: bool = Tr
 
 
 def update_weights(op: OpInstance, *, per: int) -> Cost:
-    """`per` FLOPs per element: the gradient is read, the weight and what is kept of it are read and written."""
+    """`per` FLOPs per element: reads the gradient, reads and writes the weight and the optimizer's state."""
     size = op.size(1)
     kept = op.number("kept", 0) * size
     nbytes = op.inputs[0].nbytes + 2 * op.inputs[1].nbytes + 2 * kept
@@ -70,7 +70,7 @@ def loss(op: OpInstance) -> Cost:
 
 
 def loss_gradient(op: OpInstance) -> Cost:
-    """Probability less target, divided by the batch."""
+    """Probability minus target, divided by the batch."""
     return op.cost(2 * sum(value.size for value in op.outputs), "elementwise")
 
 
@@ -80,7 +80,7 @@ def _elements(op: OpInstance) -> int:
 
 
 def _forward(op: OpInstance) -> OpInstance:
-    """The forward op, as far as its gradient op knows it; results stand in by their gradients."""
+    """Reconstruct the forward op from its gradient op; gradients stand in for missing values."""
     m, n = (int(count) for count in op.attributes["layout"])
     arguments = {at - m: value for at, value in op.inputs.items() if m <= at < m + n}
     gradients = {int(at): value for at, value in zip(op.attributes["wrt"], op.outputs, strict=True)}
@@ -93,7 +93,7 @@ def _class_of_work(cost: Cost) -> str:
 
 
 def assume_gradients(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:
-    """Rules for the gradients of all kinds that have none here: twice the forward op's FLOPs, which is assumed."""
+    """Rules for gradients of all other kinds: twice the forward op's FLOPs, marked as assumed."""
     return {PREFIX + kind: partial(scale_forward, rule=rule, factor=2, known=False) for kind, rule in forward.items()}
 
 
@@ -118,7 +118,7 @@ _REDUCED = {
     14: """BatchNormalization GroupNormalization InstanceNormalization LayerNormalization MeanVarianceNormalization
        com.microsoft::GroupNorm com.microsoft::LayerNormalization com.microsoft::SkipLayerNormalization""",
 }
-"""Means and deviations are computed again from the input: half of a normalization's backward work."""
+"""Means and deviations are recomputed from the input: half of a normalization's backward work."""
 _COPIED = "aten::flip aten::roll ConcatFromSequence CenterCropPad"
 _SCATTERED = "Compress Gather GatherElements GatherND MaxUnpool ReverseSequence Tile"
 _ATTENTION = (
@@ -131,7 +131,7 @@ _TWICE = """LSTM GRU RNN LRN Experts Expert Dispatch Combine aten::lstm aten::gr
     openvino::LSTMCell openvino::GRUCell openvino::RNNCell"""
 """Sums of products, with a gradient for each factor."""
 _ONCE = "Resize Upsample"
-"""Sums of neighbours, spread over them again."""
+"""Sums of neighbours, distributed over them again."""
 _FORWARD = {
     kind: rule
     for family in (attention, movement, recurrent, reduction, llm, aten, openvino)

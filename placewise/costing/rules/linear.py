@@ -11,9 +11,9 @@ from placewise.costing.op_instance import Cost, OpInstance, OpValue, Rule
 
 
 def matmul(op: OpInstance, *, right: int = 1, dtype: str = "", after: int = 0) -> Cost:
-    """[…, M, K] · […, K, N], each perhaps transposed; `after` FLOPs follow on every element.
+    """[…, M, K] · […, K, N], each possibly transposed; `after` FLOPs per element follow.
 
-    Raises ValueError if argument `right` does not fit the first; −1 says that it is packed in a shape of its own.
+    Raises ValueError if argument `right` does not fit the first; −1 means that it is packed.
     """
     left, result = op.shape(0), op.outputs[0].size
     inner = left[0 if op.number("transBatchA", 0) else -2] if op.number("transA", 0) else left[-1]
@@ -23,7 +23,7 @@ def matmul(op: OpInstance, *, right: int = 1, dtype: str = "", after: int = 0) -
 
 
 def _check_factors(op: OpInstance, inner: int, other: OpValue) -> None:
-    """The lengths that are summed are one, and the batches broadcast; unknown ones fit, and so do packed factors."""
+    """Contracted lengths must be equal and batches must broadcast; unknown sizes and packed factors always fit."""
     is_packed = "float" in op.inputs[0].dtype and "int" in other.dtype
     if is_packed or not other.dims:
         return
@@ -34,19 +34,19 @@ def _check_factors(op: OpInstance, inner: int, other: OpValue) -> None:
 
 
 def packed_matmul(op: OpInstance) -> Cost:
-    """[…, K] · [K, N] with a matrix of few bits whose sizes stand in the attributes."""
+    """[…, K] · [K, N] with a matrix of few bits whose sizes are attributes."""
     return op.cost(2 * op.size(0) * op.number("N", 0), "matmul")
 
 
 def stored_matmul(op: OpInstance) -> Cost:
-    """[…, K] · a matrix in a form of its own, whose N is the width of the result."""
+    """[…, K] · a matrix in a custom format, whose N is the width of the result."""
     return op.cost(2 * op.size(0) * op.outputs[0].shape[-1], "matmul")
 
 
 def packed_matmuls(op: OpInstance, *, widths: Mapping[str, int], before: int = 4, after: int = 0) -> Cost:
-    """Products of one normalized input with matrices whose widths stand in attributes, each so many times.
+    """Products of one normalized input with matrices whose widths are attributes, each with its count.
 
-    `before` FLOPs for every element of the input (the normalization), `after` for every column.
+    `before` FLOPs per element of the input (the normalization), `after` per column.
     """
     columns = sum(count * op.number(name, 0) for name, count in widths.items())
     size, rows = op.size(0), op.size(0) // max(op.shape(0)[-1], 1)
@@ -66,12 +66,12 @@ def nhwc_conv(op: OpInstance) -> Cost:
 
 
 def causal_conv(op: OpInstance) -> Cost:
-    """A kernel [channels, 1, …] of its own for every channel, wherever the channels are."""
+    """A separate kernel [channels, 1, …] for every channel, wherever the channels are."""
     return op.cost(2 * op.size(0) * math.prod(op.shape(1)[2:]), "conv")
 
 
 def depthwise_conv(op: OpInstance) -> Cost:
-    """A kernel [channels, 1, length] of its own for every channel."""
+    """A separate kernel [channels, 1, length] for every channel."""
     channels = op.shape(1)[0]
     return conv(replace(op, attributes={**op.attributes, "group": channels}))
 
@@ -83,9 +83,9 @@ def conv_transpose(op: OpInstance) -> Cost:
 
 
 def _products(op: OpInstance, kernel: int, layout: str, *, without: str) -> int:
-    """Elements of a kernel that one element meets: all but those along the dimensions called `without`.
+    """Kernel elements that one element meets: all but those along the dimensions `without`.
 
-    The attribute `kernel_layout` names the dimensions (G groups, O out, I in, H, W, …); those behind are space.
+    The attribute `kernel_layout` names the dimensions (G groups, O out, I in, H, W, …); the rest is space.
     """
     shape = op.shape(kernel)
     return math.prod(
@@ -98,9 +98,10 @@ def _names(op: OpInstance, kernel: int, layout: str) -> str:
 
 
 def _check_channels(op: OpInstance, kernel: int, layout: str) -> None:
-    """Raise ValueError unless the data, [batch, channels, …] or [batch, …, channels], have the channels that are read.
+    """Raise ValueError unless the data, [batch, channels, …] or [batch, …, channels], have the channels that the op
+    reads.
 
-    Data may lack the batch. Kernels whose layout begins with space, TensorFlow's, do not say how many groups there are.
+    The batch may be missing. Kernels whose layout begins with space, TensorFlow's, do not imply the number of groups.
     """
     names, dims = _names(op, kernel, layout), op.inputs[0].dims
     sizes = dict(zip(names, op.shape(kernel), strict=True))
@@ -117,7 +118,7 @@ def _check_channels(op: OpInstance, kernel: int, layout: str) -> None:
 
 
 def deform_conv(op: OpInstance) -> Cost:
-    """A convolution whose samples are interpolated, each from four neighbours with seven FLOPs."""
+    """A convolution whose samples are interpolated from four neighbours with seven FLOPs each."""
     batch, channels, *_ = op.shape(0)
     samples = batch * channels * math.prod(op.shape(1)[2:]) * math.prod(op.outputs[0].shape[2:])
     flops = 2 * op.outputs[0].size * math.prod(op.shape(1)[1:]) + 7 * samples
@@ -125,7 +126,7 @@ def deform_conv(op: OpInstance) -> Cost:
 
 
 def einsum(op: OpInstance) -> Cost:
-    """Operands are joined from left to right; a label is summed out once nothing later needs it."""
+    """Operands are contracted from left to right; a label is summed once no later operand needs it."""
     terms, result = _labels(op)
     sizes = {
         label: size
@@ -146,7 +147,7 @@ def einsum(op: OpInstance) -> Cost:
 
 
 def _labels(op: OpInstance) -> tuple[list[str], str]:
-    """Labels of operands and result, one character per dimension; an ellipsis becomes private characters."""
+    """Labels of operands and result, one character per dimension; private characters replace an ellipsis."""
     left, arrow, result = str(op.attributes["equation"]).replace(" ", "").partition("->")
     terms = left.split(",")
     if not arrow:

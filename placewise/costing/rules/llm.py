@@ -9,25 +9,25 @@ from placewise.model.dtypes import bytes_of
 
 
 def _dense(values: Iterable[OpValue]) -> int:
-    """Bytes of values by their shapes: a view of a cache has a shape, and no bytes of its own."""
+    """Bytes of values by shape: a view of a cache has a shape, but no bytes."""
     return sum(bytes_of(value.shape, value.dtype) for value in values)
 
 
 def cache_update(op: OpInstance) -> Cost:
-    """New keys and values are read and written; what their reader sees of the cache is read."""
+    """New keys and values are read and written; the visible part of the cache is read."""
     return op.cost(0, "movement", nbytes=2 * op.bytes_read + _dense(op.outputs))
 
 
 def cache_read(op: OpInstance) -> Cost:
-    """What the reader sees of the cache is read."""
+    """The visible part of the cache is read."""
     return op.cost(0, "movement", nbytes=_dense(op.outputs))
 
 
 def experts(op: OpInstance) -> Cost:
     """Hidden [tokens, width], index and scores [tokens, chosen], then weights [experts, …].
 
-    Every expert is as likely as another: a token uses `chosen` of them, and of E experts
-    E · (1 − (1 − chosen/E)^tokens) are expected to be used and read.
+    All experts are equally likely: a token uses `chosen` of them, and of E experts E · (1 − (1 − chosen/E)^tokens) are
+    expected to be used and read.
     """
     tokens, width = op.shape(0)
     chosen, count = op.shape(1)[1], op.number("experts", 1)
@@ -42,7 +42,7 @@ def experts(op: OpInstance) -> Cost:
 
 
 def expert(op: OpInstance) -> Cost:
-    """One expert of many: hidden [rows, width], then its weights; attributes `experts`, `tokens` and `chosen`."""
+    """One of several experts: hidden [rows, width], then its weights; attributes `experts`, `tokens` and `chosen`."""
     tokens, chosen, count = (op.number(name, 1) for name in ("tokens", "chosen", "experts"))
     width, weights = op.shape(0)[-1], _weights(op, 1)
     flops, inner = _per_token([value.shape for value in weights], width)
@@ -52,13 +52,13 @@ def expert(op: OpInstance) -> Cost:
 
 
 def dispatch(op: OpInstance) -> Cost:
-    """Rows of hidden [tokens, width] copied once for each expert that they go to: index [tokens, chosen]."""
+    """Rows of hidden [tokens, width], copied once per expert that receives them: index [tokens, chosen]."""
     rows = op.inputs[0].nbytes * op.shape(1)[1]
     return op.cost(0, "movement", nbytes=2 * rows + op.inputs[1].nbytes)
 
 
 def combine(op: OpInstance) -> Cost:
-    """The results of all experts, each weighted and added to its token."""
+    """The results of all experts, weighted and added to their tokens."""
     tokens, chosen, width = op.number("tokens", 1), op.number("chosen", 1), op.outputs[0].shape[-1]
     rows = tokens * chosen
     return op.cost(2 * rows * width, "elementwise", nbytes=rows * width * _entry(op.outputs[0]) + op.bytes_written)
@@ -69,7 +69,7 @@ def _weights(op: OpInstance, first: int) -> list[OpValue]:
 
 
 def _per_token(shapes: list[tuple[int, ...]], width: int) -> tuple[int, int]:
-    """FLOPs of one expert for one row (products, and six for every entry behind the gate), and entries before it."""
+    """FLOPs of one expert per row (products, and six for every entry after the gate), and entries before it."""
     products = [shape[0] * shape[1] for shape in shapes if len(shape) == 2]
     if not products or not width:
         return 0, 0
@@ -78,7 +78,7 @@ def _per_token(shapes: list[tuple[int, ...]], width: int) -> tuple[int, int]:
 
 
 def share_used(chosen: int, count: int, tokens: int) -> float:
-    """The share of the experts that at least one token is expected to use."""
+    """The expected fraction of experts that at least one token uses."""
     return 1 - (1 - min(chosen / count, 1)) ** tokens
 
 

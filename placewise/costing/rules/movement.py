@@ -9,7 +9,7 @@ from placewise.costing.op_instance import FREE, Cost, OpInstance, Rule
 
 
 def free(op: OpInstance) -> Cost:
-    """A view, a constant or something about shapes: nothing is computed and nothing is moved."""
+    """A view, a constant or shape arithmetic: nothing is computed or moved."""
     del op
     return FREE
 
@@ -20,17 +20,17 @@ def copy(op: OpInstance) -> Cost:
 
 
 def reshape(op: OpInstance) -> Cost:
-    """A view, unless `copy` says that the elements lie in an order that no view can give."""
+    """A view, unless `copied` indicates an element order that no view can express."""
     return copy(op) if op.number("copied", 0) else FREE
 
 
 def cost_unless_view(op: OpInstance, *, rule: Rule) -> Cost:
-    """What `rule` says, unless `view` says that the result shares the memory of what it is made from."""
+    """The cost of `rule`, unless `view` indicates that the result shares memory with its argument."""
     return FREE if op.number("view", 0) else rule(op)
 
 
 def gather(op: OpInstance) -> Cost:
-    """Only what goes out is read of the first argument: rows of a table, a slice."""
+    """Of the first argument only the results are read: rows of a table, a slice."""
     indices = sum(value.nbytes for position, value in op.inputs.items() if position)
     return op.cost(0, "movement", nbytes=2 * op.bytes_written + indices)
 
@@ -42,7 +42,7 @@ def update_in_place(op: OpInstance) -> Cost:
 
 
 def transpose(op: OpInstance) -> Cost:
-    """A copy in another order; a view where only dimensions of length 1 change places."""
+    """A copy in another order; a view if only dimensions of length 1 move."""
     shape = op.shape(0)
     order = op.attributes.get("perm", tuple(reversed(range(len(shape)))))
     long = [axis for axis in order if shape[axis] != 1]
@@ -60,14 +60,14 @@ def resize(op: OpInstance) -> Cost:
 
 
 def grid_sample(op: OpInstance) -> Cost:
-    """Values at given places, interpolated between 1, 2 or 4 neighbours per dimension."""
+    """Values at given positions, interpolated between 1, 2 or 4 neighbours per dimension."""
     mode = str(op.attributes.get("mode", "linear"))
     neighbours = {"nearest": 1, "cubic": 4, "bicubic": 4}.get(mode, 2) ** (len(op.shape(0)) - 2)
     return op.cost(2 * neighbours * op.outputs[0].size, "elementwise")
 
 
 def affine_grid(op: OpInstance) -> Cost:
-    """Every coordinate of the grid is a row of the matrix times a place."""
+    """Every coordinate of the grid is a row of the matrix times a position."""
     shape = op.outputs[0].shape
     return op.cost(2 * (shape[-1] + 1) * op.outputs[0].size, "elementwise")
 

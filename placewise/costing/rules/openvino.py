@@ -1,6 +1,6 @@
-"""Ops of OpenVINO that ONNX does not have.
+"""Ops of OpenVINO that ONNX lacks.
 
-From the operation specifications of the OpenVINO documentation (docs.openvino.ai, "Available Operation Sets").
+From the operation specifications in the OpenVINO documentation (docs.openvino.ai, "Available Operation Sets").
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from placewise.costing.rules.reduction import over_input, sort
 
 
 def cell(op: OpInstance, *, weights: int, per: int) -> Cost:
-    """One step of a recurrent layer: X and the state times the matrices at `weights` and the position after it."""
+    """One step of a recurrent layer: X and the state times the matrices at `weights` and the next position."""
     batch, hidden = op.outputs[0].shape
     flops = 2 * batch * (op.size(weights) + op.size(weights + 1)) + per * batch * hidden
     return op.cost(flops, "matmul")
 
 
 def attention(op: OpInstance) -> Cost:
-    """Q [… , queries, width], K [… , keys, width] and V [… , keys, value width], with any dimensions in front."""
+    """Q [… , queries, width], K [… , keys, width] and V [… , keys, value width], with any leading dimensions."""
     *front, queries, width = op.shape(0)
     keys, value_width = op.shape(2)[-2:]
     return op.cost(math.prod(front) * queries * keys * (2 * width + 2 * value_width + 5), "attention")
 
 
 def paged_attention(op: OpInstance) -> Cost:
-    """Q, K and V as [tokens, heads · width]; the past, whose length only the running model knows, is not counted."""
+    """Q, K and V as [tokens, heads · width]; the past, whose length is known only at run time, is not counted."""
     tokens, packed = op.shape(0)
     flops = tokens * tokens * (2 * packed + 2 * op.outputs[0].shape[-1])
     nbytes = sum(op.inputs[position].nbytes for position in range(3)) + op.bytes_written
@@ -38,17 +38,17 @@ def paged_attention(op: OpInstance) -> Cost:
 
 
 def inverse(op: OpInstance) -> Cost:
-    """Gauss and Jordan on [n, n]: 2 n³."""
+    """Gauss–Jordan elimination on [n, n]: 2 n³."""
     return op.cost(2 * op.size(0) * op.shape(0)[-1], "matmul")
 
 
 def binary_convolution(op: OpInstance) -> Cost:
-    """A convolution of single bits, counted as one of int8."""
+    """A convolution of single bits, counted as int8."""
     return op.cost(2 * math.prod(op.shape(1)[1:]) * op.outputs[0].size, "conv", dtype="int8")
 
 
 def embedding_bag(op: OpInstance) -> Cost:
-    """Rows of a table added up by bag: only those that are named (argument 1) are read."""
+    """Rows of a table, summed by bag: only the rows in argument 1 are read."""
     table, rows = op.inputs[0], op.size(1)
     width = table.size // max(table.shape[0], 1)
     indices = sum(value.nbytes for position, value in op.inputs.items() if position)
@@ -57,7 +57,7 @@ def embedding_bag(op: OpInstance) -> Cost:
 
 
 def fourier(op: OpInstance) -> Cost:
-    """5 N log2(N) over all elements; transforms along some axes only take less, which axes is not in the shapes."""
+    """5 N log2(N) over all elements, an upper bound: the axes of the transform are not in the shapes."""
     size = max(op.size(0), op.outputs[0].size)
     return op.cost(5 * size / 2 * math.log2(max(size, 2)), "reduction")
 
@@ -108,4 +108,4 @@ _RULES: Mapping[str, Rule] = {
 }
 
 RULES: Mapping[str, Rule] = {"Input": free, "Output": free, **{_OPS + kind: rule for kind, rule in _RULES.items()}}
-"""Kind → rule; Input and Output are any format's."""
+"""Kind → rule; Input and Output occur in any format."""

@@ -1,4 +1,4 @@
-"""Ops that treat every element by itself: a fixed number of FLOPs per output element."""
+"""Elementwise ops: a fixed number of FLOPs per output element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ops that combine many elements into one: reductions, normalizations, softmax, pooling, sorting."""
+"""Ops that combine many elements: reductions, normalizations, softmax, pooling, sorting."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def over_input(op: OpInstance, *, per: int = 1) -> Cost:
 
 
 def normalization(op: OpInstance, *, per: int, summed: int = 0) -> Cost:
-    """`per` FLOPs per element; `summed` more where a skip connection (and its bias) are added first."""
+    """`per` FLOPs per element; `summed` more if a skip connection (and its bias) are added first."""
     return op.cost((per + summed) * op.outputs[0].size, "reduction")
 
 
 def embed(op: OpInstance) -> Cost:
-    """Word, position and segment rows looked up, summed and normalized: only those rows are read."""
+    """Word, position and segment rows, looked up, summed and normalized: only these rows are read."""
     rows = 3 * op.outputs[0].nbytes
     return op.cost(9 * op.outputs[0].size, "reduction", nbytes=op.inputs[0].nbytes + rows + op.bytes_written)
 
@@ -37,13 +37,13 @@ def pool(op: OpInstance, *, per: int = 1) -> Cost:
 
 
 def roi_pool(op: OpInstance) -> Cost:
-    """Regions of unknown extent: at most the whole map for each region."""
+    """Regions of unknown extent: at most the whole map per region."""
     regions = op.shape(1)[0]
     return op.cost(regions * math.prod(op.shape(0)[1:]), "reduction")
 
 
 def roi_align(op: OpInstance) -> Cost:
-    """`sampling_ratio`² samples per output element (2² where it adapts), each from four neighbours."""
+    """`sampling_ratio`² samples per output element (2² if it adapts), each from four neighbours."""
     samples = op.number("sampling_ratio", 0) or 2
     return op.cost(8 * samples**2 * op.outputs[0].size, "reduction")
 
@@ -70,14 +70,14 @@ def fourier(op: OpInstance) -> Cost:
 
 
 def short_fourier(op: OpInstance) -> Cost:
-    """5 n log2(n) for every frame; n is the window's length or what one-sided output says."""
+    """5 n log2(n) for every frame; n is the window's length or follows from one-sided output."""
     batch, frames, bins, _ = op.outputs[0].shape
     length = op.size(2) or (2 * (bins - 1) if op.number("onesided", 1) else bins)
     return op.cost(batch * frames * (length + 5 * length * math.log2(max(length, 2))), "reduction")
 
 
 def non_max_suppression(op: OpInstance) -> Cost:
-    """Every pair of boxes of a class may be compared: 12 FLOPs for each overlap."""
+    """Every pair of boxes of a class may be compared: 12 FLOPs per overlap."""
     batch, classes, boxes = op.shape(1)
     return op.cost(6 * batch * classes * boxes * boxes, "reduction")
 

@@ -1,4 +1,4 @@
-"""TensorFlow's own ops: gradients, optimizers, recurrent cells and lists, where ONNX has no op for them."""
+"""TensorFlow's own ops, for which ONNX has none: gradients, optimizers, recurrent cells and lists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from placewise.costing.rules.reduction import over_input
 
 
 def assign(op: OpInstance) -> Cost:
-    """The new value (argument 1) is read, and the variable or the element of a list is written."""
+    """The new value (argument 1) is read, and the variable or list element is written."""
     return op.cost(0, "movement", nbytes=2 * op.inputs[1].nbytes)
 
 
@@ -24,14 +24,14 @@ def pop_element(op: OpInstance) -> Cost:
 
 
 def strided_slice_gradient(op: OpInstance) -> Cost:
-    """Zeros with the gradient (the last argument) in them."""
+    """Zeros that contain the gradient (the last argument)."""
     return op.cost(0, "movement", nbytes=op.bytes_written + max(value.nbytes for value in op.inputs.values()))
 
 
 def conv_input_gradient(op: OpInstance, *, channels: int = 1) -> Cost:
     """Every element of the output's gradient (argument 2) is spread over the kernel [space …, in, out] (argument 1).
 
-    As many products as in the convolution; `channels` dimensions at the kernel's end do not multiply them.
+    As many products as in the convolution; the last `channels` dimensions of the kernel do not multiply them.
     """
     return op.cost(2 * op.size(2) * math.prod(op.shape(1)[:-channels]), "conv")
 

@@ -1,4 +1,4 @@
-"""KV caches that only note what is kept: how much a layer sees, and how much it holds at most."""
+"""KV caches that only record shapes: how many positions a layer sees, and its capacity."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Shapes = dict[int, tuple[tuple[int, ...], tuple[int, ...], torch.dtype]]
 
 
 class ShapeOnlyLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
-    """The keys and values of one layer: `past` of them are there before the call, `capacity` at most.
+    """Keys and values of one layer: `past` positions before the call, at most `capacity`.
 
-    A sliding window keeps its last `window` − 1 positions beside the new one.
+    A sliding window keeps its last `window` − 1 positions besides the new one.
     """
 
     def __init__(self, past: int, capacity: int, window: int | None) -> None:
@@ -45,7 +45,7 @@ class ShapeOnlyLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]
 
 
 class CrossAttentionLayer(ShapeOnlyLayer):  # type: ignore[no-untyped-call]
-    """The encoder's keys and values of one decoder layer: made in the first phase, read in the second."""
+    """The encoder's keys and values of one decoder layer, computed in the first phase and read in the second."""
 
     def __init__(self, layer: int, shapes: Shapes) -> None:
         self._layer, self._shapes = layer, shapes
@@ -79,10 +79,10 @@ class CrossAttentionLayer(ShapeOnlyLayer):  # type: ignore[no-untyped-call]
 
 @dataclass(frozen=True, slots=True)
 class CacheFactory:
-    """The caches of a model: one for each call, all alike but for how much is in them.
+    """Makes the caches of a model, one per call; they differ only in their fill level.
 
-    `windows` has, by layer, the positions that a sliding window keeps, or None; `crossed` says that there is an
-    encoder, whose keys and values have `shapes` once the first call was made.
+    `windows` [n_layers] are the positions that a sliding window keeps, or None. `crossed` marks models with an encoder;
+    `shapes` are those of the encoder's keys and values after the first call.
     """
 
     windows: tuple[int | None, ...]
@@ -91,13 +91,13 @@ class CacheFactory:
 
     @classmethod
     def of(cls, config: Any, *, crossed: bool) -> CacheFactory:
-        """Caches for a configuration; raises ModelFileError where layers keep anything else than keys and values."""
+        """Make a factory for a configuration; raises ModelFileError if layers keep anything but keys and values."""
         windows = [_window(layer) for layer in DynamicCache(config=config).layers]
         layers = max(getattr(config, name, None) or 0 for name in ("num_decoder_layers", "decoder_layers"))
         return cls((*windows, *windows[-1:] * (layers - len(windows))), crossed)
 
     def at(self, past: int, capacity: int) -> Cache:
-        """A cache that holds `past` positions and will hold `capacity`."""
+        """A cache with `past` positions in use and room for `capacity`."""
         own = Cache(layers=[ShapeOnlyLayer(past, capacity, window) for window in self.windows])
         if not self.crossed:
             return own
@@ -108,15 +108,15 @@ class CacheFactory:
 
 
 def unsupported_state_error(state: str) -> ModelFileError:
-    """The error for layers that keep anything else than keys and values."""
+    """The error for layers that keep anything but keys and values."""
     return ModelFileError(
-        f"its layers keep a state of type {state}, which has no price here yet",
+        f"its layers keep a state of type {state}, whose cost is not modelled yet",
         remedy="use a model whose layers keep keys and values only",
     )
 
 
 def is_recurrent(layer: Any) -> bool:
-    """Whether a layer of a cache of transformers is one for scans and linear attention."""
+    """Whether a cache layer of transformers belongs to a scan or to linear attention."""
     return hasattr(layer, "update_conv_state")
 
 

@@ -1,4 +1,4 @@
-"""What one run of a model is: how many sequences, how long, how many tokens are generated."""
+"""The dimensions of a run: number of sequences, their length, and the tokens to generate."""
 
 from __future__ import annotations
 
@@ -17,10 +17,9 @@ _MAY_BE_ZERO = frozenset(("tokens", "length", "experts_split"))
 class RunDims:
     """The dimensions of a run.
 
-    `batch` sequences are read together; of each, `prompt` tokens are given, which give the first answer, and `tokens`
-    are generated after it. The KV cache holds `length` positions (0: as many as are given and generated) of
-    `sequences` such batches, which are in flight at the same time. With `experts_split` = 1 every expert of a mixture
-    is an op of its own.
+    The model reads `batch` sequences of `prompt` tokens together, which gives the first token of each answer, and
+    generates `tokens` more. The KV cache holds `length` positions (0: prompt and generated tokens) for `sequences`
+    batches in flight. With `experts_split` = 1 every expert of a mixture is an op.
     """
 
     batch: int = 1
@@ -37,21 +36,21 @@ class RunDims:
 
     @property
     def mean_position(self) -> int:
-        """Positions in the cache when the middle one of the generated tokens is made: the mean over all of them."""
+        """Positions in the cache for the middle one of the generated tokens: the mean over all of them."""
         return self.prompt + self.tokens // 2
 
 
 def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: RunDims) -> RunDims:
-    """The dimensions that the user gives, over `defaults`; `names` are what a model calls them, by field.
+    """Apply the user's dimensions to `defaults`; `names` maps fields to the model's names for them.
 
-    Raises ModelFileError for names and sizes that are none.
+    Raises ModelFileError for unknown names and sizes out of range.
     """
     fields = {name: field for field, name in names.items()}
     values: dict[str, int] = {}
     for name, size in sizes.items():
         if name not in fields:
             raise ModelFileError(
-                f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(fields)}, or leave it out"
+                f"this model has no dimension {name[:60]!r}", remedy=f"give {', '.join(fields)}, or omit it"
             )
         least = 0 if fields[name] in _MAY_BE_ZERO else 1
         if isinstance(size, bool) or not isinstance(size, int) or not least <= size <= MOST:
@@ -62,7 +61,7 @@ def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: Run
     dims = replace(defaults, **values)
     if dims.batch * dims.sequences * dims.capacity > MOST_POSITIONS:
         raise ModelFileError(
-            f"{dims.batch} × {dims.sequences} sequences of {dims.capacity} are more than any machine holds",
+            f"{dims.batch} × {dims.sequences} sequences of {dims.capacity} exceed the memory of any machine",
             remedy="give smaller dimensions",
         )
     if dims.length and dims.length < dims.prompt + dims.tokens:
@@ -74,5 +73,5 @@ def parse_dims(sizes: Mapping[str, int], names: Mapping[str, str], defaults: Run
 
 
 def list_used_dims(dims: RunDims, names: Mapping[str, str]) -> dict[str, int]:
-    """The dimensions that a model has, under its names."""
+    """The dimensions that a model uses, under its own names."""
     return {name: getattr(dims, field) for field, name in names.items()}

@@ -1,4 +1,4 @@
-"""A listing with marks → one in which every marked layer is there: the calls of the layer that it is like, renamed."""
+"""Expand a listing with repeat marks: each marked layer becomes a renamed copy of the body that it repeats."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from placewise.readers.huggingface.operators import AGAIN, ENTER, LEAVE
 from placewise.readers.torch.listing import Call, Listing, Meta, Parameter, Ref
 
 Renames = tuple[tuple[str, str], ...]
-"""Module paths and what stands for them, applied from first to last."""
+"""Module paths and their replacements, applied from first to last."""
 
 
 def expand_repeats(listing: Listing) -> Listing:
-    """Every mark replaced by a copy of the body that it names, under its own scope and with its own parameters.
+    """Replace every mark by a copy of the body that it names, under its own scope and with its own parameters.
 
-    What a body reads from around it and not as an argument is shared; marks in bodies are followed too.
+    Values that a body reads from outside, other than its arguments, are shared. Marks inside bodies are expanded too.
     """
     work = _Expander(listing)
     env: MutableMapping[str, str] = ChainMap({})
@@ -29,7 +29,7 @@ def expand_repeats(listing: Listing) -> Listing:
 
 @dataclass(slots=True)
 class _LayerBody:
-    """Calls `start` to `stop` (without it) of a listing, between the mark `enter` and the mark `leave`."""
+    """The calls from `start` up to `stop` of a listing, between the marks `enter` and `leave`."""
 
     start: int
     stop: int
@@ -62,7 +62,7 @@ class _Expander:
                 self.bodies[number] = _LayerBody(start + 1, place, self.listing.calls[start], call)
 
     def emit(self, start: int, stop: int, env: MutableMapping[str, str], renames: Renames, suffix: str) -> None:
-        """Add the calls from `start` to `stop`, each value of `env` under its name there."""
+        """Add the calls from `start` up to `stop`, with values renamed by `env`."""
         for call in self.listing.calls[start:stop]:
             if call.op in (ENTER, LEAVE):
                 _alias(env, call.results, call.refs)
@@ -105,11 +105,11 @@ class _Expander:
         return argument
 
     def value(self, name: str, env: Mapping[str, str], renames: Renames) -> str:
-        """The value that stands for `name` here: a parameter of the copy's own, or what `env` says."""
+        """The value for `name` in this copy: its own parameter, or the entry in `env`."""
         if name not in self.names:
             return env.get(name, name)
         own = rename_path(self.names[name], renames)
-        if own not in self.values:  # a constant that the trace took from the body's code
+        if own not in self.values:  # a constant that the trace captured
             value = self.values[own] = f"{name} of {own}"
             self.names[value], self.metas[value] = own, self.metas[name]
             self.parameters.append(Parameter(value, own, own, trainable=False))
@@ -122,7 +122,7 @@ def _alias(env: MutableMapping[str, str], results: Sequence[str], values: Sequen
 
 
 def rename_path(path: str, renames: Renames) -> str:
-    """A module path, or the name of a parameter, under other names of the modules around it."""
+    """Rename the enclosing modules in a module path or parameter name."""
     for old, new in renames:
         if path == old or path.startswith(old + "."):
             path = new + path[len(old) :]

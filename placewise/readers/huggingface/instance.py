@@ -1,4 +1,4 @@
-"""Settings → a model of transformers on the meta device: shapes, and no weights."""
+"""Settings → a model of transformers on the meta device: shapes without weights."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from placewise.readers.huggingface.library_errors import describe_library_error
 from placewise.readers.huggingface.settings import asks_for_code
 
 Task = Literal["decoder", "translator", "encoder"]
-"""A decoder generates after a prompt, a translator after what its encoder read, an encoder runs once."""
+"""A decoder continues a prompt, a translator continues from its encoder's output, an encoder runs once."""
 
 MOST_MODULES = 100_000
 DTYPES = {name: getattr(torch, name) for name in ("bfloat16", "float16", "float32", "float64")}
@@ -29,7 +29,7 @@ _IGNORED_KEYS = (
     "quantization_config", "transformers_version", "attn_implementation", "kernel_config", "device_map", "auto_map",
     "trust_remote_code",
 )  # fmt: skip
-"""Keys that say nothing about shapes, or ask for kernels, files and code; so do those that begin with an underscore."""
+"""Keys that do not affect shapes, or refer to kernels, files and code; keys with a leading underscore count too."""
 _WITH_PICTURES = "MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING"
 _FALLBACKS = ("MODEL_FOR_CAUSAL_LM_MAPPING", _WITH_PICTURES, "MODEL_MAPPING")
 _DECODERS = _FALLBACKS[:-1]
@@ -37,12 +37,12 @@ _TRANSLATORS = (
     "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING", "MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING", _WITH_PICTURES,
     "MODEL_FOR_TEXT_TO_WAVEFORM_MAPPING",
 )  # fmt: skip
-"""The tables of transformers whose models generate: of these, with an encoder of their own."""
+"""Tables of transformers with models that generate: those with an encoder of their own."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Instance:
-    """A model that can be traced: its module (on the meta device), configuration, task and element type."""
+    """A model ready for tracing: its module (on the meta device), configuration, task and element type."""
 
     module: nn.Module
     config: Any
@@ -51,9 +51,9 @@ class Instance:
 
 
 def build_instance(values: Mapping[str, Any], dtype: str | None = None) -> Instance:
-    """Build the model that a configuration describes, in `dtype` or the one that it names (default: float32).
+    """Build the model that a configuration describes, in `dtype` or its own element type (default: float32).
 
-    Raises ModelFileError where transformers knows no such model or refuses the values.
+    Raises ModelFileError if transformers does not know the model or rejects the values.
     """
     known = _drop_ignored_keys(values)
     name = _dtype_name(dtype or known.pop("dtype", None) or known.pop("torch_dtype", None) or "float32")
@@ -71,13 +71,13 @@ def build_instance(values: Mapping[str, Any], dtype: str | None = None) -> Insta
         except ModelFileError:
             raise
         except Exception as error:
-            raise describe_library_error("the configuration cannot be built by transformers", error) from None
+            raise describe_library_error("transformers cannot build the configuration", error) from None
     return Instance(module, config, _find_task(model_class, config), name)
 
 
 @contextlib.contextmanager
 def offline() -> Iterator[None]:
-    """Nothing is downloaded and nothing is printed while a model is built and traced."""
+    """Suppress downloads and output while a model is built and traced."""
     import huggingface_hub.constants as hub
 
     before, silenced = hub.HF_HUB_OFFLINE, logging.root.manager.disable
@@ -94,7 +94,7 @@ def offline() -> Iterator[None]:
 
 
 def _drop_ignored_keys(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values, those of inner configurations too, without the keys that are not asked for."""
+    """Drop ignored keys, also in nested configurations."""
     return {
         key: _drop_ignored_keys(value) if isinstance(value, dict) else value
         for key, value in values.items()
@@ -114,7 +114,7 @@ def _dtype_name(name: Any) -> str:
 def _make_config(values: dict[str, Any], needs_code: bool) -> Any:
     kind = values["model_type"]
     if kind not in transformers.CONFIG_MAPPING:
-        code = ", and the code that its configuration asks for is never run here" if needs_code else ""
+        code = ", and Placewise never runs the code that the configuration asks for" if needs_code else ""
         raise ModelFileError(
             f"transformers {transformers.__version__} knows no model_type {kind[:60]!r}{code}",
             remedy="update transformers, or give another model",
@@ -122,12 +122,12 @@ def _make_config(values: dict[str, Any], needs_code: bool) -> Any:
     try:
         config = transformers.AutoConfig.for_model(**values)
     except Exception as error:
-        raise describe_library_error("the configuration is refused by transformers", error) from None
+        raise describe_library_error("transformers rejects the configuration", error) from None
     return config
 
 
 def _untie(module: nn.Module) -> None:
-    """Give the head weights of its own, also where transformers ties them whatever the configuration says (T5)."""
+    """Give the head its own weights, even if transformers always ties them (T5)."""
     model: Any = module
     head, table = model.get_output_embeddings(), model.get_input_embeddings()
     if head is not None and table is not None and head.weight is table.weight:
@@ -151,7 +151,7 @@ def _select_class(config: Any, architectures: Any) -> Any:
 
 
 def _find_listed_classes(names: Sequence[str], config: Any) -> list[Any]:
-    """The classes that the tables of these names have for a configuration."""
+    """The classes that these tables hold for a configuration."""
     return [model_class for name in names for model_class in _list_classes(getattr(modeling_auto, name, {}), config)]
 
 
@@ -180,7 +180,7 @@ def _find_task(model_class: Any, config: Any) -> Task:
 
 @contextlib.contextmanager
 def _limit_modules() -> Iterator[None]:
-    """Refuse to build more modules than any model has, long before memory ends."""
+    """Stop building before too many modules exhaust memory."""
     count = 0
 
     def counted(module: nn.Module, name: str, child: nn.Module | None) -> None:

@@ -1,7 +1,7 @@
-"""Operators that stand for what a trace must not see: attention, the KV cache, experts, and the bounds of layers.
+"""Operators that replace details in a trace: attention, the KV cache, experts, and the boundaries of layers.
 
-They have shapes and no arithmetic: models that use them are traced on meta tensors and never run. Defined once per
-process, in torch's namespace ``placewise``.
+They have shapes but no arithmetic: models that use them are traced on meta tensors and never run. They are defined
+once per process, in torch's namespace ``placewise``. Their targets in a listing map to kinds of ops.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ KINDS = {
 """Target → kind."""
 
 CACHES = frozenset((CACHE_UPDATE, CACHE_READ))
-"""Their results are views of state: they have a shape, and no bytes of their own."""
+"""Their results are views of state: they have a shape, but no bytes."""
 
 
 NAMESPACE = "placewise"
@@ -52,7 +52,7 @@ _SCHEMAS = (
 
 @cache
 def operators() -> Any:
-    """``torch.ops.placewise``, with the operators in it."""
+    """Return ``torch.ops.placewise`` with the operators registered."""
     library: Any = torch.library.Library(NAMESPACE, "FRAGMENT")  # type: ignore[no-untyped-call]
     shapes: dict[str, Any] = {
         "attention": _attention, "cache_update": _cache_update, "cache_read": _cache_read, "experts": _experts,
@@ -68,7 +68,7 @@ def operators() -> Any:
 
 
 _KEPT: list[Any] = []
-"""A library takes its operators with it when it goes."""
+"""A library unregisters its operators when it is freed."""
 
 
 def _attention(
@@ -82,7 +82,7 @@ def _attention(
 def _cache_update(
     key: torch.Tensor, value: torch.Tensor, visible: int, capacity: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Keys and values [batch, heads, visible, width] of the cache after the new ones went in."""
+    """Keys and values [batch, heads, visible, width] of the cache after the update."""
     return _resize_length(key, visible), _resize_length(value, visible)
 
 

@@ -1,4 +1,4 @@
-"""Two graphs of one model, for the prompt and for one token after it → one graph whose phases share a placement."""
+"""Join the graphs of one model for the prompt and for a generated token into one graph with a shared placement."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from placewise.readers.huggingface.operators import CACHE_UPDATE, CACHES, DISPAT
 
 SAMPLE = "sample"
 SECOND = "decode"
-"""In front of the names of the ops and tensors of the second phase."""
+"""Prefix of the names of ops and tensors of the second phase."""
 
 
 def join_phases(first: Graph, second: Graph | None, *, repeats: int, sequences: int, source: Source) -> Graph:
-    """The graph of both phases: `first`, then `second`, `repeats` times.
+    """Return the graph of both phases: `first`, then `second`, `repeats` times.
 
-    The most likely token is taken from the logits (the first output) of each phase. The first one makes all that
-    `second` reads from outside, and what `second` makes from nothing waits for it. Weights of equal name are one.
-    A KV cache is state of the op that fills it in the first phase, held for `sequences` batches.
+    Each phase takes the most likely token from its logits (its first output). The first phase produces all inputs of
+    `second`; ops of `second` without inputs wait for it. Weights of equal name are one. A KV cache is state of the op
+    that fills it in the first phase, for `sequences` batches.
     """
     draft = _PhaseGraphBuilder(sequences)
     if second is None:
@@ -40,7 +40,7 @@ def join_phases(first: Graph, second: Graph | None, *, repeats: int, sequences: 
 
 
 def build_single_phase(graph: Graph, source: Source) -> Graph:
-    """A graph of one phase, with ids of its own in `origin`."""
+    """A graph of one phase, with new ids in `origin`."""
     draft = _PhaseGraphBuilder(1)
     draft.add(graph, 0, [-1] * graph.n_ops, None)
     for tensor in range(graph.n_tensors):
@@ -51,7 +51,7 @@ def build_single_phase(graph: Graph, source: Source) -> Graph:
 
 @dataclass(slots=True)
 class _PhaseGraphBuilder:
-    """A graph in the making; `tensors` are those of the graph that was added last."""
+    """A graph under construction; `tensors` are those of the graph that was added last."""
 
     sequences: int
     builder: GraphBuilder = field(default_factory=GraphBuilder)
@@ -61,7 +61,7 @@ class _PhaseGraphBuilder:
     storage: dict[tuple[int, int], int] = field(default_factory=dict)
 
     def add(self, graph: Graph, phase: int, groups: Sequence[int], inputs: Sequence[int] | None) -> None:
-        """Add the ops of `graph`; `inputs` are the tensors (ids in the builder) that stand for its inputs."""
+        """Add the ops of `graph`; `inputs` are the tensors (ids in the builder) that replace its inputs."""
         prefix, builder = f"{SECOND}/" if phase else "", self.builder
         ops, base = graph.ops, builder.n_ops
         self.tensors = {}
@@ -124,7 +124,7 @@ class _PhaseGraphBuilder:
         return numbers
 
     def _state(self, graph: Graph, op: int) -> int:
-        """Bytes of a KV cache: keys and values at its capacity, for all batches in flight."""
+        """Bytes of a KV cache: keys and values at capacity, for all batches in flight."""
         if graph.ops.kind[op] != CACHE_UPDATE:
             return 0
         capacity, total = int(graph.ops.attributes[op]["capacity"]), 0
@@ -134,7 +134,7 @@ class _PhaseGraphBuilder:
         return total * self.sequences
 
     def sample(self, graph: Graph, prefix: str, group: int, after: Graph | None = None) -> list[int]:
-        """Take a token from the logits of the graph that was added last; the tensors that `after` reads."""
+        """Take a token from the logits of the last graph; return the tensors that `after` reads."""
         logits = int(graph.tensors.output.argmax())
         op = self.builder.add_op(
             prefix + SAMPLE,
@@ -162,7 +162,7 @@ class _PhaseGraphBuilder:
 
 
 def _count_tensor_bytes(graph: Graph, tensor: int, maker: int) -> int:
-    """Bytes of a tensor: none of a view of a cache, the expected ones of what one expert of many is given and makes."""
+    """Bytes of a tensor: none for a view of a cache, the expected bytes for inputs and results of one expert."""
     kind = graph.ops.kind[maker] if maker >= 0 else ""
     if kind in CACHES:
         return 0
@@ -175,10 +175,10 @@ def _count_tensor_bytes(graph: Graph, tensor: int, maker: int) -> int:
 
 
 def _find_unordered_ops(graph: Graph) -> Iterator[int]:
-    """Ops that would not wait for any input though they depend on how far a run is.
+    """Ops that would not wait for any input although they depend on the position in the sequence.
 
-    They make something from nothing (a range, a view of a cache), or look up weights by such values; constants and
-    what weights alone decide may be there before.
+    They compute something without inputs (a range, a view of a cache), or look up weights with it. Constants and values
+    of weights alone may exist before.
     """
     waits = [True] * graph.n_tensors
     for op, kind in enumerate(graph.ops.kind):
@@ -196,11 +196,11 @@ def _iterate_rows(edges: Edges) -> Iterator[tuple[int, int, int]]:
 
 
 def colocate_phases(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
-    """Group ids of the ops of both graphs, −1 for none.
+    """Return group ids of the ops of both graphs, −1 for none.
 
-    By scope: the ops of a scope are paired one by one where both graphs have ops of the same kinds there and all of
-    them need the input of `first`, else they are one group. What has no such op in `first` belongs to the nearest
-    scope around it that has one. Who reads a cache stays with it.
+    Ops pair up one by one within a scope if both graphs have the same kinds of ops there and all ops of `first`
+    depend on its input; otherwise the scope is one group. Scopes without such an op in `first` join the nearest
+    enclosing scope that has one. Readers of a cache stay with it.
     """
     sets = DisjointSets(first.n_ops + second.n_ops)
     here, there = _group_by_scope(first), _group_by_scope(second)
@@ -227,7 +227,7 @@ def colocate_phases(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
 
 
 def needs_input(graph: Graph) -> list[bool]:
-    """Which ops depend on an input of the model [n_ops]: the others may be folded away."""
+    """Which ops depend on an input of the model [n_ops]; the others may be folded away."""
     late, producer = [False] * graph.n_ops, graph.tensors.producer.tolist()
     for op in range(graph.n_ops):
         makers = [producer[tensor] for tensor in graph.inputs_of(op).tolist()]

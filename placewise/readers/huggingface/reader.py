@@ -1,4 +1,4 @@
-"""The steps from a configuration to a reading."""
+"""The steps from a configuration to an imported model."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ from placewise.readers.huggingface.settings import Settings, asks_for_code, read
 from placewise.readers.huggingface.tracing import trace_run
 
 _LENGTHS = {"input_ids": "length", "pixel_values": "image", "input_values": "samples"}
-"""What the dimension of a model that runs once is called: tokens, pixels per side, samples of sound."""
+"""Name of the size of a model that runs once: tokens, pixels per side, samples of sound."""
 _TEXT = 512
 _USUAL = {"input_ids": _TEXT, "pixel_values": 224, "input_values": 160_000}
-"""How much of them is read unless the user or the configuration says otherwise (ten seconds at 16 kHz)."""
+"""Defaults of that size unless the user or the configuration sets it (ten seconds at 16 kHz)."""
 
 
 def read(
     source: str | Path, dims: Mapping[str, int], dtype: str | None, *, training: bool = False, once: bool = True
 ) -> ImportedModel:
-    """As `read_huggingface`; without `once` every layer is traced by itself, equal or not."""
+    """As `read_huggingface`; without `once` every layer is traced, even if equal layers repeat."""
     settings = read_settings(source)
     try:
         instance = build_instance(settings.values, dtype)
         check_windows(instance.config)
         check_states(instance)
-        if training:  # no token is generated: whatever the model is, it reads a text once and answers for every token
+        if training:  # whatever the model, a training step reads a text once and predicts every token
             instance = replace(instance, task="encoder")
         names = _name_dimensions(instance)
         run = parse_dims(dims, names, _default_dims(instance))
@@ -65,7 +65,7 @@ def _trace_graph(instance: Instance, dims: RunDims, source: Source, once: bool) 
     try:
         runs = build_runs(instance, dims)
     except (RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
-        raise describe_library_error("its inputs cannot be made", error, EXPORT) from None
+        raise describe_library_error("its inputs cannot be built", error, EXPORT) from None
     try:
         graphs = [trace_run(instance, run, repeats, apart=apart) for run in runs]
     except ModelFileError as error:
@@ -75,8 +75,8 @@ def _trace_graph(instance: Instance, dims: RunDims, source: Source, once: bool) 
     second = graphs[1] if len(graphs) > 1 else None
     if second is not None and CACHE_UPDATE not in second.ops.kind.values:
         raise ModelFileError(
-            "it keeps no keys and values between tokens, so what a generated token costs is not known",
-            remedy="price the prompt alone with tokens=0",
+            "it keeps no keys and values between tokens, so the cost of a generated token is unknown",
+            remedy="read the prompt alone with tokens=0",
         )
     return join_phases(graphs[0], second, repeats=dims.tokens, sequences=dims.sequences, source=source)
 
@@ -84,7 +84,7 @@ def _trace_graph(instance: Instance, dims: RunDims, source: Source, once: bool) 
 def _trace_with_masks(
     instance: Instance, runs: list[Run], repeats: RepeatTracker, apart: bool, error: ModelFileError
 ) -> list[Graph]:
-    """The graphs of a model that needs masks; where they do not help, the first error is the one to tell."""
+    """The graphs of a model that needs masks; if masks do not help, raise the first error."""
     use_operators(instance.module, masks=True)
     try:
         return [trace_run(instance, run, repeats, apart=apart) for run in runs]
@@ -93,7 +93,7 @@ def _trace_with_masks(
 
 
 def _name_dimensions(instance: Instance) -> dict[str, str]:
-    """The fields of `RunDims` that matter for a model, and what the user calls them."""
+    """The fields of `RunDims` that a model uses, and the names that users give them."""
     length = _LENGTHS.get(str(instance.module.main_input_name))
     if instance.task == "encoder":
         if length == "image" and hasattr(instance.config, "image_size"):
@@ -116,27 +116,27 @@ def _describe_warnings(settings: Settings, instance: Instance, dims: RunDims, gr
     notes = []
     if any(kind in ("Experts", "Dispatch") for kind in graph.ops.kind.values):
         notes.append(
-            "experts are priced under uniform routing: every expert is as likely as another, and a batch reads the "
-            "weights of as many as are expected to be used"
+            "costs of experts assume uniform routing: all experts are equally likely, and a batch reads the "
+            "weights of the expected number of experts in use"
         )
     if dims.experts_split and "Expert" in graph.ops.kind.values:
         notes.append(
-            "every expert takes its expected share of a run: latency is underestimated where few tokens run at once"
+            "every expert is charged its expected share of a run: latency is underestimated if few tokens run at once"
         )
     if asks_for_code(settings.values):
-        notes.append("the code that it asks for (auto_map) is not run: transformers' own model of this type is read")
+        notes.append("its code (auto_map) is not run: transformers' own model of this type is read instead")
     if "quantization_config" in settings.values:
-        notes.append(f"its quantization is left out: weights count as {instance.dtype}")
+        notes.append(f"its quantization is ignored: weights count as {instance.dtype}")
     notes += _describe_unused_parameters(instance, graph)
     most = getattr(instance.config, "max_position_embeddings", None)
     needed = dims.prompt + dims.tokens
     if instance.task == "decoder" and isinstance(most, int) and 0 < most < needed:
-        notes.append(f"{needed} positions are more than the {most} that the model was made for")
+        notes.append(f"{needed} positions exceed the model's maximum of {most}")
     return notes
 
 
 def _describe_unused_parameters(instance: Instance, graph: Graph) -> list[str]:
-    """A note about the parts of a model that take no part in its run, if they are more than a hundredth of it."""
+    """A note about parts that take no part in the run, if they exceed one percent of the parameters."""
     used = {graph.weights.name[weight] for weight in set(graph.weight_edges.value.tolist())}
     named = dict(instance.module.named_parameters(remove_duplicate=False))
     read = {id(value) for name, value in named.items() if name in used or _name_first_expert(name) in used}
@@ -147,23 +147,23 @@ def _describe_unused_parameters(instance: Instance, graph: Graph) -> list[str]:
     parts = sorted({".".join(name.split(".")[:2]) for name in left})
     shown = ", ".join(parts[:3]) + (", …" if len(parts) > 3 else "")
     share = sum(left.values()) / total
-    return [f"{share:.0%} of the parameters ({shown}) take no part in this run and are left out"]
+    return [f"{share:.0%} of the parameters ({shown}) take no part in this run and are omitted"]
 
 
 def _name_first_expert(name: str) -> str:
-    """What a parameter of a mixture is called where its first expert is an op of its own."""
+    """The name of a mixture's parameter in its first expert, if experts are separate ops."""
     path, _, last = name.rpartition(".")
     return f"{path}.0.{last}"
 
 
 _STATES = frozenset(("state", "cache_params"))
-"""What the recurrent models that have no cache of keys and values call their state (RWKV, xLSTM)."""
+"""Names of the state in recurrent models without a cache of keys and values (RWKV, xLSTM)."""
 
 
 def check_states(instance: Instance) -> None:
     """Raise ModelFileError for a language model with recurrent layers.
 
-    Also where it generates nothing: its scan over a text would be traced token by token.
+    Also if it generates nothing: the trace would unroll its scan token by token.
     """
     own = _STATES & frozenset(inspect.signature(instance.module.forward).parameters)
     if own:
@@ -174,7 +174,7 @@ def check_states(instance: Instance) -> None:
 
 
 def _layers(config: Any) -> Sequence[Any]:
-    """The layers of the cache that transformers would make: none where it cannot."""
+    """The layers of the cache that transformers would make: none if it cannot."""
     try:
         return DynamicCache(config=config).layers
     except Exception:
@@ -182,9 +182,9 @@ def _layers(config: Any) -> Sequence[Any]:
 
 
 def check_windows(config: Any) -> None:
-    """Raise ModelFileError for a sliding window of less than one position in layers that have one.
+    """Raise ModelFileError for a sliding window of less than one position.
 
-    A configuration whose class knows of no windows may say 0 for none.
+    A configuration whose class has no windows may write 0 for none.
     """
     for part in _parts(config):
         window = getattr(part, "sliding_window", None)
@@ -193,7 +193,7 @@ def check_windows(config: Any) -> None:
         slides = kinds is None or any("sliding" in str(kind) for kind in kinds)
         if isinstance(window, int) and window < 1 and slides and not unused:
             raise ModelFileError(
-                f"its sliding_window is {window}, in which no token sees itself", remedy="give 1 or more, or null"
+                f"its sliding_window is {window}, which excludes the token itself", remedy="give 1 or more, or null"
             )
 
 

@@ -1,4 +1,4 @@
-"""Layers that are alike are traced once: the others leave a mark, and the graph gets them back by copying."""
+"""Trace equal layers once: repeated layers leave a mark, which `expand_repeats` replaces by a copy."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from torch.utils import _pytree as pytree
 from placewise.readers.huggingface.operators import operators
 
 _IGNORED_ATTRIBUTES = frozenset(("layer_idx", "layer_id", "training"))
-"""Attributes in which layers may differ and still be alike."""
+"""Attributes in which equal layers may differ."""
 
 
 @dataclass(slots=True)
 class RepeatTracker:
-    """Which layers of a model are traced and which are marked, decided while it runs.
+    """Decides, while a model runs, which layers are traced and which are marked as repeats.
 
-    `bodies[n]` is the module path of the layer that was traced as body n; `known` has, for what layers and their
-    arguments are like, the body, its results as they were made, and as tensors behind its mark.
+    `bodies[n]` is the module path of the layer traced as body n. `known` maps the signature of a layer and its
+    arguments to the body, its results, and the result tensors behind its mark.
     """
 
     bodies: list[str] = field(default_factory=list)
     known: dict[Any, tuple[int, Any, list[torch.Tensor]]] = field(default_factory=dict)
 
     def reset(self) -> None:
-        """Start again: the model is about to run once more."""
+        """Start again before the model runs once more."""
         self.bodies.clear()
         self.known.clear()
 
     def watch(self, model: nn.Module) -> None:
-        """Let every layer of every module list of `model` mark itself where one like it ran before."""
+        """Make every layer of every module list of `model` mark itself as a repeat of an equal layer."""
         for path, layer in _layers(model):
             _LayerHook(self, path, layer, _sign_layer(layer)).install()
 
@@ -91,7 +91,7 @@ def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def _sign_layer(layer: nn.Module) -> Any:
-    """What must be equal for two layers to be alike: classes, shapes, and plain attributes of all their modules."""
+    """What equal layers have in common: classes, shapes, and plain attributes of all their modules."""
     rows: list[tuple[Any, ...]] = []
     for path, module in layer.named_modules():
         plain = tuple(

@@ -1,4 +1,4 @@
-"""The runs of a model that are traced: what goes in, and what comes out."""
+"""The runs of a model to trace: inputs and calls."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Inputs = dict[str, torch.Tensor]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """Tensors by name, and the call that turns a model and them into results."""
+    """Tensors by name, and the call that maps a model and them to results."""
 
     inputs: Inputs
     call: Callable[[nn.Module, Inputs], Any]
 
 
 def build_runs(instance: Instance, dims: RunDims) -> list[Run]:
-    """The runs of each phase: one, or two where tokens are generated. Raises ModelFileError."""
+    """The runs of all phases: one, or two if tokens are generated. Raises ModelFileError."""
     with torch.device("meta"):
         if instance.task == "decoder":
             return _build_decoder_runs(instance, dims)
@@ -65,7 +65,7 @@ def _build_translator_runs(instance: Instance, dims: RunDims) -> list[Run]:
     read = _main_input(instance, dims)
     if source not in ("input_ids", "input_features"):
         raise ModelFileError(
-            f"it reads {source}, and its configuration does not say how many positions its encoder makes of them",
+            f"it reads {source}, and its configuration does not say how many positions its encoder produces",
             remedy=EXPORT,
         )
     first = torch.empty((dims.batch, 1), dtype=torch.int64)
@@ -108,7 +108,7 @@ def _build_encoder_run(instance: Instance, dims: RunDims) -> Run:
 
 
 def _target_length(instance: Instance, dims: RunDims) -> int:
-    """Tokens that a translator is taught to answer with: as many as it reads, or as it can make of a sound."""
+    """Tokens that a translator learns to answer with: as many as it reads, or as it can produce from a sound."""
     most = getattr(instance.config, "max_target_positions", None)
     return min(dims.prompt, most) if isinstance(most, int) and most > 0 else dims.prompt
 
@@ -118,7 +118,7 @@ def find_dtype(instance: Instance) -> torch.dtype:
 
 
 def _main_input(instance: Instance, dims: RunDims) -> torch.Tensor:
-    """What the model reads first: token ids, an image, or the features of some sound."""
+    """The model's main input: token ids, an image, or features of a sound."""
     config, name = instance.config, instance.module.main_input_name
     if name == "input_ids":
         return torch.empty((dims.batch, dims.prompt), dtype=torch.int64)
@@ -139,7 +139,7 @@ def _main_input(instance: Instance, dims: RunDims) -> torch.Tensor:
 
 
 def _count_encoder_positions(instance: Instance, dims: RunDims) -> int:
-    """Positions that the encoder of a translator makes."""
+    """Positions that the encoder of a translator produces."""
     sound = instance.module.main_input_name == "input_features"
     return int(instance.config.max_source_positions) if sound else dims.prompt
 

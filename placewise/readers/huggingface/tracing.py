@@ -1,4 +1,4 @@
-"""A run of a model → its graph: exported once, equal layers copied, operators named as the cost rules know them."""
+"""Trace a run: export it once, copy equal layers, split mixtures of experts, and restore the model's own names."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _WRAPPER = "model"
 
 
 def trace_run(instance: Instance, run: Run, repeats: RepeatTracker, *, apart: bool = False) -> Graph:
-    """The raw graph of one run; `apart` makes every expert an op of its own.
+    """Return the raw graph of one run; with `apart` every expert is an op.
 
-    Raises ModelFileError where the model cannot be exported.
+    Raises ModelFileError if the model cannot be exported.
     """
     wrapper = _Wrapper(instance.module, run, repeats)
     try:
@@ -41,13 +41,13 @@ def trace_run(instance: Instance, run: Run, repeats: RepeatTracker, *, apart: bo
         raise describe_library_error("the model cannot be traced", error, EXPORT) from None
     try:
         listing = expand_repeats(_strip_wrapper(inlined(listing_of(program)), list(run.inputs)))
-    except ModelFileError as error:  # all sizes were given: what is open depends on the data
+    except ModelFileError as error:  # all sizes are given: open ones depend on the data
         raise ModelFileError(error.problem, where=error.where, remedy=EXPORT) from None
     return assemble(split_experts(listing) if apart else listing, None)
 
 
 class _Wrapper(nn.Module):
-    """A module whose forward is the call of a run, and whose one child is the model."""
+    """A module that forwards to the call of a run and has the model as its only child."""
 
     def __init__(self, model: nn.Module, run: Run, repeats: RepeatTracker) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class _Wrapper(nn.Module):
 
 
 def _strip_wrapper(listing: Listing, inputs: list[str]) -> Listing:
-    """Scopes, weights and inputs under the names that they have in the model and in the run."""
+    """Restore the names of scopes, weights and inputs in the model and in the run."""
     own = dict(zip(listing.inputs, inputs, strict=True))
     metas = {own.get(name, name): meta for name, meta in listing.metas.items()}
     calls = [
@@ -85,7 +85,7 @@ def _strip_prefix(path: str) -> str:
 
 
 def split_experts(listing: Listing) -> Listing:
-    """Every mixture of experts as a dispatch of tokens, one op per expert with its own weights, and a sum."""
+    """Split every mixture of experts into a dispatch of tokens, one op per expert with its own weights, and a sum."""
     metas, parameters, calls = dict(listing.metas), {p.value: p for p in listing.parameters}, list[Call]()
     for call in listing.calls:
         if call.op == EXPERTS:
@@ -118,7 +118,7 @@ def _split_mixture(call: Call, metas: dict[str, Meta], parameters: dict[str, Par
 
 
 def _slice_expert(value: str, expert: int, metas: dict[str, Meta], parameters: dict[str, Parameter]) -> Ref:
-    """The share of one expert in a parameter, as a parameter of its own."""
+    """The slice of one expert in a parameter, as a separate parameter."""
     own = f"{value}:{expert}"
     if own not in metas:
         whole = metas[value]

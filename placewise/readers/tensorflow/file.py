@@ -72,7 +72,7 @@ def looks_like_tensorflow(path: Path) -> bool:
 
 
 def load(path: Path) -> ParsedFile:
-    """Parse the message in `path`; raises ModelFileError, without the path, for anything that is not a TensorFlow file."""
+    """Parse the message in `path`; raises ModelFileError, without the path, for anything but a TensorFlow file."""
     path = resolve_file(path)
     if os.path.isdir(path):
         raise ModelFileError(f"the folder holds no {SAVED_MODEL}", remedy="give a SavedModel, or a .pb or .pbtxt file")

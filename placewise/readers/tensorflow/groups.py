@@ -17,8 +17,9 @@ _TAPE = "gradient_tape"
 def find_colocation_groups(ops: Sequence[OpRecord]) -> list[int]:
     """Return the group of each op, −1 for ops without one.
 
-    Grouped are ops that the file colocates with the same op or variable. In training graphs, a gradient joins its forward
-    op, and so do all ops that use a variable which a backward op updates: otherwise every step would copy the variable.
+    Grouped are ops that the file colocates with the same op or variable. In training graphs, a gradient joins its
+    forward op. All ops that use a variable which a backward op updates form one group: otherwise every step would copy
+    the variable.
     """
     number = {record.name: op for op, record in enumerate(ops)}
     sets = DisjointSets(len(ops))

@@ -86,8 +86,8 @@ class FunctionBody:
 class Loop:
     """A while loop: as long as `cond` of the state is true, `body` maps the state to the next state.
 
-    The inputs of a node with a loop are the `n_state` values of the state, then the loop invariants, in the order of the
-    arguments of both bodies.
+    The inputs of a node with a loop are the `n_state` values of the state, then the loop invariants, in the order of
+    the arguments of both bodies.
     """
 
     cond: FunctionBody

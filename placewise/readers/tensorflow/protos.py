@@ -51,7 +51,7 @@ CostNode: name string 1, device string 2, id int32 3, input_info InputInfo* 4, o
 InputInfo: preceding_node int32 1, preceding_port int32 2
 OutputInfo: size int64 1, alias_input_port int64 2, shape TensorShapeProto 3, dtype DataType 4
 """
-"""One message per line; a type suffixed with ``*`` is repeated, with ``%`` a map from text to it; ``|value`` is a oneof."""
+"""One message per line. A type with ``*`` is repeated, with ``%`` a map from text to it; ``|value`` is a oneof."""
 _PACKAGE = "placewise.tensorflow"
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {

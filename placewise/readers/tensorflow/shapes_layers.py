@@ -176,7 +176,7 @@ def gru_cell(call: NodeCall) -> list[Type]:
 
 
 def cudnn_rnn(call: NodeCall) -> list[Type]:
-    """[time, batch, directions · hidden], both states, and a reserve of a size that only cuDNN knows: counted as empty."""
+    """[time, batch, directions · hidden], both states, and a reserve of unknown size, which counts as empty."""
     data, state = call.dims(0), call.dims(1)
     both = 2 if call.node.text("direction", "unidirectional") == "bidirectional" else 1
     memory = call.dims(2) if call.node.text("rnn_mode", "lstm") == "lstm" else (0,)

@@ -1,4 +1,4 @@
-"""Where gradients can flow: which weights train, which tensors carry a gradient, where gradients start."""
+"""Trace where gradients flow: which weights train, which tensors carry a gradient, where gradients start."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from placewise.transform.training.rules.table import find_rule
 from placewise.transform.training.values import GraphValue, positions_of
 
 _FIRST_WAIT = 64
-"""From this argument position on, readers put what an op must wait for without computing with it."""
+"""From this argument position on, readers put values that an op waits for without computing with them."""
 
 
 @dataclass(frozen=True, slots=True)
 class GradientFlow:
-    """`arguments` and `results` of every op by position; `wants`: the arguments whose gradients an op must give.
+    """`arguments` and `results` of every op by position; `wants`: the arguments that need a gradient from the op.
 
     `carries` [n_tensors]: tensors that depend on a weight that trains.
     """
@@ -32,10 +32,10 @@ class GradientFlow:
 
 
 def trace_gradient_flow(graph: Graph, frozen: Sequence[str] = ()) -> GradientFlow:
-    """Where gradients can flow in a forward graph; weights whose name matches a pattern of `frozen` do not train.
+    """Trace the gradients of a forward graph; weights whose name matches a pattern of `frozen` do not train.
 
-    A weight trains if the model lets it, it is of floating point (or of unknown type) and an op uses it where a
-    gradient can flow to and models do not have constants (`constants.py`). Tied weights train together.
+    A weight trains if the model allows it, if its type is floating point or unknown, and if an op uses it in a place
+    that a gradient can reach and that is not typical of constants (see `is_constant`). Tied weights train together.
     """
     tensors, weights = _list_values(graph.tensors, False), _list_values(graph.weights, True)
     arguments = _read_arguments(graph, tensors, weights)
@@ -79,7 +79,7 @@ def _find_trained_weights(
 
 
 def _match_frozen(names: Sequence[str], frozen: Sequence[str]) -> set[str]:
-    """The names that a pattern of `frozen` is found in."""
+    """The names in which a pattern of `frozen` matches."""
     matches: set[str] = set()
     try:
         for pattern in [frozen] if isinstance(frozen, str) else frozen:
@@ -88,7 +88,7 @@ def _match_frozen(names: Sequence[str], frozen: Sequence[str]) -> set[str]:
                 matches.update(filter(regex.search, names))
     except TypeError as error:
         remedy = "give a list of regular expressions for the names of weights"
-        raise InputError(f"frozen is {frozen!r}, which cannot be read ({error})", remedy=remedy) from None
+        raise InputError(f"frozen is {frozen!r}, which is not a list of patterns ({error})", remedy=remedy) from None
     return matches
 
 
@@ -104,9 +104,9 @@ def find_loss(graph: Graph, flow: GradientFlow) -> int | None:
 
 
 def find_starts(graph: Graph, flow: GradientFlow) -> list[int]:
-    """The outputs of the model where gradients start, ascending: all that carry one.
+    """The outputs of the model at which gradients start, ascending: all that carry one.
 
-    But for those that get one from another output anyway: hidden states, caches of keys and values.
+    Outputs that receive a gradient from another output are left out: hidden states, caches of keys and values.
     """
     output, carries = graph.tensors.output.tolist(), flow.carries
     tensors, reached = [], [False] * graph.n_tensors
@@ -125,7 +125,7 @@ def find_starts(graph: Graph, flow: GradientFlow) -> list[int]:
 
 
 def _find_open_positions(kind: str, arguments: dict[int, GraphValue]) -> tuple[int, ...]:
-    """The arguments that a gradient could flow to."""
+    """The arguments that a gradient could reach."""
     return tuple(at for at in positions_of(find_rule(kind).wrt, max(arguments, default=-1) + 1) if at in arguments)
 
 
@@ -146,7 +146,7 @@ def _read_arguments(graph: Graph, tensors: list[GraphValue], weights: list[Graph
 
 
 def _drop_waits(arguments: dict[int, GraphValue]) -> dict[int, GraphValue]:
-    """Without what an op only waits for (positions from 64 on, where those before are empty)."""
+    """Drop values that an op only waits for (positions from 64 on, if the positions before are empty)."""
     if max(arguments, default=0) < _FIRST_WAIT or _FIRST_WAIT - 1 in arguments:
         return arguments
     return {at: value for at, value in arguments.items() if at < _FIRST_WAIT}
@@ -162,21 +162,21 @@ _FIXED = {
     "Attention": (3,), "aten::scaled_dot_product_attention": (3,), "LSTM": (5, 6), "GRU": (5,), "RNN": (5,),
     "aten::lstm": (1, 2), "aten::gru": (1,), "aten::rnn_tanh": (1,), "aten::rnn_relu": (1,),
 }  # fmt: skip
-"""Where masks and initial states stand."""
+"""The positions of masks and initial states."""
 _BUFFERS = ("inv_freq", "running_mean", "running_var")
 
 
 def is_buffer(name: str) -> bool:
-    """Whether a weight is called like what models keep and do not train: frequencies, running statistics."""
+    """Whether a weight has the name of a buffer that does not train: frequencies, running statistics."""
     return name.endswith(_BUFFERS)
 
 
 def is_constant(kind: str, at: int, value: GraphValue, *, scores: bool) -> bool:
-    """Whether an argument is a weight that stands where models have constants.
+    """Whether a weight is in a place where models have constants; formats rarely mark parameters.
 
-    A single number in arithmetic; a table that something is multiplied by, longer than 1 in several dimensions
-    (cosines of positions); the mask of an attention, also where it is added to what a softmax reads (`scores`); the
-    state that a recurrent layer begins with.
+    Such are single numbers in arithmetic; factors longer than 1 in several dimensions (cosines of positions); the
+    mask of an attention, also if it is added to the input of a softmax (`scores`); the initial state of a recurrent
+    layer.
     """
     if not value.is_weight:
         return False

@@ -19,7 +19,7 @@ from placewise.transform.training.values import GraphValue
 
 
 class Optimizer(NamedTuple):
-    """The kind of its update ops, and how many values it keeps per element of a weight."""
+    """The kind of an optimizer's update ops, and the number of values that it keeps per element of a weight."""
 
     kind: str
     moments: int
@@ -32,41 +32,42 @@ OPTIMIZERS: Mapping[str, Optimizer] = MappingProxyType(
         "sgd": Optimizer("optimizer::SGD", 0),
     }
 )
-"""By the name that users give: Adam (Kingma and Ba 2015) with both moments, SGD with and without momentum."""
+"""By user-facing name: Adam (Kingma and Ba 2015) with both moments, SGD with and without momentum."""
 
 
 def state_bytes_per_element(optimizer: Optimizer, weight: GraphValue, *, master_weights: bool) -> int:
-    """Bytes per element that stay between steps: moments of at least 32 bits, and a 32-bit copy of 16-bit weights."""
+    """Bytes per element kept between steps: moments of at least 32 bits, and a 32-bit copy of 16-bit weights."""
     bits = 8 * bytes_of((1,), weight.dtype)
     wide = 8 if bits == 64 else 4
     return optimizer.moments * wide + (4 if master_weights and bits < 32 else 0)
 
 
 def count_elements(weight: GraphValue) -> int:
-    """Elements of a weight; of one with an unknown dimension, by its bytes."""
+    """Elements of a weight; if a dimension is unknown, derived from its bytes."""
     if min(weight.shape, default=0) >= 0:
         return math.prod(weight.shape)
     return max(weight.nbytes, 0) // max(bytes_of((1,), weight.dtype), 1)
 
 
 STEP = "training:"
-"""What begins the name of this transform in a source, before its optimizer."""
+"""Prefix of this transform's name in a source, followed by the optimizer."""
 
 
 def to_training(
     graph: Graph, *, optimizer: str = "adam", loss: bool = True, master_weights: bool = True, frozen: Sequence[str] = ()
 ) -> Graph:
-    """The graph of one training step of the model whose forward graph (folded, best) is `graph`.
+    """Return the graph of one training step of the model with the forward graph `graph` (folded, ideally).
 
-    Every op that a gradient flows through gets backward ops in its colocation group, every weight that trains an op
-    that updates it in the group of the first op that uses it; its state is what the `optimizer` ("adam", "momentum",
-    "sgd") keeps, with a 32-bit copy of 16-bit weights unless `master_weights` is false. Updates come last, so that
-    all gradients of weights are held till then. A tied weight is updated once; the other groups that use it send
-    their part of its gradient and get the new weight.
+    Every op on a gradient's path gets backward ops in its colocation group. Every weight that trains gets an update
+    op in the group of the first op that uses it. The update's state is what the `optimizer` ("adam", "momentum",
+    "sgd") keeps, with a 32-bit copy of 16-bit weights unless `master_weights` is false. Updates come last, so all
+    gradients of weights stay in memory until then. A tied weight is updated once; other groups that use it send
+    their part of its gradient and receive the new weight.
 
-    Gradients start at the model's loss, its first floating output of one element. Without one, an op Loss that costs
-    what a softmax cross-entropy does reads the outputs that carry a gradient; with `loss` false their gradients are
-    inputs of the graph instead. `frozen`: regular expressions, searched in the names of weights that do not train.
+    Gradients start at the model's loss, its first floating output of one element. Without one, an op Loss, with the
+    cost of a softmax cross-entropy, reads the outputs that carry a gradient. With `loss` false, the gradients of
+    outputs are inputs of the graph instead. `frozen`: regular expressions, searched in the names of weights;
+    matching weights do not train.
 
     Raises GraphError for a graph that trains already, has phases, or has nothing to train; InputError for an unknown
     optimizer.
@@ -110,17 +111,17 @@ def _check_trainable(graph: Graph) -> None:
 
 def _nothing_to_train(graph: Graph) -> GraphError:
     if not len(graph.weight_edges):
-        return GraphError("no op uses a weight: there is nothing to train", remedy="give a model with its weights")
+        return GraphError("no op uses a weight: there is nothing to train", remedy="give a model with weights")
     if not graph.tensors.output.any():
         return GraphError("no tensor is an output, so no gradient can start", remedy="mark the outputs of the model")
     return GraphError(
         "no floating output depends on a weight that could be trained",
-        remedy="give a model whose outputs are scores, not what was chosen by them (ArgMax)",
+        remedy="give a model whose outputs are scores, not the choices made from them (ArgMax)",
     )
 
 
 def _assign_groups(graph: Graph, flow: GradientFlow) -> tuple[list[int], dict[int, list[int]]]:
-    """The group of each op (a new one for ops that train or pass a gradient on), and the users of each storage."""
+    """The group of each op (new for ops that train or pass a gradient on), and the ops that use each storage."""
     group, storage = graph.ops.group.tolist(), graph.weights.storage.tolist()
     users: dict[int, list[int]] = {}
     for op, arguments in enumerate(flow.arguments):
@@ -160,7 +161,7 @@ def _start_gradients(tape: Tape, first: list[int], own_loss: int | None, loss: b
 
 
 def _add_updates(tape: Tape, users: dict[int, list[int]], optimizer: Optimizer, master_weights: bool) -> None:
-    """The updates of all weights with a gradient, first users first, and the new values of those used elsewhere too."""
+    """Add the updates of all weights with a gradient, in order of first use, and send new values to other groups."""
     graph = tape.graph
     for op, key in sorted((min(users[key]), key) for key in tape.weight_gradient):
         gradient = tape.weight_gradient[key]

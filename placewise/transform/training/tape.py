@@ -1,4 +1,4 @@
-"""The training graph while it is made: the forward graph copied, and backward ops added to it one by one."""
+"""The training graph under construction: a copy of the forward graph, to which backward ops are added one by one."""
 
 from __future__ import annotations
 
@@ -16,18 +16,17 @@ from placewise.transform.training.rules.table import find_rule
 from placewise.transform.training.values import ForwardOp, GraphValue
 
 _IN_TRAINING = {"BatchNormalization": {"training_mode": 1}}
-"""Attributes that an op takes on when the model trains."""
+"""Attributes that ops assume in training."""
 _WITHOUT_STATE = frozenset(("CacheUpdate",))
-"""Kinds that keep nothing while the model trains: no tokens are generated, and so none cached."""
+"""Kinds that keep no state in training: no tokens are generated, so none are cached."""
 
 
 class Tape:
-    """A builder that holds the forward graph, with the ids that it had, and the gradients that are known so far.
+    """A builder that holds the forward graph under its original ids, and the gradients known so far.
 
-    `group` [n_ops]: the colocation group of each forward op, the graph's or a new one; `home`: by storage, the weight
-    whose shape its gradient has. A gradient that several ops
-    give is added up where the last of them stands, one after the other, as they come: partial sums cross to another
-    device once, and not every summand.
+    `group` [n_ops] is the colocation group of each forward op; `home` maps a storage to the weight whose shape its
+    gradient has. Gradients from several ops are added up as they arrive, at the op of the latest one: a partial sum
+    crosses to another device once, instead of every summand.
     """
 
     def __init__(
@@ -50,7 +49,7 @@ class Tape:
         return self._builder.build(source)
 
     def backpropagate(self, op: int) -> None:
-        """Add what gives the gradients of an op's arguments, if its results have any."""
+        """Add the ops that compute the gradients of an op's arguments, if its results have any."""
         gradients_in = {
             place: self.gradient.pop(value.number)
             for place, value in enumerate(self.flow.results[op])
@@ -79,7 +78,7 @@ class Tape:
             self.accumulate(op, arguments[at], gradient)
 
     def accumulate(self, op: int, value: GraphValue, gradient: GraphValue) -> None:
-        """Add what op `op` gives to the gradient of a value."""
+        """Add the contribution of op `op` to the gradient of a value."""
         if value.is_weight:
             known, key = self.weight_gradient, self._storage[value.number]
             gradient = self._match_shape(op, gradient, self.home[key])
@@ -98,7 +97,7 @@ class Tape:
         like: Sequence[GraphValue],
         attributes: Attributes,
     ) -> list[GraphValue]:
-        """Add a backward op of the forward op `op`, in its group; its results are like the given values."""
+        """Add a backward op of the forward op `op`, in its group; results have the types of the values `like`."""
         name = f"{self.graph.ops.name[op]}/grad:{self._made[op]}"
         self._made[op] += 1
         return self.add(name, kind, op, arguments, like, attributes)
@@ -115,7 +114,7 @@ class Tape:
         dtype: str = "",
         state_bytes: int = 0,
     ) -> list[GraphValue]:
-        """Add a backward op beside the forward op `op`."""
+        """Add a backward op next to the forward op `op`."""
         name = make_unique(name, self._names)
         number = self._builder.add_op(
             name, kind, scope=self._scopes[op], attributes=attributes, dtype=dtype or self._dtypes[op], backward=True,
@@ -139,7 +138,7 @@ class Tape:
         self.gradient |= {value.number: gradient for value, gradient in zip(outputs, gradients, strict=True)}
 
     def add_input(self, like: GraphValue) -> None:
-        """Add an input of the model: the gradient of an output, from whoever goes on from there."""
+        """Add an input of the model: the gradient of an output."""
         name = make_unique(f"{self.graph.tensors.name[like.number]}/grad", self._tensor_names)
         number = self._builder.add_tensor(-1, shape=like.shape, dtype=like.dtype, nbytes=like.nbytes, name=name)
         self.gradient[like.number] = like._replace(number=number)
@@ -160,7 +159,7 @@ class Tape:
         return results
 
     def _match_shape(self, op: int, gradient: GraphValue, like: GraphValue) -> GraphValue:
-        """A gradient in the shape of another use of the same storage: transposed, reshaped, or as a part of it."""
+        """Convert a gradient to the shape of another use of the same storage: transposed, reshaped, or a slice."""
         if gradient.shape == like.shape:
             return gradient
         if gradient.shape == like.shape[::-1]:

@@ -1,4 +1,4 @@
-"""What a gradient rule works with: values, and one op on the way back."""
+"""The interface of gradient rules: values, and a forward op with the gradients of its results."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class GraphValue(NamedTuple):
     nbytes: int
 
     def shaped(self, shape: tuple[int, ...]) -> GraphValue:
-        """What is like this, in another shape: for results, whose id is still to come."""
+        """A value of another shape and the same type, as a template for results."""
         return self._replace(shape=shape, nbytes=bytes_of(shape, self.dtype))
 
 
 Emit = Callable[[str, Mapping[int, GraphValue], Sequence[GraphValue], Attributes], list[GraphValue]]
-"""Adds a backward op: its kind, arguments by position, what its results are like, and attributes."""
+"""Adds a backward op: its kind, arguments by position, templates of its results, and attributes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ForwardOp:
     """A forward op as its gradient rule sees it.
 
-    `inputs` and `outputs` by argument position; `given` the gradients of outputs that have one, by position; `wants`
-    the positions of the inputs that a gradient is asked for, ascending.
+    `inputs` and `outputs` are by argument position; `given` holds the known gradients of outputs by position; `wants`
+    lists the positions of inputs that need a gradient, ascending.
     """
 
     kind: str
@@ -46,11 +46,11 @@ class ForwardOp:
 
     @property
     def gradient(self) -> GraphValue:
-        """The gradient of the first output that has one: of the only one, mostly."""
+        """The gradient of the first output that has one, usually the only one."""
         return next(iter(self.given.values()))
 
     def make(self, kind: str, *arguments: GraphValue, like: GraphValue, **attributes: Any) -> GraphValue:
-        """The only result of a new backward op, `like` an other value in shape and element type."""
+        """Add a backward op and return its only result, of the type of `like`."""
         return self.emit(kind, dict(enumerate(arguments)), (like,), attributes)[0]
 
     def number(self, attribute: str, default: float = 0) -> Any:
@@ -58,18 +58,18 @@ class ForwardOp:
 
 
 Gradients = Mapping[int, GraphValue]
-"""What a rule gives: the gradient of each wanted input, by position (left out where there is none)."""
+"""The result of a rule: the gradients of the wanted inputs by position (missing if there is none)."""
 
 Rule = Callable[[ForwardOp], Gradients]
 
 
 def positions_of(values: Iterable[int] | None, count: int) -> tuple[int, ...]:
-    """The positions, or all below `count` where None stands for all."""
+    """The positions; None means all below `count`."""
     return tuple(range(count)) if values is None else tuple(values)
 
 
 def sum_to(op: ForwardOp, gradient: GraphValue, like: GraphValue) -> GraphValue:
-    """The gradient of an argument that was broadcast: summed over what was repeated."""
+    """Sum the gradient of a broadcast argument over the repeated dimensions."""
     wide, narrow = gradient.shape, like.shape
     extra = len(wide) - len(narrow)
     if extra < 0 or (not narrow and like.nbytes < 0):  # of unknown rank

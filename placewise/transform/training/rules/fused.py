@@ -1,4 +1,4 @@
-"""Gradients that are one op, ``gradient::Kind``: what each keeps of the forward op, and what it is a gradient of."""
+"""Gradients as one op, ``gradient::Kind``: the values that each saves from the forward op, and its targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PREFIX = "gradient::"
 
 
 class SavedValues(NamedTuple):
-    """Argument positions and results that a gradient reads (None: all), and arguments that it is a gradient of."""
+    """Positions of arguments and results that a gradient reads (None: all), and of arguments that it differentiates."""
 
     inputs: tuple[int, ...] | None = ()
     outputs: tuple[int, ...] | None = ()
@@ -19,11 +19,11 @@ class SavedValues(NamedTuple):
 
 
 EVERYTHING = SavedValues(inputs=None, wrt=None)
-"""What is taken of a kind without a rule: it may need all arguments, and be a gradient of all."""
+"""For kinds without a rule: the gradient may need all arguments, and differentiate all."""
 
 
 def fused_gradient(op: ForwardOp, keeps: SavedValues) -> Gradients:
-    """One op that makes the gradients of all wanted arguments."""
+    """Add one op that computes the gradients of all wanted arguments."""
     return dict(zip(op.wants, gradient_op(op, keeps, op.wants), strict=True))
 
 
@@ -76,4 +76,4 @@ _SAME = {
 }  # fmt: skip
 
 FUSED: Mapping[str, SavedValues] = {kind: keeps for keeps, kinds in _SAME.items() for kind in kinds.split()}
-"""Kind → what its one gradient op keeps."""
+"""Kind → the values that its gradient op saves."""

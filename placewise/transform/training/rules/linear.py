@@ -1,4 +1,4 @@
-"""Gradients of products: products again, one for each factor."""
+"""Gradients of products are products, one for each factor."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _FIRST_LETTER = ord("A")
 
 
 def matmul(op: ForwardOp) -> Gradients:
-    """Y = α · A' · B', batched and broadcast as numpy does, A' and B' perhaps transposed.
+    """Y = α · A' · B', batched and broadcast as in numpy; A' and B' may be transposed.
 
-    A factor that is one matrix for the whole batch is summed over the batch inside one Einsum.
+    A factor that is one matrix for the whole batch is summed over the batch inside an Einsum.
     """
     a, b = op.inputs[0], op.inputs[1]
     flip = bool(op.number("transA")), bool(op.number("transB"))
@@ -48,7 +48,7 @@ def _product(op: ForwardOp, at: int, flip: tuple[bool, bool]) -> GraphValue:
 
 
 def _letters(op: ForwardOp, flip: tuple[bool, bool]) -> tuple[str, str, str]:
-    """Labels of A, B and Y: the batch (as long as the longest), then rows, columns and the summed dimension."""
+    """Labels of A, B and Y: the longest batch, then rows, columns and the contracted dimension."""
     a, b = op.inputs[0].shape, op.inputs[1].shape
     batch = "".join(chr(_FIRST_LETTER + k) for k in range(max(len(a), len(b), 2) - 2))
     left = "k" if len(a) == 1 else "kr" if flip[0] else "rk"
@@ -86,7 +86,7 @@ def gemm(op: ForwardOp) -> Gradients:
 
 
 def _batched_gemm(op: ForwardOp) -> Gradients:
-    """As other formats have it: a batch of matrices, as in MatMul."""
+    """Other formats have batches of matrices, as in MatMul."""
     gradients = dict(matmul(replace(op, wants=tuple(at for at in op.wants if at < 2))))
     if 2 in op.wants:
         gradients[2] = sum_to(op, _scale(op, op.gradient, op.number("beta", 1.0)), op.inputs[2])
@@ -98,9 +98,9 @@ def _scale(op: ForwardOp, gradient: GraphValue, factor: float) -> GraphValue:
 
 
 def conv(op: ForwardOp) -> Gradients:
-    """One op for the input, which reads the kernel, and one for the kernel, which reads the input: each may run alone.
+    """One op for the input, which reads the kernel, and one for the kernel, which reads the input; they can run apart.
 
-    A bias has the sum over everything but the channels.
+    The gradient of a bias is the sum over everything but the channels.
     """
     gradients: dict[int, GraphValue] = {}
     for at in op.wants:
@@ -112,7 +112,7 @@ def conv(op: ForwardOp) -> Gradients:
 
 
 def einsum(op: ForwardOp) -> Gradients:
-    """Einsum of Y's gradient and the other operands, where every label of an operand stands somewhere else too."""
+    """Einsum of Y's gradient and the other operands, if every label of an operand occurs elsewhere too."""
     terms, arrow, result = str(op.attributes.get("equation", "")).replace(" ", "").partition("->")
     operands = terms.split(",")
     gradients: dict[int, GraphValue] = {}

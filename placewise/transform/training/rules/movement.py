@@ -1,4 +1,4 @@
-"""Gradients of views, copies and casts: views, copies and casts the other way."""
+"""Gradients of views, copies and casts are the inverse views, copies and casts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from placewise.transform.training.values import ForwardOp, Gradients, sum_to
 
 
 def reshape(op: ForwardOp) -> Gradients:
-    """A view in another shape."""
+    """A view of another shape."""
     return {at: op.make("Reshape", op.gradient, like=op.inputs[at]) for at in op.wants}
 
 
@@ -34,7 +34,7 @@ def concat(op: ForwardOp) -> Gradients:
 
 
 def split(op: ForwardOp) -> Gradients:
-    """One Concat; parts that have no gradient have zeros."""
+    """One Concat; parts without a gradient are zero."""
     parts = {
         place: op.given[place] if place in op.given else op.emit("ConstantOfShape", {}, (value,), {})[0]
         for place, value in enumerate(op.outputs)
@@ -52,6 +52,6 @@ def _axis(op: ForwardOp) -> int:
 
 
 def blocks_to_depth(op: ForwardOp) -> Gradients:
-    """DepthToSpace and SpaceToDepth turn each other's values back."""
+    """DepthToSpace and SpaceToDepth invert each other."""
     kind = "SpaceToDepth" if op.kind == "DepthToSpace" else "DepthToSpace"
     return {at: op.emit(kind, {0: op.gradient}, (op.inputs[at],), op.attributes)[0] for at in op.wants}

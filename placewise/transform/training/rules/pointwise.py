@@ -1,4 +1,4 @@
-"""Gradients of elementwise arithmetic with several arguments, made of ONNX ops, and of ops that pass values on."""
+"""Gradients of elementwise arithmetic with several arguments, as ONNX ops, and of ops that pass values on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from placewise.transform.training.values import ForwardOp, Gradients, GraphValue
 
 
 def pass_through(op: ForwardOp) -> Gradients:
-    """A sum or an identity: the gradient itself, summed where an argument was broadcast."""
+    """Sums and identities: the gradient itself, summed if an argument was broadcast."""
     return {at: sum_to(op, op.gradient, op.inputs[at]) for at in op.wants}
 
 
@@ -20,7 +20,7 @@ def sub(op: ForwardOp) -> Gradients:
 
 
 def mul(op: ForwardOp) -> Gradients:
-    """Each factor's is the gradient times the other factor; a value times itself is twice that."""
+    """The gradient of a factor is the gradient times the other factor; that of a square is twice that."""
     g, gradients = op.gradient, dict[int, GraphValue]()
     for at in op.wants:
         factors = [value for position, value in sorted(op.inputs.items()) if position != at]
@@ -29,7 +29,7 @@ def mul(op: ForwardOp) -> Gradients:
 
 
 def div(op: ForwardOp) -> Gradients:
-    """Of a / b = y: g / b for a, −(g / b) · y for b, which some formats have as a number among the attributes."""
+    """Of a / b = y: g / b for a, −(g / b) · y for b; some formats hold b as an attribute."""
     g, y = op.gradient, op.outputs[0]
     quotient = op.make("Div", g, *(op.inputs[at] for at in (1,) if at in op.inputs), like=g)
     gradients: dict[int, GraphValue] = {}
@@ -59,7 +59,7 @@ def power(op: ForwardOp) -> Gradients:
 
 
 def where(op: ForwardOp) -> Gradients:
-    """Each branch gets the gradient where it was chosen: a fused op that reads the condition."""
+    """Each branch receives the gradient where it was selected: a fused op that reads the condition."""
     gradients: dict[int, GraphValue] = {}
     for at in op.wants:
         gradients[at] = gradient_op(op, SavedValues(inputs=(0,)), (at,))[0]

@@ -1,4 +1,4 @@
-"""The one table of gradient rules: how a kind's gradient is made, and to which arguments it can flow."""
+"""The table of gradient rules: how to compute a kind's gradient, and which arguments it reaches."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from placewise.transform.training.values import Rule
 
 
 class GradientRule(NamedTuple):
-    """A rule, and the argument positions that it has gradients for (None: all)."""
+    """A rule, and the argument positions that it differentiates (None: all)."""
 
     rule: Rule
     wrt: tuple[int, ...] | None
 
 
 NONE = GradientRule(lambda op: {}, ())
-"""The entry of kinds that no gradient flows through."""
+"""For kinds that no gradient passes."""
 
 _NONE = """And ArgMax ArgMin Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor BlackmanWindow Ceil
     Constant ConstantOfShape DequantizeLinear DynamicQuantizeLinear Equal EyeLike Floor Greater GreaterOrEqual
@@ -61,5 +61,5 @@ _GENERIC = GradientRule(partial(fused_gradient, keeps=EVERYTHING), EVERYTHING.wr
 
 
 def find_rule(kind: str) -> GradientRule:
-    """The entry of a kind; of one without a rule, one op that may read everything and be a gradient of everything."""
+    """The rule of a kind; without one, an op that may read everything and differentiate everything."""
     return RULES.get(kind, _GENERIC)
