@@ -221,22 +221,11 @@ def amoebanet(net: NetBuilder, sizes: Sizes) -> None:
 
 
 _SIZES = {"cells": 6, "batch": 32, "image": 331, "classes": 1000}
+_SUMMARY = "image classifier of searched cells"
 _NASNET = "Zoph et al., CVPR 2018, arXiv 1707.07012; placed by Addanki et al., NeurIPS 2019"
 _AMOEBANET = "Real et al., AAAI 2019, arXiv 1802.01548; placed by Zhou et al. 2019, arXiv 1910.01578"
 
 ENTRIES = (
-    Workload(
-        "amoebanet",
-        "AmoebaNet-A, image classifier of searched cells",
-        _AMOEBANET,
-        {"filters": 190, "stem": 32, **_SIZES},
-        amoebanet,
-    ),
-    Workload(
-        "nasnet",
-        "NASNet-A, image classifier of searched cells",
-        _NASNET,
-        {"filters": 168, "stem": 96, **_SIZES},
-        nasnet,
-    ),
+    Workload("amoebanet", f"AmoebaNet-A, {_SUMMARY}", _AMOEBANET, {"filters": 190, "stem": 32, **_SIZES}, amoebanet),
+    Workload("nasnet", f"NASNet-A, {_SUMMARY}", _NASNET, {"filters": 168, "stem": 96, **_SIZES}, nasnet),
 )

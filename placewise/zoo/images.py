@@ -173,22 +173,13 @@ def _auxiliary(net: NetBuilder, x: NetValue, classes: int) -> None:
     classify(net, x, classes)
 
 
+_SIZES = {"batch": 32, "image": 224, "classes": 1000}
 _RESNET = "He et al., CVPR 2016, arXiv 1512.03385"
 _INCEPTION = "Szegedy et al., CVPR 2016, arXiv 1512.00567; placed by Mirhoseini et al., ICML 2017"
 
 ENTRIES = (
+    Workload("resnet-50", "image classifier of residual blocks", _RESNET, {**_SIZES, "image": 224}, resnet50),
     Workload(
-        "resnet-50",
-        "image classifier of residual blocks",
-        _RESNET,
-        {"batch": 32, "image": 224, "classes": 1000},
-        resnet50,
-    ),
-    Workload(
-        "inception-v3",
-        "image classifier of branching blocks",
-        _INCEPTION,
-        {"batch": 32, "image": 299, "classes": 1000},
-        inception_v3,
+        "inception-v3", "image classifier of branching blocks", _INCEPTION, {**_SIZES, "image": 299}, inception_v3
     ),
 )

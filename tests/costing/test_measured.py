@@ -275,7 +275,7 @@ def test_device_in_front(tmp_path):
     assert measured_of(load_measured(str(odd), graph, devices, base)[0]).sum() == 1
     with pytest.raises(CostError, match="it names no device"):
         load_measured(str(path), graph, devices, base)
-    with pytest.raises(CostError, match="'npu', which is no device"):
+    with pytest.raises(CostError, match="'npu', which is not a device"):
         load_measured(f"npu={path}", graph, devices, base)
 
 

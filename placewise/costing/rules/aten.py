@@ -90,6 +90,7 @@ _COPIED = """aten::clone aten::flip aten::roll aten::rot90 aten::scatter_ aten::
     aten::select_copy aten::transpose_copy aten::unsqueeze_copy aten::squeeze_copy aten::split_copy
     aten::split_with_sizes_copy aten::unbind_copy aten::t_copy aten::alias_copy aten::detach_copy
     aten::diagonal_copy aten::masked_scatter aten::_pack_padded_sequence aten::_pad_packed_sequence"""
+_BAGS = "aten::embedding_bag aten::_embedding_bag aten::_embedding_bag_forward_only"
 _WRITTEN = "aten::fill aten::fill_ aten::zero aten::zero_"
 _POINTWISE = {
     1: """aten::ne aten::not_equal aten::exp2 aten::expm1 aten::trunc aten::fix aten::square aten::floor_divide_
@@ -122,25 +123,17 @@ RULES: Mapping[str, Rule] = {
     **{kind: partial(pointwise, per=per) for per, kinds in _POINTWISE.items() for kind in kinds.split()},
     **{kind: partial(over_input, per=per) for per, kinds in _REDUCTIONS.items() for kind in kinds.split()},
     **{f"aten::{name}": partial(layers, states=n, per=per) for name, (n, per) in _RECURRENT.items()},
-    "aten::copy_": overwrite,
-    "aten::copy": overwrite,
+    **dict.fromkeys(("aten::copy_", "aten::copy"), overwrite),
     "aten::index": gather,
     "aten::scaled_dot_product_attention": scaled_dot_product,
     "aten::addbmm": sum_of_products,
     "aten::bilinear": bilinear,
-    "aten::cdist": pairwise_distances,
-    "aten::_cdist_forward": pairwise_distances,
-    "aten::pdist": pairwise_distances,
-    "aten::embedding_bag": embedding_bag,
-    "aten::_embedding_bag": embedding_bag,
-    "aten::_embedding_bag_forward_only": embedding_bag,
-    "aten::sort": sort_rows,
-    "aten::median": sort_rows,
-    "aten::kthvalue": sort_rows,
+    **dict.fromkeys(("aten::cdist", "aten::_cdist_forward", "aten::pdist"), pairwise_distances),
+    **dict.fromkeys(_BAGS.split(), embedding_bag),
+    **dict.fromkeys(("aten::sort", "aten::median", "aten::kthvalue"), sort_rows),
     "aten::fft": fourier,
     "aten::pairwise_distance": partial(per_input_element, per=3),
     "transformers::grouped_mm_fallback": matmul,
     "python::from_python": copy,
-    "quantized::linear": partial(matmul, right=-1, dtype="int8"),
-    "quantized::linear_dynamic": partial(matmul, right=-1, dtype="int8"),
+    **dict.fromkeys(("quantized::linear", "quantized::linear_dynamic"), partial(matmul, right=-1, dtype="int8")),
 }

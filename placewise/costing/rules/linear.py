@@ -169,47 +169,39 @@ def determinant(op: OpInstance) -> Cost:
     return op.cost(2 * op.size(0) * op.shape(0)[-1] / 3, "matmul")
 
 
-int8_matmul = partial(matmul, dtype="int8")
-int8_conv = partial(conv, dtype="int8")
+_MATMUL = """MatMul Gemm com.microsoft::FusedMatMul com.microsoft::TransposeMatMul com.microsoft::MatMulInteger16
+    com.microsoft::GemmFloat8 com.microsoft::SparseToDenseMatMul"""
+_PACKED = "com.microsoft::MatMulNBits com.microsoft::MatMulBnb4"
+_STORED = """com.microsoft::MatMulBlockQuantizedFp4Weight com.microsoft::MatMulBlockQuantizedFp8Weight
+    com.microsoft::MatMulFpQ4"""
+_FUSED_MATMUL = "com.microsoft::FusedMatMulActivation com.microsoft::FusedGemm"
+_FUSED_CONV = "com.microsoft.nchwc::Conv com.microsoft::FusedConv com.microsoft::NhwcFusedConv"
+_SCALED_MATMUL = "com.microsoft::MatMulIntegerToFloat com.microsoft::DynamicQuantizeMatMul"
+_QUANTIZED_MATMUL = "QLinearMatMul com.microsoft::QGemm"
+_QUANTIZED_CONV = "QLinearConv com.microsoft::QLinearConv"
+_CAUSAL_CONV = "com.microsoft::CausalConvWithState com.microsoft::VarlenCausalConvWithState"
 
 RULES: Mapping[str, Rule] = {
-    "MatMul": matmul,
-    "Gemm": matmul,
-    "MatMulInteger": int8_matmul,
-    "QLinearMatMul": partial(matmul, right=3, dtype="int8", after=4),
+    **dict.fromkeys(_MATMUL.split(), matmul),
+    **dict.fromkeys(_PACKED.split(), packed_matmul),
+    **dict.fromkeys(_STORED.split(), stored_matmul),
+    **dict.fromkeys(_FUSED_MATMUL.split(), partial(matmul, after=1)),
+    **dict.fromkeys(_SCALED_MATMUL.split(), partial(matmul, dtype="int8", after=2)),
+    **dict.fromkeys(_QUANTIZED_MATMUL.split(), partial(matmul, right=3, dtype="int8", after=4)),
+    **dict.fromkeys(_FUSED_CONV.split(), partial(conv, after=1)),
+    **dict.fromkeys(_QUANTIZED_CONV.split(), partial(conv, kernel=3, dtype="int8", after=4)),
+    **dict.fromkeys(_CAUSAL_CONV.split(), causal_conv),
+    **dict.fromkeys(("ConvTranspose", "com.microsoft::ConvTransposeWithDynamicPads"), conv_transpose),
+    "MatMulInteger": partial(matmul, dtype="int8"),
+    "com.microsoft::GemmFastGelu": partial(matmul, after=8),
+    "com.microsoft::QOrderedMatMul": partial(matmul, right=2, dtype="int8", after=4),
+    "com.microsoft::MatMulNBitsMlp": partial(packed_matmuls, widths={"N": 2}, after=3),
+    "com.microsoft::MatMulNBitsQkv": partial(packed_matmuls, widths={"Nq": 1, "Nkv": 2}),
     "Einsum": einsum,
     "Det": determinant,
     "Conv": conv,
-    "ConvTranspose": conv_transpose,
-    "ConvInteger": int8_conv,
-    "QLinearConv": partial(conv, kernel=3, dtype="int8", after=4),
+    "ConvInteger": partial(conv, dtype="int8"),
     "DeformConv": deform_conv,
     "CausalConvWithState": depthwise_conv,
-    "com.microsoft::FusedMatMul": matmul,
-    "com.microsoft::TransposeMatMul": matmul,
-    "com.microsoft::FusedMatMulActivation": partial(matmul, after=1),
-    "com.microsoft::FusedGemm": partial(matmul, after=1),
-    "com.microsoft::GemmFastGelu": partial(matmul, after=8),
-    "com.microsoft::MatMulInteger16": matmul,
-    "com.microsoft::MatMulIntegerToFloat": partial(matmul, dtype="int8", after=2),
-    "com.microsoft::DynamicQuantizeMatMul": partial(matmul, dtype="int8", after=2),
-    "com.microsoft::QGemm": partial(matmul, right=3, dtype="int8", after=4),
-    "com.microsoft::MatMulNBits": packed_matmul,
-    "com.microsoft::MatMulBnb4": packed_matmul,
-    "com.microsoft::MatMulNBitsMlp": partial(packed_matmuls, widths={"N": 2}, after=3),
-    "com.microsoft::MatMulNBitsQkv": partial(packed_matmuls, widths={"Nq": 1, "Nkv": 2}),
-    "com.microsoft::MatMulBlockQuantizedFp4Weight": stored_matmul,
-    "com.microsoft::MatMulBlockQuantizedFp8Weight": stored_matmul,
-    "com.microsoft::MatMulFpQ4": stored_matmul,
-    "com.microsoft::GemmFloat8": matmul,
-    "com.microsoft::SparseToDenseMatMul": matmul,
-    "com.microsoft::QOrderedMatMul": partial(matmul, right=2, dtype="int8", after=4),
-    "com.microsoft::ConvTransposeWithDynamicPads": conv_transpose,
-    "com.microsoft::CausalConvWithState": causal_conv,
-    "com.microsoft::VarlenCausalConvWithState": causal_conv,
     "com.microsoft::NhwcConv": nhwc_conv,
-    "com.microsoft.nchwc::Conv": partial(conv, after=1),
-    "com.microsoft::FusedConv": partial(conv, after=1),
-    "com.microsoft::NhwcFusedConv": partial(conv, after=1),
-    "com.microsoft::QLinearConv": partial(conv, kernel=3, dtype="int8", after=4),
 }
