@@ -53,7 +53,8 @@ def convolution(op: OpInstance, *, rule: Rule) -> Cost:
 def scale_forward(op: OpInstance, *, rule: Rule, factor: float, known: bool = True) -> Cost:
     """`factor` times the FLOPs of the forward op, in its class."""
     cost = rule(_forward(op))
-    return Cost(factor * cost.flops, op.bytes_moved, _class_of_work(cost), cost.dtype, known)
+    op_class = "movement" if cost.op_class == "free" else cost.op_class
+    return Cost(factor * cost.flops, op.bytes_moved, op_class, cost.dtype, known)
 
 
 def update_weights(op: OpInstance, *, per: int) -> Cost:
@@ -86,10 +87,6 @@ def _forward(op: OpInstance) -> OpInstance:
     gradients = {int(at): value for at, value in zip(op.attributes["wrt"], op.outputs, strict=True)}
     results = tuple(op.inputs[at] for at in range(m) if at in op.inputs)
     return OpInstance(op.kind.removeprefix(PREFIX), op.attributes, {**gradients, **arguments}, results)
-
-
-def _class_of_work(cost: Cost) -> str:
-    return "movement" if cost.op_class == "free" else cost.op_class
 
 
 def assume_gradients(forward: Mapping[str, Rule]) -> Mapping[str, Rule]:

@@ -150,7 +150,7 @@ def _classify_first_field(inner: list[tuple[int, int, bytes]]) -> str:
         return ""
     if start[:1] == b"\n":  # the message of a device, in StepStats
         return "RunMetadata"
-    if 1 in by_number and _is_name(start):
+    if 1 in by_number and start[:1] >= b" ":
         wire, op = by_number.get(2, (LENGTH, b""))
         if wire == LENGTH and _OP.fullmatch(op):
             return "GraphDef"
@@ -164,10 +164,6 @@ def _classify_second_field(inner: list[tuple[int, int, bytes]]) -> str:
         return ""
     nested = _classify_first_field(_read_inner_fields(memoryview(inner[0][2])))
     return {"GraphDef": "MetaGraphDef", "CostGraphDef": "RunMetadata"}.get(nested, "")
-
-
-def _is_name(start: bytes) -> bool:
-    return bool(start) and start[0] >= 0x20
 
 
 def _read_first_field(data: memoryview) -> Field | None:

@@ -261,7 +261,8 @@ class GraphImporter:
             raise ModelFileError(f"loop {node.name!r} and its body disagree on arguments", remedy="export it again")
         rounds, steps = count_iterations(loop, args)
         self._visited += steps // 4
-        if rounds is not None and rounds * self._count_nodes([loop.body], step.depth) <= MOST_UNROLLED:
+        n_nodes = sum(len(body.nodes) for body in self._find_reachable_bodies([loop.body], step.depth))
+        if rounds is not None and rounds * n_nodes <= MOST_UNROLLED:
             state, fixed = list(args[: loop.n_state]), args[loop.n_state :]
             ends = step.after
             for number in range(rounds):
@@ -305,9 +306,6 @@ class GraphImporter:
                 if node.op == "Const":
                     weights.append(self._add_constant(_Step(NodeCall(node, ()), body, "", (), 1, depth)).weight)
         return list(dict.fromkeys(weights))
-
-    def _count_nodes(self, bodies: Sequence[FunctionBody], depth: int) -> int:
-        return sum(len(body.nodes) for body in self._find_reachable_bodies(bodies, depth))
 
     def _find_reachable_bodies(self, bodies: Sequence[FunctionBody], depth: int) -> list[FunctionBody]:
         """These bodies and all bodies that they call, each once."""

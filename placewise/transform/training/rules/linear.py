@@ -102,13 +102,8 @@ def conv(op: ForwardOp) -> Gradients:
 
     The gradient of a bias is the sum over everything but the channels.
     """
-    gradients: dict[int, GraphValue] = {}
-    for at in op.wants:
-        if at < 2:
-            gradients[at] = gradient_op(op, SavedValues(inputs=(1 - at,)), (at,))[0]
-        else:
-            gradients[at] = gradient_op(op, SavedValues(), (at,))[0]
-    return gradients
+    saved = {0: SavedValues(inputs=(1,)), 1: SavedValues(inputs=(0,)), 2: SavedValues()}
+    return {at: gradient_op(op, saved[at], (at,))[0] for at in op.wants}
 
 
 def einsum(op: ForwardOp) -> Gradients:

@@ -60,7 +60,4 @@ def power(op: ForwardOp) -> Gradients:
 
 def where(op: ForwardOp) -> Gradients:
     """Each branch receives the gradient where it was selected: a fused op that reads the condition."""
-    gradients: dict[int, GraphValue] = {}
-    for at in op.wants:
-        gradients[at] = gradient_op(op, SavedValues(inputs=(0,)), (at,))[0]
-    return gradients
+    return {at: gradient_op(op, SavedValues(inputs=(0,)), (at,))[0] for at in op.wants}
