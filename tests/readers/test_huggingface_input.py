@@ -34,7 +34,7 @@ def test_files_that_are_no_configuration(tmp_path):
     refused(path, "cannot be read")
     refused(tmp_path, "cannot be read")
     for content, match in (
-        (b"", "empty"), (b"{", "not JSON"), (b"\xff\xfe\x00", "not JSON"), (b"[1, 2]", "no configuration"),
+        (b"", "empty"), (b"{", "not JSON"), (b"\xff\xfe\x00", "not JSON"), (b"[1, 2]", "not a configuration"),
         (b"{}", "no model_type"), (b'{"model_type": 3}', "no model_type"), (b"[" * 100_000, "nested too deeply"),
     ):  # fmt: skip
         path.write_bytes(content)
