@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from placewise.coarsen.contraction import Coarse, coarse_problem
+from placewise.coarsen.coarse import CoarseProblem, coarse_problem
 from placewise.core.apply_profile import with_profile
 from placewise.errors import CostError
 from placewise.files.profile_file import ProfileFile
@@ -123,10 +123,10 @@ class Predictor:
             loaded[away] += more
         return idle, loaded, cut
 
-    def _coarse(self, pieces: Pieces) -> Coarse:
+    def _coarse(self, pieces: Pieces) -> CoarseProblem:
         return coarse_problem(self._problem, pieces.piece)
 
-    def _priced(self, coarse: Coarse, device: Ints, seconds: Floats, tuning: Tuning) -> Problem:
+    def _priced(self, coarse: CoarseProblem, device: Ints, seconds: Floats, tuning: Tuning) -> Problem:
         """The problem of the pieces, each with its seconds on its device; tensors are handed over one by one."""
         problem = coarse.problem
         calls = self._calls if tuning.call is None else np.full(problem.n_devices, tuning.call)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from placewise.costing.measured.devices import columns_of
+from placewise.costing.measured.devices import match_devices
 from placewise.costing.measured.load import apply_measured
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.table import TimingRow, Timings
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, ProfileFile
 from placewise.model.cluster import Cluster, Device
@@ -41,7 +41,7 @@ def with_profile(
         raise CostError(f"this profile is of another model, or of other dimensions{made}", remedy="profile this one")
     used = {cluster.names[column]: found for column, found in _columns(profile, cluster, device).items()}
     rows = tuple(
-        Row(op, seconds, ops=(op,), device=name)
+        TimingRow(op, seconds, ops=(op,), device=name)
         for name, found in used.items()
         for op, seconds in zip(profile.ops, found.figures(loaded=loaded).ops, strict=True)
         if seconds is not None
@@ -66,7 +66,7 @@ def _columns(profile: ProfileFile, cluster: Cluster, word: str) -> dict[int, Dev
     """Which device of the profile stands for which of the cluster."""
     known = {found.name: found for found in profile.devices}
     if word:
-        columns = columns_of(word, cluster)
+        columns = match_devices(word, cluster)
         if not columns:
             raise CostError(f"{word!r} is no device of this cluster", remedy=f"it has {', '.join(cluster.names)}")
         if word not in known and len(known) > 1:

@@ -35,7 +35,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, scopes_together
 from placewise.readers.base import ImportedModel
 from placewise.simulate import judge_placement
-from placewise.transform.untied import untied
+from placewise.transform.untied import untie_weights
 
 Devices = str | Path | Mapping[Any, object] | Cluster
 
@@ -127,7 +127,7 @@ def _problem(reading: ImportedModel, name: str, devices: Devices | None, options
     given = _with_given(base, reading.graph, cluster, options, kind)
     constraints = _constraints(kind == "throughput", False, options)
     return Problem(
-        untied(reading.graph),
+        untie_weights(reading.graph),
         given.cluster,
         given.costs,
         _objective(Objective(_kind(kind)), options),

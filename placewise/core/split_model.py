@@ -19,8 +19,8 @@ from placewise.readers.onnx import read_onnx
 from placewise.readers.onnx.model import load_with_weights
 from placewise.readers.onnx.submodels import ANYWHERE, Submodel, split_model, value_types
 from placewise.simulate import judge_placement
-from placewise.transform.joining import joined
-from placewise.transform.pieces import Pieces, cut_by_changes, cut_in_order, in_time, kernels_in_a_row, pieces_of
+from placewise.transform.piece_merging import merge_pieces
+from placewise.transform.pieces import Pieces, build_pieces, cut_by_changes, cut_in_order, group_kernels, order_by_time
 
 How = Literal["operator", "calls", "few"]
 """How a placement is cut: as `operator` execution has it (`cut_in_order`), into the calls of the placement, or into as
@@ -43,12 +43,12 @@ def cut(
     if how not in get_args(How):
         raise InputError(f"there is no way {how!r} to cut pieces", remedy=f"choose from {', '.join(get_args(How))}")
     if how == "calls" and placement.call is not None:
-        return pieces_of(graph, device, placement.call)
+        return build_pieces(graph, device, placement.call)
     if how == "operator":
-        order, kernel = kernels_in_a_row(graph, device, in_time(_timeline(problem, placement)), _together(problem))
-        pieces = pieces_of(graph, device, cut_in_order(graph, device, order, kernel), order)
-        return joined(problem, pieces, hand_over=hand_over, overhead=overhead)
-    return joined(problem, pieces_of(graph, device, cut_by_changes(graph, device)), few=True)
+        order, kernel = group_kernels(graph, device, order_by_time(_timeline(problem, placement)), _together(problem))
+        pieces = build_pieces(graph, device, cut_in_order(graph, device, order, kernel), order)
+        return merge_pieces(problem, pieces, hand_over=hand_over, overhead=overhead)
+    return merge_pieces(problem, build_pieces(graph, device, cut_by_changes(graph, device)), few=True)
 
 
 def sub_models(graph: Graph, pieces: Pieces, *, outside: bool = False) -> tuple[list[Submodel], tuple[str, ...]]:

@@ -19,7 +19,7 @@ from placewise.model.graph import Graph, Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.readers.tensorflow import read_tensorflow
-from placewise.readers.tensorflow.file import binary_kind, file_in
+from placewise.readers.tensorflow.file import detect_binary_kind, resolve_file
 from placewise.readers.tensorflow.protos import MESSAGES
 from placewise.transform.fold import fold
 
@@ -56,7 +56,7 @@ class TensorflowExporter:
         """See `Exporter`. The file is also read as any other, and must be the same model."""
         data = exported.files[FILE]
         assert isinstance(data, bytes)
-        message = MESSAGES[binary_kind(memoryview(data))].FromString(data)
+        message = MESSAGES[detect_binary_kind(memoryview(data))].FromString(data)
         index = {name: device for device, name in enumerate(device_names(problem))}
         places = [index.get(node.device, -1) for node in _graph_def(message).node]
         _same(data, problem.graph)
@@ -94,14 +94,14 @@ def _opened(source: Source | None) -> tuple[Any, Any]:
     if source is None or source.format != "tensorflow":
         remedy = "choose a target that takes it: placewise export --list"
         raise ExportError(f"tensorflow takes TensorFlow graphs, and this model was read from {found}", remedy=remedy)
-    path = file_in(Path(source.path))
+    path = resolve_file(Path(source.path))
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ExportError(f"cannot be read ({error.strerror})", where=str(path), remedy="say --model") from None
     if hashlib.sha256(data).hexdigest() != source.sha256:
         raise ExportError("has changed since it was read", where=str(path), remedy="place the model again")
-    kind = binary_kind(memoryview(data))
+    kind = detect_binary_kind(memoryview(data))
     if kind not in KINDS:
         raise ExportError("is no graph in binary form", where=str(path), remedy="save it as a binary GraphDef (.pb)")
     message = MESSAGES[kind].FromString(data)

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from placewise.costing.measured.attribute import shared_out
-from placewise.costing.measured.load import owners_of
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.attribute import distribute_times
+from placewise.costing.measured.load import match_rows
+from placewise.costing.measured.table import TimingRow, Timings
 from placewise.files.profile_file import Figures
 from placewise.model.columns import Bools, Floats
 from placewise.model.graph import Graph
@@ -28,14 +28,14 @@ def attribute_times(
     time of no op is spread over all ops. So the ops and the call add up to the whole. Raises CostError if no kernel
     matches an op.
     """
-    owners, _ = owners_of(Timings("profile", measured.rows), graph, idle)
+    owners, _ = match_rows(Timings("profile", measured.rows), graph, idle)
     whole, kernels = float(np.median(measured.whole)), sum(row.seconds for row in measured.rows)
     inside = max(whole - call, 0.0)
     besides = min(max(measured.besides - call, 0.0), inside / 2)
     dispatch = besides / len(measured.rows)
     slowdown = kernels / (inside - besides) if inside and kernels else 1.0
     rows = [_with_seconds(row, row.seconds / slowdown + dispatch) for row in measured.rows]
-    share = shared_out(rows, owners, estimate)
+    share = distribute_times(rows, owners, estimate)
     factor = inside / share.given if share.given else 1.0
     outside = sum(row.seconds for row, ops in zip(measured.rows, owners, strict=True) if not ops)
     low, high = np.percentile(measured.whole, (25, 75))
@@ -68,5 +68,5 @@ def find_fused(owners: Sequence[Sequence[int]], graph: Graph, idle: Bools) -> Fu
     return tuple(tuple(ops) for ops in sets.values() if len(ops) > 1)
 
 
-def _with_seconds(row: Row, seconds: float) -> Row:
-    return Row(row.name, seconds, row.kind, row.ops, row.device, row.place, row.aliases)
+def _with_seconds(row: TimingRow, seconds: float) -> TimingRow:
+    return TimingRow(row.name, seconds, row.kind, row.ops, row.device, row.place, row.aliases)

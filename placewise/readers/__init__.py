@@ -17,7 +17,7 @@ from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.pipedream import looks_like_pipedream, read_pipedream
 from placewise.readers.tensorflow import looks_like_tensorflow, read_tensorflow
-from placewise.readers.tensorflow.file import file_in
+from placewise.readers.tensorflow.file import resolve_file
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
 
@@ -92,7 +92,7 @@ def detect_format(path: Path) -> str:
         return "huggingface"
     try:
         if path.is_dir():
-            if file_in(path) != path:
+            if resolve_file(path) != path:
                 return "tensorflow"
             raise ModelFileError(
                 "the folder holds neither config.json nor saved_model.pb",

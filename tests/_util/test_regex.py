@@ -20,7 +20,7 @@ from placewise.export.modules import whole_modules
 from placewise.files.graph_file import save_graph
 from placewise.model.graph import Graph
 from placewise.model.problem import Rule, matching, scopes_together
-from placewise.transform.training.flow import flow_of
+from placewise.transform.training.flow import trace_gradient_flow
 
 ENDLESS = r"(\w+\w+)+!$"
 NAME = "a" * 40
@@ -49,7 +49,7 @@ def test_a_search_that_does_not_end_is_ended() -> None:
     for search in (
         lambda: matching(graph, ENDLESS),
         lambda: scopes_together(graph, [ENDLESS]),
-        lambda: flow_of(graph, (ENDLESS,)),
+        lambda: trace_gradient_flow(graph, (ENDLESS,)),
         lambda: whole_modules([NAME], ENDLESS),
         lambda: adapt_cluster(cluster, **use | {"unsupported": (Rule(ENDLESS, "cpu"),), "kinds": (NAME,)}),
     ):

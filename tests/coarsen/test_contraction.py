@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate_problems import problems
 
-from placewise.coarsen import Coarse, coarse_problem, frozen_labels
+from placewise.coarsen import CoarseProblem, coarse_problem, frozen_labels
 from placewise.errors import InputError
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
@@ -26,11 +26,11 @@ MODES = [Objective("throughput", mode, schedule=schedule) for mode in ("blocking
 def grouped(problem: Problem, draw: st.DataObject, most: int = 4) -> np.ndarray:
     """Any label that keeps blocks whole."""
     chosen = draw.draw(st.lists(st.integers(0, most), min_size=problem.n_blocks, max_size=problem.n_blocks))
-    dense = np.unique(np.array(chosen, np.int64), return_inverse=True)[1]
-    return dense[problem.block]
+    renumber = np.unique(np.array(chosen, np.int64), return_inverse=True)[1]
+    return renumber[problem.block]
 
 
-def somewhere(coarse: Coarse, draw: st.DataObject) -> np.ndarray:
+def somewhere(coarse: CoarseProblem, draw: st.DataObject) -> np.ndarray:
     """Any placement of the coarse ops that keeps their groups together."""
     problem = coarse.problem
     device = st.lists(st.integers(0, problem.n_devices - 1), min_size=problem.n_blocks, max_size=problem.n_blocks)

@@ -8,10 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate_problems import problems, random_problem, seeded
 
-from placewise.coarsen.chains import sole_children, sole_parents
-from placewise.coarsen.heavy import heavy_edges
-from placewise.coarsen.hierarchy import Grouping, hierarchy, intervals
-from placewise.coarsen.quotient import Limits, Quotient, dense, joined, quotient_of
+from placewise.coarsen.hierarchy import Grouping, cut_intervals, heavy_edges, hierarchy, sole_children, sole_parents
+from placewise.coarsen.quotient import Limits, Quotient, build_quotient, merge_groups, renumber
 from placewise.coarsen.scopes import scope_labels
 from placewise.model.builder import GraphBuilder
 from placewise.model.cluster import Cluster, Device
@@ -19,7 +17,7 @@ from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem
 from placewise.simulate.contiguity import contract, join, strong_components
 
-METHODS: list[Grouping] = [sole_children, sole_parents, heavy_edges, intervals]
+METHODS: list[Grouping] = [sole_children, sole_parents, heavy_edges, cut_intervals]
 
 
 def line(n: int) -> Problem:
@@ -47,8 +45,8 @@ def acyclic(quotient: Quotient, label: np.ndarray) -> bool:
 @settings(deadline=None, max_examples=60)
 def test_a_method_makes_no_cycle_and_keeps_limits_and_keys(method: Grouping, problem: Problem, limit: int) -> None:
     """On any graph, training or not: groups can be ordered, are of one key, and no larger than allowed."""
-    _, quotient = quotient_of(problem)
-    label = dense(method(quotient, Limits(float(limit), 2.0 * limit)))
+    _, quotient = build_quotient(problem)
+    label = renumber(method(quotient, Limits(float(limit), 2.0 * limit)))
     assert acyclic(quotient, label)
     for group in range(int(label.max(initial=-1)) + 1):
         members = label == group
@@ -62,11 +60,11 @@ def test_a_method_makes_no_cycle_and_keeps_limits_and_keys(method: Grouping, pro
 def test_heavy_edges_make_no_cycle_on_larger_graphs(seed: int) -> None:
     """Pass after pass, hundreds of ops, no limits: whatever is grouped can be ordered, and something is."""
     problem = random_problem(seeded(seed), max_ops=400, objective=Objective("throughput"))
-    _, quotient = quotient_of(problem)
+    _, quotient = build_quotient(problem)
     for _ in range(5):
-        label = dense(heavy_edges(quotient, Limits()))
+        label = renumber(heavy_edges(quotient, Limits()))
         assert acyclic(quotient, label)
-        number, coarser = joined(quotient, label)
+        number, coarser = merge_groups(quotient, label)
         assert coarser.n == label.max() + 1 and coarser.n <= quotient.n
         assert (number[coarser.tail] >= 0).all() and (coarser.tail < coarser.head).all()
         quotient = coarser
@@ -75,7 +73,7 @@ def test_heavy_edges_make_no_cycle_on_larger_graphs(seed: int) -> None:
 @pytest.mark.parametrize("seconds", [0.0, 5e-324, 1e-200])
 def test_heavy_edges_join_what_takes_no_time(seconds: float) -> None:
     """Ops of no seconds, and of so few that products of them are none, are joined as any others are."""
-    _, quotient = quotient_of(line(8))
+    _, quotient = build_quotient(line(8))
     pairs = heavy_edges(quotient, Limits())
     same = heavy_edges(quotient._replace(seconds=np.full(8, seconds)), Limits())
     np.testing.assert_array_equal(same, pairs)
@@ -83,18 +81,18 @@ def test_heavy_edges_join_what_takes_no_time(seconds: float) -> None:
 
 def test_a_line_becomes_one_group_by_its_children() -> None:
     """Sole children and sole parents shorten a line to one op, or to runs within the limits."""
-    _, quotient = quotient_of(line(12))
+    _, quotient = build_quotient(line(12))
     for method in (sole_children, sole_parents):
         assert len(set(method(quotient, Limits()).tolist())) == 1
-        assert np.bincount(dense(method(quotient, Limits(seconds=3.0)))).tolist() == [3, 3, 3, 3]
+        assert np.bincount(renumber(method(quotient, Limits(seconds=3.0)))).tolist() == [3, 3, 3, 3]
 
 
 def test_joining_loses_nothing_but_the_flow_inside() -> None:
     """A joined graph keeps work and bytes, and loses just the flow inside its groups."""
     problem = random_problem(seeded(3), max_ops=60, objective=Objective("throughput"))
-    _, quotient = quotient_of(problem)
-    label = dense(heavy_edges(quotient, Limits()))
-    _, coarser = joined(quotient, label)
+    _, quotient = build_quotient(problem)
+    label = renumber(heavy_edges(quotient, Limits()))
+    _, coarser = merge_groups(quotient, label)
     inside = label[quotient.tail] == label[quotient.head]
     assert coarser.flow.sum() == pytest.approx(quotient.flow[~inside].sum())
     assert coarser.seconds.sum() == pytest.approx(quotient.seconds.sum())

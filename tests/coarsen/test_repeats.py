@@ -10,7 +10,7 @@ from published import WORKLOADS, needs_workloads
 from simulate_problems import problems, random_problem, seeded
 
 from placewise.coarsen.hierarchy import hierarchy
-from placewise.coarsen.quotient import quotient_of
+from placewise.coarsen.quotient import build_quotient
 from placewise.coarsen.repeats import repeated_layers
 from placewise.coarsen.scopes import scope_labels
 from placewise.core.build import build
@@ -62,7 +62,7 @@ def stack(parts: list[tuple[tuple[int, ...], int]], *, noise: bool = False, back
 
 def ordered(problem: Problem, label: np.ndarray) -> bool:
     """Whether the groups of a label can be put in an order, and keep blocks whole."""
-    component, quotient = quotient_of(problem)
+    component, quotient = build_quotient(problem)
     of = np.zeros(quotient.n, np.int64)
     of[component] = label
     n = int(label.max(initial=-1)) + 1

@@ -9,9 +9,9 @@ from locations import DATA
 
 from placewise.catalog import read_cluster
 from placewise.costing.measured import load_measured
-from placewise.costing.measured.attribute import shared_out
+from placewise.costing.measured.attribute import distribute_times
 from placewise.costing.measured.load import apply_measured, read_timings
-from placewise.costing.measured.table import Row, Timings
+from placewise.costing.measured.table import TimingRow, Timings
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
 from placewise.model.builder import GraphBuilder
@@ -112,8 +112,8 @@ def test_fused_kernels_of_onnx_runtime(graphs):
 def test_kernels_of_two_devices():
     """An op whose kernel ran on the CPU is not inside one of the GPU: each device gets what ran there."""
     graph = chain("MatMul", "Tanh", "MatMul", "Relu")
-    rows = [Row("op0", 1.0, "MatMul", device="cuda"), Row("op1", 8.0, "Tanh", device="cpu")]
-    rows += [Row("op2", 3.0, "MatMul", device="cuda")]
+    rows = [TimingRow("op0", 1.0, "MatMul", device="cuda"), TimingRow("op1", 8.0, "Tanh", device="cpu")]
+    rows += [TimingRow("op2", 3.0, "MatMul", device="cuda")]
     devices = cluster(CPU, GPU)
     base = cost_table(graph, devices)
     table, notes = apply_measured(base, graph, devices, Timings("a test", tuple(rows)))
@@ -125,7 +125,7 @@ def test_kernels_of_two_devices():
 def test_sum_inside_a_kernel():
     """BiasGelu is the sum before it too, which else would be in the product's kernel."""
     graph = chain("MatMul", "Add", "Gelu")
-    seconds, _ = applied(graph, [Row("op0", 1.0, "MatMul"), Row("gelu", 4.0, "BiasGelu")])
+    seconds, _ = applied(graph, [TimingRow("op0", 1.0, "MatMul"), TimingRow("gelu", 4.0, "BiasGelu")])
     assert seconds[0] == pytest.approx(1.0) and seconds[1] > 0 and seconds[1:].sum() == pytest.approx(4.0)
 
 
@@ -156,14 +156,14 @@ def test_another_model_is_refused(graphs):
     other = chain("Det", "Hardmax")
     base = cost_table(other, cluster(CPU))
     for name in ("onnxruntime.json", "counters.csv", "torch.json"):
-        with pytest.raises(CostError, match="none of its times is of an op of this model"):
+        with pytest.raises(CostError, match="none of its times belongs to an op of this model"):
             load_measured(f"cpu={FOLDER / name}.gz", other, cluster(CPU), base)
 
 
 def test_shares_by_hand():
     """Ten seconds over ops estimated at 1 and 4; over ops estimated at nothing, evenly; the rest is unmatched."""
-    rows = [Row("a", 10.0), Row("b", 6.0), Row("c", 5.0)]
-    share = shared_out(rows, [[0, 1], [2, 3], []], np.array([1.0, 4.0, 0.0, np.inf]))
+    rows = [TimingRow("a", 10.0), TimingRow("b", 6.0), TimingRow("c", 5.0)]
+    share = distribute_times(rows, [[0, 1], [2, 3], []], np.array([1.0, 4.0, 0.0, np.inf]))
     assert share.seconds.tolist() == [2.0, 8.0, 3.0, 3.0]
     assert (share.given, share.lost) == (16.0, 5.0) and [row.name for row in share.unmatched] == ["c"]
 
@@ -171,17 +171,17 @@ def test_shares_by_hand():
 def test_absorbed_by_the_kernel_before():
     """An op without a row ran in the kernel before it, through views; the first ones in the kernel after them."""
     graph = chain("Relu", "MatMul", "Reshape", "Sigmoid", "MatMul", "Tanh")
-    seconds, notes = applied(graph, [Row("op1", 4.0, "MatMul"), Row("op4", 2.0, "MatMul")])
+    seconds, notes = applied(graph, [TimingRow("op1", 4.0, "MatMul"), TimingRow("op4", 2.0, "MatMul")])
     assert seconds[:4].sum() == pytest.approx(4.0) and seconds[4:].sum() == pytest.approx(2.0)
     assert seconds[0] > 0 and seconds[2] == 0 and seconds[3] > 0 and seconds[5] > 0
-    assert "3 of which have no kernel of their own" in notes[0]
+    assert "3 of which ran inside other kernels" in notes[0]
 
 
 def test_heavy_ops_are_not_absorbed():
     """A product without a kernel keeps its estimate, and so does what stands behind it alone."""
     graph = chain("MatMul", "Relu", "MatMul", "Tanh")
     base = cost_table(graph, cluster(CPU)).op_seconds[:, 0]
-    seconds, notes = applied(graph, [Row("op0", 4.0, "MatMul")])
+    seconds, notes = applied(graph, [TimingRow("op0", 4.0, "MatMul")])
     assert seconds[:2].sum() == pytest.approx(4.0) and seconds[2:].tolist() == base[2:].tolist()
     assert "to 50 % of the ops that compute, 1 of which" in notes[0]
 
@@ -195,21 +195,23 @@ def test_backward_is_not_absorbed():
     builder.add_edge(made, builder.add_op("back", "Mul", backward=True))
     builder.add_tensor(1, shape=(64, 64), dtype="float32")
     graph = builder.build()
-    seconds, _ = applied(graph, [Row("forward", 4.0, "Relu")])
+    seconds, _ = applied(graph, [TimingRow("forward", 4.0, "Relu")])
     assert seconds.tolist() == [4.0, cost_table(graph, cluster(CPU)).op_seconds[1, 0]]
 
 
 def test_named_after_the_last_op():
     """A kernel called after an activation, of the kind of a product, is the product too."""
     graph = chain("Sigmoid", "MatMul", "Add", "Relu")
-    seconds, _ = applied(graph, [Row("op0", 1.0, "Sigmoid"), Row("t3_x", 9.0, "FusedMatMul", aliases=("t3",))])
+    seconds, _ = applied(
+        graph, [TimingRow("op0", 1.0, "Sigmoid"), TimingRow("t3_x", 9.0, "FusedMatMul", aliases=("t3",))]
+    )
     assert seconds[0] == pytest.approx(1.0) and seconds[1:].sum() == pytest.approx(9.0) and seconds[1] > seconds[3]
 
 
 def test_left_over_of_one_kind():
     """Rows with strange names are paired with the ops of their kind if there are as many of both, and else left."""
     graph = chain("MatMul", "Relu", "MatMul")
-    rows = [Row("first", 1.0, "FusedGemm"), Row("op1", 1.0, "Relu"), Row("second", 3.0, "FusedGemm")]
+    rows = [TimingRow("first", 1.0, "FusedGemm"), TimingRow("op1", 1.0, "Relu"), TimingRow("second", 3.0, "FusedGemm")]
     assert applied(graph, rows)[0].tolist() == [1.0, 1.0, 3.0]
     seconds, notes = applied(graph, rows[:2])
     assert seconds[1] == 1.0 and max(seconds[0], seconds[2]) < 0.01 and "1 row belongs to no op" in notes[0]
@@ -221,7 +223,7 @@ def test_repeats_of_a_phase():
     builder.add_tensor(builder.add_op("prefill", "Relu", phase=0), shape=(8,), dtype="float32")
     builder.add_tensor(builder.add_op("decode", "Relu", phase=1), shape=(8,), dtype="float32")
     graph = builder.build(phases=(Phase("prefill"), Phase("decode", 10)))
-    rows = [Row("prefill", 1.0, "Relu"), Row("decode", 2.0, "Relu")]
+    rows = [TimingRow("prefill", 1.0, "Relu"), TimingRow("decode", 2.0, "Relu")]
     assert applied(graph, rows)[0].tolist() == [1.0, 20.0]
     assert applied(graph, rows, by_op=True)[0].tolist() == [1.0, 2.0]
 
@@ -254,7 +256,7 @@ def test_times_by_op(tmp_path, text):
     assert table.op_seconds.tolist() == [[0.5, base.op_seconds[0, 1]], [np.inf, 2e-6]]
     assert measured_of(table).tolist() == [[True, False], [True, True]]
     assert all(note.startswith(str(path)) for note in notes)
-    assert any("1 of its 4 times are of devices" in note for note in notes) == ("tpu" in text)
+    assert any("1 of its 4 times belong to devices" in note for note in notes) == ("tpu" in text)
 
 
 def test_device_in_front(tmp_path):
@@ -271,9 +273,9 @@ def test_device_in_front(tmp_path):
     odd = tmp_path / "a=b.json"
     odd.write_text('{"op0": {"cpu": 1}}')
     assert measured_of(load_measured(str(odd), graph, devices, base)[0]).sum() == 1
-    with pytest.raises(CostError, match="no device is named"):
+    with pytest.raises(CostError, match="it names no device"):
         load_measured(str(path), graph, devices, base)
-    with pytest.raises(CostError, match="'npu', which is no device"):
+    with pytest.raises(CostError, match="'npu', which is not a device"):
         load_measured(f"npu={path}", graph, devices, base)
 
 
@@ -281,9 +283,9 @@ def test_devices_that_differ(tmp_path):
     """The times of one GPU, given to two that differ, are told of."""
     graph = chain("MatMul")
     slow = Device("cuda:1", "gpu", peak_flops={"float32": 1e11}, memory_bandwidth=1e10)
-    _, notes = applied(graph, [Row("op0", 1.0, "MatMul", device="cuda")], devices=(GPU, slow))
+    _, notes = applied(graph, [TimingRow("op0", 1.0, "MatMul", device="cuda")], devices=(GPU, slow))
     assert len(notes) == 2 and "differ" in notes[1]
-    assert len(applied(graph, [Row("op0", 1.0, "MatMul", device="cuda:0")], devices=(GPU, slow))[1]) == 1
+    assert len(applied(graph, [TimingRow("op0", 1.0, "MatMul", device="cuda:0")], devices=(GPU, slow))[1]) == 1
 
 
 def test_examples_of_the_catalogue():
@@ -291,6 +293,6 @@ def test_examples_of_the_catalogue():
     graph = chain("MatMul")
     devices = read_cluster("2xA100-80GB,cpu")
     base = cost_table(graph, devices)
-    rows = (Row("op0", 1.0, "MatMul", device="cuda"), Row("op0", 2.0, "MatMul", device="cpu"))
+    rows = (TimingRow("op0", 1.0, "MatMul", device="cuda"), TimingRow("op0", 2.0, "MatMul", device="cpu"))
     table, _ = apply_measured(base, graph, devices, Timings("a test", rows))
     assert dict(zip(devices.names, table.op_seconds[0].tolist(), strict=True)) == {"cuda:0": 1, "cuda:1": 1, "cpu": 2}

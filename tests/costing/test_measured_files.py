@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from locations import DATA
 
 from placewise.costing.measured import content, load_measured
-from placewise.costing.measured.align import aligned
 from placewise.costing.measured.load import read_timings
-from placewise.costing.measured.torch import _period
+from placewise.costing.measured.match_order import align_sequences
+from placewise.costing.measured.torch import find_period
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
 from placewise.model.builder import GraphBuilder
@@ -73,7 +73,7 @@ def test_providers(tmp_path):
     assert [row.device for row in timings.rows] == ["cpu", "cuda"]
     path = written(tmp_path, [node("relu_0", 10, 1, provider="DmlExecutionProvider"), run(5)])
     model = graph("Relu")
-    with pytest.raises(CostError, match=r"'DmlExecutionProvider', which is no device.*cpu=FILE"):
+    with pytest.raises(CostError, match=r"'DmlExecutionProvider', which is not a device.*cpu=FILE"):
         load_measured(str(path), model, CLUSTER, cost_table(model, CLUSTER))
 
 
@@ -103,7 +103,7 @@ def test_steps_of_torch(tmp_path):
     events += [step(4, 4000, 900), call("aten::tanh", 4010, 1), call("aten::relu", 9000, 1)]
     timings = read_timings(written(tmp_path, trace_of(*events)), graph("Relu", "Tanh"))
     assert [(row.name, round(row.seconds * 1e6, 6)) for row in timings.rows] == [("aten::relu", 5), ("aten::tanh", 20)]
-    assert timings.notes == ("1 of its 5 steps ran other operators and do not count",)
+    assert timings.notes == ("1 of its 5 steps ran other operators and are ignored",)
 
 
 def test_repetitions_without_steps(tmp_path):
@@ -158,7 +158,7 @@ def test_a_model_that_repeats_itself_is_whole(tmp_path):
 def test_periods(names):
     """The shortest part that makes up the whole, as trying every length finds it."""
     lengths = (length for length in range(1, len(names) + 1) if names[:length] * (len(names) // length) == names)
-    assert _period(names) == next(lengths)
+    assert find_period(names) == next(lengths)
 
 
 def onnxruntime_profile(**seconds):
@@ -253,7 +253,7 @@ def test_requests_of_openvino(tmp_path):
         (b"op,device,seconds\nrelu_0,cpu,nan\n", "line 2: 'nan' is not a time"),
         (b"op,device,seconds\nrelu_0,cpu,fast\n", "line 2: 'fast' is not a time"),
         (b"op,device,seconds\nrelu_9,cpu,1\n", "line 2: the model has no op 'relu_9'"),
-        (b"op,device,seconds\nrelu_0,tpu,1\n", "no times of a device of this cluster"),
+        (b"op,device,seconds\nrelu_0,tpu,1\n", "no times for any device of this cluster"),
         (b"op,device,seconds\n", "holds no times; write op, device and seconds"),
         (b"op,device,seconds\nrelu_0,cpu,1e400\n", "line 2: '1e400' is not a time"),
         (b"op,device,seconds\nrelu_0,cpu,1e308h\n", "line 2: '1e308h' is not a time"),
@@ -265,17 +265,17 @@ def test_requests_of_openvino(tmp_path):
         (b"null\n", "holds neither a list nor a table of times"),
         (b"17", "holds neither a list nor a table of times"),
         (b'"times"', "holds neither a list nor a table of times"),
-        (b"op,device,seconds\n\xff\xfe,cpu,1\n", "no text in UTF-8"),
-        (b'op,device,seconds\n"relu,cpu,1\n', "no CSV text"),
-        (b"{", "no JSON"),
-        (b"[" * 100_000, "no JSON|broken off"),
+        (b"op,device,seconds\n\xff\xfe,cpu,1\n", "not UTF-8 text"),
+        (b'op,device,seconds\n"relu,cpu,1\n', "not CSV"),
+        (b"{", "not JSON"),
+        (b"[" * 100_000, "not JSON|truncated"),
         (b'{"relu_0": 3}', "op 'relu_0': has no times by device"),
         (b'{"relu_0": {"cpu": NaN}}', "op 'relu_0': 'NaN' is not a time"),
         (b'{"relu_0": {"cpu": true}}', "'True' is not a time"),
         (b'{"relu_0": {"cpu": [1]}}', "is not a time"),
         (b'[{"op": "relu_0"}]', "entry 0: names no op with its device and seconds"),
         (b'[{"op": 3, "device": "cpu", "seconds": 1}]', "entry 0: names no op"),
-        (b'[{"cat": "Node"', "an event is broken off"),
+        (b'[{"cat": "Node"', "an event is truncated"),
         (b'[{"cat": "Session", "name": "model_run", "ts": 1}]', "holds no times of nodes"),
         (b'[{"cat": "Node", "name": "a_kernel_time", "ts": 1, "dur": -5, "args": {}}]', "event 0: '-5' is not a time"),
         (b'[{"cat": "Node", "name": "a_kernel_time", "ts": "x", "dur": 5}]', "event 0: has no number 'ts'"),
@@ -286,10 +286,10 @@ def test_requests_of_openvino(tmp_path):
         (b'{"report_type": "detailed", "detailed_performance": [{"nodes": []}]}', "no layer that ran"),
         (b"layerName;execStatus\na;b\n", "line 1: has no column 'layerType'"),
         (b"<net><layers/></net>", "holds no times"),
-        (b"<net><layers>", "no well-formed XML"),
+        (b"<net><layers>", "not well-formed XML"),
         (b'<!DOCTYPE net [<!ENTITY a "b">]><net/>', "document type or entities"),
         (b'<net><layer name="a" type="T"><data execTimeMcs="soon"/></layer></net>', "'soon' is not a time"),
-        (b"\x1f\x8b\x08broken", "no whole gzip file"),
+        (b"\x1f\x8b\x08broken", "not a complete gzip file"),
     ],
 )  # fmt: skip
 def test_refused(tmp_path, content, match):
@@ -387,7 +387,7 @@ def test_changed_bytes(tmp_path, data):
 @given(st.text("abc", max_size=12), st.text("abc", max_size=12))
 def test_alignment_is_longest(first, second):
     """The alignment pairs equal letters in order, as many as the textbook recursion finds."""
-    pairs = aligned(len(first), len(second), lambda i, j: first[i] == second[j])
+    pairs = align_sequences(len(first), len(second), lambda i, j: first[i] == second[j])
     best = [[0] * (len(second) + 1) for _ in range(len(first) + 1)]
     for i, a in enumerate(first):
         for j, b in enumerate(second):

@@ -10,7 +10,7 @@ import pytest
 from onnx_files import make_node, saved
 
 import placewise as pw
-from placewise.costing.quantized import in_int8
+from placewise.costing.quantized import quantize_work
 from placewise.costing.work import work_of
 from placewise.model.dtypes import dtype_code
 from placewise.model.graph import Graph
@@ -77,7 +77,7 @@ def test_a_convolution_by_hand(tmp_path: Path) -> None:
     """800 bytes in, 32 of weights, 400 out: read and written as int8, with the FLOPs of before and no ops around it."""
     graph = read_onnx(conv(tmp_path)).graph
     before, op = work_of(graph), by_name(graph)
-    after = in_int8(graph, before)
+    after = quantize_work(graph, before)
     assert before.bytes[op["conv"]] == 4 * (2 * 8 * 25 + 32 + 2 * 4 * 25)
     assert after.bytes[op["conv"]] == 2 * 8 * 25 + 32 + 2 * 4 * 25
     assert after.flops[op["conv"]] == before.flops[op["conv"]] == 2 * 8 * 200
@@ -101,23 +101,23 @@ def test_what_others_read_stays(tmp_path: Path) -> None:
     """Floats that somebody else reads are made: of the input, of the result, and a result of the model itself."""
     relu = make_node("Relu", ["x.q.f"], ["r"], name="relu")
     graph = read_onnx(conv(tmp_path, relu, r=(2, 8, 5, 5))).graph
-    after, op = in_int8(graph, work_of(graph)), by_name(graph)
+    after, op = quantize_work(graph, work_of(graph)), by_name(graph)
     assert after.dtype[op["conv"]] == dtype_code("int8")
     assert after.flops[op["undo.x.q"]] > 0 and after.flops[op["undo.k"]] == 0
     relu = make_node("Relu", ["y"], ["r"], name="relu")
     graph = read_onnx(conv(tmp_path, relu, r=(2, 4, 5, 5))).graph
-    assert in_int8(graph, work_of(graph)).flops.tolist() == work_of(graph).flops.tolist()
+    assert quantize_work(graph, work_of(graph)).flops.tolist() == work_of(graph).flops.tolist()
 
 
 @pytest.mark.parametrize("rounded", [False, True])
 def test_products(tmp_path: Path, rounded: bool) -> None:
     """A product needs no QuantizeLinear behind it, and both factors of int8."""
     graph = read_onnx(product(tmp_path, rounded=rounded)).graph
-    after, op = in_int8(graph, work_of(graph)), by_name(graph)
+    after, op = quantize_work(graph, work_of(graph)), by_name(graph)
     assert after.bytes[op["product"]] == 16 * 8 + 8 * 4 + 16 * 4 * (1 if rounded else 4)
     assert not rounded or after.flops[op["do.y"]] == 0
     graph = read_onnx(product(tmp_path, "plain", rounded=rounded)).graph
-    assert in_int8(graph, work_of(graph)).bytes.tolist() == work_of(graph).bytes.tolist()
+    assert quantize_work(graph, work_of(graph)).bytes.tolist() == work_of(graph).bytes.tolist()
 
 
 def test_what_onnx_runtime_makes_of_them(tmp_path: Path) -> None:

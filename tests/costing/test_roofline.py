@@ -10,7 +10,7 @@ from costing_helpers import one_op
 
 from placewise.catalog import read_cluster
 from placewise.catalog.entries import catalog
-from placewise.costing.case import CLASSES
+from placewise.costing.op_instance import CLASSES
 from placewise.costing.roofline import cost_table
 from placewise.costing.work import work_of
 from placewise.errors import CostError

@@ -12,8 +12,8 @@ from costing_helpers import one_op
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from placewise.costing.case import CLASSES
 from placewise.costing.flops import CONTROL, RULES
+from placewise.costing.op_instance import CLASSES
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.model.dtypes import DTYPES
@@ -297,7 +297,7 @@ def test_onnx_single_op_models_can_be_priced(single_op_models):
             work_of(graph)
             priced += 1
         except ModelFileError as error:
-            assert "is unknown and the op's cost needs it" in str(error)
+            assert "is unknown, and the cost of the op depends on it" in str(error)
             assert (graph.tensors.bytes < 0).any()
     assert priced > 150
 

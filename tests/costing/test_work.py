@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewise.costing import signatures as module
-from placewise.costing.case import CLASSES
-from placewise.costing.signatures import folded, paired, signatures
+from placewise.costing.op_instance import CLASSES
+from placewise.costing.signatures import fold_rows, pair_columns, signatures
 from placewise.costing.work import work_of
 from placewise.errors import ModelFileError
 from placewise.model.builder import GraphBuilder
@@ -26,7 +26,7 @@ def test_folded_codes_are_equal_exactly_for_equal_rows(rows):
     start = np.array([first for first, _ in rows], np.int64)
     offsets = np.cumsum([0, *(len(entries) for _, entries in rows)])
     entries = np.array([value for _, values in rows for value in values], np.int64)
-    codes = folded(start, offsets, entries).tolist()
+    codes = fold_rows(start, offsets, entries).tolist()
     for i, a in enumerate(rows):
         for j, b in enumerate(rows):
             assert (codes[i] == codes[j]) == (a == b)
@@ -35,7 +35,7 @@ def test_folded_codes_are_equal_exactly_for_equal_rows(rows):
 @given(st.lists(st.tuples(st.integers(-3, 3), st.integers(-3, 3)), min_size=1, max_size=40))
 def test_paired_codes_are_dense(pairs):
     """One code per distinct pair, from 0 without holes."""
-    codes = paired(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
+    codes = pair_columns(np.array([a for a, _ in pairs]), np.array([b for _, b in pairs]))
     assert len(set(zip(codes.tolist(), pairs, strict=True))) == len(set(pairs))
     assert sorted(set(codes.tolist())) == list(range(len(set(pairs))))
 
@@ -105,7 +105,7 @@ def test_sharing_signatures_changes_no_cost(data):
 def test_rows_of_many_arguments_are_like_no_other(monkeypatch):
     """Beyond the limit, equal rows may have different codes, and different rows still do."""
     monkeypatch.setattr(module, "MAX_ARGUMENTS", 2)
-    codes = folded(np.zeros(4, np.int64), np.array([0, 3, 6, 8, 10]), np.array([1, 1, 1, 1, 1, 2, 1, 1, 1, 1]))
+    codes = fold_rows(np.zeros(4, np.int64), np.array([0, 3, 6, 8, 10]), np.array([1, 1, 1, 1, 1, 2, 1, 1, 1, 1]))
     assert codes[0] != codes[1] and codes[2] == codes[3] and codes[0] not in codes[2:]
 
 
@@ -170,9 +170,9 @@ def test_unknown_shapes_matter_only_where_they_are_needed():
 @pytest.mark.parametrize(
     ("kind", "cause"),
     [
-        ("my::Op", r"what this op makes of its inputs is not known; add value_info for its outputs"),
-        ("Nonsense", r"what this op makes of its inputs is not known; add value_info for its outputs"),
-        ("NonZero", r"how much this op makes depends on its data; add value_info"),
+        ("my::Op", r"the output shapes of this op are not known; add value_info for its outputs"),
+        ("Nonsense", r"the output shapes of this op are not known; add value_info for its outputs"),
+        ("NonZero", r"the output size of this op depends on its data; add value_info"),
         ("Relu", r"no shape can be inferred for the outputs of this op; add value_info"),
     ],
 )
@@ -186,7 +186,9 @@ def test_unknown_sizes_have_a_cause(kind, cause):
 def test_unknown_sizes_are_traced_to_where_they_begin(views):
     """However many views behind it the op stands whose cost needs the size."""
     ops = [("fine", "Relu"), ("odd", "Reshape"), *((f"view{n}", "Unsqueeze") for n in range(views)), ("last", "Relu")]
-    with pytest.raises(ModelFileError, match=r"op 'last' \(Relu\).*: how much op 'odd' \(Reshape\) makes depends on"):
+    with pytest.raises(
+        ModelFileError, match=r"op 'last' \(Relu\).*: the output size of op 'odd' \(Reshape\) depends on"
+    ):
         work_of(chain(ops))
 
 
@@ -270,5 +272,5 @@ def test_columns_are_frozen_and_classes_known():
 def test_attention_to_a_past_of_unknown_length_says_what_it_leaves_out():
     """OpenVINO's paged attention has a rule, which knows only the new tokens."""
     work = work_of(one_op("openvino::PagedAttentionExtension", [(9, 32), (9, 32), (9, 32)], [(9, 32)]))
-    said = "the cost of openvino::PagedAttentionExtension (1 op) is assumed without what only the run will tell"
+    said = "the cost of openvino::PagedAttentionExtension (1 op) is assumed without the part that only a run reveals"
     assert work.warnings == (said,) and work.flops[0] == 9 * 9 * 4 * 32

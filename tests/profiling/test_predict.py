@@ -14,7 +14,7 @@ from placewise.model.cluster import Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
-from placewise.transform.pieces import pieces_of
+from placewise.transform.pieces import build_pieces
 
 CORES = tuple(
     Device(name, "core", peak_flops={"float32": 1e9}, memory_bandwidth=1e6, efficiency={"memory": 1.0})
@@ -61,7 +61,7 @@ def profile_of(problem, idle, loaded=None, *, call=0.0, fused=(), moved=0.0):
 
 
 def pieces_by(problem, device, label=None):
-    return pieces_of(problem.graph, np.array(device, np.int32), np.array(label if label else device, np.int64))
+    return build_pieces(problem.graph, np.array(device, np.int32), np.array(label if label else device, np.int64))
 
 
 def seconds(problem, profile, device, label=None, **more):

@@ -21,7 +21,7 @@ transformers = pytest.importorskip("transformers", reason="configurations are bu
 
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
-from placewise.readers.huggingface.instance import instance_of  # noqa: E402
+from placewise.readers.huggingface.instance import build_instance  # noqa: E402
 from placewise.readers.huggingface.reader import read  # noqa: E402
 from placewise.readers.huggingface.settings import read_settings  # noqa: E402
 
@@ -64,7 +64,7 @@ def test_every_preset_has_a_published_size():
 @pytest.mark.parametrize("name", sorted(PUBLISHED))
 def test_presets_have_the_published_number_of_parameters(name):
     """Built on the meta device, each preset has the parameters that its publisher counts."""
-    model = instance_of(read_settings(f"hf:{name}").values).module
+    model = build_instance(read_settings(f"hf:{name}").values).module
     assert sum(parameter.numel() for parameter in model.parameters()) == PUBLISHED[name]
     assert all(parameter.is_meta for parameter in model.parameters())
 
@@ -73,7 +73,7 @@ def test_presets_have_the_published_number_of_parameters(name):
 def test_weights_are_those_of_the_model(tmp_path, kind):
     """The graph holds every parameter once, ties included, under the name that the model gives it."""
     graph = small(tmp_path, kind)
-    model = instance_of({"model_type": kind, **SMALL[kind]}).module
+    model = build_instance({"model_type": kind, **SMALL[kind]}).module
     buffers = {name for name, _ in model.named_buffers()}
     everywhere = {name for name, _ in model.named_parameters(remove_duplicate=False)} | buffers
     assert {name for name in graph.weights.name if "lifted" not in name} <= everywhere
@@ -349,14 +349,14 @@ def test_dimensions_of_pictures_and_sound(tmp_path):
 
 
 def test_parts_that_take_no_part_are_told(tmp_path):
-    """Of a model that also sees, only the text is read: a note says what is left out."""
+    """Of a model that also sees, only the text is read: a note says what is omitted."""
     path = tmp_path / "config.json"
     text = {"model_type": "llama", **SMALL["llama"]}
     vision = {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
               "num_attention_heads": 4, "image_size": 16, "patch_size": 4}  # fmt: skip
     path.write_text(json.dumps({"model_type": "llava", "text_config": text, "vision_config": vision}))
     reading = read_huggingface(path, dims=DIMS)
-    assert any("vision_tower" in note and "left out" in note for note in reading.warnings)
+    assert any("vision_tower" in note and "omitted" in note for note in reading.warnings)
     assert [phase.name for phase in reading.graph.phases] == ["prefill", "decode"]
 
 

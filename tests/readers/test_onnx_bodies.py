@@ -81,7 +81,8 @@ def test_a_loop_costs_its_rounds_or_one_that_is_said_to_be_assumed(tmp_path, tri
     op = reading.graph.ops.name.index("loop")
     assert sizes["y"] == ((2, 3), 24) and float(work.flops[op]) == rounds * ROUND and bool(work.known[op]) == known
     said = (
-        "the cost of Loop (1 op) is assumed from what is known of its body, and one round where their number is not",
+        "the cost of Loop (1 op) is assumed from the known part of its body, and one iteration if the trip count is "
+        "unknown",
     )
     assert work.warnings == (() if known else said)
 

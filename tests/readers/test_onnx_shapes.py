@@ -29,7 +29,7 @@ def test_sizes_that_depend_on_data_can_be_given(tmp_path, more):
     nodes = [make_node("NonZero", ["x"], ["found"]), make_node("Cast", ["found"], ["y"], to=FLOAT)]
     path = saved(tmp_path, model(nodes, {"x": [4, 3]}, ["y"]))
     open_graph = read_onnx(path).graph
-    with pytest.raises(ModelFileError, match="or say how much: --dim found:1=100"):
+    with pytest.raises(ModelFileError, match="or give the sizes: --dim found:1=100"):
         work_of(open_graph)
     reading = read_onnx(path, dims={"found:1": 5, **more})
     assert reading.graph.tensors.shape[1] == (2, 5) == reading.graph.tensors.shape[2] and not reading.warnings
@@ -66,7 +66,7 @@ def test_a_remedy_can_be_pasted(tmp_path):
     assert shapes(read_onnx(path, dims=parse_dims(said[1::2])))["y"] == (1, 1, 1, 1)
     nodes = [make_node("NonZero", ["x"], ["how many"]), make_node("Cast", ["how many"], ["y"], to=FLOAT)]
     open_graph = read_onnx(saved(tmp_path, model(nodes, {"x": [4]}, ["y"]))).graph
-    with pytest.raises(ModelFileError, match="or say how much: --dim 'how many:1=100'"):
+    with pytest.raises(ModelFileError, match="or give the sizes: --dim 'how many:1=100'"):
         work_of(open_graph)
 
 

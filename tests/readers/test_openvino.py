@@ -5,6 +5,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from folded_origins import project_back
 from ir_files import edge, layer, net, small, unpacked
 from locations import EXAMPLES
 
@@ -14,7 +15,7 @@ from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
 from placewise.readers.openvino.parse import parse_ir
 from placewise.readers.openvino.shapes import infer_outputs
-from placewise.transform.fold import fold, project_back
+from placewise.transform.fold import fold
 
 RECORD = json.loads((EXAMPLES / "flops.json").read_text())["models"]
 PUBLISHED = {"resnet50": (396, 411), "inception_v3": (726, 762), "bert_base": (1009, 1089)}

@@ -355,7 +355,7 @@ def test_conditions_of_tf1(tmp_path):
     nodes += [node("no", "Neg", "s", T=F), node("yes", "Relu", "s:1", T=F), node("m", "Merge", "no", "yes", T=F)]
     reading = read(tmp_path, *nodes, node("y", "Abs", "m", T=F))
     assert shape(reading.graph, "y") == (2,) and reading.graph.n_ops == 5
-    assert "both their sides" in reading.warnings[0]
+    assert "both sides of TF1" in reading.warnings[0]
 
 
 def test_open_dimensions(tmp_path):

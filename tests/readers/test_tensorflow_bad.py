@@ -28,11 +28,11 @@ def refused(path, match, error=ModelFileError):
         (b"PK\x03\x04 this is a zip archive", "not a TensorFlow graph"),
         (b'{"nodes": []}', "not a TensorFlow graph"),
         (b"\x08\x07\x12\x07pytorch", "not a TensorFlow graph"),
-        (b"node {\n name: 'a'\n op: 'Relu'\n", "the text is no GraphDef"),
-        (b"node {\n name: 'a'\n op: 'Relu'\n input: 7\n}\n", "the text is no GraphDef"),
-        (b"node {\n op: 'Relu'\n" + b"attr { value { list { func { attr { value {" * 400, "the text is no GraphDef"),
+        (b"node {\n name: 'a'\n op: 'Relu'\n", "the text is not a GraphDef"),
+        (b"node {\n name: 'a'\n op: 'Relu'\n input: 7\n}\n", "the text is not a GraphDef"),
+        (b"node {\n op: 'Relu'\n" + b"attr { value { list { func { attr { value {" * 400, "the text is not a GraphDef"),
         (b"\x08\x01\x12\x00", "no nodes"),
-        (GOOD.SerializeToString()[:-3], "cut off"),
+        (GOOD.SerializeToString()[:-3], "truncated"),
     ],
 )
 def test_not_a_tensorflow_file(tmp_path, content, match):
@@ -61,12 +61,12 @@ def test_foreign_files_do_not_look_like_it(tmp_path):
     ("nodes", "match"),
     [
         ([node("a", "Relu", "b", T=F), node("b", "Relu", "a", T=F)], "cycle: '[ab]' → '[ab]' → '[ab]'"),
-        ([node("a", "Relu", "gone", T=F)], "node 'a': reads 'gone', which no node makes"),
+        ([node("a", "Relu", "gone", T=F)], "node 'a': reads 'gone', which no node produces"),
         ([node("a", "Relu", "^gone", T=F)], "reads 'gone'"),
         ([placeholder("x", [2]), node("a", "Relu", "x:3", T=F)], "reads output 3 of 'x', which has 1"),
         ([placeholder("x", [2]), node("a", "Relu", "x", T=F), node("b", "Neg", "a:5", T=F)], "reads output 5 of 'a'"),
         ([node("a", "Relu", "x:y", T=F)], "inputs are written name:port"),
-        ([placeholder("x", [2]), placeholder("x", [2])], "two nodes are called 'x'"),
+        ([placeholder("x", [2]), placeholder("x", [2])], "two nodes have the name 'x'"),
         ([placeholder("x", [2]), node("", "Relu")], "node 1 has no name"),
         ([placeholder("x", [2]), node("a", "")], "node 1 has no op"),
         ([placeholder("x", [2])], "nothing in it computes"),
@@ -185,12 +185,12 @@ def test_mutated_text(tmp_path, changes):
 def test_cost_graphs_that_are_broken(tmp_path):
     """Ids twice, edges to nowhere and cycles."""
     for text, match in (
-        ('node { name: "a" id: 1 } node { name: "b" id: 1 }', "id of another"),
+        ('node { name: "a" id: 1 } node { name: "b" id: 1 }', "id is not unique"),
         ('node { name: "a" id: 1 input_info { preceding_node: 9 } }', "reads output 0 of node 9"),
         ('node { name: "a" id: 1 control_input: 9 }', "waits for node 9"),
         ('node { name: "a" id: 1 control_input: 2 } node { name: "b" id: 2 control_input: 1 }', "cycle"),
         ('node { name: "a" id: 1 output_info { size: 9223372036854775807 } }', "makes 9223372036854775807 bytes"),
-        ('node { name: "_SOURCE" id: 1 }', "no cost graph in it"),
+        ('node { name: "_SOURCE" id: 1 }', "holds no cost graph"),
     ):
         path = tmp_path / "costs.pbtxt"
         path.write_text(text)

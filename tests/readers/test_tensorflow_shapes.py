@@ -8,10 +8,10 @@ from tensorflow_files import INT, F, constant, graph, node, placeholder, saved
 
 from placewise.errors import ModelFileError
 from placewise.readers.tensorflow import read_tensorflow
-from placewise.readers.tensorflow.call import Call, Value
-from placewise.readers.tensorflow.infer import types_of
-from placewise.readers.tensorflow.nodes import nodes_of
-from placewise.readers.tensorflow.values import evaluate
+from placewise.readers.tensorflow.abstract_values import AbstractValue, NodeCall
+from placewise.readers.tensorflow.constant_folding import evaluate
+from placewise.readers.tensorflow.infer import infer_types
+from placewise.readers.tensorflow.nodes import parse_nodes
 
 NHWC = {"data_format": "NHWC", "T": F}
 NCHW = {"data_format": "NCHW", "T": F}
@@ -24,13 +24,13 @@ DEEP = {"strides": [1, 1, 2, 2, 1], "padding": "SAME", "data_format": "NDHWC"}
 def given_call(op, shapes, values, **attrs):
     """A call of `op` on tensors of these shapes, then on these constants."""
     proto = node("op", op, *(f"a{i}" for i in range(len(shapes) + len(values))), **attrs)
-    args = [Value("float32", tuple(shape)) for shape in shapes]
-    args += [Value(str(np.asarray(v).dtype), np.shape(v), np.asarray(v)) for v in values]
-    return Call(nodes_of([proto])[0], tuple(args))
+    args = [AbstractValue("float32", tuple(shape)) for shape in shapes]
+    args += [AbstractValue(str(np.asarray(v).dtype), np.shape(v), np.asarray(v)) for v in values]
+    return NodeCall(parse_nodes([proto])[0], tuple(args))
 
 
 def shapes_of(op, shapes, *values, **attrs):
-    return [kind.shape for kind in types_of(given_call(op, shapes, values, **attrs), 1)]
+    return [kind.shape for kind in infer_types(given_call(op, shapes, values, **attrs), 1)]
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,12 @@ def test_open_dimensions_stay_open():
     assert shapes_of("Reshape", [(-1, 3)], [-1, 6], T=F) == [(-1, 6)]
     assert shapes_of("AddV2", [(-1, 3), (3,)], T=F) == [(-1, 3)]
     assert shapes_of("Relu", [(-1, 3)], T=F) == [(-1, 3)]
-    assert types_of(Call(nodes_of([node("a", "Relu", "x", T=F)])[0], (Value("float32", None),)), 1)[0].shape is None
+    assert (
+        infer_types(NodeCall(parse_nodes([node("a", "Relu", "x", T=F)])[0], (AbstractValue("float32", None),)), 1)[
+            0
+        ].shape
+        is None
+    )
 
 
 def test_what_rules_miss_is_unknown():
@@ -113,7 +118,7 @@ def test_what_rules_miss_is_unknown():
 @pytest.mark.parametrize(
     ("op", "shapes", "values", "attrs", "match"),
     [
-        ("AddV2", [(4, 5), (6, 7)], [], {}, "sizes 4 and 6 stand at one place"),
+        ("AddV2", [(4, 5), (6, 7)], [], {}, "sizes 4 and 6 are in the same place"),
         ("Less", [(3,), (4,)], [], {}, "sizes 3 and 4"),
         ("Equal", [(3,), (4,)], [], {}, "sizes 3 and 4"),
         ("AddN", [(3, 4), (3, 5)], [], {}, "sizes 4 and 5"),
@@ -135,7 +140,7 @@ def test_what_rules_miss_is_unknown():
         ("Pack", [(4, 5), (4, 6)], [], {}, "sizes 5 and 6"),
         ("Reshape", [(4, 5)], [[3, 7]], {}, "20 elements cannot be 3×7"),
         ("Reshape", [(4, 5)], [[3, -1]], {}, "20 elements cannot be 3×-1"),
-        ("Transpose", [(4, 5)], [[0, 0]], {}, "0, 0 is no order of 2 axes"),
+        ("Transpose", [(4, 5)], [[0, 0]], {}, "0, 0 is not a permutation of 2 axes"),
         ("Transpose", [(4, 5)], [[0, 5]], {}, "2 dimensions have no axis 5"),
         ("Sum", [(4, 8)], [77], {}, "2 dimensions have no axis 77"),
         ("Unpack", [(4, 8)], [], {"num": -3}, "'num' is -3"),
@@ -194,7 +199,7 @@ def test_strided_slices_are_numpys(dims, rows):
     data = np.arange(np.prod(dims)).reshape(dims)
     attrs = {f"{name}_mask": mask for name, mask in masks.items()}
     call = given_call("StridedSlice", [], [data, np.array(begin), np.array(end), np.array(step)], **attrs)
-    kinds = types_of(call, 1)
+    kinds = infer_types(call, 1)
     try:
         expected = data[tuple(index)]
     except IndexError:
@@ -222,13 +227,13 @@ def test_strided_slices_are_numpys(dims, rows):
 def test_values(op, values, attrs, expected):
     """The arithmetic with which graphs compute shapes."""
     call = given_call(op, [], [np.asarray(value, np.int32) for value in values], T=INT, **attrs)
-    assert np.array_equal(evaluate(call, types_of(call, 1))[0], expected)
+    assert np.array_equal(evaluate(call, infer_types(call, 1))[0], expected)
 
 
 def test_axes_of_broadcast_gradients():
     """[8, 1, 4] with [3, 4]: the first is summed over its axis 1, the second over axis 0 of the result."""
     call = given_call("BroadcastGradientArgs", [], [np.array([8, 1, 4]), np.array([3, 4])], T=INT)
-    first, second = evaluate(call, types_of(call, 2))
+    first, second = evaluate(call, infer_types(call, 2))
     assert first.tolist() == [1] and second.tolist() == [0]
 
 

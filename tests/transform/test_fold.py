@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnx_files
 import pytest
+from folded_origins import project_back
 from hypothesis import given
 from onnx.helper import make_node
 from onnx_files import integers, model, saved, weight
@@ -14,7 +15,7 @@ from placewise.errors import GraphError
 from placewise.model.builder import GraphBuilder
 from placewise.model.tables import Interned
 from placewise.readers.onnx import read_onnx
-from placewise.transform.fold import fold, project_back
+from placewise.transform.fold import fold
 
 
 def raw_of(folder, nodes, outputs=("y",), weights=(), **extra):
@@ -297,31 +298,6 @@ def test_nothing_left(kinds):
     with pytest.raises(GraphError, match="nothing in it computes a result; export"):
         fold(boundary(*kinds))
     assert fold(GraphBuilder().build()).n_ops == 0
-
-
-def test_project_back(tmp_path):
-    """Folded ops go where the op goes that took them; unused ones where their consumer goes, else with op 0."""
-    nodes = [
-        make_node("Relu", ["x"], ["h"]),
-        make_node("Shape", ["h"], ["s"]),
-        make_node("Reshape", ["h", "s"], ["y"]),
-        make_node("Tanh", ["y"], ["unused"]),
-        make_node("Cast", ["w"], ["half"], to=onnx.TensorProto.FLOAT16),
-        make_node("Cast", ["half"], ["unused_too"], to=onnx.TensorProto.FLOAT),
-    ]
-    raw = raw_of(tmp_path, nodes, weights=[weight("w", 2)])
-    folded = fold(raw)
-    assert folded.ops.name == ("h", "y")
-    assert project_back(raw, folded, np.array([3, 5], np.int32)).tolist() == [3, 5, 5, 3, 3, 3]
-
-
-def test_project_back_by_name(tmp_path):
-    """Graphs without origins are matched by op name."""
-    nodes = [make_node("Shape", ["x"], ["s"]), make_node("Reshape", ["x", "s"], ["h"]), make_node("Relu", ["h"], ["y"])]
-    raw = raw_of(tmp_path, nodes)
-    ops = replace(raw.ops, origin=raw.ops.origin.empty(raw.n_ops))
-    raw = replace(raw, ops=ops)
-    assert project_back(raw, fold(raw), np.array([7, 8], np.int32)).tolist() == [7, 7, 8]
 
 
 def rebuilt(content, folded):

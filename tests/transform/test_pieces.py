@@ -1,4 +1,4 @@
-"""Pieces: what is handed over as one call; they never wait for each other in a circle, and nothing is sent late."""
+"""Pieces: what is handed over as one call; they never depend on each other in a cycle, and nothing is sent late."""
 
 from __future__ import annotations
 
@@ -19,16 +19,21 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate import judge_placement
-from placewise.transform.joining import joined, predicted
+from placewise.transform.piece_merging import _make_plan, _schedule, merge_pieces
 from placewise.transform.pieces import (
     Pieces,
+    build_pieces,
     cut_by_changes,
     cut_in_order,
-    in_time,
-    in_turn,
-    kernels_in_a_row,
-    pieces_of,
+    group_kernels,
+    order_by_time,
+    sort_topologically,
 )
+
+
+def predict_makespan(problem, pieces, *, hand_over=0.0, overhead=0.0):
+    """The makespan by which pieces are merged, in seconds."""
+    return _schedule(_make_plan(problem, pieces, hand_over, overhead)).makespan
 
 
 def problem_of(graph: Graph, seconds: Sequence[float], devices: int = 3) -> Problem:
@@ -51,8 +56,8 @@ def chained(edges: dict[str, str]) -> Graph:
 
 def by_operator(problem: Problem, device: np.ndarray) -> tuple[Pieces, np.ndarray]:
     """The pieces of `operator` execution, and the order in which the judge runs the ops."""
-    order = in_time(judge_placement(problem, Placement(device)).timeline)
-    return pieces_of(problem.graph, device, cut_in_order(problem.graph, device, order), order), order
+    order = order_by_time(judge_placement(problem, Placement(device)).timeline)
+    return build_pieces(problem.graph, device, cut_in_order(problem.graph, device, order), order), order
 
 
 def names(graph: Graph, pieces: Pieces) -> list[str]:
@@ -97,7 +102,7 @@ def test_operator_pieces_delay_nothing(case):
             )
             makers = graph.tensors.producer[graph.inputs_of(after)]
             assert all(maker < 0 or device[maker] == device[after] for maker in makers)
-    assert predicted(problem, pieces) == judge_placement(problem, Placement(device)).value
+    assert predict_makespan(problem, pieces) == judge_placement(problem, Placement(device)).value
 
 
 @settings(deadline=None)
@@ -106,28 +111,28 @@ def test_joining_costs_nothing(case, hand_over, overhead):
     """Joined pieces are no more, wait in no circle, and take no longer."""
     problem, device = case
     pieces, _ = by_operator(problem, device)
-    fewer = joined(problem, pieces, hand_over=hand_over, overhead=overhead)
+    fewer = merge_pieces(problem, pieces, hand_over=hand_over, overhead=overhead)
     holds(problem.graph, device, fewer)
-    before = predicted(problem, pieces, hand_over=hand_over, overhead=overhead)
+    before = predict_makespan(problem, pieces, hand_over=hand_over, overhead=overhead)
     assert len(fewer) <= len(pieces)
-    assert predicted(problem, fewer, hand_over=hand_over, overhead=overhead) <= before
+    assert predict_makespan(problem, fewer, hand_over=hand_over, overhead=overhead) <= before
 
 
 @settings(deadline=None)
 @given(placed())
 def test_few_pieces_cannot_be_joined_further(case):
-    """Cut by changes of device and joined, any two neighbours on a device would wait for each other in a circle."""
+    """Cut by changes of device and joined, any two neighbours on a device would depend on each other in a cycle."""
     problem, device = case
     graph = problem.graph
-    cut = pieces_of(graph, device, cut_by_changes(graph, device))
-    few = joined(problem, cut, few=True)
+    cut = build_pieces(graph, device, cut_by_changes(graph, device))
+    few = merge_pieces(problem, cut, few=True)
     holds(graph, device, cut)
     holds(graph, device, few)
     for d in range(3):
         for one, other in pairwise(np.flatnonzero(few.device == d).tolist()):
             label = np.where(few.piece == other, one, few.piece)
-            with pytest.raises(PlanError, match="circle"):
-                pieces_of(graph, device, label)
+            with pytest.raises(PlanError, match="cycle"):
+                build_pieces(graph, device, label)
 
 
 def test_a_branch_is_sent_before_the_rest():
@@ -137,9 +142,9 @@ def test_a_branch_is_sent_before_the_rest():
     pieces, _ = by_operator(problem, np.array([0, 0, 1, 0]))
     assert names(graph, pieces) == ["a", "c", "b", "d"]
     assert pieces.count(2) == (3, 1)
-    assert predicted(problem, pieces) == 5
-    assert predicted(problem, pieces, hand_over=0.5, overhead=0.25) == 1.25 + 3.25 + 1.25
-    assert names(graph, joined(problem, pieces)) == ["a", "c", "b", "d"]
+    assert predict_makespan(problem, pieces) == 5
+    assert predict_makespan(problem, pieces, hand_over=0.5, overhead=0.25) == 1.25 + 3.25 + 1.25
+    assert names(graph, merge_pieces(problem, pieces)) == ["a", "c", "b", "d"]
 
 
 def test_what_nobody_waits_for_early_is_sent_later():
@@ -148,7 +153,7 @@ def test_what_nobody_waits_for_early_is_sent_later():
     problem = problem_of(graph, [1, 1, 1], devices=2)
     pieces, _ = by_operator(problem, np.array([0, 0, 1]))
     assert names(graph, pieces) == ["a", "b", "c"]
-    fewer = joined(problem, pieces)
+    fewer = merge_pieces(problem, pieces)
     assert names(graph, fewer) == ["ab", "c"]
     assert (
         [graph.tensors.name[t] for t in fewer.reads[1]]
@@ -162,33 +167,33 @@ def test_a_dear_call_is_worth_waiting_for():
     graph = chained({"a": "", "b": "a", "c": "a", "d": "bc"})
     problem = problem_of(graph, [1, 4, 2, 1], devices=2)
     pieces, _ = by_operator(problem, np.array([0, 0, 1, 0]))
-    assert names(graph, joined(problem, pieces)) == ["a", "c", "b", "d"]
+    assert names(graph, merge_pieces(problem, pieces)) == ["a", "c", "b", "d"]
     dear = problem.with_(cluster=Cluster((Device("core:0", kind="cpu", call_overhead=3), problem.cluster.devices[1])))
-    assert predicted(dear, pieces) == 4 + 7 + 4
-    fewer = joined(dear, pieces)
+    assert predict_makespan(dear, pieces) == 4 + 7 + 4
+    fewer = merge_pieces(dear, pieces)
     assert names(graph, fewer) == ["ab", "c", "d"]
-    assert predicted(dear, fewer) == 8 + 2 + 4
+    assert predict_makespan(dear, fewer) == 8 + 2 + 4
 
 
 def test_stages_are_one_piece_each():
     """d reads nothing from the first stage, and still belongs to the one piece of the second."""
     graph = chained({"a": "", "b": "a", "c": "b", "d": "", "e": "cd"})
     device = np.array([0, 0, 1, 1, 1], np.int32)
-    cut = pieces_of(graph, device, cut_by_changes(graph, device))
+    cut = build_pieces(graph, device, cut_by_changes(graph, device))
     assert names(graph, cut) == ["ab", "d", "ce"]
-    assert names(graph, joined(problem_of(graph, [1] * 5), cut, few=True)) == ["ab", "cde"]
+    assert names(graph, merge_pieces(problem_of(graph, [1] * 5), cut, few=True)) == ["ab", "cde"]
 
 
 def test_circles_are_refused():
     """a and c in one piece, b in another: each waits for the other."""
     graph = chained({"a": "", "b": "a", "c": "b"})
-    with pytest.raises(PlanError, match="wait for each other in a circle"):
-        pieces_of(graph, np.array([0, 1, 0], np.int32), np.zeros(3, np.int64))
+    with pytest.raises(PlanError, match="depend on each other in a cycle"):
+        build_pieces(graph, np.array([0, 1, 0], np.int32), np.zeros(3, np.int64))
 
 
 def test_nodes_of_circles_are_left_out():
     """What can go goes, smallest first; what waits for itself does not."""
-    assert in_turn([(), (), (3,), (2,), (0,)], [5, 1, 0, 0, 0]) == [1, 0, 4]
+    assert sort_topologically([(), (), (3,), (2,), (0,)], [5, 1, 0, 0, 0]) == [1, 0, 4]
 
 
 def test_what_one_kernel_runs_is_not_parted():
@@ -196,10 +201,10 @@ def test_what_one_kernel_runs_is_not_parted():
     graph = chained({"a": "", "b": "a", "c": "a", "d": "bc", "e": "d"})
     device = np.array([0, 0, 1, 0, 0], np.int32)
     order = np.arange(5)
-    assert names(graph, pieces_of(graph, device, cut_in_order(graph, device, order), order)) == ["a", "b", "c", "de"]
-    order, kernel = kernels_in_a_row(graph, device, order, [[1, 3]])
+    assert names(graph, build_pieces(graph, device, cut_in_order(graph, device, order), order)) == ["a", "b", "c", "de"]
+    order, kernel = group_kernels(graph, device, order, [[1, 3]])
     label = cut_in_order(graph, device, order, kernel)
-    assert names(graph, pieces_of(graph, device, label, order)) == ["a", "c", "bde"]
+    assert names(graph, build_pieces(graph, device, label, order)) == ["a", "c", "bde"]
 
 
 def test_sets_that_are_no_kernel_are_cut_as_ever():
@@ -207,7 +212,7 @@ def test_sets_that_are_no_kernel_are_cut_as_ever():
     graph = chained({"a": "", "b": "a", "c": "ab", "d": "bc"})
     device = np.array([0, 0, 1, 0], np.int32)
     for ops in ([1, 3], [2, 3]):
-        assert kernels_in_a_row(graph, device, np.arange(4), [ops])[1].tolist() == [0, 1, 2, 3]
+        assert group_kernels(graph, device, np.arange(4), [ops])[1].tolist() == [0, 1, 2, 3]
 
 
 @settings(max_examples=60, deadline=None)
@@ -220,13 +225,13 @@ def test_orders_with_kernels_are_topological(case: tuple[Problem, np.ndarray], d
     sets = data.draw(st.lists(st.sets(st.integers(0, graph.n_ops - 1), min_size=2, max_size=4), max_size=3))
     taken: set[int] = set()
     apart = [sorted(ops) for ops in sets if taken.isdisjoint(ops) and not taken.update(ops)]
-    before = in_time(judge_placement(problem, Placement(device)).timeline)
-    order, kernel = kernels_in_a_row(graph, device, before, apart)
+    before = order_by_time(judge_placement(problem, Placement(device)).timeline)
+    order, kernel = group_kernels(graph, device, before, apart)
     rank = np.argsort(order)
     for op in range(graph.n_ops):
         for tensor in graph.inputs_of(op).tolist():
             maker = int(graph.tensors.producer[tensor])
             assert maker < 0 or rank[maker] < rank[op]
-    pieces = pieces_of(graph, device, cut_in_order(graph, device, order, kernel), order)
+    pieces = build_pieces(graph, device, cut_in_order(graph, device, order, kernel), order)
     for ops in apart:
         assert len({int(kernel[op]) for op in ops}) > 1 or len({int(pieces.piece[op]) for op in ops}) == 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.coarsen import Coarse, coarse_problem
+from placewise.coarsen import CoarseProblem, coarse_problem
 from placewise.model.cluster import Cluster
 from placewise.model.columns import Bools, Ints, Longs, distinct, frozen
 from placewise.model.costs import CostTable
@@ -39,7 +39,7 @@ class Window:
 class Part:
     """The problem of a window, and how its placements become placements of the whole."""
 
-    coarse: Coarse
+    coarse: CoarseProblem
     now: Placement
     inside: Bools
     devices: tuple[int, ...]

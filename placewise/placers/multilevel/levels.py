@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from placewise.coarsen import coarse_problem, colocated
+from placewise.coarsen import coarse_problem, colocate
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 
@@ -56,7 +56,7 @@ def levels_of(problem: Problem, labels: Sequence[Ints], *, exact: bool = False) 
     """
     every = np.arange(problem.n_ops)
     if exact:
-        same = [problem, *(colocated(problem, label) for label in labels)]
+        same = [problem, *(colocate(problem, label) for label in labels)]
         return [Level(level, every.astype(np.int32), every) for level in same]
     levels = [Level(problem, every.astype(np.int32), every)]
     for label in labels:

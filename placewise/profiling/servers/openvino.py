@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.costing.measured.table import Row
+from placewise.costing.measured.table import TimingRow
 from placewise.model.graph import Graph
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow, time_in_turns
 from placewise.readers.openvino.counterparts import match_ops
@@ -88,7 +88,7 @@ class OpenVinoServer:
                 arrays[number] = inputs[name]
         return arrays
 
-    def _rows(self, times: Mapping[str, list[float]], model: Any) -> tuple[Row, ...]:
+    def _rows(self, times: Mapping[str, list[float]], model: Any) -> tuple[TimingRow, ...]:
         """A row per kernel, with the names of the graph's ops that it computes: none for a change of layout."""
         listed, ops = list_kernels(model), self._graph.ops.name
         kernels = [
@@ -96,6 +96,6 @@ class OpenVinoServer:
             for name, seconds in times.items()
         ]
         return tuple(
-            Row(kernel.name, kernel.seconds, kind=kernel.type, ops=tuple(ops[op] for op in kernel.ops))
+            TimingRow(kernel.name, kernel.seconds, kind=kernel.type, ops=tuple(ops[op] for op in kernel.ops))
             for kernel in attribute_kernels(kernels, self._listing, match_ops(self._graph, self._listing))
         )

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from placewise.costing.measured.table import Row
+from placewise.costing.measured.table import TimingRow
 from placewise.errors import RunError
 from placewise.profiling.servers.window import ProfiledRuns, TimeWindow, time_in_turns
 from placewise.readers.torch.cutting import build_piece, calls_of, inputs_of, outputs_of, steps_of, weights_of
@@ -59,7 +59,7 @@ class TorchServer:
             except RuntimeError as error:
                 raise RunError(f"PyTorch cannot run it: {str(error).splitlines()[0][:300]}") from None
         rows = tuple(
-            Row(name, float(median(times[1:])), kind=interpreter.kinds[name], ops=self._names.get(name, ()))
+            TimingRow(name, float(median(times[1:])), kind=interpreter.kinds[name], ops=self._names.get(name, ()))
             for name, times in interpreter.seconds.items()
         )
         return ProfiledRuns(tuple(seconds), rows, 0.0)

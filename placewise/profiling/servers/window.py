@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from placewise.costing.measured.table import Row
+from placewise.costing.measured.table import TimingRow
 
 WARM_UP = 2
 
@@ -33,7 +33,7 @@ class ProfiledRuns:
     """
 
     whole: tuple[float, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TimingRow, ...]
     besides: float
 
 

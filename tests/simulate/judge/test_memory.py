@@ -21,7 +21,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.report.peaks import peak_line, peak_record
 from placewise.simulate import device_memory, judge_placement, memory_peaks, memory_while, why_infeasible
-from placewise.transform.untied import untied
+from placewise.transform.untied import untie_weights
 
 
 def starved(problem: Problem) -> Problem:
@@ -149,7 +149,7 @@ def test_a_weight_in_two_shapes_is_held_twice(form, resident):
         op = builder.add_op(name, "MatMul")
         builder.use_weight(builder.add_weight(f"w_{name}", shape=shape, dtype="int8", storage=7), op)
         builder.add_tensor(op, nbytes=1, output=True)
-    graph = untied(builder.build().with_source(Source("m", "", form)))
+    graph = untie_weights(builder.build().with_source(Source("m", "", form)))
     cluster = Cluster((Device("cpu", kind="cpu"),), ())
     costs = CostTable.given(np.ones((3, 1)), transfer_seconds_of(graph, cluster))
     problem = Problem(graph, cluster, costs, Objective("latency", execution="sequential"))

@@ -1,15 +1,15 @@
-"""Contraction: a problem whose ops are groups of ops of another, as real as the first.
+"""Coarse problems: the ops are groups of ops of another problem.
 
-A *label* [n_ops] numbers the groups; ops of one colocation group share a label. A coarse op holds the forward or the
-backward ops of one phase that have one label, and coarse ops of one label are a colocation group, so that the coarse
-problem has a block per label. Tensors inside a coarse op vanish, those that one coarse op sends to the same others
-become one, and weights that the same labels use become one. For throughput the value of any placement of the groups
-is that of the ops that they stand for, and resident bytes are the same. For latency, and for live activations, the
-coarse problem is an approximation: a group starts when all its inputs are there and ends as a whole. Contiguity means
-the same in both if no label mixes blocks that have forward ops with blocks that have none.
+A *label* [n_ops] numbers the groups; ops of one colocation group share a label. A coarse op consists of the forward or
+the backward ops of one phase and label. Coarse ops of one label are a colocation group, so the coarse problem has one
+block per label. Tensors inside a coarse op vanish, tensors that one coarse op sends to the same others are merged, and
+so are weights that the same labels use. For throughput, the value of a placement of groups equals that of their ops,
+and so do resident bytes. For latency, and for live activations, the coarse problem is an approximation: a group starts
+when all its inputs are there and ends as a whole. Contiguity means the same in both problems if no label mixes blocks
+that have forward ops with blocks that have none.
 
-Any label will do. Groups that wait for each other in a circle run in *rounds*: the ops of a group whose inputs have
-gone round the circle once more than others are an op of their own, in the same colocation group.
+Any label works. Groups with cyclic dependencies run in *rounds*: ops whose inputs have passed the cycle once more than
+others form a separate op in the same colocation group.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from placewise import _native
-from placewise.coarsen.merging import Crossing, merged_edges, merged_tensors, merged_weights, sums
+from placewise.coarsen.merging import MergedTensors, merge_edges, merge_tensors, merge_weights, sums
 from placewise.errors import InputError
 from placewise.model.columns import Bools, Floats, Ints, Longs, Ragged, distinct, frozen
 from placewise.model.costs import CostTable
@@ -33,7 +33,7 @@ KIND = "placewise::Group"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Coarse:
+class CoarseProblem:
     """A problem of groups, the coarse op of every fine op [n_ops], and the first fine op of every coarse op."""
 
     problem: Problem
@@ -41,20 +41,20 @@ class Coarse:
     first: Longs
 
     def up(self, device: Ints) -> Ints:
-        """The placement [n_ops] of the fine problem that a placement [n_coarse_ops] stands for."""
+        """The fine placement [n_ops] for a coarse placement [n_coarse_ops]."""
         return device[self.op]
 
     def down(self, device: Ints) -> Ints:
-        """The placement [n_coarse_ops] that a fine one [n_ops] is, if it keeps groups together."""
+        """The coarse placement [n_coarse_ops] of a fine one [n_ops] that keeps groups together."""
         return device[self.first]
 
 
-def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) -> Coarse:
-    """The problem of the groups `label` [n_ops], numbered from 0.
+def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) -> CoarseProblem:
+    """Build the problem of the groups `label` [n_ops], numbered from 0.
 
-    `fixed` [n_labels]: the one device that a group may run on, −1 where it is free to go; pins and forbidden pairs
-    live on as infinite times, sets to keep together in labels. Linear in ops, edges and devices but for sorting.
-    Raises InputError if a label splits a colocation group.
+    `fixed` [n_labels] is the only device that a group may use, −1 if it is free. Pins and forbidden pairs become
+    infinite times, sets to keep together become labels. Linear in ops, edges and devices except for sorting. Raises
+    InputError if a label splits a colocation group.
     """
     _require_blocks(problem, label)
     op = _coarse_ops(problem, np.asarray(label))
@@ -62,22 +62,22 @@ def coarse_problem(problem: Problem, label: Ints, *, fixed: Ints | None = None) 
     first = np.full(n, problem.n_ops, np.int64)
     np.minimum.at(first, op, np.arange(problem.n_ops))
     fine = problem.graph
-    crossing = merged_tensors(fine, op, n)
+    crossing = merge_tensors(fine, op, n)
     graph = Graph(
         ops=_ops(fine, np.asarray(label), op, first),
         tensors=crossing.tensors,
-        weights=(held := merged_weights(fine, np.asarray(label), op)).weights,
-        edges=merged_edges(crossing),
-        weight_edges=merged_edges(held),
+        weights=(merged_weights := merge_weights(fine, np.asarray(label), op)).weights,
+        edges=merge_edges(crossing),
+        weight_edges=merge_edges(merged_weights),
         phases=fine.phases,
     )
     costs = CostTable.given(_op_seconds(problem, np.asarray(label), op, n, fixed), _transfer_seconds(problem, crossing))
     rules = replace(problem.constraints, pins=(), forbidden=(), together=())
-    return Coarse(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
+    return CoarseProblem(problem.with_(graph=graph, costs=costs, constraints=rules), frozen(op, np.int32), first)
 
 
-def colocated(problem: Problem, label: Ints) -> Problem:
-    """The same problem, whose ops move by the groups `label` [n_ops]: its values are exact, and cost as much.
+def colocate(problem: Problem, label: Ints) -> Problem:
+    """Make the groups `label` [n_ops] colocation groups: values stay exact, and evaluation costs as much as before.
 
     Raises InputError if a label splits a colocation group.
     """
@@ -87,17 +87,17 @@ def colocated(problem: Problem, label: Ints) -> Problem:
 
 
 def frozen_labels(problem: Problem, device: Ints, free: Bools) -> tuple[Ints, Ints]:
-    """Labels [n_ops] and `fixed` [n_labels] that let some blocks go and hold the rest where `device` [n_ops] has them.
+    """Labels [n_ops] and `fixed` [n_labels] that free some blocks and fix the rest as in `device` [n_ops].
 
-    `free` [n_blocks]: every such block is a group of its own; the others of a device are one group that stays there.
+    `free` [n_blocks]: each of these blocks is a group; the others of a device are one group that stays there.
     """
     home = np.zeros(problem.n_blocks, np.int64)
     home[problem.block] = device
-    held, n_free = distinct(home[~free]), int(free.sum())
+    fixed_devices, n_free = distinct(home[~free]), int(free.sum())
     of_block = np.empty(problem.n_blocks, np.int32)
     of_block[free] = np.arange(n_free)
-    of_block[~free] = n_free + np.searchsorted(held, home[~free])
-    return of_block[problem.block], np.concatenate((np.full(n_free, -1), held)).astype(np.int32)
+    of_block[~free] = n_free + np.searchsorted(fixed_devices, home[~free])
+    return of_block[problem.block], np.concatenate((np.full(n_free, -1), fixed_devices)).astype(np.int32)
 
 
 def _require_blocks(problem: Problem, label: Ints) -> None:
@@ -109,13 +109,13 @@ def _require_blocks(problem: Problem, label: Ints) -> None:
 
 
 def _coarse_ops(problem: Problem, label: Ints) -> Ints:
-    """The coarse op of each op [n_ops], numbered in a topological order."""
+    """The coarse op of each op [n_ops], in topological order."""
     graph, n_ops = problem.graph, problem.n_ops
     part = (label.astype(np.int64) * max(len(graph.phases), 1) + graph.ops.phase) * 2 + graph.ops.backward
     parts, part = np.unique(part, return_inverse=True)
     tail = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
-    made = tail >= 0
-    component, _ = strong_components(part[tail[made]], part[graph.consumers[made]], len(parts))
+    has_producer = tail >= 0
+    component, _ = strong_components(part[tail[has_producer]], part[graph.consumers[has_producer]], len(parts))
     middle = sums(np.arange(n_ops, dtype=np.float64), part, len(parts)) / np.bincount(part, minlength=len(parts))
     rank = np.empty(len(parts), np.int64)
     rank[np.lexsort((middle, component))] = np.arange(len(parts))
@@ -161,7 +161,7 @@ def _op_seconds(problem: Problem, label: Ints, op: Ints, n: int, fixed: Ints | N
     return seconds
 
 
-def _transfer_seconds(problem: Problem, crossing: Crossing) -> Floats:
+def _transfer_seconds(problem: Problem, crossing: MergedTensors) -> Floats:
     """Sums over the fine tensors of each coarse one [n_coarse_tensors, n_link_classes]."""
     fine, kept = problem.costs.transfer_seconds, crossing.of >= 0
     columns = [sums(column[kept], crossing.of[kept], len(crossing.tensors)) for column in fine.T]

@@ -1,4 +1,4 @@
-"""Fewer pieces: those of one device that gain nothing by being apart are joined."""
+"""Merge pieces of one device that gain nothing from separation."""
 
 from __future__ import annotations
 
@@ -9,45 +9,39 @@ import numpy as np
 
 from placewise.model.columns import Floats
 from placewise.model.problem import Problem
-from placewise.transform.pieces import Pieces, in_turn, pieces_of
+from placewise.transform.pieces import Pieces, build_pieces, sort_topologically
 
 _ROUNDING = 1e-9
-"""A makespan that grows by less than this share does not grow."""
+"""Relative tolerance within which a makespan counts as unchanged."""
 
 
-def joined(
+def merge_pieces(
     problem: Problem, pieces: Pieces, *, hand_over: float = 0.0, overhead: float = 0.0, few: bool = False
 ) -> Pieces:
-    """The pieces, neighbours on a device joined one pair after the other as long as the predicted makespan holds.
+    """Merge neighbouring pieces of a device, pair by pair, as long as the predicted makespan does not grow.
 
-    A device runs its pieces by number; a piece begins when its device is free and what it reads has arrived, takes the
-    op seconds of the problem's costs and `overhead` seconds (and its device's own, per call), and hands over what it
-    makes when it ends: that takes `hand_over` seconds, and the transfer. With `few`, whatever makes no circle is
-    joined, whether the makespan grows or not.
+    A device runs its pieces by number. A piece starts when its device is free and its inputs have arrived. It takes
+    the op seconds of the problem's costs plus `overhead` seconds (and its device's own, per call). At its end it
+    hands over its results, which takes `hand_over` seconds and the transfer. With `few`, all merges without a cycle
+    happen, even if the makespan grows.
     """
-    plan = _planned(problem, pieces, hand_over, overhead)
+    plan = _make_plan(problem, pieces, hand_over, overhead)
     while _join_one(plan, few=few):
         pass
     label = np.empty(len(pieces), np.int64)
     for kept, parts in plan.parts.items():
         label[parts] = kept
     order = np.argsort(pieces.piece, kind="stable")
-    return pieces_of(problem.graph, pieces.device[pieces.piece], label[pieces.piece], order)
-
-
-def predicted(problem: Problem, pieces: Pieces, *, hand_over: float = 0.0, overhead: float = 0.0) -> float:
-    """The makespan that `joined` goes by, in seconds."""
-    return _timed(_planned(problem, pieces, hand_over, overhead)).makespan
+    return build_pieces(problem.graph, pieces.device[pieces.piece], label[pieces.piece], order)
 
 
 @dataclass(slots=True)
-class _Plan:
-    """Pieces by number as nodes of a graph: who joined them, their seconds, who is before and after, and when.
+class _MergePlan:
+    """Pieces by number as nodes of a graph, with their members, seconds, neighbours and times.
 
-    `before` and `after` map neighbours that hand over to each other to the seconds that this takes; `previous` and
-    `following` are the neighbours on the device (−1: none). `begin` and `end` are the longest ways to the beginning
-    of a piece and from there to the end of everything; `turn` is the place in a topological order. `settled` are the
-    pairs that were refused: the makespan only falls, so they stay refused until something near them is joined.
+    `before` and `after` map pieces that exchange tensors to the seconds of the exchange; `previous` and `following`
+    are the neighbours on the device (−1: none). `begin` is the longest path to the start of a piece, `rest` the
+    longest path from there to the end of everything; `turn` is the position in a topological order.
     """
 
     parts: dict[int, list[int]]
@@ -63,7 +57,7 @@ class _Plan:
     makespan: float = 0.0
 
 
-def _planned(problem: Problem, pieces: Pieces, hand_over: float, overhead: float) -> _Plan:
+def _make_plan(problem: Problem, pieces: Pieces, hand_over: float, overhead: float) -> _MergePlan:
     graph, count = problem.graph, len(pieces)
     device = pieces.device[pieces.piece]
     seconds = np.zeros(count)
@@ -87,14 +81,14 @@ def _planned(problem: Problem, pieces: Pieces, hand_over: float, overhead: float
             following[previous[piece]] = piece
         last[where] = piece
     numbers = range(count)
-    return _Plan(
+    return _MergePlan(
         {piece: [piece] for piece in numbers}, dict(enumerate((seconds + own).tolist())), dict(enumerate(own.tolist())),
         before, after, previous, following, {}, {}, {},
     )  # fmt: skip
 
 
 def _hop_seconds(problem: Problem) -> list[list[Floats]]:
-    """Seconds [n_tensors] from every device to every other, through host memory where the cluster is staged."""
+    """Seconds [n_tensors] between all pairs of devices, through host memory if the cluster stages transfers."""
     cluster, table = problem.cluster, problem.costs.transfer_seconds
     host, place = len(cluster), cluster.location.tolist()
 
@@ -106,11 +100,11 @@ def _hop_seconds(problem: Problem) -> list[list[Floats]]:
     return [[way(source, target) for target in place] for source in place]
 
 
-def _timed(plan: _Plan) -> _Plan:
+def _schedule(plan: _MergePlan) -> _MergePlan:
     nodes = sorted(plan.parts)
     place = {node: index for index, node in enumerate(nodes)}
-    needs = [[place[other] for other in (*plan.before[node], *_real(plan.previous[node]))] for node in nodes]
-    order = [nodes[index] for index in in_turn(needs, nodes)]
+    needs = [[place[other] for other in (*plan.before[node], *_existing(plan.previous[node]))] for node in nodes]
+    order = [nodes[index] for index in sort_topologically(needs, nodes)]
     plan.turn = {node: turn for turn, node in enumerate(order)}
     for node in order:
         plan.begin[node] = _earliest(plan, node)
@@ -120,50 +114,50 @@ def _timed(plan: _Plan) -> _Plan:
     return plan
 
 
-def _real(node: int) -> tuple[int, ...]:
+def _existing(node: int) -> tuple[int, ...]:
     return (node,) if node >= 0 else ()
 
 
-def _earliest(plan: _Plan, node: int, *, without: int = -1) -> float:
-    """When everything that `node` waits for is there; its device too, unless that is busy with `without`."""
+def _earliest(plan: _MergePlan, node: int, *, without: int = -1) -> float:
+    """When all inputs of `node` have arrived and its device is free, `without` one piece."""
     ends = [
         plan.begin[other] + plan.seconds[other] + wait for other, wait in plan.before[node].items() if other != without
     ]
-    ends += [plan.begin[other] + plan.seconds[other] for other in _real(plan.previous[node]) if other != without]
+    ends += [plan.begin[other] + plan.seconds[other] for other in _existing(plan.previous[node]) if other != without]
     return max(ends, default=0.0)
 
 
-def _remaining(plan: _Plan, node: int, *, without: int = -1) -> float:
-    """The longest way from the end of `node` to the end of everything."""
+def _remaining(plan: _MergePlan, node: int, *, without: int = -1) -> float:
+    """The longest path from the end of `node` to the end of everything."""
     ways = [wait + plan.rest[other] for other, wait in plan.after[node].items() if other != without]
-    ways += [plan.rest[other] for other in _real(plan.following[node]) if other != without]
+    ways += [plan.rest[other] for other in _existing(plan.following[node]) if other != without]
     return max(ways, default=0.0)
 
 
-def _join_one(plan: _Plan, *, few: bool) -> bool:
-    """Join what can be joined in one sweep over all neighbours; whether anything was."""
-    found = False
-    _timed(plan)
+def _join_one(plan: _MergePlan, *, few: bool) -> bool:
+    """Sweep over all neighbours and merge where possible; return whether anything changed."""
+    changed = False
+    _schedule(plan)
     for one in sorted(plan.parts):
         while one in plan.parts and (other := plan.following[one]) >= 0 and _may_join(plan, one, other, few):
             _join(plan, one, other)
-            _timed(plan)
-            found = True
-    return found
+            _schedule(plan)
+            changed = True
+    return changed
 
 
-def _may_join(plan: _Plan, one: int, other: int, few: bool) -> bool:
+def _may_join(plan: _MergePlan, one: int, other: int, few: bool) -> bool:
     if not few:
         begin = max(_earliest(plan, one), _earliest(plan, other, without=one))
         rest = max(_remaining(plan, one, without=other), _remaining(plan, other))
         seconds = plan.seconds[one] + plan.seconds[other] - plan.saved[other]
         if begin + seconds + rest > plan.makespan * (1 + _ROUNDING):
             return False
-    return not _leads_around(plan, one, other)
+    return not _has_detour(plan, one, other)
 
 
-def _leads_around(plan: _Plan, one: int, other: int) -> bool:
-    """Whether a way leads from `one` over further pieces to `other`."""
+def _has_detour(plan: _MergePlan, one: int, other: int) -> bool:
+    """Whether a path leads from `one` through other pieces to `other`."""
     last, seen = plan.turn[other], set[int]()
     ahead = [node for node in plan.after[one] if node != other]
     while ahead:
@@ -172,12 +166,12 @@ def _leads_around(plan: _Plan, one: int, other: int) -> bool:
             return True
         if node not in seen and plan.turn[node] < last:
             seen.add(node)
-            ahead += [*plan.after[node], *_real(plan.following[node])]
+            ahead += [*plan.after[node], *_existing(plan.following[node])]
     return False
 
 
-def _join(plan: _Plan, one: int, other: int) -> None:
-    """Let `one` take over what `other` is."""
+def _join(plan: _MergePlan, one: int, other: int) -> None:
+    """Merge `other` into `one`."""
     plan.parts[one] += plan.parts.pop(other)
     plan.seconds[one] += plan.seconds.pop(other) - plan.saved[other]
     for mine, theirs in ((plan.before, plan.after), (plan.after, plan.before)):
@@ -187,5 +181,5 @@ def _join(plan: _Plan, one: int, other: int) -> None:
                 mine[one][node] = theirs[node][one] = max(wait, mine[one].get(node, 0.0))
     plan.following[one] = plan.following.pop(other)
     del plan.previous[other]
-    for node in _real(plan.following[one]):
+    for node in _existing(plan.following[one]):
         plan.previous[node] = one

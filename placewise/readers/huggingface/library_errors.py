@@ -1,4 +1,4 @@
-"""What other libraries raise while a model is built and traced, in words of our own."""
+"""Translate errors that other libraries raise while a model is built and traced."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from placewise.errors import ModelFileError
 EXPORT = "export it yourself and give the .pt2 file"
 _NEEDS = re.compile(r"requires the (\S+) library|No module named '([^']+)'")
 _PLAIN = (ValueError, RuntimeError)
-"""Errors whose messages are written for who gave the values; those of other types speak of code."""
+"""Errors whose messages address users; those of other types refer to code."""
 _DATA = "GuardOnDataDependentSymNode"
 
 
-def told(what: str, error: Exception, remedy: str = "check its values") -> ModelFileError:
-    """The error that says `what` failed and why, as far as the user can follow."""
+def describe_library_error(what: str, error: Exception, remedy: str = "check its values") -> ModelFileError:
+    """The error that says what failed and why, in terms that users understand."""
     if isinstance(error, ImportError):
-        found = _NEEDS.search(str(error))
-        package = next(filter(None, found.groups())) if found else error.name or "of an optional part"
+        match = _NEEDS.search(str(error))
+        package = next(filter(None, match.groups())) if match else error.name or "of an optional dependency"
         return ModelFileError(f"{what}: it needs the package {package}", remedy="install that package")
     if isinstance(error, MemoryError) or "allocate memory" in str(error):
         return ModelFileError(f"{what}: more memory is needed than there is", remedy="check its sizes")
-    return ModelFileError(f"{what} ({_reason(error)})", remedy=remedy)
+    return ModelFileError(f"{what} ({_find_reason(error)})", remedy=remedy)
 
 
-def _reason(error: Exception) -> str:
+def _find_reason(error: Exception) -> str:
     if type(error).__name__ == _DATA:
-        return "its steps depend on the data"
+        return "its control flow depends on the data"
     if isinstance(error, KeyError):
         return f"transformers does not know {str(error)[:60]}"
     if isinstance(error, _PLAIN) and "__" not in str(error):
         lines = [line.strip() for line in str(error).split("\n") if line.strip()]
-        return lines[-1][:200] if lines else "for no reason that is given"
-    return "transformers gives up on these values or inputs"
+        return lines[-1][:200] if lines else "without a reason"
+    return "transformers fails on these values or inputs"

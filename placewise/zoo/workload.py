@@ -1,4 +1,4 @@
-"""What the zoo knows of one workload: its name, source, hyper-parameters and the function that builds it."""
+"""A workload of the zoo: its name, source, hyper-parameters and builder."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Graph
-from placewise.zoo.net import MAX_OPS, Net
+from placewise.zoo.net import MAX_OPS, NetBuilder
 
 MAX_SIZE = 10**9
-"""No hyper-parameter is larger: what passes is refused where a tensor or the number of ops becomes absurd."""
+"""The largest hyper-parameter; smaller values fail later if a tensor or the number of ops becomes excessive."""
 UNROLLED = (("layers", "steps"), ("layers", "source_steps"), ("layers", "target_steps"), ("cells",))
-"""Hyper-parameters whose product counts parts of `OPS_PER_PART` ops or more: too many are refused at once."""
+"""Hyper-parameters whose product counts parts of at least `OPS_PER_PART` ops: excessive products fail early."""
 OPS_PER_PART = 8
 
 Sizes = Mapping[str, int]
-Build = Callable[[Net, Sizes], None]
+Build = Callable[[NetBuilder, Sizes], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class Workload:
     """One workload. `dims` are its hyper-parameters with their defaults; those in `zero` may be 0.
 
-    `build` adds the ops to a net, or `graph` makes the whole graph (families without layers).
+    `build` adds the ops to a net, or `graph` makes the whole graph (for families without layers).
     """
 
     name: str
@@ -43,9 +43,9 @@ class Entry:
         sizes = ", ".join(f"{name} {value}" for name, value in self.dims.items())
         return f"{self.name}: {self.summary} [{self.paper}]; {sizes}"
 
-    def sizes(self, wished: Mapping[str, int]) -> dict[str, int]:
-        """All hyper-parameters, with the wished ones in place. Raises InputError."""
-        for name, value in wished.items():
+    def sizes(self, requested: Mapping[str, int]) -> dict[str, int]:
+        """All hyper-parameters, with the requested ones replaced. Raises InputError."""
+        for name, value in requested.items():
             if name not in self.dims:
                 known = ", ".join(self.dims)
                 raise InputError(f"has no dimension {name!r}", where=f"zoo:{self.name}", remedy=f"it has {known}")
@@ -53,7 +53,7 @@ class Entry:
             if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_SIZE:
                 remedy = f"give a whole number from {least} to {MAX_SIZE:,}"
                 raise InputError(f"dimension {name} is {value!r}", where=f"zoo:{self.name}", remedy=remedy)
-        sizes = {**self.dims, **wished}
+        sizes = {**self.dims, **requested}
         for parts in UNROLLED:
             present = {name: sizes[name] for name in parts if name in sizes}
             if math.prod(present.values()) * OPS_PER_PART > MAX_OPS:

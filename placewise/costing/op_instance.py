@@ -1,4 +1,4 @@
-"""One op as a cost rule sees it, and the cost that a rule gives back."""
+"""One op as a cost rule sees it, and the cost that a rule returns."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from placewise.errors import ModelFileError
 from placewise.model.tables import Attributes
 
 CLASSES = ("free", "matmul", "conv", "attention", "reduction", "elementwise", "movement", "control", "unknown")
-"""Classes of op: those that compute reach a share of the peak of their own; the others only move bytes."""
+"""Classes of ops. Those that compute reach a class-specific share of the peak; the others only move bytes."""
 
 WAITED_FOR = 1 << 16
-"""Argument position from which on an op waits for values but does not read them: writes in place that come before."""
+"""From this argument position on, an op waits for values without reading them: earlier writes in place."""
 
 
 class Cost(NamedTuple):
@@ -28,14 +28,14 @@ class Cost(NamedTuple):
 
 
 class UnknownSize(ModelFileError):
-    """A size that an op's cost needs is unknown."""
+    """A size that an op's cost depends on is unknown."""
 
 
 FREE = Cost(0, 0, "free")
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class OpValue:
     """A tensor or weight as an argument or result: dimensions (−1 unknown), bytes (−1 unknown), element type."""
 
     name: str
@@ -53,45 +53,45 @@ class Value:
 
     @property
     def size(self) -> int:
-        """Elements."""
+        """Number of elements."""
         return math.prod(self.shape)
 
     @property
     def nbytes(self) -> int:
-        """Bytes; an output of unknown size that nothing reads has none."""
+        """Bytes; 0 for an output of unknown size that no op reads."""
         if self.bytes < 0 and self.used:
             raise self._unknown("size")
         return max(self.bytes, 0)
 
     def _unknown(self, what: str) -> UnknownSize:
-        problem = f"the {what} of tensor {self.name!r} is unknown and the op's cost needs it"
+        problem = f"the {what} of tensor {self.name!r} is unknown, and the cost of the op depends on it"
         return UnknownSize(problem, remedy="add its shape to the model")
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class OpInstance:
     """An op with its arguments by position and its results in order."""
 
     kind: str
     attributes: Attributes
-    inputs: Mapping[int, Value]
-    outputs: tuple[Value, ...]
+    inputs: Mapping[int, OpValue]
+    outputs: tuple[OpValue, ...]
 
     @property
-    def moved(self) -> int:
-        """Bytes of everything that is read (weights too) and written."""
-        return self.read + self.written
+    def bytes_moved(self) -> int:
+        """Bytes of all arguments (weights too) and results."""
+        return self.bytes_read + self.bytes_written
 
     @property
-    def read(self) -> int:
+    def bytes_read(self) -> int:
         return sum(value.nbytes for value in self.inputs.values())
 
     @property
-    def written(self) -> int:
+    def bytes_written(self) -> int:
         return sum(value.nbytes for value in self.outputs)
 
     def size(self, position: int) -> int:
-        """Elements of an argument; 0 where it is left out."""
+        """Elements of an argument; 0 if it is omitted."""
         return self.inputs[position].size if position in self.inputs else 0
 
     def shape(self, position: int) -> tuple[int, ...]:
@@ -101,9 +101,9 @@ class Case:
         return int(self.attributes.get(attribute, default))
 
     def cost(self, flops: float, op_class: str, *, nbytes: float | None = None, dtype: str = "") -> Cost:
-        """A cost whose traffic is everything read and written, unless `nbytes` says less."""
-        return Cost(flops, self.moved if nbytes is None else nbytes, op_class, dtype)
+        """A cost whose traffic is that of all arguments and results, unless `nbytes` says otherwise."""
+        return Cost(flops, self.bytes_moved if nbytes is None else nbytes, op_class, dtype)
 
 
-Rule = Callable[[Case], Cost]
-"""What a kind of op costs, as a function of one op."""
+Rule = Callable[[OpInstance], Cost]
+"""Maps one op of a kind to its cost."""

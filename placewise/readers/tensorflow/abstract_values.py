@@ -1,4 +1,4 @@
-"""One op as a shape rule sees it: the node and what is known about its arguments."""
+"""Abstract values: what is known about a tensor before the model runs, and the call that a shape rule receives."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from placewise.readers.tensorflow.types import Array, Shape
 
 
 class Unknown(Exception):
-    """Something that a rule needs is not known."""
+    """A rule needs something that is not known."""
 
 
-class Misfit(ValueError):
-    """Arguments or attributes of an op contradict each other; the text says how."""
+class ShapeConflict(ValueError):
+    """Arguments or attributes of an op contradict each other; the message says how."""
 
 
 class Type(NamedTuple):
@@ -27,14 +27,14 @@ class Type(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
-    """What is known about a value, and where it is: a tensor or a weight of the graph in the making.
+class AbstractValue:
+    """What is known about a value, and the tensor or weight of the new graph that holds it.
 
-    A list of tensors has the shape [length, element …] and `is_list`; where its `items` are known, it is nowhere
-    itself. `handle` marks a variable, whose value is read elsewhere, and has the shape of that value. `backward`: made
-    in a backward pass; `of_gradient`: a TensorArray of gradients, or what is in one. Behind
-    identities, `maker` is the op that made it and `shows` the weight that it is; who reads it waits for the ops
-    `after` too.
+    A list of tensors has the shape [length, element …] and `is_list`; a list with known `items` has no tensor of its
+    own. `handle` marks a variable whose value is read elsewhere; its shape is that of the value. `backward` marks a
+    value of the backward pass, `of_gradient` a TensorArray of gradients or its contents. `maker` is the op that
+    computes the value and `shows` the weight that it is, both seen through identities. Readers also wait for the ops
+    `after`.
     """
 
     dtype: str
@@ -53,23 +53,23 @@ class Value:
 
     @property
     def variable(self) -> int:
-        """The weight that this is, −1 for none."""
+        """The weight that holds this value, −1 for none."""
         return max(self.weight, self.shows)
 
 
-Items = tuple[Value | None, ...]
-"""What is at each place of a list, as far as something was put there."""
+Items = tuple[AbstractValue | None, ...]
+"""The values in a list, by index; None where nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class NodeCall:
     """A node with its arguments."""
 
     node: Node
-    args: tuple[Value, ...]
+    args: tuple[AbstractValue, ...]
 
     def dims(self, position: int) -> Shape:
-        """The shape of an argument, whose rank is known; raises Unknown."""
+        """The shape of an argument; raises Unknown if its rank is unknown."""
         shape = self.args[position].shape
         if shape is None:
             raise Unknown
@@ -83,24 +83,24 @@ class Call:
         return data
 
     def numbers(self, position: int) -> tuple[int, ...]:
-        """The value of an argument as whole numbers; raises Unknown."""
+        """The value of an argument as integers; raises Unknown."""
         return tuple(int(number) for number in self.data(position).reshape(-1).tolist())
 
     def number(self, position: int) -> int:
         return self.numbers(position)[0]
 
     def dtype(self, position: int = 0) -> str:
-        """The element type that the node says in T, else that of an argument."""
-        told = self.node.dtype("T")
-        return self.args[position].dtype if told == "unknown" and position < len(self.args) else told
+        """The element type in attribute T of the node, or else that of an argument."""
+        declared = self.node.dtype("T")
+        return self.args[position].dtype if declared == "unknown" and position < len(self.args) else declared
 
 
-Rule = Callable[[Call], list[Type]]
-"""The types of an op's outputs; raises Unknown, Misfit, or LookupError and ValueError where something is missing."""
+Rule = Callable[[NodeCall], list[Type]]
+"""Infers the types of an op's outputs; raises Unknown, ShapeConflict, LookupError or ValueError."""
 
 
 def count_of(shape: Shape) -> int:
-    """Elements; −1 where a dimension is unknown."""
+    """Number of elements; −1 if a dimension is unknown."""
     return -1 if min(shape, default=0) < 0 else math.prod(shape)
 
 
@@ -108,34 +108,34 @@ def broadcast(*shapes: Shape) -> Shape:
     """The shape of an elementwise op's result; raises Misfit."""
     rank = max(map(len, shapes))
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
-    return tuple(map(_joined, zip(*padded, strict=True)))
+    return tuple(map(_broadcast_sizes, zip(*padded, strict=True)))
 
 
-def _joined(dims: tuple[int, ...]) -> int:
+def _broadcast_sizes(dims: tuple[int, ...]) -> int:
     long = {dim for dim in dims if dim > 1 or dim == 0}
     if len(long) > 1:
-        raise Misfit(f"sizes {' and '.join(map(str, sorted(long)))} stand at one place")
+        raise ShapeConflict(f"sizes {' and '.join(map(str, sorted(long)))} are in the same place")
     if long:
         return long.pop()
     return -1 if -1 in dims else 1
 
 
-def agreed(*shapes: Shape) -> Shape:
-    """The one shape that these are, of which each may know a part; raises Misfit."""
+def agree_shapes(*shapes: Shape) -> Shape:
+    """Combine several partial descriptions of one shape; raises ShapeConflict."""
     if len(set(map(len, shapes))) > 1:
-        raise Misfit("their ranks differ")
-    return tuple(map(_agreed, zip(*shapes, strict=True)))
+        raise ShapeConflict("their ranks differ")
+    return tuple(map(_agree_sizes, zip(*shapes, strict=True)))
 
 
-def _agreed(dims: tuple[int, ...]) -> int:
+def _agree_sizes(dims: tuple[int, ...]) -> int:
     known = sorted({dim for dim in dims if dim >= 0})
     if len(known) > 1:
-        raise Misfit(f"sizes {known[0]} and {known[1]} stand at one place")
+        raise ShapeConflict(f"sizes {known[0]} and {known[1]} are in the same place")
     return known[0] if known else -1
 
 
 def axis_of(axis: int, rank: int) -> int:
     """An axis counted from the front; raises Misfit."""
     if not -rank <= axis < rank:
-        raise Misfit(f"{rank} dimensions have no axis {axis}")
+        raise ShapeConflict(f"{rank} dimensions have no axis {axis}")
     return axis % rank
