@@ -190,7 +190,7 @@ def wishing(command: Callable[..., None]) -> Callable[..., None]:
     """The command with the options of `wishes_of` in the place of its parameter `problem_options`, which they fill."""
     shared, parameters = _parameters(wishes_of), dict[str, inspect.Parameter]()
     for name, parameter in _parameters(command).items():
-        parameters |= shared if name == "wishes" else {name: parameter}
+        parameters |= shared if name == "problem_options" else {name: parameter}
 
     @functools.wraps(command)
     def run(**given: Any) -> None:
