@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from placewise._util.units import parse_seconds
-from placewise.analysis.compare import Entry, best_bound, best_plan, board_of, parse_placers
+from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, parse_placers, tabulate_entries
 from placewise.analysis.compare import compare as run_all
 from placewise.analysis.diff import diff as compare_plans
 from placewise.analysis.explain import explain as explain_op
@@ -17,12 +17,12 @@ from placewise.analysis.measure_placements import (
     PLAN,
     MeasuredPlacements,
     Setting,
-    protocol_of,
-    race,
-    sheet_of,
-    verdict,
+    choose_protocol,
+    measure_placements,
+    measured_verdict,
+    tabulate_measurements,
 )
-from placewise.analysis.report import html_of, open_plan, open_result, write_page
+from placewise.analysis.report import open_plan, open_result, render_page, write_page
 from placewise.core.build import Devices, build, build_for_plan, start_of
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions, Rules
@@ -41,12 +41,12 @@ from placewise.profiling.profile import profile as measure
 from placewise.profiling.profile_cache import Shelf
 from placewise.report.console import result_view
 from placewise.report.difference import Difference, difference_view
-from placewise.report.explanation import Explanation, explanation_view
+from placewise.report.explanation import OpExplanation, explanation_view
 from placewise.report.gantt import Gantt
-from placewise.report.leaderboard import board_view, format_for, text_of
-from placewise.report.measured import sheet_view
+from placewise.report.leaderboard import board_view, format_for, render_leaderboard
+from placewise.report.measured import measurement_view
 from placewise.report.notebook import text_html
-from placewise.report.page.opened import Opened
+from placewise.report.page.plan_view import PlanView
 from placewise.report.plain import plain
 from placewise.training.pretrain_result import Pretrained
 from placewise.training.train_result import Trained
@@ -188,7 +188,7 @@ def place(
 class Leaderboard:
     """The answer of `compare`: an entry per placer, the best first, and the same as a text or a file."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LeaderboardEntry, ...]
 
     @property
     def best(self) -> Plan | None:
@@ -217,16 +217,16 @@ class Leaderboard:
 
     def text(self, form: str = "table") -> str:
         """The leaderboard as `table`, `json`, `csv` or `markdown`. Raises InputError."""
-        return text_of(board_of(self.entries), format_for(None, form))
+        return render_leaderboard(tabulate_entries(self.entries), format_for(None, form))
 
     def save(self, path: str | os.PathLike[str], form: str | None = None) -> None:
         """Write it, atomically, in that format or in that of the file's suffix. Raises InputError, OutputError."""
-        written = text_of(board_of(self.entries), format_for(path, form))
+        written = render_leaderboard(tabulate_entries(self.entries), format_for(path, form))
         with atomic_write(path) as file:
             file.write(written)
 
     def _repr_html_(self) -> str:
-        return text_html(board_view(board_of(self.entries)))
+        return text_html(board_view(tabulate_entries(self.entries)))
 
     def __repr__(self) -> str:
         found = sum(entry.value < float("inf") for entry in self.entries)
@@ -260,48 +260,48 @@ def compare(
 class Measured:
     """The answer of `run`: what a plan really took, beside the best single device."""
 
-    race: MeasuredPlacements
+    placements: MeasuredPlacements
 
     @property
     def seconds(self) -> float:
         """The median of the rounds, per sample; inf if the plan failed."""
-        return self.race.of(PLAN).seconds
+        return self.placements.of(PLAN).seconds
 
     @property
     def spread(self) -> float:
         """The distance between the quartiles of the rounds, as a share of the median."""
-        return self.race.of(PLAN).measurement.spread
+        return self.placements.of(PLAN).measurement.spread
 
     @property
     def predicted(self) -> float:
         """What the judge says of the plan under the runtime's execution, in seconds."""
-        return self.race.of(PLAN).predicted
+        return self.placements.of(PLAN).predicted
 
     @property
     def single(self) -> float:
         """Seconds of the best single device."""
-        return self.race.single.seconds
+        return self.placements.single.seconds
 
     @property
     def failure(self) -> str:
         """Why the plan does not run, or gives other outputs; "" if it runs."""
-        return self.race.of(PLAN).measurement.failure
+        return self.placements.of(PLAN).measurement.failure
 
     @property
     def verdict(self) -> str:
         """Whether the split is worth it, in one sentence."""
-        return verdict(self.race, PLAN)
+        return measured_verdict(self.placements, PLAN)
 
     def summary(self) -> str:
         """What `placewise run` prints, as text."""
-        return plain(sheet_view(sheet_of(self.race, PLAN)))
+        return plain(measurement_view(tabulate_measurements(self.placements, PLAN)))
 
     def _repr_html_(self) -> str:
-        return text_html(sheet_view(sheet_of(self.race, PLAN)))
+        return text_html(measurement_view(tabulate_measurements(self.placements, PLAN)))
 
     def __repr__(self) -> str:
         took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
-        return f"Measured({took}, best single device {self.single:.6g} s, {self.race.runtime.name})"
+        return f"Measured({took}, best single device {self.single:.6g} s, {self.placements.runtime.name})"
 
 
 def run(
@@ -330,10 +330,10 @@ def run(
     """
     problem, placement = _behind(plan, model, inputs, problem_options)
     live = None if isinstance(model, (str, os.PathLike)) else model
-    protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
+    protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     said = {name: str(value) for name, value in (options or {}).items()}
     setting = Setting(runtime, dict(bind or {}), feeds, protocol, live, inputs, said, seed)
-    return Measured(race(problem, {PLAN: placement}, setting))
+    return Measured(measure_placements(problem, {PLAN: placement}, setting))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -520,10 +520,10 @@ def export_plan(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Why:
+class Explanation:
     """The answer of `explain`: what the op costs on every device, and the best plans with it elsewhere."""
 
-    explanation: Explanation
+    explanation: OpExplanation
     plans: tuple[Plan, ...]
 
     def summary(self) -> str:
@@ -535,7 +535,9 @@ class Why:
 
     def __repr__(self) -> str:
         tried = ", ".join(forced.device for forced in self.explanation.forced)
-        return f"Why({self.explanation.asked!r} on {self.explanation.device}{f', not {tried}' if tried else ''})"
+        return (
+            f"Explanation({self.explanation.asked!r} on {self.explanation.device}{f', not {tried}' if tried else ''})"
+        )
 
 
 def explain(
@@ -549,7 +551,7 @@ def explain(
     budget: Budget | float | str | None = "10s",
     on_progress: OnProgress = ignore,
     **problem_options: Any,
-) -> Why:
+) -> Explanation:
     """Why an op (a name, a module, or a pattern that finds one op) is where it is in a plan (or plan file).
 
     For each device of `why_not` the op is forced there and the rest placed anew, within `budget` each. `model` and
@@ -558,7 +560,7 @@ def explain(
     problem, placement = _behind(plan, model, inputs, problem_options)
     devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
     found = explain_op(problem, placement, op, devices, _budget(budget), placer=placer, on_progress=on_progress)
-    return Why(found.explanation, tuple(Plan(result) for result in found.results))
+    return Explanation(found.explanation, tuple(Plan(result) for result in found.results))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -615,8 +617,8 @@ def report_plan(
     return _page(open_plan(plan, model, None, ProblemOptions(**problem_options), inputs=inputs), path)
 
 
-def _page(shown: Opened, path: str | os.PathLike[str] | None) -> str:
-    html = html_of(shown)
+def _page(shown: PlanView, path: str | os.PathLike[str] | None) -> str:
+    html = render_page(shown)
     if path is not None:
         write_page(html, path)
     return html

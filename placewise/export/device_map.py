@@ -13,7 +13,16 @@ from placewise.core.open_model import open_model, replayed
 from placewise.core.options import NO_OPTIONS
 from placewise.errors import ExportError, InputError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
-from placewise.export.modules import NUMBERED, Apart, Modules, Units, keys_of, located, modules_of, units_of
+from placewise.export.module_units import (
+    NUMBERED,
+    Modules,
+    ModuleUnits,
+    SplitInputsError,
+    compress_keys,
+    find_modules,
+    find_units,
+    locate_ops,
+)
 from placewise.export.projection import nearest
 from placewise.model.columns import Ints
 from placewise.model.graph import Graph
@@ -48,12 +57,12 @@ class DeviceMapExporter:
         if graph.source is not None and graph.source.format not in _FORMATS:
             raise ExportError("the modules of this model are not PyTorch's", remedy=f"it takes {self.info.takes}")
         try:
-            modules = modules_of(_raw(graph) or graph, str(options["whole"]))
+            modules = find_modules(_raw(graph) or graph, str(options["whole"]))
         except InputError as error:
             raise ExportError(f"the option 'whole': {error}") from None
         if not modules.tensors:
             raise ExportError("none of the weights of this model belongs to a module", remedy="give the model itself")
-        mapping, said = mapped(problem, placement, modules)
+        mapping, said = map_modules(problem, placement, modules)
         notes = [f"modules on {name} are moved to a GPU to compute" for name in _waits(problem, said)]
         if _raw(graph) is None:
             notes.append("the model is not at hand: weights that no op reads are not in the map")
@@ -64,29 +73,29 @@ class DeviceMapExporter:
         return read_map(problem, json.loads(str(exported.files[FILE]), object_pairs_hook=_once))
 
 
-def mapped(
-    problem: Problem, placement: Placement, modules: Modules, units: Units | None = None
+def map_modules(
+    problem: Problem, placement: Placement, modules: Modules, units: ModuleUnits | None = None
 ) -> tuple[dict[str, Value], Placement]:
     """The map nearest to a placement, and the placement that it says. Raises ExportError."""
     graph = problem.graph
-    units = units or units_of(graph, modules)
+    units = units or find_units(graph, modules)
     values = _values_of(problem, placement)
     forced: dict[int, int] = {}
     for _ in range(2):
         said = nearest(problem, placement, units.label, forced=forced)
-        keys = keys_of(graph, units, said.device)
+        keys = compress_keys(graph, units, said.device)
         main = _main_of(keys, values)
         if units.main not in set(units.unit_label) or _is_main(units, said, main):
             break
         forced = {units.main: main}
     try:
-        device = located(graph, keys, main)
-    except Apart as apart:
+        device = locate_ops(graph, keys, main)
+    except SplitInputsError as apart:
         raise _refused(problem, apart) from None
     return {key: values[home] for key, home in keys.items()}, Placement(device)
 
 
-def _is_main(units: Units, said: Placement, main: int) -> bool:
+def _is_main(units: ModuleUnits, said: Placement, main: int) -> bool:
     """Whether what meets the model's inputs between modules is on the device that these are moved to."""
     here = said.device[units.label == units.main]
     return not len(here) or bool((here == main).all())
@@ -128,12 +137,12 @@ def read_map(problem: Problem, said: dict[str, Value]) -> Ints:
             raise ExportError(f"{key!r} is in the map twice, once inside another module")
     keys = {key: device_of[value] for key, value in said.items()}
     try:
-        return located(problem.graph, keys, _main_of(keys, values))
-    except Apart as apart:
+        return locate_ops(problem.graph, keys, _main_of(keys, values))
+    except SplitInputsError as apart:
         raise _refused(problem, apart) from None
 
 
-def _refused(problem: Problem, apart: Apart) -> ExportError:
+def _refused(problem: Problem, apart: SplitInputsError) -> ExportError:
     names = problem.cluster.names
     read = " and ".join(f"{what} on {names[device]}" for what, device in apart.read.items() if device >= 0)
     remedy = "keep these on one device (--no-split)"

@@ -33,7 +33,7 @@ _CUDA = re.compile(r"cuda:(\d{1,4})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Line:
+class _LayerLine:
     """`line` [n_ops]: 0 for the input embeddings, 1 to n for the layers, n + 1 for the output. `experts` [n_ops] marks
     experts.
 
@@ -101,7 +101,7 @@ def layer_places(layers: int, ngl: int, split: Sequence[int]) -> list[int]:
     return places
 
 
-def _line(problem: Problem, placement: Placement | None) -> _Line:
+def _line(problem: Problem, placement: Placement | None) -> _LayerLine:
     stack = needed_stack(problem, TARGET)
     hosts = np.flatnonzero(problem.cluster.is_host).tolist()
     if placement is not None and hosts:
@@ -109,7 +109,7 @@ def _line(problem: Problem, placement: Placement | None) -> _Line:
     marks = np.array(["experts" in inside.split(".") for inside in stack.inside], np.bool_)
     layered = (stack.of >= 0) & (stack.of < stack.count)
     line = np.where(_input(problem, stack), 0, np.maximum(stack.of + 1, 1)).astype(np.int32)
-    return _Line(stack, line, marks & layered, hosts[0] if hosts else -1)
+    return _LayerLine(stack, line, marks & layered, hosts[0] if hosts else -1)
 
 
 def _input(problem: Problem, stack: Stack) -> Bools:
@@ -125,7 +125,7 @@ def _input(problem: Problem, stack: Stack) -> Bools:
     return whole
 
 
-def _cut(problem: Problem, placement: Placement, known: _Line, gpus: Sequence[int]) -> tuple[Ints, list[int]]:
+def _cut(problem: Problem, placement: Placement, known: _LayerLine, gpus: Sequence[int]) -> tuple[Ints, list[int]]:
     """The device of every place of the line [layers + 2], and the places whose experts are on the host instead.
 
     Experts are taken out of the line where most of their seconds are on the host, and stay in it elsewhere.
@@ -158,7 +158,7 @@ def _gpu_names(problem: Problem) -> dict[int, str]:
     }
 
 
-def _heading(problem: Problem, known: _Line) -> list[str]:
+def _heading(problem: Problem, known: _LayerLine) -> list[str]:
     source = problem.graph.source
     model = printable(source.path) if source else "a model"
     lines = [f"# {known.stack.count} layers ({printable(known.stack.path)}) of {model}, placed by Placewise"]
@@ -169,7 +169,7 @@ def _heading(problem: Problem, known: _Line) -> list[str]:
     ]
 
 
-def _command(problem: Problem, known: _Line, line: Ints, away: Sequence[int]) -> str:
+def _command(problem: Problem, known: _LayerLine, line: Ints, away: Sequence[int]) -> str:
     """The command; `line` [layers + 2] is the device of every place, experts of the places `away` are on the host."""
     on_gpu = [device for device in line[1:].tolist() if device != known.host]
     gpus, names = list(dict.fromkeys(on_gpu)), _gpu_names(problem)
@@ -200,7 +200,7 @@ def _known(named: dict[str, int], name: str) -> int:
     return named[name]
 
 
-def _notes(known: _Line) -> tuple[str, ...]:
+def _notes(known: _LayerLine) -> tuple[str, ...]:
     if known.host >= 0:
         return ()
     return (

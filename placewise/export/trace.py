@@ -16,7 +16,7 @@ import numpy as np
 
 from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
-from placewise.export.picture import Task, tasks_of
+from placewise.export.timeline_tasks import TimelineTask, tasks_of
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -78,7 +78,7 @@ class TraceExporter:
 class _Tracks:
     """Where every task is drawn: `where` [tasks], as (process, thread); and what these are called."""
 
-    def __init__(self, problem: Problem, tasks: Sequence[Task]) -> None:
+    def __init__(self, problem: Problem, tasks: Sequence[TimelineTask]) -> None:
         lanes = [(task.place, task.track, lane) for task, lane in zip(tasks, _lanes(tasks), strict=True)]
         places = tuple(dict.fromkeys((*problem.cluster.names, *(task.place for task in tasks))))
         self.processes = {place: number for number, place in enumerate(places, 1)}
@@ -92,7 +92,7 @@ class _Tracks:
         self.where = [found[lane] for lane in lanes]
 
 
-def _lanes(tasks: Sequence[Task]) -> list[int]:
+def _lanes(tasks: Sequence[TimelineTask]) -> list[int]:
     """The lowest lane of its track in which each task runs into no other."""
     lane = [0] * len(tasks)
     ends: dict[tuple[str, str], list[float]] = {}
@@ -112,7 +112,7 @@ def _names(tracks: _Tracks) -> Iterator[Event]:
         yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "ts": 0, "args": {"name": name}}
 
 
-def _slices(problem: Problem, tasks: Sequence[Task], tracks: _Tracks) -> Iterator[Event]:
+def _slices(problem: Problem, tasks: Sequence[TimelineTask], tracks: _Tracks) -> Iterator[Event]:
     graph = problem.graph
     for task, (process, thread) in zip(tasks, tracks.where, strict=True):
         args: Event = {"sample": task.sample}
@@ -132,7 +132,7 @@ def _slices(problem: Problem, tasks: Sequence[Task], tracks: _Tracks) -> Iterato
         }
 
 
-def _arrows(tasks: Sequence[Task], tracks: _Tracks) -> Iterator[Event]:
+def _arrows(tasks: Sequence[TimelineTask], tracks: _Tracks) -> Iterator[Event]:
     """An arrow from every task to the copies of what it made, and from every copy to the first op that reads it."""
     led: set[tuple[int, str]] = set()
     number = 0
@@ -153,7 +153,7 @@ def _arrow(letter: str, number: int, where: tuple[int, int], moment: float) -> E
     return ends | {"pid": process, "tid": thread, "ts": moment * MICROSECONDS}
 
 
-def _memory(held: Sequence[float], tasks: Sequence[Task], tracks: _Tracks) -> Iterator[Event]:
+def _memory(held: Sequence[float], tasks: Sequence[TimelineTask], tracks: _Tracks) -> Iterator[Event]:
     """What each device holds while each of its ops runs; `held` [n_ops] in bytes."""
     for task in sorted((task for task in tasks if task.op >= 0), key=lambda task: task.start):
         counter: Event = {"ph": "C", "name": "memory", "pid": tracks.processes[task.place], "tid": 0}

@@ -19,7 +19,13 @@ from typing import Self
 
 import numpy as np
 
-from placewise.analysis.measure_placements import SINGLE, Course, Setting, course_of, protocol_of
+from placewise.analysis.measure_placements import (
+    SINGLE,
+    MeasurementContext,
+    Setting,
+    choose_protocol,
+    prepare_measurement,
+)
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -78,7 +84,7 @@ class MeasuredReward:
 
     def __init__(self, problem: Problem, setting: Setting = _BRIEFLY, care: Care = _CARE) -> None:
         self.evaluations, self.failure = 0, ""
-        self._care, self._course = care, course_of(problem, setting)
+        self._care, self._course = care, prepare_measurement(problem, setting)
         longest = min(setting.protocol.seconds, care.seconds)
         self._protocol = replace(setting.protocol, seconds=longest, least=1)
         self._same = _exchangeable(self._course)
@@ -155,7 +161,7 @@ class MeasuredReward:
         for number, future in enumerate(futures):
             try:
                 kept = ready[str(number)] = future.result()
-                self._course.checked(kept.prepared, self._wanted, "the placement")
+                self._course.check_outputs(kept.prepared, self._wanted, "the placement")
             except (RunError, InputError) as error:
                 self.failure = str(error)
                 if str(number) in ready:
@@ -246,11 +252,11 @@ def reward_of(
         raise InputError(f"there is no reward {name!r}", remedy=f"choose from {', '.join(REWARDS)}")
     if name == SIMULATED:
         return None
-    protocol = protocol_of(problem, None, BRIEF.rounds, care.seconds)
+    protocol = choose_protocol(problem, None, BRIEF.rounds, care.seconds)
     if protocol.in_flight == 1:
         protocol = replace(BRIEF, seconds=care.seconds)
     setting = replace(setting, runtime=name, protocol=protocol)
-    course_of(problem, setting)
+    prepare_measurement(problem, setting)
     return partial(MeasuredReward, problem, setting, care)
 
 
@@ -263,7 +269,7 @@ def _needs(place: Place) -> list[str]:
     return [f"core-{core}" for core in place.cores] or [f"{place.kind}-{re.sub(r'[^A-Za-z0-9]', '-', place.name)}"]
 
 
-def _exchangeable(course: Course) -> bool:
+def _exchangeable(course: MeasurementContext) -> bool:
     """Whether the devices that the costs cannot tell apart are also in places that are alike."""
     kind, places = interchangeable(course.problem), course.places
     alike_places = [

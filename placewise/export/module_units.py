@@ -37,7 +37,7 @@ class Modules:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Units:
+class ModuleUnits:
     """The units of a model: `names` in order, `of` [n_ops] the unit of each op, −1 for an op between units.
 
     `label` [n_ops] numbers sets of ops that have to be on one device, and `unit_label` is the set that each unit is
@@ -51,17 +51,17 @@ class Units:
     main: int
 
 
-def modules_of(graph: Graph, pattern: str = NUMBERED) -> Modules:
+def find_modules(graph: Graph, pattern: str = NUMBERED) -> Modules:
     """The modules that the weights and scopes of a graph, best the raw view, tell of; `pattern` finds whole ones."""
     scopes = {prefix for scope in graph.ops.scope.values for prefix in _prefixes(scope)}
     tensors = [name for name in graph.weights.name if not _LIFTED.search(name)]
     known = [name for name in tensors if _parent(name) in scopes or graph.source is None or _is_raw(graph)]
     storage = dict(zip(graph.weights.name, graph.weights.storage.tolist(), strict=True))
     paths = {prefix for name in known for prefix in _prefixes(_parent(name))} | scopes
-    return Modules(tuple(known), whole_modules(paths, pattern), {name: storage[name] for name in known})
+    return Modules(tuple(known), find_whole_modules(paths, pattern), {name: storage[name] for name in known})
 
 
-def whole_modules(paths: Iterable[str], pattern: str) -> frozenset[str]:
+def find_whole_modules(paths: Iterable[str], pattern: str) -> frozenset[str]:
     """The modules, among paths and what is above them, that a regular expression finds in the paths."""
     if not pattern:
         return frozenset()
@@ -70,14 +70,14 @@ def whole_modules(paths: Iterable[str], pattern: str) -> frozenset[str]:
         return frozenset(match[0] for match in map(regex.search, paths) if match is not None and match[0])
 
 
-def units_of(graph: Graph, modules: Modules) -> Units:
+def find_units(graph: Graph, modules: Modules) -> ModuleUnits:
     """What has to be together: by module, by shared memory, and by what meets between units."""
     unit_of_tensor = _units(modules)
     names = tuple(dict.fromkeys(unit_of_tensor.values()))
     number = {name: place for place, name in enumerate(names)}
     by_scope = [_of(scope, number) for scope in graph.ops.scope.values]
     of = np.array(by_scope, np.int32)[graph.ops.scope.codes] if by_scope else np.zeros(0, np.int32)
-    sets = _Sets(graph.n_ops + len(names) + 1)
+    sets = _DisjointSets(graph.n_ops + len(names) + 1)
     main = graph.n_ops + len(names)
     for op, unit in enumerate(of.tolist()):
         if unit >= 0:
@@ -88,10 +88,10 @@ def units_of(graph: Graph, modules: Modules) -> Units:
         if "." not in name and name in modules.tensors:
             sets.join(main, graph.n_ops + place)
     label = sets.labels()
-    return Units(names, of, label[: graph.n_ops], tuple(label[graph.n_ops : main].tolist()), int(label[main]))
+    return ModuleUnits(names, of, label[: graph.n_ops], tuple(label[graph.n_ops : main].tolist()), int(label[main]))
 
 
-def sets_of(graph: Graph, units: Units) -> tuple[tuple[str, ...], ...]:
+def colocated_ops(graph: Graph, units: ModuleUnits) -> tuple[tuple[str, ...], ...]:
     """The sets of ops, by name, that have to be on one device."""
     found: dict[int, list[str]] = {}
     for name, label in zip(graph.ops.name, units.label.tolist(), strict=True):
@@ -99,7 +99,7 @@ def sets_of(graph: Graph, units: Units) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(names) for names in found.values() if len(names) > 1)
 
 
-def keys_of(graph: Graph, units: Units, device: Ints) -> dict[str, int]:
+def compress_keys(graph: Graph, units: ModuleUnits, device: Ints) -> dict[str, int]:
     """Module (or tensor) → device of ops placed by `device` [n_ops], with as few keys as say it.
 
     A unit without ops goes where units of its set are, else with its nearest neighbour.
@@ -115,10 +115,10 @@ def keys_of(graph: Graph, units: Units, device: Ints) -> dict[str, int]:
     return _joined(dict(zip(units.names, (int(found or 0) for found in said), strict=True)), others)
 
 
-def located(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
+def locate_ops(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
     """Where every op [n_ops] runs under keys: in the module that a key names, else where its inputs are.
 
-    Inputs of the model and of its phases are on `main`. Raises Apart where inputs on several devices meet between
+    Inputs of the model and of its phases are on `main`. Raises SplitInputsError where inputs on several devices meet between
     modules.
     """
     named = [_of(scope, keys) for scope in graph.ops.scope.values]
@@ -135,7 +135,7 @@ def located(graph: Graph, keys: Mapping[str, int], main: int) -> Ints:
         if len(known) > 1:
             read = [_module_of(graph, keys, made) for made in _makers(graph, op)]
             read += [f"the weight {weight[w]!r}" for w in graph.weights_of(op)]
-            raise Apart(graph.ops.name[op], dict(zip(read, there, strict=True)))
+            raise SplitInputsError(graph.ops.name[op], dict(zip(read, there, strict=True)))
         found[op] = known.pop() if known else -1
         if found[op] < 0:
             free.append(op)
@@ -168,7 +168,7 @@ def _units(modules: Modules) -> dict[str, str]:
 
 
 def _join_ties(
-    sets: _Sets, graph: Graph, modules: Modules, unit_of_tensor: Mapping[str, str], number: Mapping[str, int]
+    sets: _DisjointSets, graph: Graph, modules: Modules, unit_of_tensor: Mapping[str, str], number: Mapping[str, int]
 ) -> None:
     """Tensors that share memory, and ops that read a tensor of a unit which is not theirs."""
     first: dict[object, str] = {}
@@ -182,7 +182,7 @@ def _join_ties(
             sets.join(consumer, graph.n_ops + storage_unit[modules.storage.get(name, name)])
 
 
-def _join_between(sets: _Sets, graph: Graph, of: Sequence[int], main: int) -> None:
+def _join_between(sets: _DisjointSets, graph: Graph, of: Sequence[int], main: int) -> None:
     """An op between units with all that it reads."""
     for op in range(graph.n_ops):
         if of[op] < 0:
@@ -240,7 +240,7 @@ def _is_raw(graph: Graph) -> bool:
     return graph.source is not None and graph.source.view == "raw"
 
 
-class Apart(ValueError):
+class SplitInputsError(ValueError):
     """An op in no module of a map reads what is on several devices: `read` has what it is, and the device of each."""
 
     def __init__(self, op: str, read: Mapping[str, int]) -> None:
@@ -248,7 +248,7 @@ class Apart(ValueError):
         self.op, self.read = op, read
 
 
-class _Sets:
+class _DisjointSets:
     """Disjoint sets of numbers."""
 
     def __init__(self, count: int) -> None:

@@ -22,7 +22,7 @@ _SLACK = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class TimelineTask:
     """An op, or the copy of a tensor, on a track of a place: a device, or, for copies in latency, ``links``.
 
     `after` are the numbers of the tasks (of the same sample) whose results come to it from elsewhere.
@@ -46,11 +46,11 @@ LINKS = "links"
 """The place of copies that have tracks of their own."""
 
 
-def tasks_of(problem: Problem, placement: Placement, judged: Judgement, samples: int) -> list[Task]:
+def tasks_of(problem: Problem, placement: Placement, judged: Judgement, samples: int) -> list[TimelineTask]:
     """The tasks of a placement that can run, ops first and in order; `samples` of a pipeline, one for latency."""
     if judged.timeline is not None:
         return _timed(problem, placement, judged.timeline)
-    first = _Period(problem, placement, judged.value).tasks()
+    first = _PipelinePeriod(problem, placement, judged.value).tasks()
     count = len(first)
     return [
         replace(
@@ -64,7 +64,7 @@ def tasks_of(problem: Problem, placement: Placement, judged: Judgement, samples:
     ]
 
 
-def _timed(problem: Problem, placement: Placement, timeline: Timeline) -> list[Task]:
+def _timed(problem: Problem, placement: Placement, timeline: Timeline) -> list[TimelineTask]:
     graph, cluster = problem.graph, problem.cluster
     host, names = len(cluster), (*cluster.names, "host")
     place = cluster.location[placement.device].tolist()
@@ -86,17 +86,17 @@ def _timed(problem: Problem, placement: Placement, timeline: Timeline) -> list[T
         came = [copy for tensor in graph.inputs_of(op).tolist() for copy in reaching(tensor, place[op], begin)]
         name = names[int(placement.device[op])]
         seconds = float(timeline.finish[op]) - begin
-        tasks.append(Task(name, "compute", begin, seconds, op, after=tuple(dict.fromkeys(came))))
+        tasks.append(TimelineTask(name, "compute", begin, seconds, op, after=tuple(dict.fromkeys(came))))
     for leg in legs:
         tensor, source, sent = int(timeline.tensor[leg]), int(timeline.source[leg]), float(timeline.sent[leg])
         made = maker[tensor] >= 0 and place[maker[tensor]] == source
         after = (maker[tensor],) if made else reaching(tensor, source, sent)
         track = f"{names[source]} → {names[min(int(timeline.target[leg]), host)]}"
-        tasks.append(Task(LINKS, track, sent, float(timeline.arrived[leg]) - sent, tensor=tensor, after=after))
+        tasks.append(TimelineTask(LINKS, track, sent, float(timeline.arrived[leg]) - sent, tensor=tensor, after=after))
     return tasks
 
 
-class _Period:
+class _PipelinePeriod:
     """One period of a pipeline in the making: the clocks of all tracks, and the tasks so far."""
 
     def __init__(self, problem: Problem, placement: Placement, period: float) -> None:
@@ -104,11 +104,11 @@ class _Period:
         self._device = placement.device.tolist()
         self._place = problem.cluster.location[placement.device].tolist()
         self._clock: dict[tuple[str, str], float] = {}
-        self._ops: list[Task] = []
-        self._copies: list[Task] = []
+        self._ops: list[TimelineTask] = []
+        self._copies: list[TimelineTask] = []
         self._there: dict[tuple[int, int], int] = {}
 
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[TimelineTask]:
         """Ops in order, then copies. `after` counts through both."""
         graph, host = self._problem.graph, len(self._problem.cluster)
         for op in range(self._problem.n_ops):
@@ -161,15 +161,15 @@ class _Period:
     def _made(
         self, place: str, track: str, seconds: float, after: Sequence[int], local: Sequence[int], *,
         op: int = -1, tensor: int = -1,
-    ) -> Task:  # fmt: skip
+    ) -> TimelineTask:  # fmt: skip
         """A task next on its track, as many periods late as it must be."""
         begin = self._clock.get((place, track), 0.0)
         self._clock[place, track] = begin + seconds
         ready = max((self._task(number).finish for number in (*after, *local)), default=0.0)
         late = math.ceil((ready - begin) / self._period - _SLACK) if self._period > 0 else 0
-        return Task(place, track, begin + max(late, 0) * self._period, seconds, op, tensor, tuple(after))
+        return TimelineTask(place, track, begin + max(late, 0) * self._period, seconds, op, tensor, tuple(after))
 
-    def _task(self, number: int) -> Task:
+    def _task(self, number: int) -> TimelineTask:
         count = self._problem.n_ops
         return self._ops[number] if number < count else self._copies[number - count]
 
