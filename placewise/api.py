@@ -28,7 +28,7 @@ from placewise.core.open_model import Model
 from placewise.core.options import ProblemOptions, Rules
 from placewise.core.place import place as place_problem
 from placewise.errors import ExportError, InputError, PlanError
-from placewise.export.writing import Export, beside, export_placement, plan_said, write
+from placewise.export.writing import Export, export_placement, plan_path, result_of, write_files
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import model_behind, same_file, save_plan
 from placewise.files.profile_file import ProfileFile, save_profile
@@ -513,9 +513,9 @@ def export_plan(
         broken = "; ".join(f"{violation.kind}: {violation.message}" for violation in made.said.violations)
         if broken:
             raise ExportError(f"what {to} can say of this plan breaks a rule: {broken}", remedy="choose another target")
-        write(made.exported, made.info, path)
+        write_files(made.exported, made.info, path)
         if made.projected:
-            save_plan(plan_said(made, problem), beside(made.info, path))
+            save_plan(result_of(made, problem), plan_path(made.info, path))
     return made
 
 

@@ -14,7 +14,7 @@ from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import PlanError
-from placewise.export.timeline_tasks import tasks_of
+from placewise.export.timeline_tasks import schedule_tasks
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import PlanFile, is_plan, load_plan, model_behind, plan_of, same_file
 from placewise.model.columns import frozen
@@ -101,7 +101,7 @@ def _pipeline_period(problem: Problem, placement: Placement, judgement: Judgemen
         return None
     if objective.schedule == "gpipe" and problem.graph.ops.backward.any():
         return None
-    tasks = tasks_of(problem, placement, judgement, 1)
+    tasks = schedule_tasks(problem, placement, judgement, 1)
     tracks = tuple(dict.fromkeys((task.place, task.track) for task in tasks))
     number = {track: k for k, track in enumerate(tracks)}
     columns: Mapping[str, Any] = {
