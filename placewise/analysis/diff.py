@@ -115,10 +115,12 @@ def _require_same_model(first: _LoadedPlan, second: _LoadedPlan, names: tuple[st
         return
     known = first.plan.graph_hash, second.plan.graph_hash
     if all(known) and known[0] != known[1]:
-        made = [f"{name} of {side.plan.source.path}" if side.plan and side.plan.source else name
-                for name, side in zip(names, (first, second), strict=True)]  # fmt: skip
+        a, b = (
+            f"{name} of {plan.source.path}" if plan.source else name
+            for name, plan in zip(names, (first.plan, second.plan), strict=True)
+        )
         raise PlanError(
-            f"the plans are of different models, or of one read with different options: {made[0]}, and {made[1]}",
+            f"the plans are of different models, or of one read with different options: {a}, and {b}",
             remedy="compare plans of one model, with the same --dim and --graph",
         )
 

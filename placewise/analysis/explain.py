@@ -164,10 +164,10 @@ def _find_refusal(problem: Problem, together: Bools, d: int) -> str:
 
 def _sum_copies(problem: Problem, placement: Placement, judged: Judgement, together: Bools) -> tuple[float, int, float]:
     """The seconds of copies of tensors that the ops read or make, how many such tensors are copied, and their bytes."""
-    graph, made = problem.graph, problem.graph.tensors.producer
+    graph, maker = problem.graph, problem.graph.tensors.producer
     touched = np.zeros(graph.n_tensors, np.bool_)
     touched[graph.edges.value[together[graph.edges.consumer]]] = True
-    touched[made >= 0] |= together[made[made >= 0]]
+    touched[maker >= 0] |= together[maker[maker >= 0]]
     copies = list_copies(problem, placement, judged.timeline)
     rows = touched[copies.tensor]
     tensors = np.unique(copies.tensor[rows])

@@ -126,9 +126,9 @@ def _total_by_label(graph: Graph, flops: Floats, labels: list[str], codes: np.nd
         users = graph.weight_edges.consumer[first]
         size = np.maximum(graph.weights.bytes[graph.weight_edges.value[first]], 0)
         weight_bytes += np.bincount(row[users], weights=size, minlength=count)
-    made = graph.tensors.producer >= 0
-    makers = row[graph.tensors.producer[made]]
-    output_bytes += np.bincount(makers, weights=np.maximum(graph.tensors.bytes[made], 0), minlength=count)
+    produced = graph.tensors.producer >= 0
+    makers = row[graph.tensors.producer[produced]]
+    output_bytes += np.bincount(makers, weights=np.maximum(graph.tensors.bytes[produced], 0), minlength=count)
     ops, work = np.bincount(row, minlength=count), np.bincount(row, weights=flops, minlength=count)
     order = sorted(range(count), key=lambda r: (-work[r], -ops[r], names[r]))
     return tuple(

@@ -154,7 +154,7 @@ def test_copies_of_a_pipeline_are_those_that_the_judge_charges(seed: int, transf
 
 
 def test_cuts_are_sorted_and_add_up() -> None:
-    """The dearest way and the dearest tensor come first; all ways together are all copies of the run."""
+    """The most expensive route and tensor come first; all routes together are all copies of the run."""
     found = 0
     for seed in range(6):
         problem, placement = placed(seed, LATENCY, max_ops=30, max_devices=3)
