@@ -24,7 +24,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 import placewise as pw
-from placewise.analysis.report import html_of, opened
+from placewise.analysis.report import make_view, render_page
 from placewise.files.plan_file import plan_of
 from placewise.zoo.random import random_graph
 
@@ -75,8 +75,8 @@ def _written(model: Any, problem_options: dict[str, Any], page: Path) -> dict[st
     plan = pw.place(model, devices=DEVICES, placer="heft", budget="60s", **problem_options)
     result = plan.result
     started = time.perf_counter()
-    shown = opened(plan_of(result), "benchmark", result.problem, result.placement, result.judgement)
-    page.write_text(html_of(shown), encoding="utf-8")
+    shown = make_view(plan_of(result), "benchmark", result.problem, result.placement, result.judgement)
+    page.write_text(render_page(shown), encoding="utf-8")
     return {"ops": result.problem.n_ops, "bytes": page.stat().st_size, "make": time.perf_counter() - started}
 
 

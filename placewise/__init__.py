@@ -25,7 +25,7 @@ _HOMES = {
     "Leaderboard": "placewise.api",
     "Link": "placewise.model.cluster",
     "Objective": "placewise.model.problem",
-    "OpExplanation": "placewise.api",
+    "Explanation": "placewise.api",
     "Placement": "placewise.model.placement",
     "PlacewiseError": "placewise.errors",
     "Plan": "placewise.api",
@@ -62,12 +62,12 @@ __all__ = [
     "Constraints",
     "CostTable",
     "Device",
+    "Explanation",
     "Graph",
     "GraphBuilder",
     "Leaderboard",
     "Link",
     "Objective",
-    "OpExplanation",
     "Placement",
     "PlacewiseError",
     "Plan",
@@ -101,8 +101,8 @@ __all__ = [
 if TYPE_CHECKING:
     from placewise.analysis.device_map import device_map
     from placewise.api import (
+        Explanation,
         Leaderboard,
-        OpExplanation,
         Plan,
         PlanDiff,
         RunResult,

@@ -39,7 +39,7 @@ from machine import cluster_file
 from methods import Found, Method
 from rows import SEEDS, Row, Table, arguments, fits, run
 
-from placewise.analysis.measure_placements import SINGLE, Setting, race
+from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
 from placewise.core.place import place
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -207,7 +207,7 @@ def raced(done: Mapping[str, Found], known: Mapping[str, Found], workloads: Iter
             single = Placement.on(1, made.n_ops)
             winners[hetero.OWN] = own_split(Job(made, single, bind(made.cluster, hetero.BINDING)))
         busy = calm()
-        lines = lines_of(race(made, winners, setting(workload)))
+        lines = lines_of(measure_placements(made, winners, setting(workload)))
         predicted = {name: judge_placement(made, placement).value for name, placement in winners.items()}
         races[workload] = {"digest": digest, "busy": busy, "command": command(), "predicted": predicted, "lines": lines}
     return races

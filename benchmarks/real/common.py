@@ -115,7 +115,7 @@ def lines_of(race: MeasuredPlacements) -> list[dict[str, Any]]:
             "pieces": list(timed.realised.pieces) if timed.realised else [],
             "failure": timed.measurement.failure,
         }
-        for timed in race.timed
+        for timed in race.placements
     ]
 
 

@@ -31,7 +31,7 @@ from common import (
     report,
 )
 
-from placewise.analysis.measure_placements import SINGLE, Setting, race
+from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
 from placewise.catalog import read_cluster
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
@@ -102,11 +102,11 @@ def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     busy, protocol = calm(), Protocol(rounds=options.rounds, samples=4)
     setting = Setting("openvino", BINDING, protocol=protocol)
     plans = candidates(name, problem_options, options.seconds)
-    tried = lines_of(race(problem, {**plans, OWN: own}, setting))
+    tried = lines_of(measure_placements(problem, {**plans, OWN: own}, setting))
     chosen = min((line for line in tried if not line["failure"]), key=lambda line: line["measured"])["name"]
     best = {**plans, OWN: own}.get(chosen, Placement.on(1, problem.n_ops))
     calm()
-    lines = lines_of(race(problem, {"plan": best, OWN: own}, setting))
+    lines = lines_of(measure_placements(problem, {"plan": best, OWN: own}, setting))
     return {
         "model": name,
         "unsupported": sorted(UNSUPPORTED[name]),

@@ -21,8 +21,8 @@ import numpy as np
 from common import MODELS, calm, command, lines_of, placed, problem_of, profiled, report
 from machine import cluster_file
 
-from placewise.analysis.measure_placements import SINGLE, Setting, race
-from placewise.analysis.predict import Case, Predictor, tuned
+from placewise.analysis.measure_placements import SINGLE, Setting, measure_placements
+from placewise.analysis.predict import Predictor, TuningCase, fit_tuning
 from placewise.core.split_model import cut
 from placewise.files.profile_file import load_profile
 from placewise.model.columns import Ints
@@ -56,17 +56,19 @@ def drawn(problem: Problem, best: Placement, count: int, near: int, seed: int) -
     return [Placement(device) for device in found]
 
 
-def cases(problem: Problem, placements: list[Placement], rounds: int) -> list[tuple[Case, tuple[float, ...]]]:
+def cases(problem: Problem, placements: list[Placement], rounds: int) -> list[tuple[TuningCase, tuple[float, ...]]]:
     """Every placement that ran, as it was cut, with its median and its rounds."""
     found = []
     for first in range(0, len(placements), BATCH):
         some = {str(first + place): placement for place, placement in enumerate(placements[first : first + BATCH])}
         calm()
-        for line in lines_of(race(problem, some, Setting("onnxruntime", protocol=Protocol(rounds=rounds, samples=3)))):
+        for line in lines_of(
+            measure_placements(problem, some, Setting("onnxruntime", protocol=Protocol(rounds=rounds, samples=3)))
+        ):
             if line["name"] != SINGLE and line["rounds"]:
                 placement = some[line["name"]]
                 pieces = cut(problem, placement, hand_over=HAND_OVER, overhead=CALL)
-                found.append((Case(placement, pieces, line["measured"]), tuple(line["rounds"])))
+                found.append((TuningCase(placement, pieces, line["measured"]), tuple(line["rounds"])))
     return found
 
 
@@ -79,7 +81,7 @@ def row(name: str, options: argparse.Namespace) -> dict[str, Any]:
     assert best is not None
     predictor = Predictor(problem, load_profile(path))
     known = cases(problem, [best, *drawn(problem, best, CALIBRATION, CALIBRATION // 3, 1)], options.rounds)
-    tuning = tuned(predictor, [case for case, _ in known])
+    tuning = fit_tuning(predictor, [case for case, _ in known])
     tested = cases(problem, drawn(problem, best, TEST, NEAR, 2), options.rounds)
     measured = np.array([case.seconds for case, _ in tested])
     predicted = np.array([predictor(case.placement, case.pieces, tuning).seconds for case, _ in tested])

@@ -1,1 +1,1 @@
-"""What is asked of models and plans: inspect, compare, explain, diff, predict, report."""
+"""Analyses of models and plans: inspect, compare, explain, diff, predict, measure, report."""

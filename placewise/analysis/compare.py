@@ -1,4 +1,4 @@
-"""The leaderboard: several placers on one problem, the same seconds for each."""
+"""Compares placers: several on one problem, each with the same budget."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Reason, Result, gap_of
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Progress, ignore
-from placewise.report.leaderboard import Board, Row, finite
+from placewise.report.leaderboard import LeaderboardRow, LeaderboardTable, finite
 
 STOPPED = "not done: interrupted"
 EXPERT = "expert"
-"""The placer that a human's split is for."""
+"""The placer that takes a human's split."""
 LAST = "auto"
-"""It asks many of the others: were it the first, loading all their code would be on its time."""
+"""This placer runs last: it uses many others, and loading their code must not count against its budget."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Entry:
-    """One line of the leaderboard: a result, or the reason why there is none; and where the placer is from."""
+class LeaderboardEntry:
+    """The result of one placer, or the reason why there is none; `source` says where its method is from."""
 
     placer: str
     result: Result | None
@@ -34,12 +34,12 @@ class Entry:
 
     @property
     def value(self) -> float:
-        """Seconds; inf where there is no placement."""
+        """Seconds; inf without a placement."""
         return self.result.value if self.result else float("inf")
 
     @property
     def interrupted(self) -> bool:
-        """Whether Ctrl-C came before this placer was done."""
+        """Whether Ctrl-C interrupted this placer."""
         return self.refusal == STOPPED or (self.result is not None and self.result.status.reason is Reason.INTERRUPTED)
 
 
@@ -50,76 +50,77 @@ def compare(
     *,
     expert: Placement | None = None,
     on_progress: OnProgress = ignore,
-) -> tuple[Entry, ...]:
-    """Run each placer (default: all) under the same budget; best value first, those without one last.
+) -> tuple[LeaderboardEntry, ...]:
+    """Run each placer (default: all) with the same budget. Entries are sorted, best value first, without one last.
 
-    The budget holds for all that a placer does, its set-up and bounds included. `expert` is a human's placement, for
-    the placer `expert` and no other. The best bound that any of them proved holds for all: `board_of` reads it off.
-    Ctrl-C ends the round: what is finished is kept, and the others' entries say so. Raises PlacerError.
+    The budget covers everything that a placer does, its set-up and bounds included. `expert` is a human's placement;
+    only the placer `expert` takes it. Ctrl-C stops the comparison: finished entries are kept, the others say that they
+    were interrupted. Raises PlacerError.
     """
     names = tuple(placers) or registry.names()
     if expert is not None and EXPERT not in names:
         remedy = f"compare the placer {EXPERT!r} as well, or leave it out"
-        raise PlacerError("a human's placement is given, and nobody takes it", remedy=remedy)
+        raise PlacerError("no placer of this comparison takes the human's placement", remedy=remedy)
     names = tuple(sorted(names, key=LAST.__eq__))
-    _load(names)
-    entries: list[Entry] = []
+    _load_placers(names)
+    entries: list[LeaderboardEntry] = []
     for number, name in enumerate(names, 1):
         if entries and entries[-1].interrupted:
-            entries.append(Entry(name, None, STOPPED))
+            entries.append(LeaderboardEntry(name, None, STOPPED))
             continue
         hints = Hints((expert,)) if expert is not None and name == EXPERT else NO_HINTS
-        tell = _numbered(on_progress, name, f"{number} of {len(names)}")
-        entries.append(_entry(problem, name, budget, hints, tell))
+        listener = _number_progress(on_progress, name, f"{number} of {len(names)}")
+        entries.append(_run_placer(problem, name, budget, hints, listener))
     return tuple(sorted(entries, key=lambda entry: (entry.result is None, entry.value)))
 
 
-def _load(names: Sequence[str]) -> None:
-    """Import the placers before any clock starts: the libraries that several of them use are on nobody's time."""
+def _load_placers(names: Sequence[str]) -> None:
+    """Import the placers before any clock starts, so that shared libraries count against no budget."""
     for name in names:
         with suppress(MissingExtraError):
             registry.placer_class(name)
 
 
-def _entry(problem: Problem, name: str, budget: Budget | None, hints: Hints, on_progress: OnProgress) -> Entry:
+def _run_placer(
+    problem: Problem, name: str, budget: Budget | None, hints: Hints, on_progress: OnProgress
+) -> LeaderboardEntry:
     try:
         placer = registry.create(name)
         source, refusal = placer.info.source, placer.supports(problem)
         if refusal is not None:
-            return Entry(name, None, refusal, source)
-        return Entry(name, place(problem, name, budget, hints=hints, on_progress=on_progress), "", source)
+            return LeaderboardEntry(name, None, refusal, source)
+        return LeaderboardEntry(name, place(problem, name, budget, hints=hints, on_progress=on_progress), "", source)
     except MissingExtraError as error:
-        return Entry(name, None, str(error))
+        return LeaderboardEntry(name, None, str(error))
     except KeyboardInterrupt:
-        return Entry(name, None, STOPPED)
+        return LeaderboardEntry(name, None, STOPPED)
 
 
-def _numbered(on_progress: OnProgress, name: str, number: str) -> OnProgress:
-    """The listener, told the placer that is compared and its number, and whom that asks for help."""
+def _number_progress(on_progress: OnProgress, name: str, number: str) -> OnProgress:
+    """A listener that adds the number of the placer, and the name of the placer that it calls, if any."""
 
-    def tell(state: Progress) -> None:
+    def listen(state: Progress) -> None:
         helper = "" if state.placer == name else f": {state.placer}"
         on_progress(replace(state, placer=f"{name} ({number}){helper}"))
 
-    return tell
+    return listen
 
 
-def best_bound(entries: Sequence[Entry]) -> float:
+def best_bound(entries: Sequence[LeaderboardEntry]) -> float:
     """The highest lower bound, in seconds, that any entry proved."""
     return max((entry.result.lower_bound for entry in entries if entry.result), default=0.0)
 
 
-def board_of(entries: Sequence[Entry]) -> Board:
-    """The entries as rows of numbers and words, ranked, beside the best bound and the best value."""
+def tabulate_entries(entries: Sequence[LeaderboardEntry]) -> LeaderboardTable:
+    """The entries as ranked rows, with the best bound and the best value of all."""
     bound = best_bound(entries)
     proved = [entry for entry in entries if entry.result is not None and entry.result.lower_bound == bound]
     ran = [entry for entry in entries if entry.result is not None]
     by = "every placer" if len(proved) == len(ran) > 1 else ", ".join(entry.placer for entry in proved)
     method = next((entry.result.bound.method for entry in proved if entry.result is not None), "")
     best = min((entry.value for entry in entries), default=float("inf"))
-    rows = tuple(_row(entry, entries, bound, best, by) for entry in entries)
-    return Board(
-        rows=rows,
+    return LeaderboardTable(
+        rows=tuple(_make_row(entry, entries, bound, best, by) for entry in entries),
         lower_bound=finite(bound) if ran else None,
         best_bound_by=by,
         bound_method=method,
@@ -127,11 +128,13 @@ def board_of(entries: Sequence[Entry]) -> Board:
     )
 
 
-def _row(entry: Entry, entries: Sequence[Entry], bound: float, best: float, by: str) -> Row:
+def _make_row(
+    entry: LeaderboardEntry, entries: Sequence[LeaderboardEntry], bound: float, best: float, by: str
+) -> LeaderboardRow:
     result = entry.result
     if result is None:
-        return Row(placer=entry.placer, best_bound_by=by, source=entry.source, refusal=entry.refusal)
-    row = Row(
+        return LeaderboardRow(placer=entry.placer, best_bound_by=by, source=entry.source, refusal=entry.refusal)
+    row = LeaderboardRow(
         placer=entry.placer,
         own_lower_bound=finite(result.lower_bound),
         bound_method=result.bound.method,
@@ -156,12 +159,12 @@ def _row(entry: Entry, entries: Sequence[Entry], bound: float, best: float, by: 
     )
 
 
-def best_plan(entries: Sequence[Entry]) -> PlanFile | None:
-    """The plan of the best entry, with the best bound of all and the leaderboard in it; None if nobody has one."""
+def best_plan(entries: Sequence[LeaderboardEntry]) -> PlanFile | None:
+    """The plan of the best entry, with the best bound of all and the leaderboard; None without any placement."""
     first = next((entry.result for entry in entries if entry.result and entry.result.placement is not None), None)
     if first is None:
         return None
-    board = board_of(entries)
+    board = tabulate_entries(entries)
     bound = best_bound(entries)
     optimal = first.status.outcome is Outcome.OPTIMAL or any(
         entry.result is not None and entry.result.status.outcome is Outcome.OPTIMAL
@@ -173,12 +176,12 @@ def best_plan(entries: Sequence[Entry]) -> PlanFile | None:
         "bound_method": board.bound_method,
         "gap": gap_of(first.value, bound),
         "status": str(Outcome.OPTIMAL if optimal else first.status.outcome),
-        "leaderboard": tuple(_rank(row) for row in board.rows),
+        "leaderboard": tuple(_rank_record(row) for row in board.rows),
     }
     return plan_of(first).model_copy(update=changes)
 
 
-def _rank(row: Row) -> RankRecord:
+def _rank_record(row: LeaderboardRow) -> RankRecord:
     return RankRecord(
         placer=row.placer,
         value=float("inf") if row.value is None else row.value,
@@ -191,11 +194,11 @@ def _rank(row: Row) -> RankRecord:
 
 
 def parse_placers(text: str) -> tuple[str, ...]:
-    """``"dp,etf"`` → names; ``"all"`` → every placer. Raises PlacerError for a name that does not exist."""
-    wanted = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if wanted in ((), ("all",)):
+    """``"dp,etf"`` → names; ``"all"`` → every placer. Raises PlacerError for an unknown name."""
+    names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if names in ((), ("all",)):
         return registry.names()
-    for name in wanted:
+    for name in names:
         if name not in registry.names():
             raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(registry.names())}")
-    return wanted
+    return names

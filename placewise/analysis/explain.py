@@ -1,7 +1,7 @@
-"""explain(): why an op is where it is. Each device is tried with nothing else moved; a forced move is placed anew.
+"""Explains why an op is where it is: tries it on each device alone, and places the rest anew around a forced move.
 
-A forced move pins the ops to another device and runs a placer on what is left, from the plan with the move in it, so
-that what it finds is never worse than the plain move where that keeps the rules.
+A forced move pins the ops to another device and runs a placer on the rest, starting from the plan with the move
+applied. So the result is never worse than the move alone, if that keeps the rules.
 """
 
 from __future__ import annotations
@@ -12,32 +12,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from placewise.analysis.force_op import moved_to, placed_anew
-from placewise.analysis.select_ops import chosen_ops
+from placewise.analysis.force_op import force_ops, move_ops
+from placewise.analysis.select_ops import select_ops
 from placewise.errors import InputError
 from placewise.model.columns import Bools, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
 from placewise.model.result import Judgement, Result
 from placewise.placers.base import Budget, OnProgress, ignore
-from placewise.report.account import account
-from placewise.report.alike import traded
-from placewise.report.copies import copies_of
-from placewise.report.difference import Change, part_changes
-from placewise.report.explanation import Choice, Explanation, Forced
-from placewise.report.words import value_name
+from placewise.report.breakdown import break_down_value
+from placewise.report.copies import list_copies
+from placewise.report.difference import PartChange, compare_parts
+from placewise.report.explanation import Choice, ForcedMove, OpExplanation
+from placewise.report.moves import match_interchangeable
+from placewise.report.sentences import value_name
 from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import storage_bytes
 
 MOST_DEVICES = 64
-"""So many devices are tried; of more, those that were asked for and the first."""
+"""How many devices are tried at most: those of `why_not`, then the first of the others."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Explained:
-    """The explanation, and the results of the forced moves, one for each device that was asked for and may be."""
+class ExplainedOp:
+    """The explanation, and a result per forced move to a device that may run the ops."""
 
-    explanation: Explanation
+    explanation: OpExplanation
     results: tuple[Result, ...]
 
 
@@ -50,30 +50,31 @@ def explain(
     *,
     placer: str = "auto",
     on_progress: OnProgress = ignore,
-) -> Explained:
-    """Why the ops of `asked` (a name, a module, a pattern) are where they are in `placement`.
+) -> ExplainedOp:
+    """Why the ops that `asked` names (an op, a module, a pattern) are where they are in `placement`.
 
-    For each device of `why_not` the rest is placed anew around the move, within `budget` each. Raises InputError for
-    what is no op or device, and where the ops of a module are on several devices.
+    For each device of `why_not`, the rest is placed anew around the move, within `budget` each. Raises InputError for
+    an unknown op or device, and for a module whose ops are on several devices.
     """
-    ops, what = chosen_ops(problem, asked)
-    here = _home(problem, placement, ops, asked)
-    wanted = _wanted(problem, placement, here, why_not)
+    ops, what = select_ops(problem, asked)
+    here = _find_device(problem, placement, ops, asked)
+    targets = _find_targets(problem, placement, here, why_not)
     judged = judge_placement(problem, placement)
     together = np.isin(problem.block, problem.block[ops])
-    tried = [here, *wanted, *(d for d in range(problem.n_devices) if d != here and d not in wanted)][:MOST_DEVICES]
-    choices = {d: _choice(problem, placement, judged, together, d, chosen=d == here) for d in sorted(tried)}
+    candidates = list(dict.fromkeys((here, *targets, *range(problem.n_devices))))[:MOST_DEVICES]
+    choices = {d: _judge_choice(problem, placement, judged, together, d, chosen=d == here) for d in sorted(candidates)}
     results, forced = [], []
-    for d in wanted:
+    for d in targets:
         if choices[d].refusal:
-            forced.append(_refused(problem, d))
+            inf, name = math.inf, problem.cluster.names[d]
+            forced.append(ForcedMove(device=name, value=inf, lower_bound=inf, bound_method="", placer="", seconds=0.0))
             continue
-        result = placed_anew(problem, placement, together, d, placer, budget, on_progress)
+        result = force_ops(problem, placement, together, d, placer, budget, on_progress)
         results.append(result)
-        forced.append(_forced(problem, placement, judged, d, result))
+        forced.append(_compare_move(problem, placement, judged, d, result))
     names = problem.graph.ops.name
     along = np.flatnonzero(together & ~np.isin(np.arange(problem.n_ops), ops))
-    explanation = Explanation(
+    explanation = OpExplanation(
         asked=asked,
         ops=tuple(names[op] for op in ops.tolist()),
         along=tuple(names[op] for op in along.tolist()),
@@ -84,12 +85,12 @@ def explain(
         lower_bound=lower_bound(problem, go_on=lambda: False).value,
         choices=tuple(choices.values()),
         forced=tuple(forced),
-        notes=_notes(problem, placement, judged, together),
+        notes=_list_notes(problem, placement, judged),
     )
-    return Explained(explanation, tuple(results))
+    return ExplainedOp(explanation, tuple(results))
 
 
-def _home(problem: Problem, placement: Placement, ops: Ints, asked: str) -> int:
+def _find_device(problem: Problem, placement: Placement, ops: Ints, asked: str) -> int:
     homes, count = np.unique(placement.device[ops], return_counts=True)
     if len(homes) > 1:
         names = problem.cluster.names
@@ -98,8 +99,9 @@ def _home(problem: Problem, placement: Placement, ops: Ints, asked: str) -> int:
     return int(homes[0])
 
 
-def _wanted(problem: Problem, placement: Placement, here: int, names: Sequence[str]) -> list[int]:
-    wanted = []
+def _find_targets(problem: Problem, placement: Placement, here: int, names: Sequence[str]) -> list[int]:
+    """The devices of these names; for a replica, the first device of its stage."""
+    targets = []
     for name in dict.fromkeys(names):
         d = problem.cluster.index(name)
         lead = d if placement.replicas is None else int(placement.replicas[d])
@@ -107,24 +109,24 @@ def _wanted(problem: Problem, placement: Placement, here: int, names: Sequence[s
             others = ", ".join(other for other in problem.cluster.names if other != name)
             remedy = f"choose another device: {others}" if others else "the cluster has no other device"
             raise InputError(f"the plan has it on {name} already", remedy=remedy)
-        wanted.append(lead)
-    return list(dict.fromkeys(wanted))
+        targets.append(lead)
+    return list(dict.fromkeys(targets))
 
 
-def _choice(
+def _judge_choice(
     problem: Problem, placement: Placement, judged: Judgement, together: Bools, d: int, *, chosen: bool
 ) -> Choice:
     name = problem.cluster.names[d]
     if placement.replicas is not None and int(placement.replicas[d]) != d:
         lead = problem.cluster.names[int(placement.replicas[d])]
         return Choice(device=name, refusal=f"it runs the stage of {lead} as well")
-    refusal = "" if chosen else _refusal(problem, together, d)
+    refusal = "" if chosen else _find_refusal(problem, together, d)
     if refusal:
         return Choice(device=name, refusal=refusal)
-    moved = placement if chosen else moved_to(placement, together, d)
-    word = judged if chosen else judge_placement(problem, moved)
-    copies, tensors, size = _copies(problem, moved, word, together)
-    use = word.devices[d]
+    moved = placement if chosen else move_ops(placement, together, d)
+    judgement = judged if chosen else judge_placement(problem, moved)
+    copies, tensors, size = _sum_copies(problem, moved, judgement, together)
+    use = judgement.devices[d]
     return Choice(
         device=name,
         chosen=chosen,
@@ -135,13 +137,13 @@ def _choice(
         adds=_added_bytes(problem, moved, together, d),
         peak=use.peak,
         capacity=use.capacity,
-        value=word.value,
-        broken=tuple(violation.message for violation in word.violations),
+        value=judgement.value,
+        broken=tuple(violation.message for violation in judgement.violations),
     )
 
 
-def _refusal(problem: Problem, together: Bools, d: int) -> str:
-    """Why the ops may not be on a device, "" if they may."""
+def _find_refusal(problem: Problem, together: Bools, d: int) -> str:
+    """Why a device may not run the ops; "" if it may."""
     barred = np.flatnonzero(together & ~problem.allowed[:, d])
     if not len(barred):
         return ""
@@ -160,21 +162,21 @@ def _refusal(problem: Problem, together: Bools, d: int) -> str:
     return f"{name} may not run on {device.name}"
 
 
-def _copies(problem: Problem, placement: Placement, judged: Judgement, together: Bools) -> tuple[float, int, float]:
-    """The seconds that links spend on tensors that the ops read or make; how many of them travel, and their bytes."""
-    graph, made = problem.graph, problem.graph.tensors.producer
+def _sum_copies(problem: Problem, placement: Placement, judged: Judgement, together: Bools) -> tuple[float, int, float]:
+    """The seconds of copies of tensors that the ops read or make, how many such tensors are copied, and their bytes."""
+    graph, maker = problem.graph, problem.graph.tensors.producer
     touched = np.zeros(graph.n_tensors, np.bool_)
     touched[graph.edges.value[together[graph.edges.consumer]]] = True
-    touched[made >= 0] |= together[made[made >= 0]]
-    copies = copies_of(problem, placement, judged.timeline)
+    touched[maker >= 0] |= together[maker[maker >= 0]]
+    copies = list_copies(problem, placement, judged.timeline)
     rows = touched[copies.tensor]
-    travels = np.unique(copies.tensor[rows])
-    size = np.maximum(graph.tensors.bytes[travels], 0).sum()
-    return math.fsum(copies.seconds[rows].tolist()), len(travels), float(size)
+    tensors = np.unique(copies.tensor[rows])
+    size = np.maximum(graph.tensors.bytes[tensors], 0).sum()
+    return math.fsum(copies.seconds[rows].tolist()), len(tensors), float(size)
 
 
 def _added_bytes(problem: Problem, placement: Placement, together: Bools, d: int) -> float:
-    """State of the ops, and weights that no other op on their device uses."""
+    """Bytes of the state of the ops, and of weights that no other op on device `d` uses."""
     graph = problem.graph
     total = float(graph.ops.state_bytes[together].sum(dtype=np.float64))
     if not len(graph.weight_edges):
@@ -185,15 +187,14 @@ def _added_bytes(problem: Problem, placement: Placement, together: Bools, d: int
     return total + float(storage_bytes(graph)[np.setdiff1d(own, others)].sum())
 
 
-def _forced(problem: Problem, placement: Placement, judged: Judgement, d: int, result: Result) -> Forced:
-    changes: tuple[Change, ...] = ()
+def _compare_move(problem: Problem, placement: Placement, judged: Judgement, d: int, result: Result) -> ForcedMove:
+    changes: tuple[PartChange, ...] = ()
     moved, trade = 0, ""
     if result.placement is not None and result.judgement is not None:
-        trade, moved = traded(problem.cluster, placement.device, result.placement.device)
-        changes = part_changes(
-            account(problem, placement, judged), account(result.problem, result.placement, result.judgement)
-        )
-    return Forced(
+        trade, moved = match_interchangeable(problem.cluster, placement.device, result.placement.device)
+        before = break_down_value(problem, placement, judged)
+        changes = compare_parts(before, break_down_value(result.problem, result.placement, result.judgement))
+    return ForcedMove(
         device=problem.cluster.names[d],
         value=result.value,
         lower_bound=result.lower_bound,
@@ -207,12 +208,7 @@ def _forced(problem: Problem, placement: Placement, judged: Judgement, d: int, r
     )
 
 
-def _refused(problem: Problem, d: int) -> Forced:
-    name = problem.cluster.names[d]
-    return Forced(device=name, value=math.inf, lower_bound=math.inf, bound_method="", placer="", seconds=0.0)
-
-
-def _notes(problem: Problem, placement: Placement, judged: Judgement, together: Bools) -> tuple[str, ...]:
+def _list_notes(problem: Problem, placement: Placement, judged: Judgement) -> tuple[str, ...]:
     notes = []
     if not judged.valid:
         notes.append(f"the plan itself breaks a rule: {judged.violations[0].message}")

@@ -1,4 +1,4 @@
-"""A forced move: some ops on another device, and the rest placed anew around them, beginning with the plan so moved."""
+"""Forces ops onto a device and places the rest anew around them, starting from the plan with the move applied."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from placewise.simulate.judge.schedule import prepare
 from placewise.simulate.problem_arrays import arrays_of
 
 
-def moved_to(placement: Placement, together: Bools, d: int) -> Placement:
-    """The placement with the ops elsewhere; calls are cut anew, since their numbers belong to devices."""
+def move_ops(placement: Placement, together: Bools, d: int) -> Placement:
+    """The placement with the ops on device `d`. It has no calls, whose numbers are per device: they are cut anew."""
     return replace(placement, device=np.where(together, d, placement.device).astype(np.int32), call=None)
 
 
-def placed_anew(
+def force_ops(
     problem: Problem,
     placement: Placement,
     together: Bools,
@@ -36,25 +36,25 @@ def placed_anew(
 ) -> Result:
     """The best plan that a placer finds with the ops of the mask `together` [n_ops] on device `d`."""
     names = [problem.graph.ops.name[op] for op in np.flatnonzero(together).tolist()]
-    pins = (*problem.constraints.pins, Rule(_only(problem, names), problem.cluster.names[d]))
+    pins = (*problem.constraints.pins, Rule(_match_only(problem, names), problem.cluster.names[d]))
     forced = problem.with_(constraints=replace(problem.constraints, pins=pins))
-    judged = [(start, judge_placement(forced, start)) for start in _starts(problem, placement, together, d)]
-    known = [(start, word) for start, word in judged if word.valid]
-    hints = Hints(tuple(start for start, _ in known))
-    return _no_worse_than(place(forced, placer, budget, hints=hints, on_progress=on_progress), known)
+    judged = [(start, judge_placement(forced, start)) for start in _list_starts(problem, placement, together, d)]
+    valid = [(start, judgement) for start, judgement in judged if judgement.valid]
+    hints = Hints(tuple(start for start, _ in valid))
+    return _keep_best(place(forced, placer, budget, hints=hints, on_progress=on_progress), valid)
 
 
-def _no_worse_than(result: Result, known: Sequence[tuple[Placement, Judgement]]) -> Result:
-    """The result, or the best placement known before if that is better: not every placer begins where it is told to."""
-    start, word = min(known, key=lambda pair: pair[1].value, default=(None, None))
-    if word is None or not word.value < result.value:
+def _keep_best(result: Result, starts: Sequence[tuple[Placement, Judgement]]) -> Result:
+    """The result, or the best start if that is better: some placers ignore hints."""
+    start, judgement = min(starts, key=lambda pair: pair[1].value, default=(None, None))
+    if judgement is None or not judgement.value < result.value:
         return result
     status = Status(Outcome.FEASIBLE, result.status.reason)
-    return replace(result, placement=start, judgement=word, status=status)
+    return replace(result, placement=start, judgement=judgement, status=status)
 
 
-def _only(problem: Problem, names: Sequence[str]) -> str:
-    """A pattern that matches these names and nothing else, but for modules that are called like one of them."""
+def _match_only(problem: Problem, names: Sequence[str]) -> str:
+    """A pattern that matches these op names; it also matches modules with one of these names."""
     blocks: dict[int, str] = {}
     index = {name: op for op, name in enumerate(problem.graph.ops.name)}
     for name in names:
@@ -62,46 +62,46 @@ def _only(problem: Problem, names: Sequence[str]) -> str:
     return rf"\A(?:{'|'.join(map(re.escape, blocks.values()))})\Z"
 
 
-def _starts(problem: Problem, placement: Placement, together: Bools, d: int) -> list[Placement]:
-    """Where a search may begin: the plan with the move, and, where stages form a chain, with what must go along."""
+def _list_starts(problem: Problem, placement: Placement, together: Bools, d: int) -> list[Placement]:
+    """Starts for the search: the plan with the move and, if stages form a chain, with the ops that must move along."""
     if placement.replicas is not None:
         return []
-    moved = moved_to(placement, together, d)
+    moved = move_ops(placement, together, d)
     if problem.objective.kind == "latency" and problem.objective.execution == "operator":
         moved = replace(moved, order=prepare(problem, arrays_of(problem), placement.order).priority)
-    carried = _carried(problem, placement, together, d) if problem.constraints.contiguous else None
-    return [moved] if carried is None else [moved, replace(moved, device=carried)]
+    device = _move_chain(problem, placement, together, d) if problem.constraints.contiguous else None
+    return [moved] if device is None else [moved, replace(moved, device=device)]
 
 
-def _carried(problem: Problem, placement: Placement, together: Bools, d: int) -> Ints | None:
-    """The devices [n_ops] with the ops on `d` and, as in a chain they must, what follows or precedes them.
+def _move_chain(problem: Problem, placement: Placement, together: Bools, d: int) -> Ints | None:
+    """The devices [n_ops] with the ops on `d`, and with the ops before or after them that a chain of stages moves too.
 
-    None where the plan's stages are no chain themselves.
+    None if the stages of the plan do not form a chain.
     """
     chain = contract(problem)
     device = np.zeros(chain.n, np.int64)
     device[chain.component] = placement.device
-    rank = _stage_ranks(chain.edges(), device, problem.n_devices)
+    rank = _rank_stages(chain.edges(), device, problem.n_devices)
     if rank is None:
         return None
     if not (device == d).any():
         here = device[chain.component[int(np.argmax(together))]]
         rank[d] = rank[here] + 0.5
-    goes = np.zeros(chain.n, np.bool_)
-    goes[chain.component[together]] = True
-    after, before = goes.copy(), goes.copy()
+    moves = np.zeros(chain.n, np.bool_)
+    moves[chain.component[together]] = True
+    after, before = moves.copy(), moves.copy()
     tails, heads = (column.tolist() for column in chain.edges())
     for tail, head in zip(tails, heads, strict=True):
         after[head] |= after[tail]
     for tail, head in sorted(zip(tails, heads, strict=True), reverse=True):
         before[tail] |= before[head]
     own = rank[device]
-    goes |= (after & (own < rank[d])) | (before & (own > rank[d]))
-    return np.where(goes[chain.component], d, placement.device).astype(np.int32)
+    moves |= (after & (own < rank[d])) | (before & (own > rank[d]))
+    return np.where(moves[chain.component], d, placement.device).astype(np.int32)
 
 
-def _stage_ranks(edges: tuple[Ints, Ints], device: Longs, count: int) -> Floats | None:
-    """The place of each device in the chain of stages [count]; None where they go in a circle."""
+def _rank_stages(edges: tuple[Ints, Ints], device: Longs, count: int) -> Floats | None:
+    """The position of each device in the chain of stages [count]; None if the stages form a cycle."""
     tails, heads = device[edges[0]], device[edges[1]]
     leads = np.zeros((count, count), np.bool_)
     leads[tails[tails != heads], heads[tails != heads]] = True

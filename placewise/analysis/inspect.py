@@ -1,4 +1,4 @@
-"""What a model consists of: ops, tensors, work and weights, by kind and by scope."""
+"""Inspects a model: its ops, tensors, FLOPs and weights, by kind and by scope."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from placewise.readers.base import ImportedModel
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One kind or one scope: ops, FLOPs, bytes of its own weights, bytes of the tensors that it makes."""
+class InspectionRow:
+    """One kind or one scope: its ops, FLOPs, bytes of weights, and bytes of the tensors that it produces."""
 
     name: str
     ops: int
@@ -26,7 +26,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
-    """A phase: how often it runs for one sample, and what one run is."""
+    """A phase: how often it runs per sample, and the ops and FLOPs of one run."""
 
     name: str
     repeats: int
@@ -36,12 +36,10 @@ class PhaseRow:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """Totals and tables. FLOPs (multiply-add = 2) are None where the file brings times instead of shapes.
+    """Totals and tables. FLOPs are per sample, repeats of phases included; a multiply-add counts as 2.
 
-    FLOPs are per sample: what a phase repeats counts every time.
-
-    `known_ops_share` is the share of ops whose FLOPs are known. `weights` counts storages, so tied weights once;
-    `parameters` are their elements, buffers included.
+    They are None if the file has times instead of shapes. `known_ops_share` is the share of ops whose FLOPs are known.
+    `weights` counts storages, so tied weights count once; `parameters` are their elements, buffers included.
     """
 
     ops: int
@@ -58,23 +56,21 @@ class Inspection:
     known_ops_share: float | None
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    by_kind: tuple[Row, ...]
-    by_scope: tuple[Row, ...]
+    by_kind: tuple[InspectionRow, ...]
+    by_scope: tuple[InspectionRow, ...]
     warnings: tuple[str, ...]
     graph_hash: str
     phases: tuple[PhaseRow, ...] = ()
 
 
-def inspect(reading: ImportedModel, *, depth: int = 2) -> Inspection:
-    """Look at a model; scopes are cut to `depth` parts."""
-    graph = reading.graph
-    work = work_of(graph) if reading.problem is None and reading.op_seconds is None else None
+def inspect(imported: ImportedModel, *, depth: int = 2) -> Inspection:
+    """Inspect a model; scopes are cut to `depth` parts."""
+    graph = imported.graph
+    work = work_of(graph) if imported.problem is None and imported.op_seconds is None else None
     flops = np.zeros(graph.n_ops) if work is None else work.flops * graph.op_repeats
     _, first = np.unique(graph.weights.storage, return_index=True)
     shapes = graph.weights.shape.take(first)
-    counted = int(sum(int(np.prod(shape)) for shape in shapes)) if len(first) else 0
     scopes = [".".join(scope.split(".")[:depth]) for scope in graph.ops.scope.values]
-    unknown = () if work is None else work.warnings
     return Inspection(
         ops=graph.n_ops,
         backward_ops=int(graph.ops.backward.sum()),
@@ -82,47 +78,43 @@ def inspect(reading: ImportedModel, *, depth: int = 2) -> Inspection:
         edges=graph.n_edges,
         groups=len(np.unique(graph.ops.group[graph.ops.group >= 0])),
         weights=len(first),
-        parameters=counted,
-        weight_bytes=_total(graph.weights.bytes[first]),
-        state_bytes=_total(graph.ops.state_bytes),
-        activation_bytes=_total(graph.tensors.bytes),
+        parameters=sum(int(np.prod(shape)) for shape in shapes) if len(first) else 0,
+        weight_bytes=_sum_bytes(graph.weights.bytes[first]),
+        state_bytes=_sum_bytes(graph.ops.state_bytes),
+        activation_bytes=_sum_bytes(graph.tensors.bytes),
         flops=None if work is None else float(flops.sum()),
-        known_ops_share=None if work is None else _known_share(work.known),
-        inputs=_described(graph, np.flatnonzero(graph.tensors.producer < 0)),
-        outputs=_described(graph, np.flatnonzero(graph.tensors.output)),
-        by_kind=_rows(graph, flops, list(graph.ops.kind.values), graph.ops.kind.codes),
-        by_scope=_rows(graph, flops, scopes, graph.ops.scope.codes),
-        warnings=(*reading.warnings, *unknown),
+        known_ops_share=None if work is None else float(work.known.mean()) if len(work.known) else 1.0,
+        inputs=_describe_tensors(graph, np.flatnonzero(graph.tensors.producer < 0)),
+        outputs=_describe_tensors(graph, np.flatnonzero(graph.tensors.output)),
+        by_kind=_total_by_label(graph, flops, list(graph.ops.kind.values), graph.ops.kind.codes),
+        by_scope=_total_by_label(graph, flops, scopes, graph.ops.scope.codes),
+        warnings=(*imported.warnings, *(work.warnings if work else ())),
         graph_hash=graph.digest(),
-        phases=tuple(_phases(graph, flops)),
+        phases=tuple(_list_phases(graph, flops)),
     )
 
 
-def _phases(graph: Graph, flops: Floats) -> Iterable[PhaseRow]:
+def _list_phases(graph: Graph, flops: Floats) -> Iterable[PhaseRow]:
     for number, phase in enumerate(graph.phases):
         ops = graph.ops.phase == number
         yield PhaseRow(phase.name, phase.repeats, int(ops.sum()), float(flops[ops].sum()) / phase.repeats)
 
 
-def _total(sizes: np.ndarray) -> int:
-    """The bytes that are known, added where no sum can overflow."""
+def _sum_bytes(sizes: np.ndarray) -> int:
+    """The sum of the known sizes, added as floats so that nothing overflows."""
     return int(np.maximum(sizes, 0).sum(dtype=np.float64))
 
 
-def _known_share(known: Floats | np.ndarray) -> float:
-    return float(known.mean()) if len(known) else 1.0
+def _describe_tensors(graph: Graph, tensors: Iterable[int]) -> tuple[str, ...]:
+    lines = []
+    for tensor in map(int, tensors):
+        shape = "×".join("?" if dim < 0 else str(dim) for dim in graph.tensors.shape[tensor]) or "scalar"
+        lines.append(f"{graph.tensors.name[tensor]}: {shape} {graph.tensors.dtype_name(tensor)}")
+    return tuple(lines)
 
 
-def _described(graph: Graph, tensors: Iterable[int]) -> tuple[str, ...]:
-    found = []
-    for tensor in tensors:
-        shape = "×".join("?" if dim < 0 else str(dim) for dim in graph.tensors.shape[int(tensor)]) or "scalar"
-        found.append(f"{graph.tensors.name[int(tensor)]}: {shape} {graph.tensors.dtype_name(int(tensor))}")
-    return tuple(found)
-
-
-def _rows(graph: Graph, flops: Floats, labels: list[str], codes: np.ndarray) -> tuple[Row, ...]:
-    """Totals per label, the heaviest first; a weight counts where it is used first."""
+def _total_by_label(graph: Graph, flops: Floats, labels: list[str], codes: np.ndarray) -> tuple[InspectionRow, ...]:
+    """Totals per label, most FLOPs first; a weight counts for the first op that uses it."""
     names = sorted(set(labels))
     index = {name: place for place, name in enumerate(names)}
     of_code = np.array([index[label] for label in labels], np.int64)
@@ -134,12 +126,12 @@ def _rows(graph: Graph, flops: Floats, labels: list[str], codes: np.ndarray) -> 
         users = graph.weight_edges.consumer[first]
         size = np.maximum(graph.weights.bytes[graph.weight_edges.value[first]], 0)
         weight_bytes += np.bincount(row[users], weights=size, minlength=count)
-    made = graph.tensors.producer >= 0
-    makers = row[graph.tensors.producer[made]]
-    output_bytes += np.bincount(makers, weights=np.maximum(graph.tensors.bytes[made], 0), minlength=count)
+    produced = graph.tensors.producer >= 0
+    makers = row[graph.tensors.producer[produced]]
+    output_bytes += np.bincount(makers, weights=np.maximum(graph.tensors.bytes[produced], 0), minlength=count)
     ops, work = np.bincount(row, minlength=count), np.bincount(row, weights=flops, minlength=count)
     order = sorted(range(count), key=lambda r: (-work[r], -ops[r], names[r]))
     return tuple(
-        Row(names[r] or "(none)", int(ops[r]), float(work[r]), int(weight_bytes[r]), int(output_bytes[r]))
+        InspectionRow(names[r] or "(none)", int(ops[r]), float(work[r]), int(weight_bytes[r]), int(output_bytes[r]))
         for r in order
     )

@@ -1,4 +1,4 @@
-"""Placements on this machine, side by side: prepared, checked against the single-device run, and timed in turns."""
+"""Measures placements on this machine: prepared, checked against the single-device run, and timed in turns."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from placewise.analysis.compare import Entry
+from placewise.analysis.compare import LeaderboardEntry
 from placewise.errors import InputError, RunError
+from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import SINGLE_DEVICE
-from placewise.report.leaderboard import Board, Row, finite
-from placewise.report.measured import Line, Sheet
+from placewise.report.leaderboard import LeaderboardRow, LeaderboardTable, finite
+from placewise.report.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
 from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo
 from placewise.runtimes.binding import Place, bind
@@ -27,20 +28,19 @@ from placewise.simulate import judge_placement
 SINGLE = SINGLE_DEVICE
 """What every measured placement is compared with."""
 PLAN = "plan"
-"""What a plan that is run is called beside it."""
+"""The name under which a plan is measured."""
 WORTH = 3.0
-"""A gain counts if it is this many times the spread of the runs."""
-
-
+"""A gain counts if it is at least this many times the spread of the runs."""
 STANDARD = Protocol()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Setting:
-    """How a race is run: the runtime (None: the usual one of the model's format), where the devices are (`binding`, as
-    in `runtimes.binding`), given inputs, how to measure, and the live model with its example inputs, if it is one.
+    """How to measure placements.
 
-    `seconds` is how long any one answer of a worker may take.
+    `runtime` defaults to the usual one for the model's format. `binding` maps the plan's devices to those of this
+    machine (see `runtimes.binding`). `inputs` default to random ones. `model` and `example` are the live model and its
+    example inputs, if there is one. A worker has `seconds` for any one reply.
     """
 
     runtime: str | None = None
@@ -55,9 +55,10 @@ class Setting:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Timed:
-    """One placement of a race: what the judge predicts under the runtime's execution, and what was measured, in
-    seconds. `difference` is how near its outputs are to the single-device run's, as a share of what is allowed.
+class MeasuredPlacement:
+    """One placement: what the judge predicts for the runtime's execution, and what was measured, in seconds.
+
+    `difference` is the largest deviation of its outputs from those of the single device, as a share of the tolerance.
     """
 
     name: str
@@ -75,28 +76,28 @@ class Timed:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredPlacements:
-    """What a race found: the runtime, where the devices were, the problem as it is executed, and every placement."""
+    """The measured placements, the runtime, the bound devices, and the problem as the runtime executes it."""
 
     runtime: RuntimeInfo
     places: tuple[Place, ...]
     problem: Problem
     protocol: Protocol
-    timed: tuple[Timed, ...]
+    placements: tuple[MeasuredPlacement, ...]
 
-    def of(self, name: str) -> Timed:
-        """The placement that was entered under this name."""
-        return next(timed for timed in self.timed if timed.name == name)
+    def of(self, name: str) -> MeasuredPlacement:
+        """The placement of this name."""
+        return next(measured for measured in self.placements if measured.name == name)
 
     @property
-    def single(self) -> Timed:
+    def single(self) -> MeasuredPlacement:
         return self.of(SINGLE)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Course:
+class MeasurementContext:
     """What placements of a problem run on: the runtime, the problem as it executes it, and inputs for every sample.
 
-    `job` is the best single device, which everything is compared with.
+    `job` runs the best single device, the reference of all comparisons.
     """
 
     runtime: Runtime
@@ -108,94 +109,96 @@ class Course:
     def places(self) -> tuple[Place, ...]:
         return self.job.places
 
-    def checked(self, prepared: PreparedPlacement, wanted: Arrays, who: str) -> float:
-        """How near a placement's outputs are to those that are `wanted`, as `equal` says. Raises RunError."""
-        return require_equal(wanted, prepared.run(self.fresh(0)), who=who, precision=_precision(self.places))
+    def check_outputs(self, prepared: PreparedPlacement, expected: Arrays, who: str) -> float:
+        """The largest deviation from the expected outputs, as a share of the tolerance. Raises RunError beyond it."""
+        return require_equal(expected, prepared.run(self.fresh(0)), who=who, precision=_precision(self.places))
 
 
-def course_of(problem: Problem, setting: Setting) -> Course:
-    """Where placements of a problem are to run. Raises InputError and its kin for what cannot be run here or so."""
-    runtime = _runtime_for(problem, setting)
-    executed = as_executed(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
+def prepare_measurement(problem: Problem, setting: Setting) -> MeasurementContext:
+    """Set up a measurement. Raises InputError and its kin if this machine cannot run the model, or not like this."""
+    runtime = _choose_runtime(problem, setting)
+    executed = match_execution(problem, runtime.info, pipelined=setting.protocol.in_flight > 1)
     places = bind(problem.cluster, setting.binding)
     fresh = input_source(problem.graph, setting.seed, setting.inputs)
-    alone = Placement(_best_alone(executed))
+    alone = Placement(_place_on_one_device(executed))
     job = Job(executed, alone, places, setting.model, setting.example, setting.options, setting.seconds)
-    return Course(runtime, executed, job, fresh)
+    return MeasurementContext(runtime, executed, job, fresh)
 
 
-def race(problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()) -> MeasuredPlacements:
-    """Run every placement, and the best single device beside them.
+def measure_placements(
+    problem: Problem, placements: Mapping[str, Placement], setting: Setting = Setting()
+) -> MeasuredPlacements:
+    """Run and time every placement in turns with the best single device.
 
     A placement that fails, or whose outputs differ from those of the single device, has a failure and no times.
-    Raises InputError and its kin for devices that are not here, a model that cannot be run here or has random outputs,
-    and inputs that do not fit; RunError if the single device itself fails.
+    Raises InputError and its kin for devices that this machine lacks, a model that it cannot run or whose outputs are
+    random, and inputs that do not fit; RunError if the single device itself fails.
     """
-    course = course_of(problem, setting)
-    runtime, job, executed = course.runtime, course.job, course.problem
+    context = prepare_measurement(problem, setting)
+    runtime, job, executed = context.runtime, context.job, context.problem
     with ExitStack() as stack:
         reference = runtime.prepare(job)
         stack.callback(reference.close)
-        wanted = reproducible_outputs(reference, course.fresh)
+        expected = reproducible_outputs(reference, context.fresh)
         ready: dict[str, PreparedPlacement] = {SINGLE: reference}
-        entered = {SINGLE: job.placement, **placements}
-        found = {name: _entered(executed, name, placement) for name, placement in entered.items()}
+        measured = {
+            name: MeasuredPlacement(name, placement, judge_placement(executed, placement).value, Measurement(name))
+            for name, placement in {SINGLE: job.placement, **placements}.items()
+        }
         for name, placement in placements.items():
             try:
                 prepared = runtime.prepare(job.on(placement))
                 stack.callback(prepared.close)
-                near = course.checked(prepared, wanted, f"the placement {name!r}")
+                difference = context.check_outputs(prepared, expected, f"the placement {name!r}")
             except RunError as error:
-                found[name] = replace(found[name], measurement=Measurement(name, failure=str(error)))
+                measured[name] = replace(measured[name], measurement=Measurement(name, failure=str(error)))
                 continue
             ready[name] = prepared
-            found[name] = replace(found[name], difference=near)
+            measured[name] = replace(measured[name], difference=difference)
         for name, prepared in ready.items():
-            found[name] = replace(found[name], realised=prepared.realised, notes=prepared.notes)
-        for measurement in measure(ready, course.fresh, setting.protocol):
-            found[measurement.name] = replace(found[measurement.name], measurement=measurement)
-    return MeasuredPlacements(runtime.info, course.places, executed, setting.protocol, tuple(found.values()))
+            measured[name] = replace(measured[name], realised=prepared.realised, notes=prepared.notes)
+        for measurement in measure(ready, context.fresh, setting.protocol):
+            measured[measurement.name] = replace(measured[measurement.name], measurement=measurement)
+    return MeasuredPlacements(runtime.info, context.places, executed, setting.protocol, tuple(measured.values()))
 
 
-def _entered(problem: Problem, name: str, placement: Placement) -> Timed:
-    return Timed(name, placement, judge_placement(problem, placement).value, Measurement(name))
-
-
-def protocol_of(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
-    """How to measure a problem's placements; a pipeline has two samples per device in flight. Raises InputError."""
+def choose_protocol(problem: Problem, in_flight: int | None, rounds: int, seconds: float) -> Protocol:
+    """How to measure: by default, a pipeline has two samples per device in flight. Raises InputError."""
     if rounds < 1 or (in_flight is not None and in_flight < 1):
-        raise InputError("nothing would be measured", remedy="give rounds and samples in flight from 1")
+        raise InputError("nothing would be measured", remedy="give at least one round and one sample in flight")
     if in_flight is None:
         in_flight = 2 * len(problem.cluster) if problem.objective.kind == "throughput" else 1
     samples = max(8 * in_flight, 16) if in_flight > 1 else STANDARD.samples
     return Protocol(rounds=rounds, samples=samples, in_flight=in_flight, seconds=seconds)
 
 
-def _runtime_for(problem: Problem, setting: Setting) -> Runtime:
-    """The runtime that is asked for, or the usual one. Raises InputError where it cannot run the model so."""
+def _choose_runtime(problem: Problem, setting: Setting) -> Runtime:
+    """The runtime of the setting, or the usual one. Raises InputError if it cannot run the model as set."""
     source = problem.graph.source
     if source is None or (setting.model is None and source.format.startswith("torch-module")):
         raise InputError("the model of this plan is not at hand", remedy="give the model as well")
     runtime = registry.create(setting.runtime or registry.default_for(source.format))
     info = runtime.info
     if source.format not in info.formats:
-        problem_ = f"the runtime {info.name!r} runs no model of the format {source.format!r}"
-        raise InputError(problem_, remedy=f"it runs {', '.join(info.formats)}")
+        raise InputError(
+            f"the runtime {info.name!r} runs no model of the format {source.format!r}",
+            remedy=f"it runs {', '.join(info.formats)}",
+        )
     if setting.protocol.in_flight > 1 and not info.pipelines:
         raise InputError(f"the runtime {info.name!r} takes one sample at a time", remedy="leave out --in-flight")
     return runtime
 
 
-def as_executed(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
-    """The problem with the objective that a runtime's measurement is the value of: what predictions are judged by."""
+def match_execution(problem: Problem, info: RuntimeInfo, *, pipelined: bool) -> Problem:
+    """The problem with the objective that the runtime measures, so that predictions and measurements compare."""
     objective = problem.objective
     if pipelined:
         return problem.with_(objective=replace(objective, kind="throughput"))
     return problem.with_(objective=replace(objective, kind="latency", execution=info.execution))
 
 
-def _best_alone(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Every op on the device that runs the whole model fastest, by the costs; where none may, on one that computes."""
+def _place_on_one_device(problem: Problem) -> Ints:
+    """Every op [n_ops] on the device that runs the whole model fastest; if none may, on the fastest accelerator."""
     seconds = np.where(problem.allowed, problem.costs.op_seconds, np.inf).sum(axis=0)
     if not np.isfinite(seconds).any():
         costs = np.where(np.isfinite(problem.costs.op_seconds), problem.costs.op_seconds, 0.0)
@@ -204,15 +207,15 @@ def _best_alone(problem: Problem) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
 
 
 def _precision(places: tuple[Place, ...]) -> str:
-    """The lowest precision that a device was told to compute in."""
+    """The lowest precision that the options of a device ask for; "" by default."""
     words = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-    said = [words.get(value, value) for place in places for value in place.options.values()]
-    return next((name for name in ("bfloat16", "float16") if name in said), "")
+    values = [words.get(value, value) for place in places for value in place.options.values()]
+    return next((name for name in ("bfloat16", "float16") if name in values), "")
 
 
-def verdict(race: MeasuredPlacements, name: str) -> str:
+def measured_verdict(measured: MeasuredPlacements, name: str) -> str:
     """Whether a measured placement is worth it against the best single device, in one sentence."""
-    plan, single = race.of(name), race.single
+    plan, single = measured.of(name), measured.single
     if plan.measurement.failure:
         return "It does not run."
     if len(np.unique(plan.placement.device)) == 1 and len(np.unique(single.placement.device)) == 1:
@@ -226,70 +229,71 @@ def verdict(race: MeasuredPlacements, name: str) -> str:
     return f"The split is worth it: measured {1 + gain:.2f}× as fast as the best single device."
 
 
-def sheet_of(race: MeasuredPlacements, name: str = "") -> Sheet:
-    """The race as lines of numbers and words; with what is to be said of the placement called `name`, if one is."""
-    return Sheet(
-        runtime=race.runtime.name,
-        execution=str(race.problem.objective),
-        how=_how(race.protocol),
-        places=tuple(map(str, race.places)),
-        lines=tuple(map(_line, race.timed)),
+def tabulate_measurements(measured: MeasuredPlacements, name: str = "") -> MeasurementTable:
+    """The measurements as a table, with the verdict on the placement called `name`, if given."""
+    protocol = measured.protocol
+    each = f"{protocol.samples} samples each"
+    if protocol.in_flight > 1:
+        each = f"streams of {protocol.samples} samples, {protocol.in_flight} in flight"
+    return MeasurementTable(
+        runtime=measured.runtime.name,
+        execution=str(measured.problem.objective),
+        how=f"{protocol.rounds} rounds in turns, {each}, medians",
+        places=tuple(map(str, measured.places)),
+        rows=tuple(map(_make_row, measured.placements)),
         base=SINGLE,
-        verdict=verdict(race, name) if name else "",
+        verdict=measured_verdict(measured, name) if name else "",
     )
 
 
-def _how(protocol: Protocol) -> str:
-    each = f"streams of {protocol.samples} samples, {protocol.in_flight} in flight"
-    each = each if protocol.in_flight > 1 else f"{protocol.samples} samples each"
-    return f"{protocol.rounds} rounds in turns, {each}, medians"
-
-
-def _line(timed: Timed) -> Line:
-    ran = timed.realised
-    return Line(
-        name=timed.name,
-        devices=len(np.unique(timed.placement.device)),
-        predicted=timed.predicted,
-        measured=timed.seconds,
-        spread=timed.measurement.spread,
-        rounds=timed.measurement.rounds,
+def _make_row(measured: MeasuredPlacement) -> MeasuredRow:
+    ran, measurement = measured.realised, measured.measurement
+    return MeasuredRow(
+        name=measured.name,
+        devices=len(np.unique(measured.placement.device)),
+        predicted=measured.predicted,
+        measured=measured.seconds,
+        spread=measurement.spread,
+        rounds=measurement.rounds,
         pieces=ran.pieces if ran else (),
         share=ran.share if ran else 1.0,
         idle=ran.idle if ran else (),
         memory=ran.memory if ran else (),
-        failure=timed.measurement.failure,
-        notes=timed.notes,
+        failure=measurement.failure,
+        notes=measured.notes,
     )
 
 
-def measured(board: Board, entries: Sequence[Entry], most: int, setting: Setting) -> Board:
-    """The leaderboard with what the best `most` placements, and the best single device, took when they ran.
+def add_measurements(
+    board: LeaderboardTable, entries: Sequence[LeaderboardEntry], most: int, setting: Setting
+) -> LeaderboardTable:
+    """The leaderboard with the measured times of the best `most` placements and of the best single device.
 
-    Placers that found the same placement share its figures. Raises as `race` does.
+    Placers with the same placement share its figures. Raises as `measure_placements` does.
     """
-    chosen: list[tuple[str, Placement]] = []
-    twins: dict[str, str] = {}
+    candidates: list[tuple[str, Placement]] = []
+    shares_with: dict[str, str] = {}
     for entry in entries:
         placement = None if entry.result is None else entry.result.placement
         if entry.result is None or placement is None:
             continue
-        twin = next((name for name, other in chosen if other == placement), None)
-        if twin is None and len(chosen) < most:
-            chosen.append((entry.placer, placement))
-        twins[entry.placer] = twin or entry.placer
+        twin = next((name for name, other in candidates if other == placement), None)
+        if twin is None and len(candidates) < most:
+            candidates.append((entry.placer, placement))
+        shares_with[entry.placer] = twin or entry.placer
         problem = entry.result.problem
-    if not chosen:
+    if not candidates:
         return board
-    found = {timed.name: timed for timed in race(problem, dict(chosen), setting).timed}
-    rows = [_with_measured(row, found.get(twins.get(row.placer, ""))) for row in board.rows]
-    single = found[SINGLE]
+    measured = measure_placements(problem, dict(candidates), setting)
+    by_name = {placement.name: placement for placement in measured.placements}
+    rows = [_add_measurement(row, by_name.get(shares_with.get(row.placer, ""))) for row in board.rows]
+    single = measured.single
     return replace(board, rows=tuple(rows), single_measured=single.seconds, single_spread=single.measurement.spread)
 
 
-def _with_measured(row: Row, timed: Timed | None) -> Row:
-    if timed is None:
+def _add_measurement(row: LeaderboardRow, measured: MeasuredPlacement | None) -> LeaderboardRow:
+    if measured is None:
         return row
-    taken = timed.measurement
-    spread = finite(taken.spread) if taken.rounds else None
-    return replace(row, measured=finite(timed.seconds), spread=spread, failure=taken.failure)
+    measurement = measured.measurement
+    spread = finite(measurement.spread) if measurement.rounds else None
+    return replace(row, measured=finite(measured.seconds), spread=spread, failure=measurement.failure)

@@ -1,9 +1,9 @@
-"""predict(): what a runtime takes for a placement, from a profile of the model and what pieces and hand-overs cost.
+"""Predicts the time of a placement on a runtime, from a profile of the model and the costs of pieces and hand-overs.
 
-The units are the pieces that the runtime is handed. A piece takes the measured times of its ops and a call; a tensor
-of another device arrives after a hand-over; ops slow down while other devices are busy, as far as the profile says; and
-ops that the runtime cannot fuse any more, since their kernel is cut, move what lies between them through memory. The
-rest is the judge's: the placement of the pieces, priced in `operator` execution or in a pipeline.
+The units are the pieces that the runtime runs. A piece takes the measured times of its ops plus a call. A tensor from
+another device arrives after a hand-over. Ops slow down while other devices are busy, as measured by the profile. Ops
+that the runtime can no longer fuse, because the cut separates them, pass their tensors through memory. The judge does
+the rest: it prices the placement of the pieces in `operator` execution or in a pipeline.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from placewise.coarsen.coarse import CoarseProblem, coarse_problem
+from placewise.coarsen.contraction import coarse_problem
 from placewise.core.apply_profile import with_profile
 from placewise.errors import CostError
 from placewise.files.profile_file import ProfileFile
@@ -28,15 +28,17 @@ from placewise.simulate import judge_placement
 from placewise.transform.pieces import Pieces
 
 ROUNDS = 4
-"""How often times and overlaps are found from each other."""
+"""Iterations of the fixed point between times and overlaps."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tuning:
-    """What a profile of whole models does not say, in seconds: `call`, of a piece besides its ops (None: what a call
-    that does nothing costs), `hand_over`, from the end of a piece to the start of one on another device, besides the
-    links, and `per_byte`, of a tensor that goes from piece to piece at all. `load` is how much of the difference
-    between loaded and idle times an op pays while all other devices are busy.
+    """Costs that a profile of the whole model does not contain, in seconds.
+
+    `call` is the cost of a piece besides its ops (None: that of an empty call). `hand_over` is the time from the end
+    of a piece to the start of one on another device, besides the links. `per_byte` applies to every tensor between
+    pieces. `load` is the share of the difference between loaded and idle times that an op pays while all other devices
+    are busy.
     """
 
     call: float | None = None
@@ -47,8 +49,8 @@ class Tuning:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prediction:
-    """Seconds of a sample (or per sample of a stream), how busy the others were while each device worked (0 to 1), and
-    how many sets of fused ops are cut.
+    """Seconds per sample, how busy the other devices are while each one works (0 to 1), and the number of fused sets
+    of ops that the placement cuts.
     """
 
     seconds: float
@@ -57,8 +59,8 @@ class Prediction:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Case:
-    """A placement as it was cut, and what it took when it ran."""
+class TuningCase:
+    """A placement, its pieces, and its measured seconds."""
 
     placement: Placement
     pieces: Pieces
@@ -66,9 +68,9 @@ class Case:
 
 
 class Predictor:
-    """Predictions for one problem and one profile; `in_flight` more than one means a stream of samples.
+    """Predictions for one problem and one profile; with `in_flight` above 1, for a stream of samples.
 
-    Raises CostError for a profile that is not of this model and these devices.
+    Raises CostError for a profile of another model or of other devices.
     """
 
     def __init__(self, problem: Problem, profile: ProfileFile, *, in_flight: int = 1) -> None:
@@ -89,30 +91,31 @@ class Predictor:
         self._problem = problem.with_(graph=free, objective=objective, constraints=rules)
 
     def __call__(self, placement: Placement, pieces: Pieces, tuning: Tuning = Tuning()) -> Prediction:
-        """What a placement takes that is cut into these pieces. Raises CostError if an op cannot run where it is."""
+        """The prediction for a placement cut into these pieces. Raises CostError if an op cannot run on its device."""
         at = np.arange(self._problem.n_ops), placement.device
-        idle, loaded, cut = self._with_cut_kernels(pieces, self._idle[at], self._loaded[at], placement)
+        idle, loaded, cut = self._split_kernels(pieces, self._idle[at], self._loaded[at], placement)
         if not np.isfinite(idle).all():
             raise CostError("an op cannot run where the placement puts it", remedy="judge the placement first")
-        coarse = self._coarse(pieces)
+        coarse = coarse_problem(self._problem, pieces.piece)
         device = coarse.down(placement.device)
         number = np.zeros(coarse.problem.n_ops, np.int32)
         number[coarse.op] = pieces.piece
         busy, seconds = np.zeros(coarse.problem.n_ops), 0.0
         for _ in range(ROUNDS if (loaded > idle).any() else 1):
             times = idle + tuning.load * np.maximum(loaded - idle, 0.0) * busy[coarse.op]
-            made = self._priced(coarse, device, np.bincount(coarse.op, times, len(device)).astype(np.float64), tuning)
-            found = judge_placement(made, Placement(device, order=number))
-            seconds = found.value
-            loads = np.array([use.load for use in found.devices])
-            busy = _overlaps(found.timeline, device) if found.timeline else _shares(loads, device)
+            piece_seconds = np.bincount(coarse.op, times, len(device)).astype(np.float64)
+            priced = self._price_pieces(coarse.problem, device, piece_seconds, tuning)
+            judged = judge_placement(priced, Placement(device, order=number))
+            seconds, timeline = judged.value, judged.timeline
+            loads = np.array([use.load for use in judged.devices])
+            busy = _run_overlaps(timeline, device) if timeline else _stream_overlaps(loads, device)
         shares = [float(busy[device == d].mean()) if (device == d).any() else 0.0 for d in range(len(loads))]
         return Prediction(seconds, tuple(shares), cut)
 
-    def _with_cut_kernels(
+    def _split_kernels(
         self, pieces: Pieces, idle: Floats, loaded: Floats, placement: Placement
     ) -> tuple[Floats, Floats, int]:
-        """Times [n_ops] where ops that part from the largest of their kernel run by themselves."""
+        """Idle and loaded times [n_ops] and the number of cut kernels; ops cut off from a kernel run on their own."""
         idle, loaded, cut = idle.copy(), loaded.copy(), 0
         for ops in self._fused:
             main = pieces.piece[ops[np.argmax(idle[ops])]]
@@ -123,37 +126,23 @@ class Predictor:
             loaded[away] += more
         return idle, loaded, cut
 
-    def _coarse(self, pieces: Pieces) -> CoarseProblem:
-        return coarse_problem(self._problem, pieces.piece)
-
-    def _priced(self, coarse: CoarseProblem, device: Ints, seconds: Floats, tuning: Tuning) -> Problem:
-        """The problem of the pieces, each with its seconds on its device; tensors are handed over one by one."""
-        problem = coarse.problem
+    def _price_pieces(self, problem: Problem, device: Ints, seconds: Floats, tuning: Tuning) -> Problem:
+        """The problem of the pieces with their `seconds` on `device` [pieces]; each tensor is handed over by itself."""
         calls = self._calls if tuning.call is None else np.full(problem.n_devices, tuning.call)
-        produced = problem.graph.tensors.producer
-        made = np.bincount(
-            produced[produced >= 0], np.maximum(problem.graph.tensors.bytes, 0)[produced >= 0], problem.n_ops
-        )
+        producer, size = problem.graph.tensors.producer, np.maximum(problem.graph.tensors.bytes, 0)
+        written = np.bincount(producer[producer >= 0], size[producer >= 0], problem.n_ops)
         table = np.full((problem.n_ops, problem.n_devices), np.inf)
-        table[np.arange(problem.n_ops), device] = seconds + calls[device] + tuning.per_byte * made
+        table[np.arange(problem.n_ops), device] = seconds + calls[device] + tuning.per_byte * written
         transfers = transfer_seconds_of(problem.graph, problem.cluster)
         transfers[:, 1:] += np.where(transfers[:, 1:] > 0, tuning.hand_over, 0.0)
         return problem.with_(costs=CostTable.given(table, transfers))
 
 
-def predict(
-    problem: Problem, placement: Placement, profile: ProfileFile, pieces: Pieces, *, in_flight: int = 1,
-    tuning: Tuning = Tuning(),
-) -> float:  # fmt: skip
-    """Seconds of a sample, or per sample with several in flight, of a placement that is cut into these pieces."""
-    return Predictor(problem, profile, in_flight=in_flight)(placement, pieces, tuning).seconds
-
-
 def with_tuning(problem: Problem, tuning: Tuning) -> Problem:
-    """The problem with links that charge what a tuning says of hand-overs, so that placers reckon with it.
+    """The problem with the costs of hand-overs added to its links, so that placers account for them.
 
-    A tensor that goes to another device costs a call and a hand-over more, and its bytes twice: where it is written in
-    a plain layout, and where it is taken over.
+    A tensor that goes to another device costs a call and a hand-over more, and its bytes twice: the source converts it
+    to a plain layout, and the target converts it back.
     """
     cluster = problem.cluster
     links = tuple(
@@ -166,17 +155,17 @@ def with_tuning(problem: Problem, tuning: Tuning) -> Problem:
         else link
         for link in cluster.links
     )
-    made = Cluster(cluster.devices, links, cluster.transfers)
-    transfers = transfer_seconds_of(problem.graph, made)
-    return problem.with_(cluster=made, costs=replace(problem.costs, transfer_seconds=transfers))
+    slower = Cluster(cluster.devices, links, cluster.transfers)
+    transfers = transfer_seconds_of(problem.graph, slower)
+    return problem.with_(cluster=slower, costs=replace(problem.costs, transfer_seconds=transfers))
 
 
-def tuned(predictor: Predictor, cases: Sequence[Case], start: Tuning = Tuning()) -> Tuning:
-    """The tuning with the least mean absolute error, in logarithms, on cases that ran: one figure after the other."""
+def fit_tuning(predictor: Predictor, cases: Sequence[TuningCase], start: Tuning = Tuning()) -> Tuning:
+    """The tuning with the least mean absolute log error on measured cases, by coordinate descent over grids."""
 
     def loss(tuning: Tuning) -> float:
-        found = [predictor(case.placement, case.pieces, tuning).seconds / case.seconds for case in cases]
-        return float(np.abs(np.log(found)).mean())
+        ratios = [predictor(case.placement, case.pieces, tuning).seconds / case.seconds for case in cases]
+        return float(np.abs(np.log(ratios)).mean())
 
     grids: dict[str, Sequence[float]] = {
         "call": (0.0, 5e-6, 1e-5, 2e-5, 4e-5, 8e-5, 1.6e-4, 3.2e-4),
@@ -184,27 +173,27 @@ def tuned(predictor: Predictor, cases: Sequence[Case], start: Tuning = Tuning())
         "per_byte": (0.0, 2e-11, 5e-11, 1e-10, 2e-10, 4e-10, 8e-10),
         "load": (0.0, 0.25, 0.5, 0.75, 1.0, 1.25),
     }
-    best, found = loss(start), start
+    lowest, best = loss(start), start
     for _ in range(2):
-        before = best
+        before = lowest
         for name, grid in grids.items():
             for value in grid:
-                tried = replace(found, **{name: value})
-                error = loss(tried)
-                if error < best:
-                    best, found = error, tried
-        if best >= before:
+                candidate = replace(best, **{name: value})
+                error = loss(candidate)
+                if error < lowest:
+                    lowest, best = error, candidate
+        if lowest >= before:
             break
-    return found
+    return best
 
 
-def _overlaps(timeline: Timeline, device: Ints) -> Floats:
-    """For each op [n], the share of its time in which others are busy: the mean over the other devices in use."""
+def _run_overlaps(timeline: Timeline, device: Ints) -> Floats:
+    """For each op [n], the share of its time during which the other used devices are busy, as a mean over them."""
     used = np.unique(device).tolist()
     busy = np.zeros(len(device))
     if len(used) < 2:
         return busy
-    work = {d: _until([timeline.start[device == d], timeline.finish[device == d]]) for d in used}
+    work = {d: _busy_before([timeline.start[device == d], timeline.finish[device == d]]) for d in used}
     length = timeline.finish - timeline.start
     for d in used:
         own = np.flatnonzero((device == d) & (length > 0))
@@ -215,26 +204,26 @@ def _overlaps(timeline: Timeline, device: Ints) -> Floats:
     return busy
 
 
-def _until(spans: Sequence[Floats]) -> Callable[[Floats], Floats]:
-    """How long a device has been busy at a time, as a function: its ops never overlap."""
+def _busy_before(spans: Sequence[Floats]) -> Callable[[Floats], Floats]:
+    """A function from a time to the seconds that a device was busy before it; its ops must not overlap."""
     order = np.argsort(spans[0], kind="stable")
     start, finish = spans[0][order], spans[1][order]
     done = np.concatenate(([0.0], np.cumsum(finish - start)))
 
-    def busy(when: Floats) -> Floats:
-        row = np.searchsorted(start, when, side="right")
-        over = np.where(row > 0, np.maximum(finish[np.maximum(row - 1, 0)] - when, 0.0), 0.0)
+    def busy(moment: Floats) -> Floats:
+        row = np.searchsorted(start, moment, side="right")
+        over = np.where(row > 0, np.maximum(finish[np.maximum(row - 1, 0)] - moment, 0.0), 0.0)
         seconds: Floats = done[row] - over
         return seconds
 
     return busy
 
 
-def _shares(loads: Floats, device: Ints) -> Floats:
-    """In a stream the others are busy by their load's share of the largest: the mean over the other devices in use."""
+def _stream_overlaps(loads: Floats, device: Ints) -> Floats:
+    """The same in a stream [n], where a device is busy for its share of the largest load."""
     used = np.unique(device)
     shares = np.zeros(len(loads))
     for d in used.tolist() if len(used) > 1 and loads.max() > 0 else ():
         shares[d] = (loads[used].sum() - loads[d]) / (len(used) - 1) / loads.max()
-    found: Floats = shares[device]
-    return found
+    overlaps: Floats = shares[device]
+    return overlaps

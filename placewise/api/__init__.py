@@ -4,11 +4,11 @@ from placewise.api.learning import pretrain, train
 from placewise.api.models import inspect, list_placers, profile, read_model
 from placewise.api.placing import compare, place
 from placewise.api.plans import check, diff, explain, export, judge, report, run
-from placewise.api.results import Leaderboard, OpExplanation, Plan, PlanDiff, RunResult, Training
+from placewise.api.results import Explanation, Leaderboard, Plan, PlanDiff, RunResult, Training
 
 __all__ = [
+    "Explanation",
     "Leaderboard",
-    "OpExplanation",
     "Plan",
     "PlanDiff",
     "RunResult",

@@ -10,15 +10,15 @@ from typing import Any, Unpack
 from placewise._util.units import parse_seconds
 from placewise.analysis.diff import diff as compare_plans
 from placewise.analysis.explain import explain as explain_op
-from placewise.analysis.measure_placements import PLAN, Setting, protocol_of, race
+from placewise.analysis.measure_placements import PLAN, Setting, choose_protocol, measure_placements
 from placewise.analysis.report import open_plan
-from placewise.api.results import OpExplanation, Plan, PlanDiff, RunResult, write_report
+from placewise.api.results import Explanation, Plan, PlanDiff, RunResult, write_report
 from placewise.api.search_limits import budget_from
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
 from placewise.errors import ExportError, InputError
-from placewise.export.writing import Export, beside, export_placement, plan_said, write
+from placewise.export.writing import Export, export_placement, plan_path, result_of, write_files
 from placewise.files.plan_file import find_model, require_same_file, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -175,10 +175,10 @@ def run(
     """
     problem, placement = _problem_of(plan, model, example_inputs, problem_options)
     live = None if isinstance(model, (str, os.PathLike)) else model
-    protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
+    protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     texts = {name: str(value) for name, value in (options or {}).items()}
     setting = Setting(runtime, dict(bind or {}), inputs, protocol, live, example_inputs, texts, seed)
-    return RunResult(race(problem, {PLAN: placement}, setting))
+    return RunResult(measure_placements(problem, {PLAN: placement}, setting))
 
 
 def export(
@@ -233,9 +233,9 @@ def export(
         broken = "; ".join(f"{violation.kind}: {violation.message}" for violation in made.said.violations)
         if broken:
             raise ExportError(f"what {to} can say of this plan breaks a rule: {broken}", remedy="choose another target")
-        write(made.exported, made.info, path)
+        write_files(made.exported, made.info, path)
         if made.projected:
-            save_plan(plan_said(made, problem), beside(made.info, path))
+            save_plan(result_of(made, problem), plan_path(made.info, path))
     return made
 
 
@@ -254,7 +254,7 @@ def explain(
     example_inputs: Any = None,
     on_progress: OnProgress = ignore,
     **problem_options: Unpack[ProblemKeywords],
-) -> OpExplanation:
+) -> Explanation:
     """Explain why an op is where it is: its compute, copies and memory there and elsewhere.
 
     Parameters
@@ -274,7 +274,7 @@ def explain(
 
     Returns
     -------
-    OpExplanation
+    Explanation
         `explanation` with a row per device, and the `plans` with the op elsewhere.
 
     Raises
@@ -295,7 +295,7 @@ def explain(
     devices = (why_not,) if isinstance(why_not, str) else tuple(why_not)
     limits = budget_from(None if budget else time_limit, gap or None, seed or None, threads, budget)
     found = explain_op(problem, placement, op, devices, limits, placer=placer, on_progress=on_progress)
-    return OpExplanation(found.explanation, tuple(Plan(result) for result in found.results))
+    return Explanation(found.explanation, tuple(Plan(result) for result in found.results))
 
 
 def diff(

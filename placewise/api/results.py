@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from placewise.analysis.compare import Entry, best_bound, best_plan, board_of
-from placewise.analysis.measure_placements import PLAN, MeasuredPlacements, sheet_of, verdict
-from placewise.analysis.report import html_of, open_result, write_page
+from placewise.analysis.compare import LeaderboardEntry, best_bound, best_plan, tabulate_entries
+from placewise.analysis.measure_placements import PLAN, MeasuredPlacements, measured_verdict, tabulate_measurements
+from placewise.analysis.report import open_result, render_page, write_page
 from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, ProblemOptions, options_from
@@ -31,12 +31,12 @@ from placewise.model.result import (
 )
 from placewise.report.console import result_view
 from placewise.report.difference import Difference, difference_view
-from placewise.report.explanation import Explanation, explanation_view
+from placewise.report.explanation import OpExplanation, explanation_view
 from placewise.report.gantt import Gantt
-from placewise.report.leaderboard import board_view, format_for, text_of
-from placewise.report.measured import sheet_view
+from placewise.report.leaderboard import board_view, format_for, render_leaderboard
+from placewise.report.measured import measurement_view
 from placewise.report.notebook import text_html
-from placewise.report.page.opened import Opened
+from placewise.report.page.plan_view import PlanView
 from placewise.report.plain import plain
 from placewise.simulate import judge_placement, lower_bound
 from placewise.training.train_result import Trained
@@ -164,7 +164,7 @@ class Plan:
 class Leaderboard:
     """The answer of `compare`: an entry per placer, the best first, and the same as a text or a file."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[LeaderboardEntry, ...]
 
     @property
     def best(self) -> Plan | None:
@@ -193,16 +193,16 @@ class Leaderboard:
 
     def text(self, form: str = "table") -> str:
         """The leaderboard as `table`, `json`, `csv` or `markdown`. Raises InputError."""
-        return text_of(board_of(self.entries), format_for(None, form))
+        return render_leaderboard(tabulate_entries(self.entries), format_for(None, form))
 
     def save(self, path: str | os.PathLike[str], form: str | None = None) -> None:
         """Write it, atomically, in that format or in that of the file's suffix. Raises InputError, OutputError."""
-        written = text_of(board_of(self.entries), format_for(path, form))
+        written = render_leaderboard(tabulate_entries(self.entries), format_for(path, form))
         with atomic_write(path) as file:
             file.write(written)
 
     def _repr_html_(self) -> str:
-        return text_html(board_view(board_of(self.entries)))
+        return text_html(board_view(tabulate_entries(self.entries)))
 
     def __repr__(self) -> str:
         found = sum(entry.value < float("inf") for entry in self.entries)
@@ -213,48 +213,48 @@ class Leaderboard:
 class RunResult:
     """The answer of `run`: what a plan really took, beside the best single device."""
 
-    race: MeasuredPlacements
+    placements: MeasuredPlacements
 
     @property
     def seconds(self) -> float:
         """The median of the rounds, per sample; inf if the plan failed."""
-        return self.race.of(PLAN).seconds
+        return self.placements.of(PLAN).seconds
 
     @property
     def spread(self) -> float:
         """The distance between the quartiles of the rounds, as a share of the median."""
-        return self.race.of(PLAN).measurement.spread
+        return self.placements.of(PLAN).measurement.spread
 
     @property
     def predicted(self) -> float:
         """What the judge says of the plan under the runtime's execution, in seconds."""
-        return self.race.of(PLAN).predicted
+        return self.placements.of(PLAN).predicted
 
     @property
     def single(self) -> float:
         """Seconds of the best single device."""
-        return self.race.single.seconds
+        return self.placements.single.seconds
 
     @property
     def failure(self) -> str:
         """Why the plan does not run, or gives other outputs; "" if it runs."""
-        return self.race.of(PLAN).measurement.failure
+        return self.placements.of(PLAN).measurement.failure
 
     @property
-    def verdict(self) -> str:
+    def measured_verdict(self) -> str:
         """Whether the split is worth it, in one sentence."""
-        return verdict(self.race, PLAN)
+        return measured_verdict(self.placements, PLAN)
 
     def summary(self) -> str:
         """What `placewise run` prints, as text."""
-        return plain(sheet_view(sheet_of(self.race, PLAN)))
+        return plain(measurement_view(tabulate_measurements(self.placements, PLAN)))
 
     def _repr_html_(self) -> str:
-        return text_html(sheet_view(sheet_of(self.race, PLAN)))
+        return text_html(measurement_view(tabulate_measurements(self.placements, PLAN)))
 
     def __repr__(self) -> str:
         took = f"failed: {self.failure}" if self.failure else f"{self.seconds:.6g} s"
-        return f"RunResult({took}, best single device {self.single:.6g} s, {self.race.runtime.name})"
+        return f"RunResult({took}, best single device {self.single:.6g} s, {self.placements.runtime.name})"
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -283,10 +283,10 @@ class Training(Plan):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpExplanation:
+class Explanation:
     """The answer of `explain`: what the op costs on every device, and the best plans with it elsewhere."""
 
-    explanation: Explanation
+    explanation: OpExplanation
     plans: tuple[Plan, ...]
 
     def summary(self) -> str:
@@ -299,7 +299,7 @@ class OpExplanation:
     def __repr__(self) -> str:
         tried = ", ".join(forced.device for forced in self.explanation.forced)
         return (
-            f"OpExplanation({self.explanation.asked!r} on {self.explanation.device}{f', not {tried}' if tried else ''})"
+            f"Explanation({self.explanation.asked!r} on {self.explanation.device}{f', not {tried}' if tried else ''})"
         )
 
 
@@ -321,9 +321,9 @@ class PlanDiff:
         return f"PlanDiff({found.moved} of {found.ops} ops, {found.before.value:.6g} s → {found.after.value:.6g} s)"
 
 
-def write_report(shown: Opened, path: str | os.PathLike[str] | None) -> str:
+def write_report(shown: PlanView, path: str | os.PathLike[str] | None) -> str:
     """The page as text, written if `path` is given. Raises OutputError."""
-    html = html_of(shown)
+    html = render_page(shown)
     if path is not None:
         write_page(html, path)
     return html

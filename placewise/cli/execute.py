@@ -60,25 +60,31 @@ def run(
     Exit codes: 0 it runs, 2 bad input or it does not run, 130 interrupted.
     """
     from placewise._util.units import parse_seconds
-    from placewise.analysis.measure_placements import PLAN, Setting, protocol_of, race, sheet_of
+    from placewise.analysis.measure_placements import (
+        PLAN,
+        Setting,
+        choose_protocol,
+        measure_placements,
+        tabulate_measurements,
+    )
     from placewise.core.build import build_for_plan
     from placewise.errors import RunError
     from placewise.files.plan_file import find_model
-    from placewise.report.measured import document_of, sheet_view
+    from placewise.report.measured import document_of, measurement_view
 
     listen(quiet)
     with working(quiet, "reading the model"):
         problem, placement = build_for_plan(find_model(plan, model), plan, options=problem_options)
-    protocol = protocol_of(problem, in_flight, rounds, parse_seconds(measure_time))
+    protocol = choose_protocol(problem, in_flight, rounds, parse_seconds(measure_time))
     options = {name: str(value) for name, value in opt.typed(option).items()}
     setting = Setting(runtime, opt.bindings(bind), read_inputs(inputs), protocol, options=options, seed=seed)
-    found = race(problem, {PLAN: placement}, setting)
-    sheet = sheet_of(found, PLAN)
+    found = measure_placements(problem, {PLAN: placement}, setting)
+    sheet = tabulate_measurements(found, PLAN)
     if as_json:
         show_json(document_of(sheet))
     else:
         warn(problem.warnings, quiet)
-        show(sheet_view(sheet))
+        show(measurement_view(sheet))
     failure = found.of(PLAN).measurement.failure
     if failure:
         raise RunError(failure)

@@ -42,7 +42,7 @@ def export(
 
     Exit codes: 0 written, 2 bad input, 3 it would break a rule (nothing is written without --force).
     """
-    from placewise.export.writing import beside, export_placement, plan_said, sentence, write
+    from placewise.export.writing import describe_projection, export_placement, plan_path, result_of, write_files
     from placewise.files.plan_file import save_plan as save
 
     if list_targets:
@@ -55,7 +55,7 @@ def export(
         problem, placement = _opened(plan, model, devices, problem_options)
         made = export_placement(problem, placement, to, opt.typed(option))
     warn((*problem.warnings, *made.exported.notes), quiet)
-    told = sentence(made, problem.n_ops)
+    told = describe_projection(made, problem.n_ops)
     if told and not quiet:
         say(told)
     if made.said.violations and not force:
@@ -64,11 +64,11 @@ def export(
         chain = any(broken.kind == "contiguity" for broken in made.said.violations)
         say(f"nothing is written: --force writes it as it is{', --free asks for no chain of stages' if chain else ''}")
         raise typer.Exit(INFEASIBLE)
-    written = () if output is None else write(made.exported, made.info, output)
+    written = () if output is None else write_files(made.exported, made.info, output)
     if save_plan is None and output is not None and made.projected:
-        save_plan = beside(made.info, output)
+        save_plan = plan_path(made.info, output)
     if save_plan is not None:
-        save(plan_said(made, problem), save_plan)
+        save(result_of(made, problem), save_plan)
     if as_json:
         show_json(_document(made, problem.n_ops, written, save_plan))
     elif output is None:
@@ -113,10 +113,10 @@ def _document(made: Export, n_ops: int, written: tuple[Path, ...], plan: Path | 
 
 
 def _show_targets(as_json: bool) -> None:
-    from placewise.export.registry import exporter, names
+    from placewise.export.registry import create_exporter, names
     from placewise.report.console import rows_table
 
-    infos = [exporter(name).info for name in names()]
+    infos = [create_exporter(name).info for name in names()]
     if as_json:
         columns = ("name", "writes", "loaded_by", "verified", "cannot_say", "takes", "extra")
         show_json([{column: getattr(info, column) for column in columns} for info in infos])

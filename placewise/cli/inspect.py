@@ -11,8 +11,9 @@ from placewise.cli import options as opt
 from placewise.cli.run import guarded, listen, show, show_json, warn, working
 
 if TYPE_CHECKING:
-    from placewise.analysis.inspect import Inspection, Row
+    from placewise.analysis.inspect import Inspection, InspectionRow
     from placewise.core.options import ProblemOptions
+
 
 _MOST_ROWS = 30
 
@@ -73,7 +74,7 @@ def _columns(what: str) -> tuple[str, ...]:
     return (what, "ops ", "FLOPs ", "weights ", "outputs ")
 
 
-def _cells(row: Row) -> tuple[str, ...]:
+def _cells(row: InspectionRow) -> tuple[str, ...]:
     from placewise._util.units import format_bytes, format_count
 
     return (

@@ -33,7 +33,7 @@ def judge(
     What is not said is the plan's own.
     """
     from placewise.report.console import judgement_view
-    from placewise.report.peaks import peak_record
+    from placewise.report.devices import peak_record
     from placewise.simulate import memory_peaks
 
     problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)

@@ -1,4 +1,4 @@
-"""What an exporter is: it writes a placement in the form that another tool loads, and reads that form back."""
+"""The interface of exporters: they write a placement in the form of another tool, and read that form back."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 Verified = Literal["executed", "parsed by the tool's own code", "text only"]
-"""How a target's files were verified: the tool ran them, its own code read them, or only we did."""
+"""How the files of a target were verified: the tool ran them, its own parser read them, or only Placewise did."""
 
 OptionValue = str | int | float | bool
 OptionValues = Mapping[str, OptionValue]
@@ -19,7 +19,7 @@ OptionValues = Mapping[str, OptionValue]
 
 @dataclass(frozen=True, slots=True)
 class ExportOption:
-    """An option of a target: what it is unless the user says otherwise, and what it means."""
+    """An option of a target: its default and its meaning."""
 
     default: OptionValue
     meaning: str
@@ -27,11 +27,11 @@ class ExportOption:
 
 @dataclass(frozen=True, slots=True)
 class ExportInfo:
-    """A target: what is written, who loads it (tool and versions), how that was verified, what it cannot say.
+    """A target: what it writes, which tool and versions load it, how that was verified, what it cannot express.
 
-    `suffix` is that of the file (``.json``), or "" where a target writes several, into a directory. `takes` says in
-    words which models it is for, and `disk` whether weights may lie on a disk. `library` is what writing needs besides
-    Placewise, and `extra` what brings it.
+    `suffix` is that of the file (``.json``), or "" for a target that writes several files into a folder. `takes` says
+    which models it accepts, and `disk` whether weights may be on a disk. `library` is the package that writing needs,
+    and `extra` the extra that installs it.
     """
 
     name: str
@@ -49,10 +49,10 @@ class ExportInfo:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Exported:
-    """What an exporter made: files (name → content), the placement that they say, and what to tell the user.
+    """The result of an exporter: files (name → content), the placement that they express, and notes for the user.
 
-    `placement` is the given one, or the nearest one that the target can say. A target with a `suffix` makes one file,
-    and its name here is only a proposal.
+    `placement` is the given one, or the nearest one that the target can express. A target with a `suffix` makes one
+    file, whose name here is a proposal.
     """
 
     files: Mapping[str, str | bytes]
@@ -61,22 +61,21 @@ class Exported:
 
 
 class Exporter(Protocol):
-    """One target. Exporters are stateless, write nothing themselves and are made without arguments."""
+    """One target. Exporters are stateless, take no arguments, and write no files themselves."""
 
     info: ExportInfo
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """The files for a placement that gives every op a device; every option of `info.options` has its value.
+        """The files for a placement that gives every op a device; `options` has a value for each of `info.options`.
 
-        Where the target cannot say the placement, it is projected (`projection.py`). ``problem.graph.source`` names
-        the model file. Raises ExportError for a model or cluster that the target cannot take.
+        A placement that the target cannot express is projected (`projection.py`). ``problem.graph.source`` names the
+        model file. Raises ExportError for a model or cluster that the target does not support.
         """
         ...
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """The device of each op [n_ops] as the files alone say it, every op and every parameter exactly once.
+        """The device of each op [n_ops] from the files alone, −1 for an op that they leave out.
 
-        −1 where they say nothing of an op. Raises ExportError for files that say something twice, or something
-        unknown.
+        Raises ExportError for files that place an op or parameter twice, or an unknown one.
         """
         ...

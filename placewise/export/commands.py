@@ -1,4 +1,4 @@
-"""What exports that are commands have in common: they say in comments which device each stage is on."""
+"""Shared parts of targets that are commands: comments that name the device of each stage, and option parsing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _CUDA = re.compile(r"cuda:(\d+)", re.IGNORECASE)
 
 
 def heading(problem: Problem, stages: Stages) -> list[str]:
-    """Comments: the model, and the device and layers of every stage."""
+    """Comment lines with the model, and with the device and layers of every stage."""
     source = problem.graph.source
     model = printable(source.path) if source else "a model"
     lines = [f"# {stages.stack.count} layers ({printable(stages.stack.path)}) of {model}, placed by Placewise"]
@@ -32,37 +32,37 @@ def heading(problem: Problem, stages: Stages) -> list[str]:
     return lines
 
 
-def devices_read(text: str) -> list[str]:
-    """The devices of the stages that `heading` wrote, in order. Raises ExportError for stages out of order."""
-    found = [(int(number), json.loads(name)) for number, name in _STAGE.findall(text)]
-    if [number for number, _ in found] != list(range(len(found))):
+def read_devices(text: str) -> list[str]:
+    """The devices of the stages that `heading` wrote. Raises ExportError for stages out of order."""
+    stages = _STAGE.findall(text)
+    if [int(number) for number, _ in stages] != list(range(len(stages))):
         raise ExportError("the comments do not number the stages from 0")
-    return [name for _, name in found]
+    return [json.loads(name) for _, name in stages]
 
 
-def visible(names: Sequence[str]) -> str:
-    """``CUDA_VISIBLE_DEVICES=1,0 `` where all devices are called like ``cuda:1``, else "": who runs it must set it."""
+def set_visible_devices(names: Sequence[str]) -> str:
+    """``CUDA_VISIBLE_DEVICES=1,0 `` if all devices have names like ``cuda:1``, else ""."""
     numbers = [match[1] for name in names if (match := _CUDA.fullmatch(name))]
     return f"CUDA_VISIBLE_DEVICES={','.join(numbers)} " if len(numbers) == len(names) else ""
 
 
-def option(text: str, name: str) -> str:
-    """The value of an option or variable of the one command in a script. Raises ExportError unless it has one."""
+def read_option(text: str, name: str) -> str:
+    """The value of an option or variable of the command in a script. Raises ExportError unless there is one."""
     words = [word for line in text.splitlines() if not line.startswith("#") for word in shlex.split(line)]
-    after = [value for word, value in pairwise(words) if word == name]
-    values = after + [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
+    values = [value for word, value in pairwise(words) if word == name]
+    values += [word.partition("=")[2] for word in words if word.startswith(f"{name}=")]
     if len(values) != 1:
-        raise ExportError(f"{name} stands {len(values)} times in the command instead of once")
+        raise ExportError(f"{name} occurs {len(values)} times in the command instead of once")
     return values[0]
 
 
-def numbers(text: str, what: str) -> list[int]:
+def parse_numbers(text: str, what: str) -> list[int]:
     """``4,5`` → [4, 5]. Raises ExportError."""
     if not re.fullmatch(r"\d{1,9}(,\d{1,9})*", text):
-        raise ExportError(f"{what} is {text!r}, and no list of numbers")
+        raise ExportError(f"{what} is {text!r}, not a list of numbers")
     return [int(number) for number in text.split(",")]
 
 
 def printable(text: str) -> str:
-    """A text for a comment: what cannot be printed in one line is written out."""
+    """A text for a one-line comment, with unprintable characters escaped."""
     return "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in text)

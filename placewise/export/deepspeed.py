@@ -1,7 +1,7 @@
-"""DeepSpeed: which entries of a PipelineModule's list are on which stage (deepspeed/runtime/pipe/module.py).
+"""DeepSpeed: the entries of a PipelineModule's list on each stage (deepspeed/runtime/pipe/module.py).
 
-The methods that `partition_method` offers (uniform, parameters, type:REGEX) balance by themselves and take no list,
-so the file is a class that puts the plan's in their place.
+The methods of `partition_method` (uniform, parameters, type:REGEX) balance stages themselves and take no list, so the
+file defines a subclass that uses the stages of the plan.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import json
 
 from placewise.export.base import Exported, ExportInfo, OptionValues
 from placewise.export.commands import heading
-from placewise.export.stages import shared_weights, stages_of, stages_read
+from placewise.export.stages import find_stages, read_stages, shared_weights
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -23,8 +23,8 @@ _MODULE = '''\
 
     model = PlannedPipeline(layers, num_stages=len(PARTS) - 1, loss_fn=loss)
 
-`layers` has {entries} entries: all that comes before the first layer, the {count} layers, and all that comes after
-the last. Stage s has the entries from PARTS[s] to below PARTS[s + 1] and belongs on DEVICES[s].
+`layers` has {entries} entries: everything before the first layer, the {count} layers, and everything after the last.
+Stage s has the entries from PARTS[s] up to PARTS[s + 1] and belongs on DEVICES[s].
 """
 
 {heading}
@@ -60,24 +60,25 @@ class DeepspeedExporter:
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
-        stages = stages_of(problem, placement, self.info.name, transformer=False, ends=True)
+        stages = find_stages(problem, placement, self.info.name, transformer=False, ends=True)
         text = _MODULE.format(
             name="planned_pipeline",
-            entries=stages.parts[-1],
+            entries=stages.bounds[-1],
             count=stages.stack.count,
             heading="\n".join(heading(problem, stages)),
-            parts=list(stages.parts),
+            parts=list(stages.bounds),
             devices=json.dumps([problem.cluster.names[device] for device in stages.devices]),
         )
-        said = stages.placement()
-        notes = tuple(f"{note}: make such layers with TiedLayerSpec" for note in shared_weights(problem, said.device))
-        return Exported({"planned_pipeline.py": text}, said, notes)
+        projected = stages.placement()
+        shared = shared_weights(problem, projected.device)
+        notes = tuple(f"{note}: make such layers with TiedLayerSpec" for note in shared)
+        return Exported({"planned_pipeline.py": text}, projected, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
-        found = {
+        values = {
             statement.targets[0].id: ast.literal_eval(statement.value)
             for statement in ast.parse(str(exported.files["planned_pipeline.py"])).body
             if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name)
         }
-        return stages_read(problem, self.info.name, found.get("DEVICES", []), tuple(found.get("PARTS", [0])))
+        return read_stages(problem, self.info.name, values.get("DEVICES", []), tuple(values.get("PARTS", [0])))

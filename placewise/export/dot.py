@@ -1,7 +1,7 @@
 """Graphviz: the graph in the DOT language, a cluster of boxes per device, arrows between devices with their bytes.
 
-A large graph is drawn by scope: ops of one device whose scopes begin alike are one box. Every box says in its
-attribute `comment` which ops it is.
+In a large graph, ops of one device share a box if their scopes begin alike. The attribute `comment` of a box names its
+ops.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from placewise.simulate import judge_placement
 
 FILE = "plan.dot"
 FEWEST = 0.1
-"""Scopes that make fewer boxes than this share of the most that are wanted say too little: runs of ops do it then."""
+"""If scopes make fewer boxes than this share of the maximum, runs of consecutive ops make the boxes instead."""
 _COLOURS = (
     "#a6cee3", "#b2df8a", "#fdbf6f", "#cab2d6", "#fb9a99", "#ffff99", "#80cdc1", "#dfc27d", "#d9d9d9", "#fccde5",
 )  # fmt: skip
@@ -51,13 +51,18 @@ class DotExporter:
         if most < 1:
             raise ExportError(f"most is {most}", remedy="allow one box or more")
         projected = Placement(placement.device)
-        label, texts = _boxes(problem, projected.device, most)
+        label, texts = _group_boxes(problem, projected.device, most)
         lines = ["digraph plan {", '  graph [rankdir=TB, fontname="Helvetica"];']
         lines += [
             '  node [shape=box, style="filled,rounded", fontname="Helvetica"];',
             '  edge [color="#555555", fontname="Helvetica"];',
         ]
-        lines += [*_clusters(problem, projected, label, texts), *_edges(problem, projected.device, label), "}", ""]
+        lines += [
+            *_draw_clusters(problem, projected, label, texts),
+            *_draw_edges(problem, projected.device, label),
+            "}",
+            "",
+        ]
         return Exported({FILE: "\n".join(lines)}, projected)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
@@ -70,13 +75,13 @@ class DotExporter:
             for word in box[1].split() if box else ():
                 op = index.get(unquote(word), -1)
                 if op < 0 or read[op] >= 0:
-                    raise ExportError(f"op {unquote(word)!r} is in two boxes, or is none of the model")
+                    raise ExportError(f"op {unquote(word)!r} is in two boxes, or is not in the model")
                 read[op] = device
         return read
 
 
-def _boxes(problem: Problem, device: Ints, most: int) -> tuple[Ints, list[str]]:
-    """The box [n_ops] of every op, by the first op of each, and what stands in them."""
+def _group_boxes(problem: Problem, device: Ints, most: int) -> tuple[Ints, list[str]]:
+    """The box [n_ops] of every op, numbered by first op, and the texts of the boxes."""
     graph, count = problem.graph, problem.n_ops
     if count <= most:
         return np.arange(count, dtype=np.int32), [
@@ -88,33 +93,33 @@ def _boxes(problem: Problem, device: Ints, most: int) -> tuple[Ints, list[str]]:
         keys = [(stems[code], place) for code, place in zip(graph.ops.scope.codes.tolist(), device, strict=True)]
         if len(set(keys)) <= most:
             if len(set(keys)) >= FEWEST * most:
-                return _numbered(keys)
+                return _number_boxes(keys)
             break
-    return _numbered(_runs(problem, device, most))
+    return _number_boxes(_group_runs(problem, device, most))
 
 
-def _runs(problem: Problem, device: Ints, most: int) -> list[tuple[str, int]]:
-    """Ops of a device in order, so many together that there are at most `most` boxes."""
+def _group_runs(problem: Problem, device: Ints, most: int) -> list[tuple[str, int]]:
+    """Runs of consecutive ops of a device, of equal length, so that there are at most `most` boxes."""
     names, size = problem.graph.ops.name, -(-problem.n_ops // max(most - problem.n_devices, 1))
-    found: list[tuple[str, int]] = [("", 0)] * problem.n_ops
+    keys: list[tuple[str, int]] = [("", 0)] * problem.n_ops
     for place in np.unique(device).tolist():
         ops = np.flatnonzero(device == place).tolist()
         for start in range(0, len(ops), size):
             some = ops[start : start + size]
             text = names[some[0]] if len(some) == 1 else f"{names[some[0]]} … {names[some[-1]]}"
             for op in some:
-                found[op] = (text, place)
-    return found
+                keys[op] = (text, place)
+    return keys
 
 
-def _numbered(keys: Sequence[tuple[str, int]]) -> tuple[Ints, list[str]]:
+def _number_boxes(keys: Sequence[tuple[str, int]]) -> tuple[Ints, list[str]]:
     number: dict[tuple[str, int], int] = {}
     label = np.array([number.setdefault(key, len(number)) for key in keys], np.int32)
     ops = np.bincount(label).tolist()
     return label, [f"{text or 'no scope'}\n{ops[box]} ops" for box, (text, _) in enumerate(number)]
 
 
-def _clusters(problem: Problem, placement: Placement, label: Ints, texts: Sequence[str]) -> Iterator[str]:
+def _draw_clusters(problem: Problem, placement: Placement, label: Ints, texts: Sequence[str]) -> Iterator[str]:
     device, names = placement.device, problem.graph.ops.name
     members: list[list[str]] = [[] for _ in texts]
     for name, box in zip(names, label.tolist(), strict=True):
@@ -125,15 +130,15 @@ def _clusters(problem: Problem, placement: Placement, label: Ints, texts: Sequen
         about = f"{use.device}\n{format_seconds(use.load)} of work, {format_bytes(use.peak)}"
         colour = _COLOURS[place % len(_COLOURS)]
         yield f'  subgraph "cluster_{place}" {{'
-        yield f'    graph [label="{_text(about)}", style=rounded, color="{colour}"];'
+        yield f'    graph [label="{_escape_label(about)}", style=rounded, color="{colour}"];'
         for box in np.flatnonzero(home == place).tolist():
-            named = f'label="{_text(texts[box])}", fillcolor="{colour}", comment="{" ".join(members[box])}"'
+            named = f'label="{_escape_label(texts[box])}", fillcolor="{colour}", comment="{" ".join(members[box])}"'
             yield f"    n{box} [{named}];"
         yield "  }"
 
 
-def _edges(problem: Problem, device: Ints, label: Ints) -> Iterator[str]:
-    """An arrow per pair of boxes: with bytes between devices, dashed from one phase of the model to the next."""
+def _draw_edges(problem: Problem, device: Ints, label: Ints) -> Iterator[str]:
+    """An arrow per pair of boxes: with its bytes between devices, dashed between phases of the model."""
     graph = problem.graph
     phase, nbytes = graph.ops.phase, np.maximum(graph.tensors.bytes, 0).tolist()
     carried: dict[tuple[int, int], set[int]] = {}
@@ -152,6 +157,6 @@ def _edges(problem: Problem, device: Ints, label: Ints) -> Iterator[str]:
         yield f"  n{pair[0]} -> n{pair[1]} [{about}{', style=dashed, constraint=false' if pair in later else ''}];"
 
 
-def _text(text: str) -> str:
+def _escape_label(text: str) -> str:
     lines = (printable(line).replace("\\", "\\\\").replace('"', '\\"') for line in text.split("\n"))
     return "\\n".join(lines)

@@ -6,8 +6,8 @@ import re
 
 from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, OptionValues
-from placewise.export.commands import devices_read, heading, option
-from placewise.export.stages import Stages, parts_of, shared_weights, stages_of, stages_read
+from placewise.export.commands import heading, read_devices, read_option
+from placewise.export.stages import Stages, entry_bounds, find_stages, read_stages, shared_weights
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -17,7 +17,7 @@ _STAGE = re.compile(r"t(?:\*(\d{1,9}))?")
 
 
 class MegatronExporter:
-    """The arguments of a training run: E for the embedding, t for a layer, L for the loss, | between stages."""
+    """The arguments of a training run: E is the embedding, t a layer, L the loss, and | separates stages."""
 
     info = ExportInfo(
         "megatron",
@@ -30,32 +30,32 @@ class MegatronExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`. Rank r of the pipeline is stage r; which device that is, is up to the launcher."""
-        stages = stages_of(problem, placement, self.info.name)
-        line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{layout_of(stages)}'"
-        text, said = "\n".join((*heading(problem, stages), line, "")), stages.placement()
-        return Exported({"megatron.sh": text}, said, shared_weights(problem, said.device))
+        """See `Exporter`. Rank r of the pipeline runs stage r; the launcher decides on which device."""
+        stages = find_stages(problem, placement, self.info.name)
+        line = f"--num-layers {stages.stack.count} {SIZE} {len(stages.layers)} {LAYOUT} '{write_layout(stages)}'"
+        text, projected = "\n".join((*heading(problem, stages), line, "")), stages.placement()
+        return Exported({"megatron.sh": text}, projected, shared_weights(problem, projected.device))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         text = str(exported.files["megatron.sh"])
-        layers = layers_read(option(text, LAYOUT))
-        if int(option(text, SIZE)) != len(layers):
-            raise ExportError(f"{SIZE} is {option(text, SIZE)}, and the layout has {len(layers)} stages")
-        return stages_read(problem, self.info.name, devices_read(text), parts_of(layers))
+        layers = read_layout(read_option(text, LAYOUT))
+        if int(read_option(text, SIZE)) != len(layers):
+            raise ExportError(f"{SIZE} is {read_option(text, SIZE)}, and the layout has {len(layers)} stages")
+        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))
 
 
-def layout_of(stages: Stages) -> str:
-    """``Et*3|t*4L``: what each stage holds."""
+def write_layout(stages: Stages) -> str:
+    """The layers of each stage, such as ``Et*3|t*4L``."""
     parts = ["t" if count == 1 else f"t*{count}" for count in stages.layers]
     return "E" + "|".join(parts) + "L"
 
 
-def layers_read(layout: str) -> list[int]:
+def read_layout(layout: str) -> list[int]:
     """``Et*3|t*4L`` → [3, 4]. Raises ExportError."""
     if not (layout.startswith("E") and layout.endswith("L")):
         raise ExportError(f"the layout {layout!r} does not begin with E and end with L")
-    found = [_STAGE.fullmatch(stage) for stage in layout[1:-1].split("|")]
-    if None in found:
-        raise ExportError(f"the layout {layout!r} has a stage that is not of whole layers")
-    return [int(match[1] or 1) for match in found if match]
+    matches = [_STAGE.fullmatch(stage) for stage in layout[1:-1].split("|")]
+    if None in matches:
+        raise ExportError(f"the layout {layout!r} has a stage that does not consist of whole layers")
+    return [int(match[1] or 1) for match in matches if match]

@@ -1,9 +1,9 @@
-"""ONNX: a sub-model per piece, a file that says which runs where and what is handed on, and a script that runs them."""
+"""ONNX: a sub-model per piece, a file with the device, inputs and outputs of each, and a script that runs them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -24,12 +24,12 @@ from placewise.transform.pieces import Pieces
 PIPELINE, SCRIPT = "pipeline.json", "run.py"
 HOST, ACCELERATOR = "CPUExecutionProvider", "CUDAExecutionProvider"
 PROCESSOR = ("cpu", "core")
-"""Kinds of devices that are the processor to ONNX Runtime."""
+"""Kinds of devices that ONNX Runtime treats as the CPU."""
 _SCRIPT = f'''\
 """Run the pieces of a model one after the other: python {SCRIPT} INPUTS.npz OUTPUTS.npz, or `from run import load`.
 
-{PIPELINE} says which piece runs on which device, what it reads and what it makes; pieces that do not wait for each
-other may run at the same time.
+{PIPELINE} lists the device, the inputs and the outputs of every piece; pieces that do not wait for each other may run
+at the same time.
 """
 
 import json
@@ -44,19 +44,19 @@ HERE = Path(__file__).resolve().parent
 
 def load():
     """A function from inputs to outputs, both by name."""
-    said = json.loads((HERE / "{PIPELINE}").read_text())
+    pipeline = json.loads((HERE / "{PIPELINE}").read_text())
     options, sessions = onnxruntime.SessionOptions(), []
     options.enable_mem_pattern = False  # it takes memory that the plan does not count
-    for piece in said["pieces"]:
-        providers = [tuple(provider) for provider in said["providers"][piece["device"]]]
+    for piece in pipeline["pieces"]:
+        providers = [tuple(provider) for provider in pipeline["providers"][piece["device"]]]
         sessions.append(onnxruntime.InferenceSession(HERE / piece["file"], options, providers=providers))
 
     def run(inputs):
         values = dict(inputs)
-        for piece, session in zip(said["pieces"], sessions):
-            given = {{name: values[name] for name in piece["reads"]}}
-            values.update(zip(piece["makes"], session.run(piece["makes"], given)))
-        return {{name: values[name] for name in said["outputs"]}}
+        for piece, session in zip(pipeline["pieces"], sessions):
+            feeds = {{name: values[name] for name in piece["reads"]}}
+            values.update(zip(piece["makes"], session.run(piece["makes"], feeds)))
+        return {{name: values[name] for name in pipeline["outputs"]}}
 
     return run
 
@@ -69,7 +69,7 @@ if __name__ == "__main__":
 
 
 class OnnxExporter:
-    """The pieces that the runtime `onnxruntime` runs, as files; each node in one of them, constants wherever needed."""
+    """The pieces of the runtime `onnxruntime` as files; each node is in one, constants in all that need them."""
 
     info = ExportInfo(
         "onnx",
@@ -85,7 +85,7 @@ class OnnxExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`. Shapes are those of the plan; weights in other files stay there."""
+        """See `Exporter`. Shapes are those of the plan; external weights stay in their files."""
         graph = problem.graph
         try:
             pieces = cut(problem, placement, str(options["pieces"]))
@@ -95,27 +95,25 @@ class OnnxExporter:
         names = {
             number: f"piece-{number:0{len(str(len(parts)))}d}.onnx" for number, part in enumerate(parts) if part.makes
         }
-        said = _document(problem, placement, pieces, parts, names, str(options["provider"]))
+        document = _document(problem, placement, pieces, parts, names, str(options["provider"]))
         files: dict[str, str | bytes] = {
             name: parts[number].model.SerializeToString() for number, name in names.items()
         }
-        text = json.dumps(said, indent=1, ensure_ascii=False)
-        return Exported(
-            {**files, PIPELINE: text, SCRIPT: _SCRIPT}, placement, notes_on_weights(part.model for part in parts)
-        )
+        files |= {PIPELINE: json.dumps(document, indent=1, ensure_ascii=False), SCRIPT: _SCRIPT}
+        return Exported(files, placement, external_weight_notes(part.model for part in parts))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`. Every op is named once, and its node is in the file of its piece and in no other."""
-        said, graph, cluster = json.loads(str(exported.files[PIPELINE])), problem.graph, problem.cluster
+        """See `Exporter`. Every op must be named once, and its node must be in the file of its piece alone."""
+        document, graph, cluster = json.loads(str(exported.files[PIPELINE])), problem.graph, problem.cluster
         number = {name: op for op, name in enumerate(graph.ops.name)}
         device, file_of = np.full(problem.n_ops, -1, np.int32), dict[int, str]()
-        for home, name, file in _named(said):
+        for home, name, file in _list_ops(document):
             if name not in number or device[number[name]] >= 0:
-                raise ExportError(f"{PIPELINE} names the op {name!r} twice, or it is none of the model's")
+                raise ExportError(f"{PIPELINE} names the op {name!r} twice, or it is not in the model")
             device[number[name]], file_of[number[name]] = cluster.index(home), file
         where: dict[str, set[str]] = {}
-        for piece in said["pieces"]:
-            for output in _made_in(exported.files[piece["file"]]):
+        for piece in document["pieces"]:
+            for output in _list_outputs(exported.files[piece["file"]]):
                 where.setdefault(output, set()).add(piece["file"])
         for op, file in file_of.items():
             makes = [graph.tensors.name[tensor] for tensor in graph.outputs_of(op)]
@@ -124,9 +122,9 @@ class OnnxExporter:
         return device
 
 
-def notes_on_weights(models: Any) -> tuple[str, ...]:
-    """Which other files hold weights of these models, and must lie beside them."""
-    outside = {
+def external_weight_notes(models: Iterable[onnx.ModelProto]) -> tuple[str, ...]:
+    """A note per external file that holds weights of these models."""
+    files = {
         entry.value
         for model in models
         for tensor in model.graph.initializer
@@ -134,11 +132,11 @@ def notes_on_weights(models: Any) -> tuple[str, ...]:
         for entry in tensor.external_data
         if entry.key == "location"
     }
-    return tuple(f"the weights stay in {name}: put it beside the exported files" for name in sorted(outside))
+    return tuple(f"the weights stay in {name}: put it beside the exported files" for name in sorted(files))
 
 
 def providers_of(cluster: Cluster, device: int, accelerator: str) -> list[tuple[str, dict[str, str]]]:
-    """The execution providers of a device with their options: accelerators are counted as they stand."""
+    """The execution providers of a device with their options; accelerators are numbered in order."""
     if cluster.devices[device].kind in PROCESSOR:
         return [(HOST, {})]
     count = sum(other.kind not in PROCESSOR for other in cluster.devices[:device])
@@ -155,26 +153,26 @@ def _document(
 ) -> dict[str, Any]:
     graph, cluster = problem.graph, problem.cluster
     used = sorted(set(pieces.device.tolist()))
-    described = []
+    entries = []
     for number, file in names.items():
         home, part = int(pieces.device[number]), parts[number]
         ops = [graph.ops.name[op] for op in pieces.ops[number] if _has_node(graph, op)]
         entry = {"file": file, "device": cluster.names[home], "reads": part.reads, "makes": part.makes, "ops": ops}
-        described.append({**entry, **_members(placement, cluster, home)})
-    written = {name for piece in described for name in piece["ops"]}
+        entries.append({**entry, **_stage_members(placement, cluster, home)})
+    written = {name for piece in entries for name in piece["ops"]}
     placed = placement.assignment(graph, cluster)
     return {
         "format": "placewise-onnx",
         "model": PurePath(graph.source.path).name if graph.source else "",
         "outputs": [graph.tensors.name[tensor] for tensor in np.flatnonzero(graph.tensors.output)],
         "providers": {cluster.names[device]: providers_of(cluster, device, accelerator) for device in used},
-        "pieces": described,
+        "pieces": entries,
         "everywhere": {name: device for name, device in placed.items() if name not in written},
     }
 
 
-def _members(placement: Placement, cluster: Cluster, home: int) -> dict[str, list[str]]:
-    """The devices that share a stage, if there are several."""
+def _stage_members(placement: Placement, cluster: Cluster, home: int) -> dict[str, list[str]]:
+    """The devices that share a stage, if it is replicated."""
     if placement.replicas is None:
         return {}
     members = np.flatnonzero(placement.replicas == placement.replicas[home]).tolist()
@@ -182,16 +180,16 @@ def _members(placement: Placement, cluster: Cluster, home: int) -> dict[str, lis
 
 
 def _has_node(graph: Graph, op: int) -> bool:
-    """Whether the op is more than a constant that goes wherever it is needed."""
+    """Whether the op has a node of its own, unlike a constant that every piece copies."""
     return graph.ops.kind[op] != "Constant" or any(graph.tensors.output[t] for t in graph.outputs_of(op))
 
 
-def _named(said: Mapping[str, Any]) -> list[tuple[str, str, str]]:
-    """Device, op and file ("" for what is everywhere) of every op."""
-    pieces = [(piece["device"], op, piece["file"]) for piece in said["pieces"] for op in piece["ops"]]
-    return [*pieces, *((device, op, "") for op, device in said["everywhere"].items())]
+def _list_ops(document: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """(device, op, file) of every op; the file is "" for an op without a node of its own."""
+    ops = [(piece["device"], op, piece["file"]) for piece in document["pieces"] for op in piece["ops"]]
+    return [*ops, *((device, op, "") for op, device in document["everywhere"].items())]
 
 
-def _made_in(content: str | bytes) -> list[str]:
+def _list_outputs(content: str | bytes) -> list[str]:
     model = onnx.ModelProto.FromString(content if isinstance(content, bytes) else content.encode())
     return [name for node in model.graph.node for name in node.output if name]

@@ -8,20 +8,20 @@ import onnx
 from placewise.core.split_model import original
 from placewise.errors import ExportError, InputError
 from placewise.export.base import Exported, ExportInfo, ExportOption, OptionValues
-from placewise.export.onnx import PROCESSOR, notes_on_weights
+from placewise.export.onnx import PROCESSOR, external_weight_notes
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 
 KEY, SETTING = "layer_ann", "session.layer_assignment_settings"
 FILE = "annotated.onnx"
-_METADATA_IR = 10  # since then nodes have metadata
+_METADATA_IR = 10  # the first IR version whose nodes have metadata
 
 
 class AnnotatedOnnxExporter:
     """Node metadata that ONNX Runtime's layer assignment reads, and the session setting that goes with it.
 
-    The setting is in the model's own metadata, under its name, and is told.
+    The setting is also in the metadata of the model, under its name, and in the notes.
     """
 
     info = ExportInfo(
@@ -49,11 +49,11 @@ class AnnotatedOnnxExporter:
                 remedy="export to 'onnx', which has a session per piece",
             )
         try:
-            _, found, _ = original(graph, outside=True)
+            _, source, _ = original(graph, outside=True)
         except InputError as error:
             raise ExportError(error.problem, where=error.where, remedy=error.remedy) from None
         model = onnx.ModelProto()
-        model.CopyFrom(found)
+        model.CopyFrom(source)
         model.ir_version = max(model.ir_version, _METADATA_IR)
         home = {node: int(placement.device[op]) for op in range(graph.n_ops) for node in graph.ops.origin[op]}
         for index, node in enumerate(model.graph.node):
@@ -61,21 +61,21 @@ class AnnotatedOnnxExporter:
                 _annotate(node, cluster.names[home[index]])
         setting = "; ".join(f"{word}(={cluster.names[device]})" for device, word in words.items())
         model.metadata_props.append(onnx.StringStringEntryProto(key=SETTING, value=setting))
-        notes = (f"set the session option {SETTING} to {setting!r}", *notes_on_weights([model]))
+        notes = (f"set the session option {SETTING} to {setting!r}", *external_weight_notes([model]))
         return Exported({FILE: model.SerializeToString()}, Placement(placement.device), notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`. Each node has one annotation at most, and all nodes of an op the same."""
+        """See `Exporter`. Each node has at most one annotation, and all nodes of an op have the same one."""
         content = exported.files[FILE]
         model = onnx.ModelProto.FromString(content if isinstance(content, bytes) else content.encode())
         device = np.full(problem.n_ops, -1, np.int32)
         for op in range(problem.n_ops):
-            said = [entry for node in problem.graph.ops.origin[op] for entry in _annotations(model.graph.node[node])]
-            if len(set(said)) > 1 or len(said) > len(problem.graph.ops.origin[op]):
+            words = [entry for node in problem.graph.ops.origin[op] for entry in _annotations(model.graph.node[node])]
+            if len(set(words)) > 1 or len(words) > len(problem.graph.ops.origin[op]):
                 raise ExportError(
-                    f"the op {problem.graph.ops.name[op]!r} is annotated with {', '.join(sorted(set(said)))}"
+                    f"the op {problem.graph.ops.name[op]!r} is annotated with {', '.join(sorted(set(words)))}"
                 )
-            device[op] = problem.cluster.index(said[0]) if said else -1
+            device[op] = problem.cluster.index(words[0]) if words else -1
         return device
 
 

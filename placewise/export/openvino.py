@@ -1,6 +1,6 @@
-"""OpenVINO: the static, folded model as IR, the affinity of every op beside it, and a script that puts them together.
+"""OpenVINO: the static, folded model as IR, the affinity of every op, and a script that loads both.
 
-IR files keep no affinities: ``openvino.save_model`` drops them, so they travel in a file of their own.
+``openvino.save_model`` drops affinities, so they are in a file of their own.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ HERE = Path(__file__).resolve().parent
 
 
 def load(core=None):
-    """The compiled model; every op has the affinity that the plan gives it."""
-    said = json.loads((HERE / "{AFFINITIES}").read_text())
+    """The compiled model; every op has the affinity of the plan."""
+    plan = json.loads((HERE / "{AFFINITIES}").read_text())
     core = core or ov.Core()
-    for device, plugin in said["plugins"].items():
+    for device, plugin in plan["plugins"].items():
         core.register_plugin(plugin, device)
-    for device, properties in said["properties"].items():
+    for device, properties in plan["properties"].items():
         core.set_property(device, properties)
     model = core.read_model(HERE / "{MODEL}")
     for op in model.get_ops():
-        op.get_rt_info()["affinity"] = said["affinity"][op.get_friendly_name()]
-    return core.compile_model(model, said["target"])
+        op.get_rt_info()["affinity"] = plan["affinity"][op.get_friendly_name()]
+    return core.compile_model(model, plan["target"])
 
 
 if __name__ == "__main__":
@@ -65,7 +65,7 @@ if __name__ == "__main__":
 
 
 class OpenvinoExporter:
-    """IR of the model as it is placed (its shapes fixed, its constants folded), and affinities by its ops' names."""
+    """The IR of the placed model (its shapes fixed, its constants folded), and affinities by op name."""
 
     info = ExportInfo(
         "openvino",
@@ -87,9 +87,9 @@ class OpenvinoExporter:
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
         """See `Exporter`."""
         graph = problem.graph
-        source = _source(graph)
+        source = _require_source(graph)
         used = sorted(set(placement.device.tolist()))
-        names = _names(problem, used, str(options["devices"]))
+        names = _name_devices(problem, used, str(options["devices"]))
         if options["precision"] not in _PRECISIONS:
             raise ExportError(f"there is no precision {options['precision']!r}", remedy="say f32, f16 or bf16")
         model, listing, notes = load_folded(Path(source.path), source.format, input_shapes(graph))
@@ -97,34 +97,34 @@ class OpenvinoExporter:
         affinity = device_affinities(placement.device, belongs, names)
         _refuse_open_cut(listing, affinity)
         _refuse_characters((*listing.name, *graph.tensors.name, *graph.weights.name))
-        said = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
-        text = json.dumps(said, indent=1, ensure_ascii=False)
+        document = _document(problem, placement, names, listing, belongs, affinity, str(options["precision"]))
+        text = json.dumps(document, indent=1, ensure_ascii=False)
         return Exported({**_serialized(model), AFFINITIES: text, LOADER: _SCRIPT}, Placement(placement.device), notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
-        """See `Exporter`. Every layer of the IR has one affinity, and all layers of an op the same."""
-        said = json.loads(str(exported.files[AFFINITIES]))
-        _same_names(_layers(exported), said["affinity"])
-        number = {name: problem.cluster.index(device) for device, name in said["devices"].items()}
+        """See `Exporter`. Every layer of the IR must have one affinity, and all layers of an op the same."""
+        document = json.loads(str(exported.files[AFFINITIES]))
+        _require_same_layers(_list_layers(exported), document["affinity"])
+        number = {name: problem.cluster.index(device) for device, name in document["devices"].items()}
         op_of = {name: op for op, name in enumerate(problem.graph.ops.name)}
         device = np.full(problem.n_ops, -1, np.int32)
         seen: set[str] = set()
-        for name, layers in said["ops"].items():
-            found = {number[said["affinity"][layer]] for layer in layers}
-            if len(found) != 1 or seen & set(layers):
-                raise ExportError(f"the op {name!r} is on {len(found)} devices, or shares a layer with another")
+        for name, layers in document["ops"].items():
+            homes = {number[document["affinity"][layer]] for layer in layers}
+            if len(homes) != 1 or seen & set(layers):
+                raise ExportError(f"the op {name!r} is on {len(homes)} devices, or shares a layer with another")
             seen |= set(layers)
-            device[op_of[name]] = found.pop()
-        for name, home in said["folded"].items():
+            device[op_of[name]] = homes.pop()
+        for name, home in document["folded"].items():
             device[op_of[name]] = problem.cluster.index(home)
         return device
 
 
-def _source(graph: Graph) -> Source:
+def _require_source(graph: Graph) -> Source:
     source = graph.source
     if source is None or source.format not in FORMATS:
-        found = "no file" if source is None else f"of the format {source.format!r}"
-        raise ExportError(f"the target 'openvino' takes ONNX files and OpenVINO IR, and this model is {found}")
+        kind = "no file" if source is None else f"of the format {source.format!r}"
+        raise ExportError(f"the target 'openvino' takes ONNX files and OpenVINO IR, and this model is {kind}")
     if graph.ops.backward.any() or graph.phases:
         raise ExportError("the target 'openvino' takes inference of one pass", remedy="place the inference graph")
     if not os.path.isfile(source.path):
@@ -132,19 +132,19 @@ def _source(graph: Graph) -> Source:
     return source
 
 
-def _names(problem: Problem, used: list[int], said: str) -> dict[int, str]:
-    """OpenVINO's name of each used device: as the user says, else its own if OpenVINO has such, else CPU for hosts."""
-    given = dict(part.strip().partition("=")[::2] for part in said.split(",") if part.strip())
-    stranger = next((name for name in given if name not in problem.cluster.names), None)
-    if stranger is not None:
+def _name_devices(problem: Problem, used: list[int], option: str) -> dict[int, str]:
+    """OpenVINO's name of each used device: from the option, else its own if OpenVINO knows it, else CPU for hosts."""
+    renamed = dict(part.strip().partition("=")[::2] for part in option.split(",") if part.strip())
+    unknown = next((name for name in renamed if name not in problem.cluster.names), None)
+    if unknown is not None:
         remedy = f"the cluster has {', '.join(problem.cluster.names)}"
-        raise ExportError(f"there is no device {stranger!r} to give a name", remedy=remedy)
+        raise ExportError(f"there is no device {unknown!r} to give a name", remedy=remedy)
     names: dict[int, str] = {}
     for device in used:
         own = problem.cluster.names[device]
         is_real = own.upper().split(".")[0] in _REAL and ":" not in own
         is_host = problem.cluster.devices[device].kind in _PROCESSOR
-        name = given.get(own) or (own.upper() if is_real else "CPU" if is_host else "")
+        name = renamed.get(own) or (own.upper() if is_real else "CPU" if is_host else "")
         if not name:
             remedy = f"say it with --option devices={own}=GPU.0"
             raise ExportError(f"nothing says which device of OpenVINO {own!r} is", remedy=remedy)
@@ -157,19 +157,19 @@ def _names(problem: Problem, used: list[int], said: str) -> dict[int, str]:
 
 
 def _refuse_open_cut(listing: FoldedModel, affinity: list[str]) -> None:
-    found = find_open_cut(listing, affinity)
-    if found is not None:
+    cut = find_open_cut(listing, affinity)
+    if cut is not None:
         raise ExportError(
-            f"the shape that {listing.name[found[0]]!r} makes depends on values, and HETERO cannot hand it to another "
+            f"the shape that {listing.name[cut[0]]!r} makes depends on values, and HETERO cannot hand it to another "
             "device",
             remedy="keep it and what reads it together (--together)",
         )
 
 
 def _refuse_characters(names: Iterable[str]) -> None:
-    found = next((name for name in names if _NO_XML.search(name)), None)
-    if found is not None:
-        problem = f"the name {found!r} has a character that OpenVINO's IR, which is XML, cannot hold"
+    name = next((name for name in names if _NO_XML.search(name)), None)
+    if name is not None:
+        problem = f"the name {name!r} has a character that OpenVINO's IR, which is XML, cannot hold"
         raise ExportError(problem, remedy="rename it in the model, or export to onnx")
 
 
@@ -200,8 +200,8 @@ def _serialized(model: Any) -> dict[str, bytes]:
         return {name: (Path(folder) / name).read_bytes() for name in (MODEL, WEIGHTS)}
 
 
-def _layers(exported: Exported) -> list[str]:
-    """The names of all layers of the IR, as our own reader finds them."""
+def _list_layers(exported: Exported) -> list[str]:
+    """The names of all layers of the IR, read by Placewise's own reader."""
     with tempfile.TemporaryDirectory(prefix="placewise-") as folder:
         path = Path(folder) / MODEL
         content = exported.files[MODEL]
@@ -209,6 +209,6 @@ def _layers(exported: Exported) -> list[str]:
         return [layer.name for layer in parse_ir(path)[0].layers]
 
 
-def _same_names(layers: list[str], affinity: Mapping[str, str]) -> None:
+def _require_same_layers(layers: list[str], affinity: Mapping[str, str]) -> None:
     if len(set(layers)) < len(layers) or set(layers) != set(affinity):
         raise ExportError(f"{len(set(layers) ^ set(affinity))} layers of {MODEL} have no affinity, or several")

@@ -13,7 +13,8 @@ import numpy as np
 
 from placewise.errors import ExportError
 from placewise.export.base import Exported, ExportInfo, OptionValues
-from placewise.export.projection import in_stages, line_of, staged
+from placewise.export.module_units import list_prefixes
+from placewise.export.projection import cut_into_stages, order_devices, stage_devices
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -44,7 +45,7 @@ SAID = json.loads((Path(__file__).resolve().parent / "{STAGES}").read_text())
 
 
 def example(program, names):
-    """Empty tensors like the values of these names."""
+    """Empty tensors with the shapes and types of these values."""
     values = {{node.name: node.meta["val"] for node in program.graph.nodes if "val" in node.meta}}
     return [torch.empty([int(size) for size in values[name].shape], dtype=values[name].dtype) for name in names]
 
@@ -97,7 +98,7 @@ if __name__ == "__main__":
 
 
 class PipeliningExporter:
-    """A stage per device, one after the other; what no line of stages can say is projected."""
+    """A stage per device, one after the other; other placements are projected."""
 
     info = ExportInfo(
         "pipelining",
@@ -117,26 +118,26 @@ class PipeliningExporter:
             raise ExportError("the model is no program of torch.export", remedy="export it with torch.export.save")
         order, back = stage_order(problem.graph, placement.device)
         if back is not None:
-            placement = _in_line(problem, placement)
+            placement = _project_to_line(problem, placement)
             order, _ = stage_order(problem.graph, placement.device)
         path = source.path if source.format == "torch-export" else "model.pt2"
-        said = {
+        document = {
             "model": path,
-            "devices": [_device(problem, device) for device in order],
+            "devices": [_torch_device(problem, device) for device in order],
             "names": [problem.cluster.names[device] for device in order],
-            "split_points": _split_points(problem, placement.device, order),
-            "calls": _calls(problem, placement.device, order),
+            "split_points": _find_split_points(problem, placement.device, order),
+            "calls": _list_calls(problem, placement.device, order),
         }
-        files = {STAGES: json.dumps(said, indent=1) + "\n", SCRIPT: _SCRIPT, CUTTING: _cutting()}
+        files = {STAGES: json.dumps(document, indent=1) + "\n", SCRIPT: _SCRIPT, CUTTING: _read_cutting()}
         notes = () if source.format == "torch-export" else ("save the program with torch.export.save as model.pt2",)
         return Exported(files, placement, notes)
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
-        said = json.loads(str(exported.files[STAGES]))
-        device = [problem.cluster.index(name) for name in said["names"]]
+        document = json.loads(str(exported.files[STAGES]))
+        device = [problem.cluster.index(name) for name in document["names"]]
         stage: dict[int, int] = {}
-        for call in said["calls"]:
+        for call in document["calls"]:
             if call["number"] in stage:
                 raise ExportError(f"the call {call['name']!r} is in {STAGES} twice")
             stage[call["number"]] = call["stage"]
@@ -144,8 +145,8 @@ class PipeliningExporter:
         return np.array([device[stage[number]] if number in stage else -1 for number in own], np.int32)
 
 
-def _in_line(problem: Problem, placement: Placement) -> Placement:
-    """The nearest placement whose devices stand in a line, cut between the ops in their order."""
+def _project_to_line(problem: Problem, placement: Placement) -> Placement:
+    """The nearest placement with one stage per device, cut between the ops in their order."""
     count = problem.n_ops
     unit = np.arange(count) * min(count, MOST_UNITS) // max(count, 1)
     low, high = (np.full(problem.n_blocks, bound) for bound in (count, -1))
@@ -156,30 +157,30 @@ def _in_line(problem: Problem, placement: Placement) -> Placement:
     np.add.at(joined, high, -1)
     starts = np.concatenate(([True], np.cumsum(joined)[:-2] == 0))
     line_unit: Ints = np.asarray((np.cumsum(starts) - 1)[unit], np.int32)
-    line = line_of(problem, placement, line_unit, np.ones(problem.n_devices, np.bool_))
-    cuts = in_stages(problem, placement, line_unit, line)
+    line = order_devices(problem, placement, line_unit, np.ones(problem.n_devices, np.bool_))
+    cuts = cut_into_stages(problem, placement, line_unit, line)
     if not cuts:
         raise ExportError("no cut of the ops in their order lets every device run its stage")
-    return Placement(staged(cuts, line)[line_unit])
+    return Placement(stage_devices(cuts, line)[line_unit])
 
 
-def _calls(problem: Problem, device: Ints, order: Sequence[int]) -> list[dict[str, Any]]:
-    """The stage of every call that an op stands for."""
+def _list_calls(problem: Problem, device: Ints, order: Sequence[int]) -> list[dict[str, Any]]:
+    """The stage of every call of the program."""
     stage = {home: place for place, home in enumerate(order)}
-    found: dict[int, dict[str, Any]] = {}
+    calls: dict[int, dict[str, Any]] = {}
     for name, origin, home in zip(problem.graph.ops.name, problem.graph.ops.origin, device.tolist(), strict=True):
         if not origin:
             raise ExportError(f"the op {name!r} stands for no call of the program")
         entry = {"number": origin[0], "name": name.partition(".")[0].partition("#")[0], "stage": stage[home]}
-        if found.setdefault(origin[0], entry)["stage"] != entry["stage"]:
+        if calls.setdefault(origin[0], entry)["stage"] != entry["stage"]:
             raise ExportError(f"the call {entry['name']!r} would be in two stages", remedy="keep it --together")
-    return [found[number] for number in sorted(found)]
+    return [calls[number] for number in sorted(calls)]
 
 
-def _split_points(problem: Problem, device: Ints, order: Sequence[int]) -> list[str]:
-    """The modules with which the stages after the first begin, as `pipeline(split_spec=…)` takes them.
+def _find_split_points(problem: Problem, device: Ints, order: Sequence[int]) -> list[str]:
+    """The first module of each stage but the first, as `pipeline(split_spec=…)` takes them.
 
-    Empty where a stage begins within a module, or has calls that the program makes before others of an earlier stage.
+    Empty if a stage starts inside a module, or has calls that precede those of an earlier stage in the program.
     """
     place = {home: stage for stage, home in enumerate(order)}
     own = np.array([origin[0] if origin else -1 for origin in problem.graph.ops.origin])
@@ -191,20 +192,15 @@ def _split_points(problem: Problem, device: Ints, order: Sequence[int]) -> list[
     points = []
     for stage in range(1, len(order)):
         start = stages.index(stage)
-        before = {prefix for scope in scopes[:start] for prefix in _prefixes(scope)}
-        point = next((prefix for prefix in _prefixes(scopes[start]) if prefix not in before), None)
+        before = {prefix for scope in scopes[:start] for prefix in list_prefixes(scope)}
+        point = next((prefix for prefix in list_prefixes(scopes[start]) if prefix not in before), None)
         if point is None:
             return []
         points.append(point)
     return points
 
 
-def _prefixes(scope: str) -> list[str]:
-    parts = scope.split(".") if scope else []
-    return [".".join(parts[:count]) for count in range(1, len(parts) + 1)]
-
-
-def _device(problem: Problem, device: int) -> str:
+def _torch_device(problem: Problem, device: int) -> str:
     one = problem.cluster.devices[device]
     if one.kind in ("cpu", "core"):
         return "cpu"
@@ -213,9 +209,9 @@ def _device(problem: Problem, device: int) -> str:
     return one.name
 
 
-def _cutting() -> str:
-    """The text of the module that cuts programs: it needs PyTorch and nothing else."""
+def _read_cutting() -> str:
+    """The source of the module that cuts programs, which needs PyTorch only."""
     spec = find_spec("placewise.readers.torch.cutting")
     if spec is None or spec.origin is None:
-        raise ExportError("the module that cuts programs is not at hand")
+        raise ExportError("the module that cuts programs is not installed")
     return Path(spec.origin).read_text(encoding="utf-8")

@@ -1,19 +1,19 @@
-"""A cut that a target cannot say → the nearest one that it can: the fewest seconds of ops move to another device.
+"""Projects a placement onto the nearest one that a target can express: the fewest seconds of ops change device.
 
-A target moves *units*: labels over ops, of modules, layers or whatever it names. `nearest` gives every unit a device
-of its own choice; `in_stages` cuts a line of units into stages.
+A target places *units*: labels over ops, such as modules or layers. `project_units` chooses a device for every unit;
+`cut_into_stages` cuts a sequence of units into stages.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from placewise.export.stack import seconds_of
+from placewise.export.stack import op_seconds_on
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -22,87 +22,91 @@ from placewise.simulate.blocks import storage_bytes
 
 NOTHING: Mapping[int, int] = {}
 TRIES = 8
-"""How often a projection is made again with less memory where live activations leave less than was thought."""
+"""How often a projection is repeated with less memory, since activations leave less than it assumed."""
 LEAST = 1e-9
-"""What an op counts at least, as a share of the longest one: those that take no time stay too if they can."""
+"""The least cost of moving an op, as a share of the longest one, so that ops that take no time stay if they can."""
 EVEN = (1e-6, 0.1, 1.0, 10.0, 100.0)
-"""How much an even split counts beside seconds that move: at first, it only decides between equals."""
+"""Weights of an even split beside the seconds that move; the first one only breaks ties."""
 
 
-def nearest(problem: Problem, placement: Placement, unit: Ints, *, forced: Mapping[int, int] = NOTHING) -> Placement:
-    """Every unit [n_ops] whole on the device that has most of its seconds and may hold it.
+def project_units(
+    problem: Problem, placement: Placement, unit: Ints, *, forced: Mapping[int, int] = NOTHING
+) -> Placement:
+    """Each unit [n_ops] as a whole on the device that has most of its seconds and room for it.
 
-    Units that share a block are one. `forced` names the device of units that have no choice. Memory is kept as far
-    as the judge's count of it allows by moving the units that lose least; where it does not, the placement is
-    returned as it is, and the judge will say so.
+    Units that share a block are one. `forced` fixes the device of some units. If memory is short, the units that lose
+    least move; if that does not suffice, the result breaks the memory limit, and the judge reports it.
     """
-    unit = _with_blocks(problem, unit)
-    moved, may = _moved(problem, placement, unit), _may(problem, unit, forced)
-
-    def chosen(capacity: Floats) -> Ints:
-        return _choose(problem, unit, np.where(may, moved, np.inf), capacity)[unit]
-
-    return _within_memory(problem, chosen)
-
-
-def in_stages(
-    problem: Problem, placement: Placement, unit: Ints, devices: Sequence[int], *, forced: Mapping[int, int] = NOTHING
-) -> tuple[int, ...]:
-    """Where a line of units, numbered from 0 along it, is cut: a position per device, from 0, and the end.
-
-    Stage s, on ``devices[s]``, has the units from ``cuts[s]`` to below ``cuts[s + 1]``; none where these are equal.
-    Memory is kept where any cut keeps it. Where ops must leave devices that have no stage, and the nearest cut is
-    slower than the plan for it, it is the fastest of the nearest and more even cuts. `forced` names the device of
-    units that have no choice. () where no cut lets every op run.
-    """
-    line = list(devices)
-    cost = np.where(_may(problem, unit, forced), _moved(problem, placement, unit), np.inf)[:, line]
-    table = np.where(np.isfinite(problem.costs.op_seconds), problem.costs.op_seconds, 0.0)[:, line]
-    load, held = np.zeros(cost.shape), _range_bytes(problem, unit, len(cost))
-    np.add.at(load, unit, table)
-    found: list[tuple[bool, float, int, tuple[int, ...]]] = []
-    slowest = math.inf if np.isin(placement.device, line).all() else judge_placement(problem, placement).value
-    for rank, even in enumerate(EVEN):
-        cuts = _fitting(problem, unit, line, cost, even * load, held)
-        if not cuts:
-            return ()
-        judged = judge_placement(problem, Placement(staged(cuts, line)[unit]))
-        found.append((not judged.valid, judged.value, rank, cuts))
-        if found[0][1] <= slowest:
-            break
-    return min(found)[-1]
-
-
-def _fitting(
-    problem: Problem, unit: Ints, line: list[int], cost: Floats, load: Floats, held: Floats
-) -> tuple[int, ...]:
-    """Cuts for which memory is enough, if there are any."""
+    unit = _merge_by_block(problem, unit)
+    cost = np.where(_allowed_devices(problem, unit, forced), _move_cost(problem, placement, unit), np.inf)
     capacity = problem.capacity
     for _ in range(TRIES):
-        cuts = _cut(cost, load, held, capacity[line])
-        short = _short(problem, staged(cuts, line)[unit]) if cuts else np.zeros(problem.n_devices)
+        device = _choose_devices(problem, unit, cost, capacity)[unit]
+        short = _missing_bytes(problem, device)
+        if not short.any():
+            return Placement(device)
+        capacity = capacity - short
+    return Placement(_choose_devices(problem, unit, cost, problem.capacity)[unit])
+
+
+def cut_into_stages(
+    problem: Problem, placement: Placement, unit: Ints, devices: Sequence[int], *, forced: Mapping[int, int] = NOTHING
+) -> tuple[int, ...]:
+    """The bounds of stages, one per device, along units numbered from 0: the start of each stage, and the end.
+
+    Stage s, on ``devices[s]``, has the units from ``cuts[s]`` up to ``cuts[s + 1]``, and none if these are equal. The
+    cuts keep the memory limits if any cuts do. If ops must leave devices that have no stage, and this makes the
+    nearest cuts slower than the plan, the fastest of the nearest and more even cuts is taken. `forced` fixes the
+    device of some units. Empty if no cuts let every op run.
+    """
+    line = list(devices)
+    cost = np.where(_allowed_devices(problem, unit, forced), _move_cost(problem, placement, unit), np.inf)[:, line]
+    table = np.where(np.isfinite(problem.costs.op_seconds), problem.costs.op_seconds, 0.0)[:, line]
+    load, resident = np.zeros(cost.shape), _range_bytes(problem, unit, len(cost))
+    np.add.at(load, unit, table)
+    candidates: list[tuple[bool, float, int, tuple[int, ...]]] = []
+    slowest = math.inf if np.isin(placement.device, line).all() else judge_placement(problem, placement).value
+    for rank, even in enumerate(EVEN):
+        cuts = _cut_within_memory(problem, unit, line, cost, even * load, resident)
+        if not cuts:
+            return ()
+        judged = judge_placement(problem, Placement(stage_devices(cuts, line)[unit]))
+        candidates.append((not judged.valid, judged.value, rank, cuts))
+        if candidates[0][1] <= slowest:
+            break
+    return min(candidates)[-1]
+
+
+def _cut_within_memory(
+    problem: Problem, unit: Ints, line: list[int], cost: Floats, load: Floats, resident: Floats
+) -> tuple[int, ...]:
+    """Cuts that keep the memory limits if there are any, else without these limits."""
+    capacity = problem.capacity
+    for _ in range(TRIES):
+        cuts = _cut(cost, load, resident, capacity[line])
+        short = _missing_bytes(problem, stage_devices(cuts, line)[unit]) if cuts else np.zeros(problem.n_devices)
         if cuts and not short.any():
             return cuts
         capacity = capacity - short
-    return _cut(cost, load, held, np.full(len(line), np.inf))
+    return _cut(cost, load, resident, np.full(len(line), np.inf))
 
 
-def staged(cuts: Sequence[int], devices: Sequence[int]) -> Ints:
-    """The device of each unit along the line that `in_stages` cuts."""
+def stage_devices(cuts: Sequence[int], devices: Sequence[int]) -> Ints:
+    """The device of each unit under the cuts of `cut_into_stages`."""
     return np.repeat(np.array(devices, np.int32), np.diff(cuts).astype(np.int64))
 
 
-def line_of(problem: Problem, placement: Placement, unit: Ints, allowed: Bools) -> tuple[int, ...]:
-    """The devices that a placement uses among `allowed` [n_devices], in the order of their mean place along `unit`."""
-    seconds = seconds_of(problem, placement.device) + np.finfo(float).tiny
+def order_devices(problem: Problem, placement: Placement, unit: Ints, allowed: Bools) -> tuple[int, ...]:
+    """The devices among `allowed` [n_devices] that a placement uses, ordered by their mean position along `unit`."""
+    seconds = op_seconds_on(problem, placement.device) + np.finfo(float).tiny
     total = np.bincount(placement.device, weights=seconds, minlength=problem.n_devices)
     place = np.bincount(placement.device, weights=seconds * unit, minlength=problem.n_devices)
     used = [device for device in np.unique(placement.device).tolist() if allowed[device]]
     return tuple(sorted(used, key=lambda device: (place[device] / total[device], device)))
 
 
-def _with_blocks(problem: Problem, unit: Ints) -> Ints:
-    """Units that share a block as one, by the lowest of their numbers."""
+def _merge_by_block(problem: Problem, unit: Ints) -> Ints:
+    """The units [n_ops] with those that share a block merged under their lowest number."""
     while True:
         lowest = np.full(problem.n_blocks, np.iinfo(np.int32).max, np.int64)
         np.minimum.at(lowest, problem.block, unit)
@@ -115,10 +119,10 @@ def _with_blocks(problem: Problem, unit: Ints) -> Ints:
     return np.asarray(unit, np.int32)
 
 
-def _moved(problem: Problem, placement: Placement, unit: Ints) -> Floats:
-    """Seconds that move if a unit goes to a device: [units, n_devices]."""
+def _move_cost(problem: Problem, placement: Placement, unit: Ints) -> Floats:
+    """The seconds of ops that move if a unit goes to a device: [units, n_devices]."""
     count, devices = int(unit.max(initial=-1)) + 1, problem.n_devices
-    seconds = seconds_of(problem, placement.device)
+    seconds = op_seconds_on(problem, placement.device)
     seconds = seconds + LEAST * (float(seconds.max(initial=0.0)) or 1.0)
     on = np.bincount(unit.astype(np.int64) * devices + placement.device, weights=seconds, minlength=count * devices)
     on = on.reshape(count, devices)
@@ -126,28 +130,17 @@ def _moved(problem: Problem, placement: Placement, unit: Ints) -> Floats:
     return np.maximum(moved, 0.0)
 
 
-def _may(problem: Problem, unit: Ints, forced: Mapping[int, int]) -> Bools:
-    """Which devices [units, n_devices] may run every op of a unit."""
-    may = np.ones((int(unit.max(initial=-1)) + 1, problem.n_devices), np.bool_)
-    np.logical_and.at(may, unit, problem.allowed)
+def _allowed_devices(problem: Problem, unit: Ints, forced: Mapping[int, int]) -> Bools:
+    """Whether a device may run every op of a unit: [units, n_devices]."""
+    allowed = np.ones((int(unit.max(initial=-1)) + 1, problem.n_devices), np.bool_)
+    np.logical_and.at(allowed, unit, problem.allowed)
     for number, device in forced.items():
-        may[number] &= np.arange(problem.n_devices) == device
-    return may
+        allowed[number] &= np.arange(problem.n_devices) == device
+    return allowed
 
 
-def _within_memory(problem: Problem, chosen: Callable[[Floats], Ints]) -> Placement:
-    capacity = problem.capacity.copy()
-    for _ in range(TRIES):
-        device = chosen(capacity)
-        short = _short(problem, device)
-        if not short.any():
-            return Placement(device)
-        capacity = capacity - short
-    return Placement(chosen(problem.capacity))
-
-
-def _short(problem: Problem, device: Ints) -> Floats:
-    """The bytes that each device [n_devices] lacks."""
+def _missing_bytes(problem: Problem, device: Ints) -> Floats:
+    """The bytes by which each device [n_devices] exceeds its memory."""
     short = np.zeros(problem.n_devices)
     for broken in judge_placement(problem, Placement(device)).violations:
         if broken.kind == "memory":
@@ -155,15 +148,15 @@ def _short(problem: Problem, device: Ints) -> Floats:
     return short
 
 
-def _choose(problem: Problem, unit: Ints, cost: Floats, capacity: Floats) -> Ints:
-    """A device for every unit [units]: those that would lose most by going elsewhere choose first."""
-    held, sizes, free = _held(problem, unit, len(cost)), storage_bytes(problem.graph), capacity.copy()
+def _choose_devices(problem: Problem, unit: Ints, cost: Floats, capacity: Floats) -> Ints:
+    """A device for every unit [units]; units with the largest regret choose first."""
+    contents, sizes, free = _unit_contents(problem, unit, len(cost)), storage_bytes(problem.graph), capacity.copy()
     inside: list[set[int]] = [set() for _ in range(problem.n_devices)]
     ranked = np.sort(np.where(np.isfinite(cost), cost, cost[np.isfinite(cost)].max(initial=0.0) + 1.0), axis=1)
     regret = ranked[:, min(1, ranked.shape[1] - 1)] - ranked[:, 0]
     chosen = np.zeros(len(cost), np.int32)
     for number in np.lexsort((np.arange(len(cost)), -regret)).tolist():
-        state, storages = held[number]
+        state, storages = contents[number]
         need = [state + sum(sizes[list(storages - there)].tolist()) for there in inside]
         order = sorted(range(problem.n_devices), key=lambda device: (cost[number, device], device))
         order = [device for device in order if np.isfinite(cost[number, device])] or order
@@ -174,7 +167,7 @@ def _choose(problem: Problem, unit: Ints, cost: Floats, capacity: Floats) -> Int
     return chosen
 
 
-def _held(problem: Problem, unit: Ints, count: int) -> list[tuple[float, set[int]]]:
+def _unit_contents(problem: Problem, unit: Ints, count: int) -> list[tuple[float, set[int]]]:
     """Bytes of state and the weight storages of every unit."""
     graph = problem.graph
     state = np.bincount(unit, weights=graph.ops.state_bytes, minlength=count).tolist()
@@ -190,13 +183,13 @@ def _held(problem: Problem, unit: Ints, count: int) -> list[tuple[float, set[int
 
 
 def _range_bytes(problem: Problem, unit: Ints, count: int) -> Floats:
-    """Resident bytes [units, units] of the units from i to j, both included; weights that they share count once."""
+    """Resident bytes [units, units] of the units from i to j inclusive; shared weights count once."""
     graph = problem.graph
-    held = np.zeros((count, count))
-    np.add.at(held, (unit, unit), graph.ops.state_bytes)
-    own = np.diag(held).copy()
+    resident = np.zeros((count, count))
+    np.add.at(resident, (unit, unit), graph.ops.state_bytes)
+    own = np.diag(resident).copy()
     total = np.cumsum(own)
-    held = np.maximum(total[None, :] - (total - own)[:, None], 0.0)
+    resident = np.maximum(total[None, :] - (total - own)[:, None], 0.0)
     size = storage_bytes(graph)
     pairs = np.unique(
         graph.weights.storage[graph.weight_edges.value].astype(np.int64) * count + unit[graph.weight_edges.consumer]
@@ -204,14 +197,15 @@ def _range_bytes(problem: Problem, unit: Ints, count: int) -> Floats:
     storage, where = pairs // count, pairs % count
     before = np.where(np.r_[False, storage[1:] == storage[:-1]], np.r_[-1, where[:-1]], -1) if len(pairs) else where
     for number, place, previous in zip(storage.tolist(), where.tolist(), before.tolist(), strict=True):
-        held[previous + 1 : place + 1, place:] += size[number]
-    return held
+        resident[previous + 1 : place + 1, place:] += size[number]
+    return resident
 
 
-def _cut(cost: Floats, load: Floats, held: Floats, capacity: npt.NDArray[Any]) -> tuple[int, ...]:
-    """Cuts with the least cost, by dynamic programming over (stage, end); () if no cut fits.
+def _cut(cost: Floats, load: Floats, resident: Floats, capacity: npt.NDArray[Any]) -> tuple[int, ...]:
+    """Cuts of least cost, by dynamic programming over (stage, end); () if none fits.
 
-    `cost` and `load` [units, stages]: a stage costs the sum over its units, and its load squared, as a share of all.
+    The cost of a stage is the sum of `cost` [units, stages] over its units plus its squared `load` [units, stages],
+    relative to the total load.
     """
     count, stages = cost.shape
     moved = np.vstack((np.zeros(stages), np.cumsum(np.where(np.isfinite(cost), cost, 0.0), axis=0)))
@@ -225,7 +219,7 @@ def _cut(cost: Floats, load: Floats, held: Floats, capacity: npt.NDArray[Any]) -
         before = best.copy()
         for end in range(1, count + 1):
             price = before[:end] + moved[end, stage] - moved[:end, stage] + (done[end, stage] - done[:end, stage]) ** 2
-            price[(barred[end, stage] > barred[:end, stage]) | (held[:end, end - 1] > capacity[stage])] = np.inf
+            price[(barred[end, stage] > barred[:end, stage]) | (resident[:end, end - 1] > capacity[stage])] = np.inf
             start = int(np.argmin(price))
             if price[start] < best[end]:
                 best[end], choice[stage, end] = price[start], start

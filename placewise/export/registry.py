@@ -1,4 +1,4 @@
-"""The registry of targets: names → classes, imported only when asked for."""
+"""The registry of targets: names → classes, imported on first use."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ _TARGETS: dict[str, str] = {
 
 
 def names() -> tuple[str, ...]:
-    """Every target that there is, sorted."""
+    """The names of all targets, sorted."""
     return tuple(sorted(_TARGETS))
 
 
-def exporter(name: str) -> Exporter:
-    """The exporter of a target. Raises ExportError with the targets that exist."""
+def create_exporter(name: str) -> Exporter:
+    """The exporter of a target. Raises ExportError for an unknown name."""
     if name not in _TARGETS:
         raise ExportError(f"there is no target {name!r}", remedy=f"choose from {', '.join(names())}")
     module, attribute = _TARGETS[name].split(":")
     return cast("Exporter", getattr(import_module(module), attribute)())
 
 
-def available(info: ExportInfo) -> None:
-    """Raise MissingExtraError where the library that a target needs for writing is not installed."""
+def require_library(info: ExportInfo) -> None:
+    """Raise MissingExtraError if the library that a target needs is not installed."""
     if info.library and find_spec(info.library) is None:
         raise MissingExtraError(f"the target {info.name!r} ({info.library})", info.extra)
 
 
-def filled(info: ExportInfo, given: Mapping[str, OptionValue]) -> OptionValues:
-    """Every option of a target: as given, or its default. Raises ExportError for a stranger or a wrong type."""
-    stranger = next((name for name in given if name not in info.options), None)
-    if stranger is not None:
+def complete_options(info: ExportInfo, given: Mapping[str, OptionValue]) -> OptionValues:
+    """Every option of a target, as given or by default. Raises ExportError for an unknown name or a wrong type."""
+    unknown = next((name for name in given if name not in info.options), None)
+    if unknown is not None:
         offered = f"it has {', '.join(info.options)}" if info.options else "it has none"
-        raise ExportError(f"the target {info.name!r} has no option {stranger!r}", remedy=offered)
+        raise ExportError(f"the target {info.name!r} has no option {unknown!r}", remedy=offered)
     for name, value in given.items():
         default = info.options[name].default
         fits = isinstance(value, type(default)) or (isinstance(default, float) and type(value) is int)

@@ -1,4 +1,4 @@
-"""The layers of a model, as tools that split by layer number them: from the numbers in the scopes of its ops."""
+"""Finds the layers of a model from the numbers in the scopes of its ops, for tools that split by layer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from placewise.model.columns import Floats, Ints, frozen
 from placewise.model.problem import Problem
 
 FEWEST = 2
-"""A stack has so many layers at least."""
+"""The least number of layers of a stack."""
 _ATTENDS = re.compile("attention|attn|softmax", re.IGNORECASE)
 _STEPS = frozenset({"step", "steps", "time", "timestep"})
 
@@ -21,10 +21,10 @@ _STEPS = frozenset({"step", "steps", "time", "timestep"})
 class Stack:
     """The list of layers that takes most of the time: ``model.layers`` of ``model.layers.3.self_attn``.
 
-    `of` [n_ops] is the layer of every op, −1 for what runs before the first one (embeddings), `count` for what runs
-    after the last one (norm, head). The ops of a block have one layer. `inside` are the scopes below the layer,
-    ``self_attn``, "" for an op that is in no layer by its scope. `share` is the stack's part of the seconds of all
-    layers, `others` are the other lists of layers; `attends`: there is attention in it.
+    `of` [n_ops] is the layer of every op, −1 for ops before the first layer (embeddings), `count` for ops after the
+    last one (norm, head). All ops of a block are in one layer. `inside` are the scopes below the layer, such as
+    ``self_attn``, "" for an op whose scope is in no layer. `share` is the stack's share of the seconds of all layers,
+    `others` are the other lists of layers; `attends` says whether it contains attention.
     """
 
     path: str
@@ -36,8 +36,8 @@ class Stack:
     attends: bool
 
 
-def seconds_of(problem: Problem, device: Ints) -> Floats:
-    """Seconds per sample of each op [n_ops] on its `device`, on its best device where it has none or cannot run there.
+def op_seconds_on(problem: Problem, device: Ints) -> Floats:
+    """Seconds per sample of each op [n_ops] on its `device`; on its fastest device if it has none or cannot run there.
 
     0 for an op that runs nowhere.
     """
@@ -49,23 +49,23 @@ def seconds_of(problem: Problem, device: Ints) -> Floats:
     return known
 
 
-def stack_of(problem: Problem) -> Stack | None:
-    """The stack of a model; None where no list of `FEWEST` or more layers can be seen in the scopes.
+def find_stack(problem: Problem) -> Stack | None:
+    """The stack of a model; None if the scopes contain no list of `FEWEST` or more layers.
 
-    An op without a layer of its own goes with the highest layer of what it reads in its phase; behind the last one it
-    is *after* the stack if nothing in a layer needs it. A backward op goes with the lowest one.
+    An op whose scope has no layer goes to the highest layer that it reads from in its phase; beyond the last layer it
+    is *after* the stack if no layer needs it. A backward op goes to the lowest layer that it reads from.
     """
     graph = problem.graph
-    parts = [_parts(scope) for scope in graph.ops.scope.values]
-    seconds, numbers = _lists(problem, parts)
-    stacks = [path for path, found in numbers.items() if len(found) >= FEWEST]
+    parts = [_split_scope(scope) for scope in graph.ops.scope.values]
+    seconds, numbers = _weigh_lists(problem, parts)
+    stacks = [path for path, layers in numbers.items() if len(layers) >= FEWEST]
     if not stacks:
         return None
     path = max(stacks, key=lambda path: (seconds[path], -len(path)))
     count = max(numbers[path]) + 1
     own = np.array([part[1] if part and part[0] == path else -1 for part in parts], np.int32)[graph.ops.scope.codes]
     inside = [part[2] if part and part[0] == path else "" for part in parts]
-    of = _by_block(problem, _filled(problem, own, count))
+    of = _unify_blocks(problem, _complete_layers(problem, own, count))
     within = tuple(inside[code] for code in graph.ops.scope.codes.tolist())
     layered = np.flatnonzero(own >= 0).tolist()
     attends = any(_ATTENDS.search(f"{graph.ops.kind[op]} {within[op]}") for op in layered)
@@ -74,11 +74,11 @@ def stack_of(problem: Problem) -> Stack | None:
     return Stack(path, count, frozen(of, np.int32), within, share, others, attends)
 
 
-def _lists(
+def _weigh_lists(
     problem: Problem, parts: Sequence[tuple[str, int, str] | None]
 ) -> tuple[dict[str, float], dict[str, set[int]]]:
-    """Of every list of layers, the seconds (or the ops, where none takes time) and the numbers."""
-    weight = seconds_of(problem, np.full(problem.n_ops, -1))
+    """The seconds of every list of layers (the ops, if nothing takes time), and its layer numbers."""
+    weight = op_seconds_on(problem, np.full(problem.n_ops, -1))
     if not weight.any():
         weight = np.ones(problem.n_ops)
     total = np.bincount(problem.graph.ops.scope.codes, weights=weight, minlength=len(parts)).tolist()
@@ -93,7 +93,7 @@ def _lists(
     return seconds, numbers
 
 
-def _parts(scope: str) -> tuple[str, int, str] | None:
+def _split_scope(scope: str) -> tuple[str, int, str] | None:
     """A scope as (path of the outermost list, number, the rest); None if it has no number."""
     words = re.split(r"[./]", scope)
     for place, word in enumerate(words):
@@ -102,8 +102,8 @@ def _parts(scope: str) -> tuple[str, int, str] | None:
     return None
 
 
-def _filled(problem: Problem, own: Ints, count: int) -> list[int]:
-    """The layer of every op: its own, or that of its surroundings."""
+def _complete_layers(problem: Problem, own: Ints, count: int) -> list[int]:
+    """The layer of every op: by its own scope, or else by what it reads."""
     graph = problem.graph
     phase, backward = graph.ops.phase.tolist(), graph.ops.backward.tolist()
     maker = graph.tensors.producer.tolist()
@@ -122,20 +122,20 @@ def _filled(problem: Problem, own: Ints, count: int) -> list[int]:
             if backward[op]:
                 layer[op] = min(layer[source] for source in sources[op])
             else:
-                found = max(layer[source] for source in sources[op])
-                layer[op] = count if found >= count - 1 and not needed[op] else found
+                highest = max(layer[source] for source in sources[op])
+                layer[op] = count if highest >= count - 1 and not needed[op] else highest
     return layer
 
 
-def _by_block(problem: Problem, layer: list[int]) -> Ints:
-    """One layer per block: the one that most seconds of it are in (the first of equals)."""
+def _unify_blocks(problem: Problem, layer: list[int]) -> Ints:
+    """One layer per block: the one with most of its seconds (the first of equals)."""
     graph = problem.graph
     if problem.n_blocks == graph.n_ops:
         return np.array(layer, np.int32)
     column, block = np.array(layer, np.int64), problem.block.astype(np.int64)
     low, span = int(column.min(initial=0)), int(column.max(initial=0) - column.min(initial=0)) + 1
     pairs, first, inverse = np.unique(block * span + column - low, return_index=True, return_inverse=True)
-    seconds = np.bincount(inverse, weights=seconds_of(problem, np.full(problem.n_ops, -1)))
+    seconds = np.bincount(inverse, weights=op_seconds_on(problem, np.full(problem.n_ops, -1)))
     order = np.lexsort((first, -seconds, pairs // span))
     _, best = np.unique(pairs[order] // span, return_index=True)
     chosen: Ints = (pairs[order][best] % span + low).astype(np.int32)[block]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from placewise.export.base import Exported, ExportInfo, OptionValues
-from placewise.export.commands import devices_read, heading, numbers, option, visible
-from placewise.export.stages import parts_of, shared_weights, stages_of, stages_read
+from placewise.export.commands import heading, parse_numbers, read_devices, read_option, set_visible_devices
+from placewise.export.stages import entry_bounds, find_stages, read_stages, shared_weights
 from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -13,7 +13,7 @@ PARTITION = "VLLM_PP_LAYER_PARTITION"
 
 
 class VllmExporter:
-    """One command: a stage per accelerator. Embeddings are on the first stage, norm and head on the last."""
+    """One command with a stage per accelerator; embeddings are on the first stage, norm and head on the last."""
 
     info = ExportInfo(
         "vllm",
@@ -26,18 +26,18 @@ class VllmExporter:
     )
 
     def export(self, problem: Problem, placement: Placement, options: OptionValues) -> Exported:
-        """See `Exporter`. `MODEL`, a folder or repository with weights, is left to whoever runs the script."""
-        stages = stages_of(problem, placement, self.info.name)
+        """See `Exporter`. The user of the script sets `MODEL`, a folder or repository with weights."""
+        stages = find_stages(problem, placement, self.info.name)
         names = [problem.cluster.names[device] for device in stages.devices]
         split = f"{PARTITION}={','.join(map(str, stages.layers))}"
-        serve = 'vllm serve "${MODEL:?a folder or a repository}"'
-        command = f"{visible(names)}{split} {serve} --tensor-parallel-size 1 --pipeline-parallel-size {len(names)}"
+        run = f'{set_visible_devices(names)}{split} vllm serve "${{MODEL:?a folder or a repository}}"'
+        command = f"{run} --tensor-parallel-size 1 --pipeline-parallel-size {len(names)}"
         text = "\n".join((*heading(problem, stages), command, ""))
-        said = stages.placement()
-        return Exported({"vllm.sh": text}, said, shared_weights(problem, said.device))
+        projected = stages.placement()
+        return Exported({"vllm.sh": text}, projected, shared_weights(problem, projected.device))
 
     def read_back(self, exported: Exported, problem: Problem) -> Ints:
         """See `Exporter`."""
         text = str(exported.files["vllm.sh"])
-        layers = numbers(option(text, PARTITION), PARTITION)
-        return stages_read(problem, self.info.name, devices_read(text), parts_of(layers))
+        layers = parse_numbers(read_option(text, PARTITION), PARTITION)
+        return read_stages(problem, self.info.name, read_devices(text), entry_bounds(layers))

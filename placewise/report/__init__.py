@@ -1,1 +1,1 @@
-"""Reports: a result as text for people."""
+"""Results as text, tables and pages for people."""

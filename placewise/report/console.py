@@ -1,4 +1,4 @@
-"""The terminal's view of a result: headline, verdict, a line per device."""
+"""The terminal view of a result: headline, verdict, tables, Gantt chart."""
 
 from __future__ import annotations
 
@@ -14,12 +14,10 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
 from placewise.report.copies import copy_rows
-from placewise.report.devices import DeviceView
+from placewise.report.devices import DeviceView, device_remarks, peak_line
 from placewise.report.gantt import Gantt
-from placewise.report.peaks import peak_line
 from placewise.report.plain import shown_text
-from placewise.report.remarks import device_remarks
-from placewise.report.words import (
+from placewise.report.sentences import (
     baseline_lines,
     headline,
     history_line,
@@ -31,13 +29,13 @@ from placewise.report.words import (
 )
 from placewise.simulate import MemoryPeak
 
-SHOWN = 12
-"""So many digits of a hash are shown."""
+HASH_DIGITS = 12
+"""How many digits of a hash are shown."""
 
 
 def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
-    """Everything that `place` prints; the Gantt can be left out."""
-    problem, parts = result.problem, list[RenderableType]([_bold(headline(result))])
+    """Everything that `place` prints, with or without the Gantt chart."""
+    problem, parts = result.problem, list[RenderableType]([shown_text(headline(result), style="bold")])
     if result.judgement is not None:
         phases = phase_line(problem, result.judgement)
         parts += [shown_text(phases)] if phases else []
@@ -45,44 +43,44 @@ def result_view(result: Result, *, gantt: bool = True) -> RenderableType:
         parts += _copies(result)
         parts += _gantt(result) if gantt else []
         parts += [baseline_table(result), Text()]
-    way = history_line(result)
-    parts += [shown_text(way, style="dim")] if way else []
+    history = history_line(result)
+    parts += [shown_text(history, style="dim")] if history else []
     parts += [shown_text(f"note: {note}", style="dim") for note in result.notes]
-    how = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
-    how += f", placement {result.placement.digest(problem.graph, problem.cluster)[:SHOWN]}" if result.placement else ""
-    return Group(*parts, shown_text(how, style="dim"))
+    run = f"{result.placer}, {result.status}, {result.seconds:.2f} s, seed {result.seed}"
+    if result.placement:
+        run += f", placement {result.placement.digest(problem.graph, problem.cluster)[:HASH_DIGITS]}"
+    return Group(*parts, shown_text(run, style="dim"))
 
 
 def judgement_view(problem: Problem, judgement: Judgement, peaks: Sequence[MemoryPeak] = ()) -> RenderableType:
-    """Everything that `simulate` prints; what peaks when, if it is given."""
-    runs = math.isfinite(judgement.value)
-    value = format_seconds(judgement.value) if runs else "none: it cannot run"
-    headline = _bold(f"{value_name(problem.objective)} {value}")
+    """Everything that `simulate` prints, with a line per memory peak."""
+    value = format_seconds(judgement.value) if math.isfinite(judgement.value) else "none: it cannot run"
+    parts: list[RenderableType] = [shown_text(f"{value_name(problem.objective)} {value}", style="bold")]
     phases = phase_line(problem, judgement)
-    said = [shown_text(phases)] if phases else []
-    told = [shown_text(peak_line(peak), style="dim") for peak in peaks]
-    return Group(headline, *said, *_devices(problem, judgement), *told, violation_view(judgement))
+    parts += [shown_text(phases)] if phases else []
+    parts += _devices(problem, judgement)
+    parts += [shown_text(peak_line(peak), style="dim") for peak in peaks]
+    return Group(*parts, violation_view(judgement))
 
 
 def violation_view(judgement: Judgement) -> RenderableType:
-    """The broken rules, or that there are none."""
+    """The violated rules, or a line that there are none."""
     if not judgement.violations:
         return Text("keeps every rule", style="green")
     return Group(*(shown_text(f"✗ {broken.kind}: {broken.message}", style="red") for broken in judgement.violations))
 
 
 def baseline_table(result: Result) -> Table:
-    """The plan beside what people do without it."""
+    """The plan beside the naive baselines."""
     return rows_table(("compared with", "value ", ""), baseline_lines(result))
 
 
 def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
-    """A plain table; columns whose heading ends in a space are numbers and stand to the right."""
+    """A plain table. Columns whose heading ends in a space hold numbers and are right-aligned."""
     table = Table(box=None, pad_edge=False, header_style="dim", show_header=any(column.strip() for column in columns))
     for column in columns:
-        table.add_column(
-            shown_text(column.strip()), justify="right" if column.endswith(" ") else "left", overflow="fold"
-        )
+        right = column.endswith(" ")
+        table.add_column(shown_text(column.strip()), justify="right" if right else "left", overflow="fold")
     for row in rows:
         table.add_row(*(shown_text(cell) for cell in row))
     return table
@@ -91,16 +89,15 @@ def rows_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 def _gantt(result: Result) -> list[RenderableType]:
     if result.placement is None or result.judgement is None:
         return []
-    drawn = Gantt(result.problem, result.placement, result.judgement)
-    return [drawn, Text()] if drawn.worth_it else []
+    chart = Gantt(result.problem, result.placement, result.judgement)
+    return [chart, Text()] if chart.is_useful else []
 
 
 def _copies(result: Result) -> list[RenderableType]:
-    """What goes between memories, the dearest ways first."""
     if result.placement is None or result.judgement is None:
         return []
     rows = copy_rows(result.problem, result.placement, result.judgement.timeline)
-    return [rows_table(("copies", "number ", "bytes ", "seconds ", "the dearest"), rows), Text()] if rows else []
+    return [rows_table(("copies", "number ", "bytes ", "seconds ", "most expensive"), rows), Text()] if rows else []
 
 
 def _devices(problem: Problem, judgement: Judgement, placement: Placement | None = None) -> list[RenderableType]:
@@ -108,7 +105,3 @@ def _devices(problem: Problem, judgement: Judgement, placement: Placement | None
     remarks = [*replica_lines(judgement), *([remark] if remark else []), *device_remarks(problem, judgement, placement)]
     closed = frozenset(device.name for device in problem.cluster if not device.available)
     return [DeviceView(judgement, closed), *(shown_text(line, style="dim") for line in remarks)]
-
-
-def _bold(text: str) -> Text:
-    return shown_text(text, style="bold")

@@ -1,4 +1,4 @@
-"""The compact Gantt of the terminal: a line per device and link, time from left to right."""
+"""The compact Gantt chart of the terminal: a line per device and link, time from left to right."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from placewise._util.units import format_seconds
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
-from placewise.report.critical import critical_path
-from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, chosen, lanes_of, legend, marks
+from placewise.report.critical_path import critical_path
+from placewise.report.lanes import BUSY, IDLE, MARKED, PARTLY, busiest_lanes, draw_lane, lanes_of, legend
 from placewise.report.notebook import timeline_svg
 from placewise.report.plain import lines
 
@@ -25,15 +25,15 @@ MOST_LANES = 16
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Gantt:
-    """What runs when; nothing is drawn of a placement that cannot run."""
+    """When each device and link is busy; empty for a placement that cannot run."""
 
     problem: Problem
     placement: Placement
     judgement: Judgement
 
     @property
-    def worth_it(self) -> bool:
-        """Whether there is anything to see: more than one device that works."""
+    def is_useful(self) -> bool:
+        """Whether more than one device runs ops."""
         return sum(use.ops > 0 for use in self.judgement.devices) > 1
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -44,29 +44,28 @@ class Gantt:
         width = min(options.max_width - before - len("  100 %"), WIDEST)
         if not names or width < NARROWEST:
             return
-        lanes = lanes_of(self.problem, self.placement, self.judgement, width, path)
-        shown, left = chosen(lanes, MOST_LANES)
+        lanes, left = busiest_lanes(lanes_of(self.problem, self.placement, self.judgement, width, path), MOST_LANES)
         value = self.judgement.value
         yield Text(f"{'':{before}}  0{f'{format_seconds(value)}':>{width - 1}}", style="dim")
-        for lane in shown:
-            name = _short(visible(lane.name), before)
-            yield Text(f"{name}  {marks(lane)} {min(lane.seconds / value, 9.99):>4.0%}")
+        for lane in lanes:
+            name = _fit_name(visible(lane.name), before)
+            yield Text(f"{name}  {draw_lane(lane)} {min(lane.seconds / value, 9.99):>4.0%}")
         if left:
             yield Text(f"… and {left} more, less busy", style="dim")
         meanings = zip((MARKED, BUSY, PARTLY, IDLE), legend(self.judgement), strict=True)
         yield Text("  ".join(f"{mark} {meaning}" for mark, meaning in meanings), style="dim")
 
     def __str__(self) -> str:
-        """The same as text."""
+        """The chart as text."""
         return lines(self, width=len("  100 %") + LONGEST_NAME + WIDEST)
 
     def _repr_html_(self) -> str:
-        """The same as a picture, in notebooks."""
+        """The chart as a picture, for notebooks."""
         return timeline_svg(self.problem, self.placement, self.judgement)
 
 
-def _short(name: str, width: int) -> str:
-    """A name in that many cells: cut in the middle if it is longer, filled with spaces if it is shorter."""
+def _fit_name(name: str, width: int) -> str:
+    """A name in exactly `width` cells: shortened in the middle, or padded with spaces."""
     text = Text(name)
     if text.cell_len > width:
         head = (width - 1) // 2

@@ -1,4 +1,4 @@
-"""The leaderboard of several placers on one problem: as a table, JSON, CSV and Markdown. Pure functions on rows."""
+"""The leaderboard of several placers on one problem, as a table, JSON, CSV or Markdown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -28,14 +28,14 @@ NOT_RUN = "not run"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
-    """One placer: times in seconds, None where there is none.
+class LeaderboardRow:
+    """The result of one placer. Times are in seconds, None where unknown.
 
-    `rank` counts from 1 and is shared by equal values; `gap` is that to the best bound of all, `ratio` the value by the
-    best value; `own_lower_bound` is what this placer proved, by `bound_method`; `seconds` is the time that it used,
-    `devices` how many run an op; `best_bound_by` says who proved the best bound. `refusal` says why it did not run,
-    `unmet` why no placement exists. `measured` is what running it took and `spread` the distance between the quartiles
-    as a share of it; `failure` says why it did not run.
+    `rank` counts from 1, and equal values share it. `gap` is relative to the best bound of all placers, `ratio` to the
+    best value. `own_lower_bound` is what this placer proved, by `bound_method`; `best_bound_by` names the placers that
+    proved the best bound. `seconds` is the search time, `devices` how many devices run an op. `refusal` says why the
+    placer did not run, `unmet` why no placement exists. `measured` is the measured time of the placement, `spread` its
+    interquartile range as a share of it, and `failure` says why the placement did not run.
     """
 
     rank: int | None = None
@@ -60,17 +60,17 @@ class Row:
     failure: str = ""
 
 
-COLUMNS = tuple(column.name for column in fields(Row))
+COLUMNS = tuple(column.name for column in fields(LeaderboardRow))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Board:
-    """Every row, the best first; the highest lower bound in seconds, who proved it and how; the best value.
+class LeaderboardTable:
+    """All rows, best first; the highest lower bound, who proved it and how; the best value. Times in seconds.
 
-    Where placements were run, also what the best single device took, and its spread.
+    Where placements were run, also the measured time of the best single device, and its spread.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[LeaderboardRow, ...]
     lower_bound: float | None
     best_bound_by: str
     bound_method: str
@@ -84,7 +84,7 @@ class Board:
 
 
 def format_for(path: str | os.PathLike[str] | None, wanted: str | None) -> str:
-    """The format that is asked for, else that of a file's suffix, else the table. Raises InputError."""
+    """The `wanted` format, else that of the file's suffix, else the table. Raises InputError."""
     if wanted is not None:
         if wanted not in FORMATS:
             raise InputError(f"there is no format {wanted!r}", remedy=f"choose from {', '.join(FORMATS)}")
@@ -98,8 +98,8 @@ def format_for(path: str | os.PathLike[str] | None, wanted: str | None) -> str:
     return SUFFIXES[suffix]
 
 
-def text_of(board: Board, form: str) -> str:
-    """The leaderboard as a text of one of `FORMATS`, with a line break at its end."""
+def render_leaderboard(board: LeaderboardTable, form: str) -> str:
+    """The leaderboard in one of `FORMATS`, with a line break at the end."""
     if form == "json":
         return json.dumps(document_of(board), ensure_ascii=False, indent=2) + "\n"
     if form == "csv":
@@ -109,8 +109,8 @@ def text_of(board: Board, form: str) -> str:
     return plain(board_view(board), width=10_000)
 
 
-def document_of(board: Board) -> dict[str, Any]:
-    """The leaderboard as JSON takes it."""
+def document_of(board: LeaderboardTable) -> dict[str, Any]:
+    """The leaderboard as JSON values."""
     return {
         "lower_bound": board.lower_bound,
         "best_bound_by": board.best_bound_by,
@@ -123,95 +123,91 @@ def document_of(board: Board) -> dict[str, Any]:
     }
 
 
-def board_view(board: Board) -> RenderableType:
+def board_view(board: LeaderboardTable) -> RenderableType:
     """Everything that `compare` prints."""
-    table = (_Table(board),) if any(row.status != NOT_RUN for row in board.rows) else ()
-    return Group(*table, *(Text(f"{'  ' * depth}{visible(line)}") for depth, line in _listed(board)))
+    table = (_FittedTable(board),) if any(row.status != NOT_RUN for row in board.rows) else ()
+    return Group(*table, *(Text(f"{'  ' * depth}{visible(line)}") for depth, line in _list_remarks(board)))
 
 
-def _csv(board: Board) -> str:
+def _csv(board: LeaderboardTable) -> str:
     out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for row in board.rows:
-        cells = asdict(row) | {"notes": "; ".join(row.notes)}
-        writer.writerow(["" if cells[name] is None else cells[name] for name in COLUMNS])
+    writer = csv.DictWriter(out, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) | {"notes": "; ".join(row.notes)} for row in board.rows)
     return out.getvalue()
 
 
-def _markdown(board: Board) -> str:
-    shown = _shown(board)
+def _markdown(board: LeaderboardTable) -> str:
+    shown = _visible_columns(board)
     lines = [
         "| " + " | ".join(column.strip() for column in shown) + " |",
         "|" + "|".join(" ---: " if column.endswith(" ") else " --- " for column in shown) + "|",
     ]
     for row in board.rows:
         if row.status != NOT_RUN:
-            lines.append("| " + " | ".join(_escaped(_cells(row)[name]) for name in shown) + " |")
-    for depth, line in _listed(board):
-        lines.append(f"- {_escaped(line)}" if depth else f"\n{_escaped(line)}")
+            lines.append("| " + " | ".join(_escape_markdown(_row_cells(row)[name]) for name in shown) + " |")
+    for depth, line in _list_remarks(board):
+        lines.append(f"- {_escape_markdown(line)}" if depth else f"\n{_escape_markdown(line)}")
     return "\n".join(lines) + "\n"
 
 
-def _escaped(text: str) -> str:
-    """Text that Markdown prints as it is in a cell of a table."""
+def _escape_markdown(text: str) -> str:
+    """Text that Markdown shows literally in a table cell."""
     for sign in "\\|<>*`[]":
         text = text.replace(sign, f"\\{sign}")
     return visible(text)
 
 
-_SHOWN = (
+_TABLE_COLUMNS = (
     "# ", "placer", "value ", "gap ", "measured ", "spread ", "ratio ", "own bound ", "status", "took ", "devices ",
     "best bound by", "source",
 )  # fmt: skip
-"""The columns that people read; those that end in a space are numbers."""
-_LEAVING = ("source", "best bound by", "own bound ", "devices ", "status", "# ", "ratio ")
-"""Which of them go, one after the other, where the terminal is narrow."""
+"""The columns of the table; those that end in a space hold numbers."""
+_DROPS = ("source", "best bound by", "own bound ", "devices ", "status", "# ", "ratio ")
+"""The columns to drop, one after the other, on a narrow terminal."""
 
 
-def _shown(board: Board) -> tuple[str, ...]:
-    """The columns that have something to say."""
+def _visible_columns(board: LeaderboardTable) -> tuple[str, ...]:
+    """The columns, without those of measurements if nothing was run."""
     ran = any(row.measured is not None or row.failure for row in board.rows)
-    return tuple(name for name in _SHOWN if ran or name not in ("measured ", "spread "))
+    return tuple(name for name in _TABLE_COLUMNS if ran or name not in ("measured ", "spread "))
 
 
-def _cells(row: Row) -> dict[str, str]:
-    cells = (
-        _said(row.rank, str), row.placer, _said(row.value, format_seconds), _said(row.gap, "{:.2%}".format),
-        _said(row.measured, format_seconds), _said(row.spread, "{:.1%}".format), _said(row.ratio, "{:.4f}".format),
-        _said(row.own_lower_bound, format_seconds), _status(row), _said(row.seconds, "{:.2f} s".format),
-        _said(row.devices, str), row.best_bound_by, row.source,
+def _row_cells(row: LeaderboardRow) -> dict[str, str]:
+    share = "{:.1%}".format
+    columns: tuple[tuple[Any, Callable[[Any], str]], ...] = (
+        (row.rank, str), (row.placer, str), (row.value, format_seconds), (row.gap, "{:.2%}".format),
+        (row.measured, format_seconds), (row.spread, share), (row.ratio, "{:.4f}".format),
+        (row.own_lower_bound, format_seconds), (_format_status(row), str), (row.seconds, "{:.2f} s".format),
+        (row.devices, str), (row.best_bound_by, str), (row.source, str),
     )  # fmt: skip
-    return dict(zip(_SHOWN, cells, strict=True))
+    cells = ("–" if value is None else form(value) for value, form in columns)
+    return dict(zip(_TABLE_COLUMNS, cells, strict=True))
 
 
-def _said(value: Any, say: Any) -> str:
-    return "–" if value is None else say(value)
-
-
-def _status(row: Row) -> str:
+def _format_status(row: LeaderboardRow) -> str:
     return f"{row.status} ({row.reason})" if row.reason else row.status
 
 
 @dataclass(frozen=True, slots=True)
-class _Table:
-    """The rows of what ran, with as many columns as the terminal is wide."""
+class _FittedTable:
+    """The rows of the placers that ran, with as many columns as fit."""
 
-    board: Board
+    board: LeaderboardTable
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [_cells(row) for row in self.board.rows if row.status != NOT_RUN]
-        shown = list(_shown(self.board))
-        for leaving in (*_LEAVING, ""):
+        rows = [_row_cells(row) for row in self.board.rows if row.status != NOT_RUN]
+        shown = list(_visible_columns(self.board))
+        for drop in (*_DROPS, ""):
             table = rows_table(shown, [[row[name] for name in shown] for row in rows])
             if Measurement.get(console, options.update(width=10_000), table).maximum <= options.max_width:
                 break
-            shown = [name for name in shown if name != leaving]
+            shown = [name for name in shown if name != drop]
         yield table
 
 
-def _listed(board: Board) -> Iterator[tuple[int, str]]:
-    """What stands below the table, with the depth of each line: the bound, what found nothing, what did not run."""
+def _list_remarks(board: LeaderboardTable) -> Iterator[tuple[int, str]]:
+    """(depth, line) below the table: the bound, failed runs, placers without a placement, placers that did not run."""
     unmet = next((row.unmet for row in board.rows if row.unmet), "")
     if unmet:
         yield 0, f"infeasible: {unmet}"
@@ -227,7 +223,7 @@ def _listed(board: Board) -> Iterator[tuple[int, str]]:
     if nothing:
         yield 0, f"without a placement: {len(nothing)}"
         for row in nothing:
-            yield 1, f"{row.placer}: {row.unmet or '; '.join(row.notes) or _status(row)}"
+            yield 1, f"{row.placer}: {row.unmet or '; '.join(row.notes) or _format_status(row)}"
     yield 0, f"{NOT_RUN}: {board.not_run}"
     for row in board.rows:
         if row.status == NOT_RUN:
@@ -235,5 +231,5 @@ def _listed(board: Board) -> Iterator[tuple[int, str]]:
 
 
 def finite(value: float) -> float | None:
-    """A number, or None for what no file can hold."""
+    """The number, or None if it is infinite or NaN, which JSON cannot hold."""
     return value if math.isfinite(value) else None

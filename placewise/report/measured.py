@@ -1,10 +1,9 @@
-"""What was measured beside what was predicted: a table, sentences, and the same for machines."""
+"""Measured times beside predicted ones, as a table and as JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from rich.console import Group, RenderableType
@@ -16,10 +15,12 @@ from placewise.report.console import rows_table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    """One measured placement: seconds, the spread between quartiles as a share, and why it failed, if it did.
+class MeasuredRow:
+    """One measured placement. Times are in seconds; `spread` is the interquartile range as a share of the median.
 
-    `memory` is what each device is predicted to hold by the runtime's own rules, in bytes.
+    `pieces` counts the pieces per device, `share` is the share of the time that ran where the plan wants it, `idle` the
+    devices that ran nothing. `memory` is the bytes that each device should hold by the runtime's own rules. `failure`
+    says why the placement failed, if it did.
     """
 
     name: str
@@ -37,14 +38,14 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sheet:
-    """All lines of a race; `base` is the one that the others are compared with."""
+class MeasurementTable:
+    """All rows of a measurement; `base` names the one that the others are compared with."""
 
     runtime: str
     execution: str
     how: str
     places: tuple[str, ...]
-    lines: tuple[Line, ...]
+    rows: tuple[MeasuredRow, ...]
     base: str
     verdict: str = ""
 
@@ -52,70 +53,58 @@ class Sheet:
 _COLUMNS = ("placement", "measured ", "spread ", "speed-up ", "predicted ", "off by ", "devices ", "pieces ")
 
 
-def sheet_view(sheet: Sheet) -> RenderableType:
-    """Everything that is printed of a race."""
-    base = next(line.measured for line in sheet.lines if line.name == sheet.base)
-    rows = [_cells(line, base) for line in sheet.lines if not line.failure]
-    parts: list[RenderableType] = [Text(f"{sheet.runtime}, {sheet.execution}: {sheet.how}"), Text()]
-    parts += [rows_table(_COLUMNS, rows), Text()]
-    parts += [Text(visible(f"{line.name} failed: {line.failure}")) for line in sheet.lines if line.failure]
-    parts += [Text(visible(sheet.verdict))] if sheet.verdict else []
-    parts += [Text(visible(f"note: {note}"), style="dim") for note in _notes(sheet)]
+def measurement_view(table: MeasurementTable) -> RenderableType:
+    """Everything that is printed of a measurement."""
+    base = next(row.measured for row in table.rows if row.name == table.base)
+    cells = [_row_cells(row, base) for row in table.rows if not row.failure]
+    parts: list[RenderableType] = [Text(f"{table.runtime}, {table.execution}: {table.how}"), Text()]
+    parts += [rows_table(_COLUMNS, cells), Text()]
+    parts += [Text(visible(f"{row.name} failed: {row.failure}")) for row in table.rows if row.failure]
+    parts += [Text(visible(table.verdict))] if table.verdict else []
+    parts += [Text(visible(f"note: {note}"), style="dim") for note in _list_notes(table)]
     return Group(*parts)
 
 
-def document_of(sheet: Sheet) -> dict[str, Any]:
-    """The sheet as JSON takes it; times in seconds."""
+def document_of(table: MeasurementTable) -> dict[str, Any]:
+    """The table as JSON values; times in seconds."""
     return {
-        "runtime": sheet.runtime,
-        "execution": sheet.execution,
-        "protocol": sheet.how,
-        "places": list(sheet.places),
-        "base": sheet.base,
-        "verdict": sheet.verdict,
-        "placements": [_plain(line) for line in sheet.lines],
+        "runtime": table.runtime,
+        "execution": table.execution,
+        "protocol": table.how,
+        "places": list(table.places),
+        "base": table.base,
+        "verdict": table.verdict,
+        "placements": [_row_document(row) for row in table.rows],
     }
 
 
-def _plain(line: Line) -> Mapping[str, Any]:
-    return {
-        "name": line.name,
-        "measured": line.measured,
-        "spread": line.spread,
-        "predicted": line.predicted,
-        "devices": line.devices,
-        "pieces": list(line.pieces),
-        "share_as_asked": line.share,
-        "idle": list(line.idle),
-        "memory": list(line.memory),
-        "rounds": list(line.rounds),
-        "failure": line.failure,
-        "notes": list(line.notes),
-    }
+def _row_document(row: MeasuredRow) -> dict[str, Any]:
+    document = {key: list(value) if isinstance(value, tuple) else value for key, value in asdict(row).items()}
+    document["share_as_asked"] = document.pop("share")
+    return document
 
 
-def _cells(line: Line, base: float) -> list[str]:
-    off = line.predicted / line.measured - 1 if line.measured else math.inf
+def _row_cells(row: MeasuredRow, base: float) -> list[str]:
+    off = row.predicted / row.measured - 1 if row.measured else math.inf
     return [
-        line.name,
-        format_seconds(line.measured),
-        f"{line.spread:.1%}",
-        f"{base / line.measured:.2f}×",
-        format_seconds(line.predicted),
+        row.name,
+        format_seconds(row.measured),
+        f"{row.spread:.1%}",
+        f"{base / row.measured:.2f}×",
+        format_seconds(row.predicted),
         f"{off:+.0%}" if math.isfinite(off) else "–",
-        str(line.devices),
-        "+".join(map(str, line.pieces)),
+        str(row.devices),
+        "+".join(map(str, row.pieces)),
     ]
 
 
-def _notes(sheet: Sheet) -> Sequence[str]:
-    notes: dict[str, None] = {}
-    for line in sheet.lines:
-        if line.failure:
-            continue
-        if line.idle:
-            notes[f"{line.name}: nothing ran on {', '.join(line.idle)}"] = None
-        if line.share < 0.999:
-            notes[f"{line.name}: {line.share:.1%} of the time ran where it was asked to"] = None
-        notes |= dict.fromkeys(line.notes)
-    return list(notes)
+def _list_notes(table: MeasurementTable) -> list[str]:
+    notes: list[str] = []
+    for row in table.rows:
+        if not row.failure:
+            notes += [f"{row.name}: nothing ran on {', '.join(row.idle)}"] if row.idle else []
+            notes += (
+                [f"{row.name}: {row.share:.1%} of the time ran where the plan puts it"] if row.share < 0.999 else []
+            )
+            notes += row.notes
+    return list(dict.fromkeys(notes))

@@ -1,4 +1,4 @@
-"""What is shown, as plain text: no word of the user's is markup or control."""
+"""Renderables as plain text. Names and messages are never read as markup, and control characters are escaped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewise._util.text import visible
 
 
 def lines(*parts: RenderableType, width: int = 120) -> str:
-    """Renderables as text without colour: tables fit the width, sentences stay whole, no line ends in spaces."""
+    """Renderables as text without colour: tables fit `width`, sentences stay on one line, no line ends in spaces."""
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None, highlight=False)
     for part in parts:
@@ -20,15 +20,15 @@ def lines(*parts: RenderableType, width: int = 120) -> str:
 
 
 def printable(part: RenderableType) -> RenderableType:
-    """A sentence as text that is no markup and has no control characters; anything else as it is."""
+    """A string as text without markup or control characters; anything else unchanged."""
     return shown_text(part) if isinstance(part, str) else part
 
 
 def plain(*parts: RenderableType, width: int = 120) -> str:
-    """The same as `lines`, without blank lines at its end."""
+    """The text of `lines`, without blank lines at its end."""
     return lines(*parts, width=width).rstrip() + "\n"
 
 
 def shown_text(words: str, *, style: str = "") -> Text:
-    """Words of others as text."""
+    """A string as text without markup or control characters."""
     return Text(visible(words), style=style)

@@ -18,7 +18,13 @@ from types import MappingProxyType
 
 import numpy as np
 
-from placewise.analysis.measure_placements import SINGLE, Course, Setting, course_of, protocol_of
+from placewise.analysis.measure_placements import (
+    SINGLE,
+    MeasurementContext,
+    Setting,
+    choose_protocol,
+    prepare_measurement,
+)
 from placewise.errors import InputError, RunError
 from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
@@ -77,7 +83,7 @@ class MeasuredReward(Closing):
 
     def __init__(self, problem: Problem, setting: Setting = _BRIEF_SETTING, effort: MeasuringEffort = _EFFORT) -> None:
         self.evaluations, self.failure = 0, ""
-        self._effort, self._course = effort, course_of(problem, setting)
+        self._effort, self._course = effort, prepare_measurement(problem, setting)
         limit = min(setting.protocol.seconds, effort.seconds)
         self._protocol = replace(setting.protocol, seconds=limit, least=1)
         self._symmetric = _has_equal_places(self._course)
@@ -149,7 +155,7 @@ class MeasuredReward(Closing):
         for number, future in enumerate(futures):
             try:
                 workers = ready[str(number)] = future.result()
-                self._course.checked(workers.prepared, self._expected, "the placement")
+                self._course.check_outputs(workers.prepared, self._expected, "the placement")
             except (RunError, InputError) as error:
                 self.failure = str(error)
                 if str(number) in ready:
@@ -244,11 +250,11 @@ def reward_of(
         raise InputError(f"there is no reward {name!r}", remedy=f"choose from {', '.join(REWARDS)}")
     if name == SIMULATED:
         return None
-    protocol = protocol_of(problem, None, BRIEF_PROTOCOL.rounds, effort.seconds)
+    protocol = choose_protocol(problem, None, BRIEF_PROTOCOL.rounds, effort.seconds)
     if protocol.in_flight == 1:
         protocol = replace(BRIEF_PROTOCOL, seconds=effort.seconds)
     setting = replace(setting, runtime=name, protocol=protocol)
-    course_of(problem, setting)
+    prepare_measurement(problem, setting)
     return partial(MeasuredReward, problem, setting, effort)
 
 
@@ -261,7 +267,7 @@ def _resources(place: Place) -> list[str]:
     return [f"core-{core}" for core in place.cores] or [f"{place.kind}-{re.sub(r'[^A-Za-z0-9]', '-', place.name)}"]
 
 
-def _has_equal_places(course: Course) -> bool:
+def _has_equal_places(course: MeasurementContext) -> bool:
     """Whether devices with equal costs are also bound to equal places."""
     places = [(place.kind, len(place.cores), sorted(place.options.items())) for place in course.places]
     return all(places[device] == places[other] for device, other in enumerate(interchangeable(course.problem).tolist()))

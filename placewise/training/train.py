@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from placewise.analysis.measure_placements import Setting, as_executed
+from placewise.analysis.measure_placements import Setting, match_execution
 from placewise.core.place import place
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.files.policy_file import header_path, save_policy
@@ -87,7 +87,7 @@ def train(
     make = reward_of(reward, problem, setting.measuring)
     if make is not None:
         pipelined = problem.objective.kind == "throughput"
-        problem = as_executed(problem, runtimes.create(reward).info, pipelined=pipelined)
+        problem = match_execution(problem, runtimes.create(reward).info, pipelined=pipelined)
     refusal = placer.supports(problem)
     if refusal is not None:
         raise PlacerError(f"{placer.info.name} cannot be trained on this problem: {refusal}",

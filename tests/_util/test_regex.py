@@ -16,7 +16,7 @@ from placewise._util import regex
 from placewise.catalog import read_cluster
 from placewise.catalog.adapt import adapt_cluster
 from placewise.errors import InputError
-from placewise.export.modules import whole_modules
+from placewise.export.module_units import find_whole_modules
 from placewise.files.graph_file import save_graph
 from placewise.model.graph import Graph
 from placewise.model.problem import Rule, matching, scopes_together
@@ -50,7 +50,7 @@ def test_a_search_that_does_not_end_is_ended() -> None:
         lambda: matching(graph, ENDLESS),
         lambda: scopes_together(graph, [ENDLESS]),
         lambda: trace_gradient_flow(graph, (ENDLESS,)),
-        lambda: whole_modules([NAME], ENDLESS),
+        lambda: find_whole_modules([NAME], ENDLESS),
         lambda: adapt_cluster(cluster, **use | {"unsupported": (Rule(ENDLESS, "cpu"),), "kinds": (NAME,)}),
     ):
         with pytest.raises(InputError, match=r"takes more than 0\.02 s; write it without a repetition inside"):

@@ -14,13 +14,20 @@ from cli_runs import run, workload
 from rich.console import Console
 
 import placewise as pw
-from placewise.analysis.compare import board_of, compare
+from placewise.analysis.compare import compare, tabulate_entries
 from placewise.core.build import build, start_of
 from placewise.errors import InputError, PlacerError, PlanError
 from placewise.model.placement import Placement
 from placewise.placers import registry
 from placewise.placers.base import Budget, Progress
-from placewise.report.leaderboard import COLUMNS, Board, Row, board_view, format_for, text_of
+from placewise.report.leaderboard import (
+    COLUMNS,
+    LeaderboardRow,
+    LeaderboardTable,
+    board_view,
+    format_for,
+    render_leaderboard,
+)
 
 PLACERS = ("single", "dp", "temper", "balanced")
 SPLIT = {"fpgas": [{"nodes": [0]}, {"nodes": [1, 2]}], "cpus": [{"nodes": []}]}
@@ -50,7 +57,7 @@ def _rows(markdown: str) -> list[list[str]]:
 def test_the_rows_say_what_the_results_say(path: Path) -> None:
     """Ranks, gaps to the best bound, ratios to the best value and who proved the bound, from the results alone."""
     entries = pw.compare(path, placers=PLACERS).entries
-    board = board_of(entries)
+    board = tabulate_entries(entries)
     rows = {row.placer: row for row in board.rows}
     assert board.best_value == pytest.approx(0.009) and board.lower_bound == pytest.approx(0.009)
     assert rows["dp"].rank == 1 and rows["dp"].ratio == 1 and rows["dp"].gap == pytest.approx(0, abs=1e-9)
@@ -71,7 +78,7 @@ def test_the_rows_say_what_the_results_say(path: Path) -> None:
 def test_every_format_holds_the_same(path: Path, tmp_path: Path) -> None:
     """CSV and JSON give back every number exactly, Markdown every row; a file's suffix says its format."""
     board = pw.compare(path, placers=PLACERS)
-    rows = board_of(board.entries).rows
+    rows = tabulate_entries(board.entries).rows
     for name in ("board.csv", "board.json", "board.md", "board.txt"):
         board.save(tmp_path / name)
     read = list(csv.DictReader(io.StringIO((tmp_path / "board.csv").read_text())))
@@ -94,13 +101,15 @@ def test_every_format_holds_the_same(path: Path, tmp_path: Path) -> None:
 
 def test_words_cannot_break_a_table() -> None:
     """Bars, line breaks and commas in words stay inside their cells, in Markdown and in CSV."""
-    row = Row(rank=1, placer="a|b", value=1.0, gap=0.5, ratio=1.0, status="feasible", source='x, "y"\n| z \\| [w]')
-    board = Board(rows=(row,), lower_bound=0.5, best_bound_by="a|b", bound_method="m", best_value=1.0)
-    head, _, cells = _rows(text_of(board, "markdown"))
+    row = LeaderboardRow(
+        rank=1, placer="a|b", value=1.0, gap=0.5, ratio=1.0, status="feasible", source='x, "y"\n| z \\| [w]'
+    )
+    board = LeaderboardTable(rows=(row,), lower_bound=0.5, best_bound_by="a|b", bound_method="m", best_value=1.0)
+    head, _, cells = _rows(render_leaderboard(board, "markdown"))
     assert len(cells) == len(head) and cells[1] == "a\\|b" and "\\x0a" in cells[-1]
-    (read,) = csv.DictReader(io.StringIO(text_of(board, "csv")))
+    (read,) = csv.DictReader(io.StringIO(render_leaderboard(board, "csv")))
     assert read["source"] == row.source and float(read["value"]) == 1.0
-    assert json.loads(text_of(board, "json"))["entries"][0]["source"] == row.source
+    assert json.loads(render_leaderboard(board, "json"))["entries"][0]["source"] == row.source
 
 
 @pytest.mark.parametrize("width", [40, 80, 200])
@@ -108,7 +117,7 @@ def test_the_table_fits_the_terminal(path: Path, width: int) -> None:
     """Columns go as the terminal gets narrower, names and values last, and no number is broken."""
     out = io.StringIO()
     console = Console(file=out, width=width, color_system=None)
-    console.print(board_view(board_of(pw.compare(path, placers=("dp",)).entries)))
+    console.print(board_view(tabulate_entries(pw.compare(path, placers=("dp",)).entries)))
     lines = out.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     assert lines[0].split()[-1] == {40: "took", 80: "devices", 200: "source"}[width]
@@ -163,7 +172,10 @@ def test_starts_that_are_none(path: Path, tmp_path: Path) -> None:
 
 def test_a_humans_split_needs_its_placer(path: Path, split: Path) -> None:
     """Where nobody takes the human's split, that is said at once."""
-    with pytest.raises(PlacerError, match="nobody takes it; compare the placer 'expert' as well"):
+    with pytest.raises(
+        PlacerError,
+        match="no placer of this comparison takes the human's placement; compare the placer 'expert' as well",
+    ):
         pw.compare(path, placers="dp,single", expert=split)
 
 

@@ -161,7 +161,7 @@ def test_what_takes_a_search_is_not_called_impossible() -> None:
     """The same: without a proof, and without any time to look, a longer budget is what is advised."""
     model = Decoder([2**13] * 5 + [2**14] * 3)
     room = {card: int(0.55 * size_of(model)) for card in (0, 1)}
-    with pytest.raises(InputError, match="no device map was found in time; give a longer budget"):
+    with pytest.raises(InputError, match="the search found no device map in time; give a longer budget"):
         pw.device_map(model, room, example_inputs=(IDS,), headroom=0, budget=0)
 
 

@@ -57,4 +57,4 @@ def test_every_placer_is_in_the_documents() -> None:
 def test_the_readme_marks_every_target_as_it_was_verified() -> None:
     """One row per target, in the words of its exporter; the table of docs/export.md has the same."""
     rows = dict(re.findall(r"^\| `([\w.-]+)` \| .* \| \*(.+?)\*.* \|$", README, re.MULTILINE))
-    assert rows == {name: targets.exporter(name).info.verified for name in targets.names()}
+    assert rows == {name: targets.create_exporter(name).info.verified for name in targets.names()}

@@ -15,9 +15,9 @@ import placewise as pw
 from placewise.errors import ExportError, InternalError
 from placewise.export import writing
 from placewise.export.base import Exported, ExportOption
-from placewise.export.registry import exporter, filled, names
+from placewise.export.registry import complete_options, create_exporter, names
 from placewise.export.vllm import VllmExporter
-from placewise.export.writing import export_placement, plan_said, sentence, write
+from placewise.export.writing import describe_projection, export_placement, result_of, write_files
 from placewise.files.plan_file import load_plan
 from placewise.model.placement import Placement
 
@@ -129,47 +129,49 @@ def test_files_that_say_something_else_are_our_mistake(monkeypatch: pytest.Monke
             made = super().export(*arguments)  # type: ignore[arg-type]
             return Exported(made.files, Placement.on(1, len(made.placement)))
 
-    monkeypatch.setattr(writing, "exporter", lambda name: Wrong())
+    monkeypatch.setattr(writing, "create_exporter", lambda name: Wrong())
     problem = stack_problem(stack_graph(3), cpu=False)
-    with pytest.raises(InternalError, match="put 8 ops elsewhere than they should, the first of them 'embed'"):
+    with pytest.raises(InternalError, match="put 8 ops on a wrong device, the first of them 'embed'"):
         export_placement(problem, on(problem, {}), "vllm")
 
 
 def test_several_files_go_into_a_folder(tmp_path: Path) -> None:
     """A target without a suffix writes a folder, with folders in it; a file of that name is in the way."""
-    info = exporter("vllm").info
+    info = create_exporter("vllm").info
     several = type(info)("many", "files", "nobody", "text only", "nothing")
     exported = Exported({"a.txt": "a", "parts/b.bin": b"b"}, Placement.on(0, 1))
-    written = write(exported, several, tmp_path / "out")
+    written = write_files(exported, several, tmp_path / "out")
     assert [path.read_bytes() for path in written] == [b"a", b"b"] and written[1].parent.name == "parts"
     (tmp_path / "file").write_text("")
     with pytest.raises(pw.PlacewiseError, match="cannot be made"):
-        write(exported, several, tmp_path / "file")
+        write_files(exported, several, tmp_path / "file")
 
 
 def test_sentences_of_a_loss() -> None:
     """Slower, faster, as fast, and nothing where the target says all."""
     problem = stack_problem(stack_graph(4), cpu=False)
     whole = {scope: "cuda:1" for scope in problem.graph.ops.scope if scope[7:8] in "23"} | {"embed": "cuda:0"}
-    assert sentence(export_placement(problem, on(problem, whole), "vllm"), problem.n_ops) == ""
+    assert describe_projection(export_placement(problem, on(problem, whole), "vllm"), problem.n_ops) == ""
     cut = export_placement(problem, on(problem, whole | {"layers.2.attn": "cuda:0"}), "vllm")
     moves = (
         "vllm cannot say anything but whole layers, in order, on accelerators; projected, 1 of 10 ops are on another"
     )
-    assert sentence(cut, problem.n_ops) == f"{moves} device, 16.7% faster: 5 s instead of 6 s"
+    assert describe_projection(cut, problem.n_ops) == f"{moves} device, 16.7% faster: 5 s instead of 6 s"
     late = on(problem, whole | {"layers.1.mlp": "cuda:1"})
-    assert sentence(export_placement(problem, late, "vllm"), problem.n_ops).endswith("faster: 5 s instead of 6 s")
-    result = plan_said(cut, problem)
+    assert describe_projection(export_placement(problem, late, "vllm"), problem.n_ops).endswith(
+        "faster: 5 s instead of 6 s"
+    )
+    result = result_of(cut, problem)
     assert result.value == cut.said.value and result.lower_bound <= result.value
 
 
 def test_options_have_types() -> None:
     """A number is no truth and no text; what is not given has its default."""
-    info = exporter("trace").info
-    assert filled(info, {}) == {"samples": 4} and filled(info, {"samples": 2}) == {"samples": 2}
+    info = create_exporter("trace").info
+    assert complete_options(info, {}) == {"samples": 4} and complete_options(info, {"samples": 2}) == {"samples": 2}
     for wrong in ("2", 2.5, True):
         with pytest.raises(ExportError, match="samples"):
-            filled(info, {"samples": wrong})
+            complete_options(info, {"samples": wrong})
     assert isinstance(info.options["samples"], ExportOption)
 
 
@@ -177,7 +179,7 @@ def test_the_document_and_the_list_have_every_target() -> None:
     """docs/export.md has the rows that the code says, and --list names them all."""
     lines = DOCUMENT.read_text().splitlines()
     first = lines.index("|---|---|---|---|---|---|") + 1
-    rows, infos = lines[first : first + len(names())], [exporter(name).info for name in names()]
+    rows, infos = lines[first : first + len(names())], [create_exporter(name).info for name in names()]
     assert rows == [
         f"| `{i.name}` | {i.writes} | {i.loaded_by} | {i.verified} | {i.takes} | {i.cannot_say} |" for i in infos
     ]

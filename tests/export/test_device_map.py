@@ -17,7 +17,7 @@ from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError, InputError
 from placewise.export.device_map import read_map
-from placewise.export.modules import Modules, keys_of, located, units_of
+from placewise.export.module_units import Modules, compress_keys, find_units, locate_ops
 from placewise.export.writing import export_placement
 from placewise.model.placement import Placement
 
@@ -148,7 +148,7 @@ def test_a_cpu_holds_what_gpus_cannot() -> None:
 
 def test_what_cannot_be_mapped() -> None:
     """No inputs and none to guess, no memory, no module: one sentence each."""
-    with pytest.raises(InputError, match="says nothing of the shapes"):
+    with pytest.raises(InputError, match="does not say the shapes of its inputs"):
         pw.device_map(torch.nn.Linear(2, 2), {0: "1GiB"})
     with pytest.raises(InputError, match="no device has any memory"):
         pw.device_map(bert(), {0: 0, "cpu": "0"})
@@ -185,15 +185,15 @@ def test_what_meets_between_modules_is_together() -> None:
     problem = pw.build(Residual(), {0: "1GiB", 1: "1GiB"}, example_inputs=(torch.ones(2, 4),))
     names = ("stem.weight", "left.weight", "right.weight", "head.weight", "scale")
     tied = {"stem.weight": 0, "left.weight": 1, "right.weight": 2, "head.weight": 0, "scale": 3}
-    units = units_of(problem.graph, Modules(names, frozenset(), tied))
+    units = find_units(problem.graph, Modules(names, frozenset(), tied))
     assert units.names == ("stem", "left", "right", "head", "scale")
     label = dict(zip(units.names, units.unit_label, strict=True))
     assert label["stem"] == label["head"] and label["left"] == label["right"] != label["stem"]
     assert label["scale"] == label["head"] == units.main
     device = np.where(units.label == label["left"], 1, 0).astype(np.int32)
-    keys = keys_of(problem.graph, units, device)
+    keys = compress_keys(problem.graph, units, device)
     assert keys == {"stem": 0, "left": 1, "right": 1, "head": 0, "scale": 0}
-    assert located(problem.graph, keys, 0).tolist() == device.tolist()
+    assert locate_ops(problem.graph, keys, 0).tolist() == device.tolist()
     apart = keys | {"left": 0}
     with pytest.raises(ExportError, match=r"'add'.*reads the module 'left' on cuda:0 and the module 'right' on cuda:1"):
         read_map(problem, apart)

@@ -14,10 +14,10 @@ from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.export.base import Exported
-from placewise.export.llama_cpp import layer_places
-from placewise.export.megatron import layers_read
-from placewise.export.registry import exporter
-from placewise.export.stack import stack_of
+from placewise.export.llama_cpp import assign_layers
+from placewise.export.megatron import read_layout
+from placewise.export.registry import create_exporter
+from placewise.export.stack import find_stack
 from placewise.export.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
@@ -64,10 +64,10 @@ def test_megatron_writes_a_layout(problem: Problem) -> None:
     assert command_of(made) == (
         "--num-layers 5 --pipeline-model-parallel-size 2 --pipeline-model-parallel-layout 'Et*4|tL'"
     )
-    assert layers_read("Et|t*12|tttL".replace("ttt", "t*3")) == [1, 12, 3]
+    assert read_layout("Et|t*12|tttL".replace("ttt", "t*3")) == [1, 12, 3]
     for broken in ("t*2|tL", "Et*2|t", "Et*2||tL", "Et*2|mL"):
         with pytest.raises(ExportError, match="layout"):
-            layers_read(broken)
+            read_layout(broken)
 
 
 def test_deepspeed_writes_parts_of_a_list_with_both_ends(problem: Problem) -> None:
@@ -136,7 +136,7 @@ def test_llama_cpp_without_a_host_says_so() -> None:
 )
 def test_how_llama_cpp_shares_out_layers(ngl: int, split: list[int], places: list[int]) -> None:
     """Three layers and the output, worked by hand: the last `ngl` go to the GPUs, in these proportions."""
-    assert layer_places(3, ngl, split) == places
+    assert assign_layers(3, ngl, split) == places
 
 
 def test_any_counts_survive_the_proportions() -> None:
@@ -147,7 +147,7 @@ def test_any_counts_survive_the_proportions() -> None:
         host = int(rng.integers(0, 5))
         layers = host + sum(counts) - 1
         wanted = [-1] * host + [gpu for gpu, count in enumerate(counts) for _ in range(count)]
-        assert layer_places(layers, sum(counts), counts) == wanted
+        assert assign_layers(layers, sum(counts), counts) == wanted
 
 
 @pytest.fixture(scope="module", params=["gpt2", "mixtral"])
@@ -161,7 +161,7 @@ def decoder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 @pytest.mark.parametrize("target", BY_LAYER)
 def test_models_of_hugging_face_are_cut_between_layers(decoder: Problem, target: str) -> None:
     """Prompt and decode share one placement, cut anywhere: the projection keeps layers whole, and is read back."""
-    stack = stack_of(decoder)
+    stack = find_stack(decoder)
     assert stack is not None and stack.count == 3
     device = np.empty(decoder.n_ops, np.int32)
     device[np.argsort(stack.of, kind="stable")] = np.arange(decoder.n_ops) * 2 // decoder.n_ops
@@ -200,7 +200,7 @@ def test_a_file_that_was_changed_is_not_read_back(target: str, problem: Problem)
     (change,) = [(old, new) for old, new in changes.items() if old in text]
     broken = Exported({name: text.replace(*change)}, made.exported.placement)
     with pytest.raises(ExportError):
-        exporter(target).read_back(broken, problem)
+        create_exporter(target).read_back(broken, problem)
 
 
 @pytest.mark.parametrize(("layers", "inside", "words"), [(1, "attn", "number no layers"), (3, "mlp", "no attention")])

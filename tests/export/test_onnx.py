@@ -18,7 +18,7 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import ExportError
 from placewise.export.onnx import PIPELINE, SCRIPT, OnnxExporter
 from placewise.export.onnx_annotated import FILE, SETTING, AnnotatedOnnxExporter
-from placewise.export.writing import export_placement, write
+from placewise.export.writing import export_placement, write_files
 from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -47,7 +47,7 @@ def test_pieces_run_without_us_and_give_the_same(tmp_path, view):
     problem = problem_of(tmp_path, view=view)
     made = export_placement(problem, alternating(problem), "onnx")
     assert not made.projected and not made.exported.notes
-    write(made.exported, made.info, tmp_path / "out")
+    write_files(made.exported, made.info, tmp_path / "out")
     inputs = fresh_inputs(problem.graph, 0)
     np.savez(tmp_path / "in.npz", **inputs)
     command = [

@@ -20,7 +20,7 @@ from simulate_problems import placed
 
 from placewise.errors import ExportError
 from placewise.export.base import Exported
-from placewise.export.registry import exporter
+from placewise.export.registry import create_exporter
 from placewise.export.writing import Export, export_placement
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
@@ -176,10 +176,10 @@ def test_an_op_that_stands_twice_is_found(target: str) -> None:
     ((name, text),) = export_placement(problem, on(problem, {}), target).exported.files.items()
     again = str(text).replace("layers/0/attn", "layers/0/mlp")
     with pytest.raises(ExportError, match="layers/0/mlp"):
-        exporter(target).read_back(Exported({name: again}, on(problem, {})), problem)
+        create_exporter(target).read_back(Exported({name: again}, on(problem, {})), problem)
     strange = str(text).replace("layers/0/attn", "stranger")
     with pytest.raises(ExportError, match="stranger"):
-        exporter(target).read_back(Exported({name: strange}, on(problem, {})), problem)
+        create_exporter(target).read_back(Exported({name: strange}, on(problem, {})), problem)
 
 
 def test_a_placement_that_cannot_run_is_no_picture() -> None:

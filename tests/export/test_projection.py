@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulate_problems import random_placement, random_problem
 
-from placewise.export.projection import in_stages, line_of, nearest, staged
-from placewise.export.stack import seconds_of, stack_of
-from placewise.export.stages import stages_of
+from placewise.export.projection import cut_into_stages, order_devices, project_units, stage_devices
+from placewise.export.stack import find_stack, op_seconds_on
+from placewise.export.stages import find_stages
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
@@ -22,7 +22,7 @@ from placewise.simulate import judge_placement
 
 def moved(problem: Problem, before: Placement, after: Placement) -> float:
     """Seconds of the ops that are elsewhere afterwards."""
-    return float(seconds_of(problem, before.device)[before.device != after.device].sum())
+    return float(op_seconds_on(problem, before.device)[before.device != after.device].sum())
 
 
 def test_half_a_layer_goes_back_to_where_most_of_it_is() -> None:
@@ -36,7 +36,7 @@ def test_half_a_layer_goes_back_to_where_most_of_it_is() -> None:
     problem = stack_problem(graph, cpu=False, seconds=seconds)
     late = {scope: "cuda:1" for scope in graph.ops.scope if scope not in ("embed", "layers.0.attn", "layers.0.mlp")}
     plan = on(problem, late | {"layers.1.attn": "cuda:0"})
-    stages = stages_of(problem, plan, "test")
+    stages = find_stages(problem, plan, "test")
     assert judge_placement(problem, plan).value == pytest.approx(9.0)
     assert stages.devices == (0, 1) and stages.layers == (1, 3)
     assert judge_placement(problem, stages.placement()).value == pytest.approx(10.0)
@@ -47,7 +47,7 @@ def test_a_plan_that_stages_can_say_is_kept_as_it_is() -> None:
     """Whole layers in order come back unchanged, also where the devices stand the other way round."""
     problem = stack_problem(stack_graph(4), cpu=False)
     plan = on(problem, {"embed": "cuda:1", "layers.0.attn": "cuda:1", "layers.0.mlp": "cuda:1"})
-    stages = stages_of(problem, plan, "test")
+    stages = find_stages(problem, plan, "test")
     assert stages.placement() == plan and stages.devices == (1, 0) and stages.layers == (1, 3)
 
 
@@ -57,7 +57,7 @@ def test_what_a_host_ran_is_shared_out_where_that_is_faster() -> None:
     host = {f"layers.{layer}.{part}": "cpu" for layer in range(4) for part in ("attn", "mlp")}
     plan_on = {"embed": "cpu"} | host | {"layers.5.attn": "cuda:1", "layers.5.mlp": "cuda:1", "head": "cuda:1"}
     problem = stack_problem(graph)
-    stages = stages_of(problem, on(problem, plan_on), "test")
+    stages = find_stages(problem, on(problem, plan_on), "test")
     assert stages.layers == (3, 3)
     assert judge_placement(problem, stages.placement()).value == pytest.approx(7.0)
 
@@ -67,8 +67,8 @@ def test_memory_moves_the_cut() -> None:
     graph = stack_graph(4, weight=10)
     late = {scope: "cuda:1" for scope in graph.ops.scope if scope.startswith("layers.3") or scope == "head"}
     roomy, tight = stack_problem(graph, cpu=False), stack_problem(graph, cpu=False, memory=65.0)
-    assert stages_of(roomy, on(roomy, late), "test").layers == (3, 1)
-    stages = stages_of(tight, on(tight, late), "test")
+    assert find_stages(roomy, on(roomy, late), "test").layers == (3, 1)
+    stages = find_stages(tight, on(tight, late), "test")
     assert stages.layers == (2, 2) and judge_placement(tight, stages.placement()).valid
 
 
@@ -81,14 +81,14 @@ def test_stages_are_as_near_as_any_cut(data: st.DataObject) -> None:
     )
     plan = Placement(np.array(data.draw(st.lists(st.integers(0, 2), min_size=10, max_size=10)), np.int32))
     unit = np.repeat(np.arange(5, dtype=np.int32), 2)
-    line = line_of(problem, plan, unit, np.ones(3, np.bool_))
+    line = order_devices(problem, plan, unit, np.ones(3, np.bool_))
     best = min(
-        moved(problem, plan, Placement(staged((0, *cuts, 5), line)[unit]))
+        moved(problem, plan, Placement(stage_devices((0, *cuts, 5), line)[unit]))
         for cuts in combinations_with_replacement(range(6), len(line) - 1)
     )
-    found = in_stages(problem, plan, unit, line)
+    found = cut_into_stages(problem, plan, unit, line)
     assert list(found) == sorted(found) and (found[0], found[-1]) == (0, 5)
-    assert moved(problem, plan, Placement(staged(found, line)[unit])) == pytest.approx(best, abs=1e-3)
+    assert moved(problem, plan, Placement(stage_devices(found, line)[unit])) == pytest.approx(best, abs=1e-3)
 
 
 @settings(max_examples=60, deadline=None)
@@ -99,7 +99,7 @@ def test_the_nearest_placement_by_unit_is_as_near_as_any(data: st.DataObject) ->
     problem = random_problem(choose, max_ops=5, max_devices=3, training=False)
     plan = random_placement(problem, choose)
     unit = np.array([choose(0, 2) for _ in range(problem.n_ops)], np.int32)
-    found = nearest(problem, plan, unit)
+    found = project_units(problem, plan, unit)
     whole = [Placement(np.array(homes, np.int32)[unit]) for homes in product(range(problem.n_devices), repeat=3)]
     blocks = [p for p in whole if all(len(set(p.device[problem.block == b].tolist())) == 1 for b in problem.block)]
     assert any(np.array_equal(found.device, placement.device) for placement in blocks)
@@ -113,9 +113,9 @@ def test_units_go_where_memory_is() -> None:
     problem = stack_problem(graph, seconds={"layers.1.mlp": 5.0}, memory=45.0)
     unit = np.array([0, 1, 1, 2, 2, 3], np.int32)
     plan = on(problem, {"embed": "cpu", "head": "cpu"})
-    assert nearest(problem, plan, unit).device.tolist() == [2, 0, 0, 0, 0, 2]
+    assert project_units(problem, plan, unit).device.tolist() == [2, 0, 0, 0, 0, 2]
     tight = stack_problem(graph, seconds={"layers.1.mlp": 5.0}, memory=25.0)
-    found = nearest(tight, plan, unit)
+    found = project_units(tight, plan, unit)
     assert found.device[3] == found.device[4] == 0 and found.device[1] == found.device[2] != 0
     assert judge_placement(tight, found).valid
 
@@ -133,7 +133,7 @@ def test_layers_of_ops_without_a_scope() -> None:
             builder.add_edge(tensors[read], op)
         tensors.append(builder.add_tensor(op, nbytes=1))
     graph = builder.build()
-    stack = stack_of(stack_problem(graph))
+    stack = find_stack(stack_problem(graph))
     assert stack is not None and stack.path == "m.layers" and stack.count == 2
     found = dict(zip(graph.ops.name, stack.of.tolist(), strict=True))
     assert found == {

@@ -26,7 +26,7 @@ from placewise.catalog import read_cluster
 from placewise.catalog.write import format_cluster
 from placewise.errors import InputError
 from placewise.export.base import Exported, ExportInfo
-from placewise.export.writing import write
+from placewise.export.writing import write_files
 from placewise.files import atomic
 from placewise.files.atomic import atomic_write
 from placewise.files.costs_file import save_costs_csv
@@ -153,8 +153,9 @@ KINDS = MappingProxyType({
     "problem": Kind(lambda path, k: save_problem(problem(k), path),
                     lambda path: one(load_problem(path).costs.op_seconds[:, 0])),
     "costs": Kind(lambda path, k: save_costs_csv(problem(k).costs, problem(k).graph, ONE, path), costs_version),
-    "export into a folder": Kind(lambda path, k: write(exported(k), FOLDER, path), in_a_folder),
-    "new folders": Kind(lambda path, k: write(exported(k), FOLDER, path.with_name(f"{path.name}-{k}")), in_folders),
+    "export into a folder": Kind(lambda path, k: write_files(exported(k), FOLDER, path), in_a_folder),
+    "new folders": Kind(
+        lambda path, k: write_files(exported(k), FOLDER, path.with_name(f"{path.name}-{k}")), in_folders),
     "cache": Kind(lambda path, k: ProfileCache(path).write(shelved(k), "about"),
                   lambda path: one(seconds for seconds, *_ in ProfileCache(path).read("about").ops.values())),
     "answers": Kind(kept, found),

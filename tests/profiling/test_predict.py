@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from placewise.analysis.predict import Case, Predictor, Tuning, predict, tuned, with_tuning
+from placewise.analysis.predict import Predictor, Tuning, TuningCase, fit_tuning, with_tuning
 from placewise.costing.roofline import cost_table
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, Figures, ProfileFile
@@ -64,9 +64,9 @@ def pieces_by(problem, device, label=None):
     return build_pieces(problem.graph, np.array(device, np.int32), np.array(label if label else device, np.int64))
 
 
-def seconds(problem, profile, device, label=None, **more):
-    placement = Placement(np.array(device, np.int32))
-    return predict(problem, placement, profile, pieces_by(problem, device, label), **more)
+def seconds(problem, profile, device, label=None, in_flight=1, **more):
+    predictor = Predictor(problem, profile, in_flight=in_flight)
+    return predictor(Placement(np.array(device, np.int32)), pieces_by(problem, device, label), **more).seconds
 
 
 CHAIN = problem_of([(0, 1), (1, 2)], 3)
@@ -120,8 +120,8 @@ def test_overheads_are_found_from_runs():
     cases = []
     for device, label in (((0, 0, 0), None), ((0, 0, 0), (0, 1, 2)), ((0, 1, 0), (0, 1, 2)), ((0, 1, 1), None)):
         placement, pieces = Placement(np.array(device, np.int32)), pieces_by(CHAIN, device, label)
-        cases.append(Case(placement, pieces, predictor(placement, pieces, true).seconds))
-    found = tuned(predictor, cases)
+        cases.append(TuningCase(placement, pieces, predictor(placement, pieces, true).seconds))
+    found = fit_tuning(predictor, cases)
     assert found.call == true.call and found.hand_over == true.hand_over
     for case in cases:
         assert predictor(case.placement, case.pieces, found).seconds == pytest.approx(case.seconds, rel=0.01)

@@ -12,7 +12,7 @@ import pytest
 from locations import ROOT
 
 import placewise as pw
-from placewise.analysis.report import html_of, opened
+from placewise.analysis.report import make_view, render_page
 from placewise.core.place import place
 from placewise.files.plan_file import plan_of
 from placewise.model.builder import GraphBuilder
@@ -57,9 +57,9 @@ def inception(folder: Path) -> Path:
     """The page of a real plan for latency."""
     model = ROOT / "examples" / "models" / "inception_v3.onnx"
     plan = pw.place(str(model), devices="2xL4,cpu", dims={"batch": 1}, budget="1s", placer="heft")
-    shown = opened(plan_of(plan.result), "inception_v3.onnx", plan.problem, plan.placement, plan.result.judgement)
+    shown = make_view(plan_of(plan.result), "inception_v3.onnx", plan.problem, plan.placement, plan.result.judgement)
     page = folder / "inception.html"
-    page.write_text(html_of(shown), encoding="utf-8")
+    page.write_text(render_page(shown), encoding="utf-8")
     return page
 
 
@@ -80,8 +80,8 @@ def hostile(folder: Path) -> Path:
     costs = CostTable.given(np.full((graph.n_ops, 3), 1e-3), transfer_seconds_of(graph, cluster))
     result = place(Problem(graph, cluster, costs, Objective("throughput")), "balanced")
     page = folder / "hostile.html"
-    shown = opened(plan_of(result), HOSTILE[0], result.problem, result.placement, result.judgement)
-    page.write_text(html_of(shown), encoding="utf-8")
+    shown = make_view(plan_of(result), HOSTILE[0], result.problem, result.placement, result.judgement)
+    page.write_text(render_page(shown), encoding="utf-8")
     return page
 
 

@@ -15,7 +15,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.tables import Phase
-from placewise.report.page.modules import MOST, Module, flattened, module_of, module_tree, tensor_columns
+from placewise.report.page.modules import MOST, Module, build_modules, flatten_modules, module_tree, tensor_columns
 from placewise.zoo.random import random_graph
 
 
@@ -54,25 +54,25 @@ def outline(module: Module) -> list[Any]:
 def test_scopes_become_modules() -> None:
     """Numbers keep the name of what they count; a shell around one member goes, and so does a module of one op."""
     graph = chain(["stem", "net.layer.0.a", "net.layer.0.a", "net.layer.0.b", "net/layer/1/a", "net.layer.1.b", ""])
-    assert outline(module_of(problem_of(graph))) == [
+    assert outline(build_modules(problem_of(graph))) == [
         "model", 0, ["net.layer", ["layer.0", ["a", 1, 2], 3], ["layer.1", 4, 5]], 6,
     ]  # fmt: skip
 
 
 def test_a_model_of_one_module_or_one_op_is_the_whole() -> None:
     """The outermost shell goes as well, and even one op has a module around it."""
-    assert outline(module_of(problem_of(chain(["net.a", "net.a", "net.b"])))) == ["net", ["a", 0, 1], 2]
-    assert outline(module_of(problem_of(chain(["net.a"])))) == ["model", 0]
+    assert outline(build_modules(problem_of(chain(["net.a", "net.a", "net.b"])))) == ["net", ["a", 0, 1], 2]
+    assert outline(build_modules(problem_of(chain(["net.a"])))) == ["model", 0]
 
 
 def test_phases_and_directions_come_first() -> None:
     """A layer that runs in two phases, or forwards and backwards, is a module in each."""
     scopes = ["layer.a", "layer.b", "layer.a", "layer.b"]
     phases = (Phase("prefill"), Phase("decode", 7))
-    assert outline(module_of(problem_of(chain(scopes, phases=phases)))) == [
+    assert outline(build_modules(problem_of(chain(scopes, phases=phases)))) == [
         "model", ["prefill.layer", 0, 1], ["decode.layer", 2, 3],
     ]  # fmt: skip
-    assert outline(module_of(problem_of(chain(scopes, backward=2)))) == [
+    assert outline(build_modules(problem_of(chain(scopes, backward=2)))) == [
         "model", ["forward.layer", 0, 1], ["backward and update.layer", 2, 3],
     ]  # fmt: skip
 
@@ -85,7 +85,7 @@ def test_graphs_without_scopes_show_the_layers_that_repeat() -> None:
         builder.add_tensor(op, shape=(4,), dtype="float32")
         if k:
             builder.add_edge(k - 1, op)
-    whole = module_of(problem_of(builder.build()))
+    whole = build_modules(problem_of(builder.build()))
     layers = [member for member in whole.members if isinstance(member, Module)]
     assert len(layers) >= 8 and layers[0].name == "layer 1"
     assert sum(len(layer.members) == 4 for layer in layers) >= 8
@@ -94,7 +94,7 @@ def test_graphs_without_scopes_show_the_layers_that_repeat() -> None:
 @pytest.mark.parametrize("n_ops", [1, MOST, MOST + 1, 3 * MOST, MOST**2 + 5])
 def test_nothing_has_more_members_than_can_be_shown(n_ops: int) -> None:
     """However many ops a scope has, a module shows few members, every op once, in their order."""
-    whole = module_of(problem_of(chain(["wide"] * n_ops)))
+    whole = build_modules(problem_of(chain(["wide"] * n_ops)))
     seen: list[int] = []
 
     def walk(module: Module) -> None:
@@ -111,7 +111,7 @@ def test_nothing_has_more_members_than_can_be_shown(n_ops: int) -> None:
 
 def test_stretches_are_called_by_their_ends() -> None:
     """The first and the last module of a stretch, the last one without the path that both share."""
-    whole = module_of(problem_of(chain([f"net.layer.{k // 2}" for k in range(4 * MOST)])))
+    whole = build_modules(problem_of(chain([f"net.layer.{k // 2}" for k in range(4 * MOST)])))
     assert [member.name for member in whole.members if isinstance(member, Module)] == [
         f"layer.0 – {MOST - 1}", f"layer.{MOST} – {2 * MOST - 1}",
     ]  # fmt: skip
@@ -120,7 +120,7 @@ def test_stretches_are_called_by_their_ends() -> None:
 def test_deep_scopes_are_cut_off() -> None:
     """A scope of ten thousand names is no tree of ten thousand modules."""
     deep = ".".join(f"s{k}" for k in range(10_000))
-    names, _, home = flattened(module_of(problem_of(chain([deep, deep, f"{deep}.x"]))))
+    names, _, home = flatten_modules(build_modules(problem_of(chain([deep, deep, f"{deep}.x"]))))
     assert len(names) <= 4 and len(home) == 3
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 import placewise as pw
 from placewise.analysis.compare import best_plan, compare
-from placewise.analysis.report import open_plan, open_result, opened
+from placewise.analysis.report import make_view, open_plan, open_result
 from placewise.cli.app import app
 from placewise.core.place import place
 from placewise.errors import OutputError, PlanError
@@ -26,13 +26,13 @@ from placewise.files.plan_file import load_plan, plan_of, save_plan
 from placewise.model.builder import GraphBuilder
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.report.copies import copies_of
+from placewise.report.copies import list_copies
+from placewise.report.page.columns import LONGEST_NAME, clean_text, pack_column
 from placewise.report.page.data import page_data
 from placewise.report.page.html import json_text, page_text
-from placewise.report.page.layers import layers_of
-from placewise.report.page.packed import LONGEST_NAME, packed, shown
-from placewise.report.page.timeline import lanes
-from placewise.report.words import verdict
+from placewise.report.page.summary import describe_layers
+from placewise.report.page.timeline import assign_lanes
+from placewise.report.sentences import verdict
 from placewise.simulate import judge_placement
 
 LATENCY, PIPELINE = Objective("latency"), Objective("throughput")
@@ -57,7 +57,7 @@ def data_of(problem: Problem, placement: Placement) -> dict[str, Any]:
     result = place(problem, "single")
     judged = judge_placement(problem, placement)
     plan = plan_of(replace(result, placement=placement, judgement=judged))
-    found: dict[str, Any] = json.loads(json_text(page_data(opened(plan, "m.onnx", problem, placement, judged))))
+    found: dict[str, Any] = json.loads(json_text(page_data(make_view(plan, "m.onnx", problem, placement, judged))))
     return found
 
 
@@ -72,17 +72,17 @@ def plan_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_columns_come_back() -> None:
     """What is packed is what a reader finds, in little-endian order, and no other type is taken."""
     for kind in ("f8", "f4", "i4", "u2", "u1"):
-        assert column(packed([0, 1, 250], kind)).tolist() == [0, 1, 250]
-    assert packed([1], "i4") == {"i4": "AQAAAA=="}
+        assert column(pack_column([0, 1, 250], kind)).tolist() == [0, 1, 250]
+    assert pack_column([1], "i4") == {"i4": "AQAAAA=="}
     with pytest.raises(ValueError, match="i8"):
-        packed([1], "i8")
+        pack_column([1], "i8")
 
 
 def test_names_are_bounded_and_obey_nobody() -> None:
     """Ten thousand characters become both ends of them; control characters are written out."""
-    assert shown("a" * 5000 + "b" * 5000).startswith("aaa") and shown("a" * 5000 + "b" * 5000).endswith("bbb")
-    assert len(shown("x" * 10_000)) <= LONGEST_NAME + 3 and shown("short") == "short"
-    assert shown("a\x1b[31m\nb\u2028") == "a\\x1b[31m\\x0ab\\u2028"
+    assert clean_text("a" * 5000 + "b" * 5000).startswith("aaa") and clean_text("a" * 5000 + "b" * 5000).endswith("bbb")
+    assert len(clean_text("x" * 10_000)) <= LONGEST_NAME + 3 and clean_text("short") == "short"
+    assert clean_text("a\x1b[31m\nb\u2028") == "a\\x1b[31m\\x0ab\\u2028"
 
 
 def test_data_cannot_leave_its_place() -> None:
@@ -145,7 +145,7 @@ def test_copies_of_a_pipeline_are_those_that_the_judge_charges(seed: int, transf
     judged = judge_placement(problem, placement)
     if not np.isfinite(judged.value):
         return
-    copies, host = copies_of(problem, placement, None), problem.n_devices
+    copies, host = list_copies(problem, placement, None), problem.n_devices
     sent = np.bincount(copies.source, weights=copies.seconds, minlength=host + 1)
     got = np.bincount(copies.target, weights=copies.seconds, minlength=host + 1)
     for d, use in enumerate(judged.devices):
@@ -154,7 +154,7 @@ def test_copies_of_a_pipeline_are_those_that_the_judge_charges(seed: int, transf
 
 
 def test_cuts_are_sorted_and_add_up() -> None:
-    """The dearest way and the dearest tensor come first; all ways together are all copies of the run."""
+    """The most expensive route and tensor come first; all routes together are all copies of the run."""
     found = 0
     for seed in range(6):
         problem, placement = placed(seed, LATENCY, max_ops=30, max_devices=3)
@@ -173,7 +173,7 @@ def test_cuts_are_sorted_and_add_up() -> None:
 def test_lanes_by_hand() -> None:
     """Three tasks at once need three lanes; a fourth takes the lane that is free first, and a row of its own none."""
     start, finish = np.array([0.0, 0.0, 1.0, 2.0, 0.0]), np.array([2.0, 3.0, 4.0, 5.0, 9.0])
-    lane, counts = lanes(np.array([0, 0, 0, 0, 1]), start, finish, 3, 0.0)
+    lane, counts = assign_lanes(np.array([0, 0, 0, 0, 1]), start, finish, 3, 0.0)
     assert lane.tolist() == [0, 1, 2, 0, 0] and counts == [3, 1, 1]
 
 
@@ -183,14 +183,14 @@ def test_layers_are_told_in_words() -> None:
     for k in range(12):
         builder.add_op(f"op{k}", "Op", scope=f"net.layers_{k // 2}/part{k % 2}")
     device = np.array([0, 0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1], np.int32)
-    assert layers_of(builder.build(), Placement(device), 3) == ["net.layers_0 – 2, 4", "net.layers_3, 5", ""]
+    assert describe_layers(builder.build(), Placement(device), 3) == ["net.layers_0 – 2, 4", "net.layers_3, 5", ""]
     for k in range(13):
         builder.add_op(f"other{k}", "Op", scope=f"decoder.layer.{k}")
-    assert layers_of(builder.build(), Placement(np.zeros(25, np.int32)), 1) == ["decoder.layer.0 – 12"]
+    assert describe_layers(builder.build(), Placement(np.zeros(25, np.int32)), 1) == ["decoder.layer.0 – 12"]
     builder.add_op("one", "Op", scope="third.layer.1")
     for k in range(12):
         builder.add_op(f"more{k}", "Op", scope=f"encoder.layer.{k}")
-    assert layers_of(builder.build(), Placement(np.zeros(38, np.int32)), 1) == [""]
+    assert describe_layers(builder.build(), Placement(np.zeros(38, np.int32)), 1) == [""]
 
 
 @pytest.mark.parametrize("digits", [20, 5_000])
@@ -199,7 +199,7 @@ def test_numbers_that_no_layer_has(digits: int) -> None:
     builder = GraphBuilder()
     for k in range(3):
         builder.add_op(f"op{k}", "Op", scope=f"layer.{'9' * digits}{k}")
-    assert layers_of(builder.build(), Placement(np.zeros(3, np.int32)), 1) == [""]
+    assert describe_layers(builder.build(), Placement(np.zeros(3, np.int32)), 1) == [""]
 
 
 def test_why_there_is_no_timeline() -> None:
@@ -214,7 +214,7 @@ def test_why_there_is_no_timeline() -> None:
     assert "gpipe" in data_of(flushing, Placement.on(0, flushing.n_ops))["no_timeline"]
     stuck = problem.with_(costs=replace(problem.costs, op_seconds=np.full_like(problem.costs.op_seconds, np.inf)))
     judged = judge_placement(stuck, placement)
-    found = page_data(opened(plan_of(place(problem, "single")), "m", stuck, placement, judged))
+    found = page_data(make_view(plan_of(place(problem, "single")), "m", stuck, placement, judged))
     assert "cannot run" in found["no_timeline"] and found["timeline"] is None
 
 

@@ -18,7 +18,7 @@ from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, DeviceUse, Jud
 from placewise.report.console import result_view, rows_table
 from placewise.report.devices import DeviceView
 from placewise.report.plain import lines, plain
-from placewise.report.words import baseline_lines, host_remark, replica_lines, verdict
+from placewise.report.sentences import baseline_lines, host_remark, replica_lines, verdict
 from placewise.simulate import judge_placement
 
 

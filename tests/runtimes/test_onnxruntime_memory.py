@@ -16,7 +16,7 @@ from simulate_problems import Choose, seeded
 
 import placewise as pw
 from placewise._util.cores import pinnable_cores
-from placewise.analysis.measure_placements import sheet_of
+from placewise.analysis.measure_placements import tabulate_measurements
 from placewise.core.build import build
 from placewise.core.options import ProblemOptions
 from placewise.core.split_model import cut
@@ -264,7 +264,9 @@ def test_a_device_that_is_too_small_for_it_is_named(tmp_path):
         4096 * 81 * 4,
         4096 * 9 * 4,
     )  # wide: two buffers, in the first of which narrow ones lie, and the output
-    assert document_of(sheet_of(found.race))["placements"][0]["memory"] == [3 * wide + narrow + 3 * 9 * 81 * 4]
+    assert document_of(tabulate_measurements(found.placements))["placements"][0]["memory"] == [
+        3 * wide + narrow + 3 * 9 * 81 * 4
+    ]
 
 
 def u_net(net: Net) -> tuple[tuple[int, ...], str]:

@@ -34,7 +34,7 @@ def test_a_plan_runs_beside_the_best_single_device(plan):
     found = run(plan, inputs={"x": np.ones((2, 16), np.float32)}, options={"spin": 0})
     assert 0 < found.seconds < 10 and 0 < found.single < 10 and not found.failure
     assert "best single device" in found.summary() and repr(found).startswith("RunResult(")
-    assert sum(found.race.of("plan").realised.pieces) > 1
+    assert sum(found.placements.of("plan").realised.pieces) > 1
 
 
 def test_a_model_of_the_newest_ir_version_runs(tmp_path):

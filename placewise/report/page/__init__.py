@@ -1,1 +1,1 @@
-"""A plan as one page that opens offline: what it shows as plain data, and the page around it."""
+"""A plan as one HTML page that opens offline: its data as plain JSON, and the page around it."""

@@ -1,4 +1,4 @@
-"""The page as one text: data, style and scripts inside, and nothing that it asks of a network."""
+"""The page as one HTML text that contains its data, style and scripts, and loads nothing from a network."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SCRIPTS = (
     "base.js", "view.js", "lanes.js", "facts.js", "scopes.js", "timeline.js", "charts.js", "sections.js",
     "layered.js", "modules.js", "outline.js", "graph.js", "report.js",
 )  # fmt: skip
-"""In the order in which they run; the last one begins."""
+"""In the order in which they run; the last one starts the page."""
 
 _ESCAPES = {ord(sign): f"\\u{ord(sign):04x}" for sign in "<>&\u2028\u2029"}
 
 
 def page_text(data: Mapping[str, Any]) -> str:
-    """The HTML of a report. Only its own style and scripts may act: their digests stand in its security policy."""
+    """The HTML of a report. Its security policy allows its own style and scripts only, by their digests."""
     style, script = ("\n".join(_asset(name) for name in names) for names in (STYLES, SCRIPTS))
     policy = (
         f"default-src 'none'; script-src {_digest(script)}; style-src {_digest(style)}; img-src data:; base-uri 'none'"
@@ -30,19 +30,18 @@ def page_text(data: Mapping[str, Any]) -> str:
     for name in ("policy", "style", "script", "data"):
         before, mark, after = text.partition(f"@{name}@")
         if not mark:
-            raise ValueError(f"the page has no place for its {name}")
+            raise ValueError(f"the page template has no placeholder for {name}")
         text = before + parts[name] + after
     return text
 
 
 def json_text(data: Mapping[str, Any]) -> str:
-    """JSON that may stand inside a page: no sign in it ends a script."""
+    """JSON that is safe inside a script element: nothing in it ends the script."""
     return json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":")).translate(_ESCAPES)
 
 
 def _asset(name: str) -> str:
-    found = files(__package__).joinpath("assets", name)
-    return found.read_text("utf-8")
+    return files(__package__).joinpath("assets", name).read_text("utf-8")
 
 
 def _digest(text: str) -> str:

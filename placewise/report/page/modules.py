@@ -1,7 +1,7 @@
 """The graph by module as data: a tree of scopes with sums, and the tensors between ops as columns.
 
-A *module* is a scope, a phase, or a stretch of what stands side by side; its members are modules and ops. What is
-drawn of the tensors depends on what is unfolded, so that they are given once, from op to ops.
+A *module* is a scope, a phase, or a range of consecutive members; its members are modules and ops. Tensors are listed
+once, from op to ops: which of them the page draws depends on the modules that the reader expands.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from placewise.model.columns import Ints, Longs
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.report.page.packed import narrow, packed, shown
+from placewise.report.page.columns import clean_text, pack_column, pack_integers
 
 MOST = 32
-"""Members that a module shows side by side; more are put into stretches."""
+"""The most members that a module shows; more are grouped into ranges."""
 DEEPEST = 12
-"""Names of a scope that become modules; the rest of the path is one name."""
+"""How many names of a scope become modules; the rest of the path is one name."""
 
 _SEPARATORS = re.compile(r"[./]+")
 
 
 @dataclass(slots=True)
 class Module:
-    """A name, and what is inside in topological order: modules, and ops by their number."""
+    """A name and its members in topological order: modules, and ops by number."""
 
     name: str
     members: list[Module | int] = field(default_factory=list)
@@ -39,38 +39,38 @@ class Module:
 def module_tree(problem: Problem, placement: Placement) -> dict[str, Any]:
     """The graph of a placed problem for a page.
 
-    ``modules``: columns by module, parents before their members and 0 the whole: `name`, `parent` (−1 for 0), `ops`,
-    `seconds` (per sample, each op on its device), `bytes` (distinct weights and state); `shares` with a row per
-    module and device: `module`, `device` (−1: none), `ops`, `seconds`. ``home``: the module of each op.
-    ``tensors``: a row per tensor that ops make and ops read: `producer`, `bytes`, `readers` (how many), and, one
-    tensor after the other, `reader`. ``location``: the memory that each device works in.
+    ``modules``: columns by module, parents first, 0 for the whole model: `name`, `parent` (−1 for 0), `ops`, `seconds`
+    (per sample, each op on its device), `bytes` (distinct weights and state); `shares` with a row per module and
+    device: `module`, `device` (−1: none), `ops`, `seconds`. ``home``: the module of each op. ``tensors``: a row per
+    tensor between ops: `producer`, `bytes`, `readers` (how many), and `reader`, the readers of all tensors in turn.
+    ``location``: the memory of each device.
     """
-    names, parents, home = flattened(module_of(problem))
+    names, parents, home = flatten_modules(build_modules(problem))
     return {
         "modules": {
-            "name": [shown(name) for name in names],
-            "parent": narrow(np.array(parents)),
+            "name": [clean_text(name) for name in names],
+            "parent": pack_integers(np.array(parents)),
             **_sums(problem, placement, parents, home),
         },
-        "home": narrow(np.array(home, np.int64)),
+        "home": pack_integers(np.array(home, np.int64)),
         "tensors": tensor_columns(problem.graph),
         "location": problem.cluster.location.tolist(),
     }
 
 
-def module_of(problem: Problem) -> Module:
-    """The whole model as a module: phases first, then scopes; layers that repeat where most ops have no scope."""
+def build_modules(problem: Problem) -> Module:
+    """The model as a module of phases and scopes; of repeated layers if most ops have no scope."""
     graph = problem.graph
-    scopes = [_path(scope) for scope in graph.ops.scope.values]
+    scopes = [_split_scope(scope) for scope in graph.ops.scope.values]
     paths = [scopes[code] for code in graph.ops.scope.codes.tolist()]
     if 2 * sum(1 for path in paths if path) < len(paths):
-        paths = _layers(problem)
-    inner = [(*part, *path) for part, path in zip(_parts(graph), paths, strict=True)]
-    whole = _simplified(_nested(inner), outermost=True)
+        paths = _repeated_paths(problem)
+    inner = [(*part, *path) for part, path in zip(_phase_paths(graph), paths, strict=True)]
+    whole = _simplify(_nest_modules(inner), outermost=True)
     return whole if isinstance(whole, Module) else Module("model", [whole])
 
 
-def flattened(whole: Module) -> tuple[list[str], list[int], list[int]]:
+def flatten_modules(whole: Module) -> tuple[list[str], list[int], list[int]]:
     """Names and parents of all modules, parents first, and the module of each op."""
     names, parents, home = [whole.name], [-1], {}
     waiting = [(0, whole)]
@@ -86,27 +86,27 @@ def flattened(whole: Module) -> tuple[list[str], list[int], list[int]]:
 
 
 def tensor_columns(graph: Graph) -> dict[str, Any]:
-    """The tensors that ops make and ops read."""
+    """The tensors between ops, as columns."""
     readers = np.diff(graph.consumer_offsets)
     kept = np.flatnonzero((graph.tensors.producer >= 0) & (readers > 0))
     producer = graph.tensors.producer[kept].astype(np.int64)
     inside = graph.consumers[graph.consumer_offsets[kept[0]] :] if len(kept) else graph.consumers[:0]
     return {
-        "producer": packed(producer, "i4"),
-        "bytes": packed(np.maximum(graph.tensors.bytes[kept], 0), "f4"),
-        "readers": narrow(readers[kept]),
-        "reader": packed(inside, "i4"),
+        "producer": pack_column(producer, "i4"),
+        "bytes": pack_column(np.maximum(graph.tensors.bytes[kept], 0), "f4"),
+        "readers": pack_integers(readers[kept]),
+        "reader": pack_column(inside, "i4"),
     }
 
 
-def _path(scope: str) -> tuple[str, ...]:
+def _split_scope(scope: str) -> tuple[str, ...]:
     """The names of a scope, at most `DEEPEST`."""
     parts = [part for part in _SEPARATORS.split(scope, maxsplit=DEEPEST) if part]
     return tuple(parts)
 
 
-def _parts(graph: Graph) -> list[tuple[str, ...]]:
-    """What comes before the scope of each op: its phase, or the direction of a training step; mostly nothing."""
+def _phase_paths(graph: Graph) -> list[tuple[str, ...]]:
+    """The path before the scope of each op: its phase, or the direction of a training step; often empty."""
     if len(graph.phases) > 1:
         return [(graph.phases[phase].name,) for phase in graph.ops.phase.tolist()]
     if graph.ops.backward.any():
@@ -114,8 +114,8 @@ def _parts(graph: Graph) -> list[tuple[str, ...]]:
     return [()] * graph.n_ops
 
 
-def _layers(problem: Problem) -> list[tuple[str, ...]]:
-    """The layer of each op as a path, where the graph repeats itself; nothing for ops that stand alone."""
+def _repeated_paths(problem: Problem) -> list[tuple[str, ...]]:
+    """The repeated layer of each op as a path; empty for ops that repeat nowhere."""
     if not problem.n_ops:
         return []
     label = repeated_layers(problem)
@@ -127,8 +127,8 @@ def _layers(problem: Problem) -> list[tuple[str, ...]]:
     return [number.get(group, ()) for group in label.tolist()]
 
 
-def _nested(paths: list[tuple[str, ...]]) -> Module:
-    """Modules within modules, each where its first op stands."""
+def _nest_modules(paths: list[tuple[str, ...]]) -> Module:
+    """The tree of modules, each at the position of its first op."""
     whole = Module("model")
     known: dict[tuple[str, ...], Module] = {(): whole}
     for op, path in enumerate(paths):
@@ -140,9 +140,9 @@ def _nested(paths: list[tuple[str, ...]]) -> Module:
     return whole
 
 
-def _simplified(module: Module, *, outermost: bool = False) -> Module | int:
-    """The module without shells around one member, and with stretches where members are too many."""
-    members = [m if isinstance(m, int) else _simplified(m) for m in module.members]
+def _simplify(module: Module, *, outermost: bool = False) -> Module | int:
+    """The module without levels of a single member, and with ranges where members are too many."""
+    members = [m if isinstance(m, int) else _simplify(m) for m in module.members]
     if len(members) == 1:
         (only,) = members
         if isinstance(only, int):
@@ -152,23 +152,23 @@ def _simplified(module: Module, *, outermost: bool = False) -> Module | int:
     for member in members:
         if isinstance(member, Module) and member.name[0].isdigit():
             member.name = f"{last}.{member.name}"
-    return Module(module.name, _stretches(members))
+    return Module(module.name, _group_ranges(members))
 
 
-def _stretches(members: list[Module | int], start: int = 0) -> list[Module | int]:
-    """At most `MOST` members: equal stretches of them if there are more, and stretches of these."""
+def _group_ranges(members: list[Module | int], start: int = 0) -> list[Module | int]:
+    """At most `MOST` members: equal ranges of them if there are more, recursively."""
     if len(members) <= MOST:
         return members
     count = min(MOST, -(-len(members) // MOST))
     edges = [len(members) * place // count for place in range(count + 1)]
     parts = [members[low:high] for low, high in pairwise(edges)]
     return [
-        Module(_stretch_name(part, start + low), _stretches(part, start + low))
+        Module(_range_name(part, start + low), _group_ranges(part, start + low))
         for part, low in zip(parts, edges, strict=False)
     ]
 
 
-def _stretch_name(part: list[Module | int], low: int) -> str:
+def _range_name(part: list[Module | int], low: int) -> str:
     first, last = part[0], part[-1]
     if isinstance(first, Module) and isinstance(last, Module):
         path, _, end = last.name.rpartition(".")
@@ -178,7 +178,7 @@ def _stretch_name(part: list[Module | int], low: int) -> str:
 
 
 def _sums(problem: Problem, placement: Placement, parents: list[int], home: list[int]) -> dict[str, Any]:
-    """What the ops below each module add up to."""
+    """The sums over all ops below each module."""
     above, at = np.array(parents, np.int64), np.array(home, np.int64)
     ops = np.arange(problem.n_ops)
     module, op = [at], [ops]
@@ -189,32 +189,32 @@ def _sums(problem: Problem, placement: Placement, parents: list[int], home: list
 
 
 def _totals(problem: Problem, placement: Placement, module: Longs, op: Longs, n: int) -> dict[str, Any]:
-    """Sums of rows (module, op below it), for `n` modules."""
+    """The sums over rows (module, op below it), for `n` modules."""
     device = placement.device.astype(np.int64)
-    seconds = seconds_of(problem, placement.device)
+    seconds = placed_seconds(problem, placement.device)
     key = module * (problem.n_devices + 1) + device[op] + 1
     shares, row = np.unique(key, return_inverse=True)
     return {
-        "ops": narrow(np.bincount(module, minlength=n)),
-        "seconds": packed(np.bincount(module, seconds[op], n), "f4"),
-        "bytes": packed(_held(problem.graph, module, op, n), "f8"),
+        "ops": pack_integers(np.bincount(module, minlength=n)),
+        "seconds": pack_column(np.bincount(module, seconds[op], n), "f4"),
+        "bytes": pack_column(_sum_bytes(problem.graph, module, op, n), "f8"),
         "shares": {
-            "module": narrow(shares // (problem.n_devices + 1)),
-            "device": narrow(shares % (problem.n_devices + 1) - 1),
-            "ops": narrow(np.bincount(row, minlength=len(shares))),
-            "seconds": packed(np.bincount(row, seconds[op], len(shares)), "f4"),
+            "module": pack_integers(shares // (problem.n_devices + 1)),
+            "device": pack_integers(shares % (problem.n_devices + 1) - 1),
+            "ops": pack_integers(np.bincount(row, minlength=len(shares))),
+            "seconds": pack_column(np.bincount(row, seconds[op], len(shares)), "f4"),
         },
     }
 
 
-def seconds_of(problem: Problem, device: Ints) -> Any:
-    """Seconds per sample of every op [n_ops] on its device; 0 where it has none, or one that cannot run it."""
+def placed_seconds(problem: Problem, device: Ints) -> Any:
+    """Seconds per sample of every op [n_ops] on its device; 0 without a device, or on one that cannot run it."""
     seconds = problem.costs.op_seconds[np.arange(problem.n_ops), np.maximum(device, 0)]
     return np.where((device >= 0) & np.isfinite(seconds), seconds, 0.0)
 
 
-def _held(graph: Graph, module: Longs, op: Longs, n: int) -> Longs:
-    """Bytes of state and of distinct weights that the ops of each module use."""
+def _sum_bytes(graph: Graph, module: Longs, op: Longs, n: int) -> Longs:
+    """Bytes of the state and of the distinct weights of each module [n]."""
     uses = np.diff(graph.weight_offsets)[op]
     start = np.repeat(graph.weight_offsets[:-1][op] - np.cumsum(uses) + uses, uses)
     weight = graph.weight_edges.value[start + np.arange(len(start))]

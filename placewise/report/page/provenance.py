@@ -1,4 +1,4 @@
-"""Where a plan is from: the model, the devices, the rules, the program; and what was assumed on the way."""
+"""The provenance of a plan: model, devices, rules and program, and the assumptions and warnings."""
 
 from __future__ import annotations
 
@@ -12,42 +12,38 @@ from placewise._util.units import format_bytes, format_count, format_seconds
 from placewise.files.plan_file import PlanFile
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Problem
-from placewise.report.page.opened import Opened
-from placewise.report.page.packed import shown
+from placewise.report.page.columns import clean_text
+from placewise.report.page.plan_view import PlanView
 
 AGREE = 1e-9
-"""The share by which the judge's value may differ from the plan's: rounding."""
+"""The judge's value may differ from the plan's by this share: rounding."""
 
 
-def provenance(opened: Opened) -> dict[str, Any]:
-    """Pairs of words and text, tables of devices and links, and lists of warnings and notes."""
-    cluster = _cluster(opened)
+def provenance(view: PlanView) -> dict[str, Any]:
+    """Facts as pairs of label and text, tables of devices and links, and lists of warnings and notes."""
+    cluster = view.problem.cluster if view.problem else None
     return {
-        "facts": [[name, shown(text)] for name, text in _facts(opened.plan, opened.problem) if text],
-        "devices": [] if cluster is None else [[shown(cell) for cell in row] for row in _devices(cluster)],
-        "links": [] if cluster is None else [[shown(cell) for cell in row] for row in _links(cluster)],
-        "assumed": [] if cluster is None else [shown(f"{d.name}: {note}") for d in cluster for note in d.notes],
-        "warnings": [shown(text) for text in dict.fromkeys(_warnings(opened))],
-        "notes": [shown(note) for note in opened.plan.notes],
+        "facts": [[name, clean_text(text)] for name, text in _facts(view.plan, view.problem) if text],
+        "devices": [] if cluster is None else [[clean_text(cell) for cell in row] for row in _devices(cluster)],
+        "links": [] if cluster is None else [[clean_text(cell) for cell in row] for row in _links(cluster)],
+        "assumed": [] if cluster is None else [clean_text(f"{d.name}: {note}") for d in cluster for note in d.notes],
+        "warnings": [clean_text(text) for text in dict.fromkeys(_warnings(view))],
+        "notes": [clean_text(note) for note in view.plan.notes],
     }
 
 
-def _cluster(opened: Opened) -> Cluster | None:
-    return None if opened.problem is None else opened.problem.cluster
-
-
-def _warnings(opened: Opened) -> Iterator[str]:
-    judged, plan = opened.judgement, opened.plan
-    if judged is not None and math.isfinite(plan.value) and abs(judged.value - plan.value) > AGREE * plan.value:
+def _warnings(view: PlanView) -> Iterator[str]:
+    plan, judged = view.plan, view.placed.judgement if view.placed else None
+    if judged and math.isfinite(plan.value) and abs(judged.value - plan.value) > AGREE * plan.value:
         yield (
             f"The plan says {format_seconds(plan.value)}; priced again it takes {format_seconds(judged.value)}, and "
             "the timeline, memory and cuts are of that. Give the --costs and other options that it was placed with."
         )
-    if opened.missing:
-        yield f"Not shown without the model: the timeline, the graph, memory over time and the cuts ({opened.missing})."
+    if view.missing:
+        yield f"Not shown without the model: the timeline, the graph, memory over time and the cuts ({view.missing})."
     yield from plan.warnings
-    if opened.problem is not None:
-        yield from opened.problem.warnings
+    if view.problem is not None:
+        yield from view.problem.warnings
 
 
 def _facts(plan: PlanFile, problem: Problem | None) -> Iterator[tuple[str, str]]:

@@ -138,7 +138,7 @@
     titled(section, "The most expensive cuts");
     if (!made) { section.append(note(`Missing: ${data.missing || "the plan has no placement"}.`)); return; }
     if (!made.cuts.length) { section.append(note("No tensor moves from one memory to another.")); return; }
-    section.append(note("Every way between two memories, the dearest first, and the dearest tensors that take it. “host” is the memory of the machine itself."));
+    section.append(note("Every transfer route between two memories, most expensive first, with its most expensive tensors. “host” is the memory of the machine itself."));
     made.cuts.forEach((cut, k) => {
       const head = make("summary", {}, named(`${cut.source} → ${cut.target}`), make("span", {class: "muted"}, ` ${format.seconds(cut.seconds)} (${format.share(cut.seconds / made.seconds)} of all copies), ${format.bytes(cut.bytes)} in ${format.count(cut.count)} ${cut.count === 1 ? "copy" : "copies"}`), share(cut.seconds / made.cuts[0].seconds));
       const body = make("details", {open: k === 0, class: "cut"}, head);

@@ -1,8 +1,8 @@
-"""The critical path of a timeline: the ops and copies that lead, one after the other, to the end of the run.
+"""The critical path of a timeline: the chain of ops and copies that determines the makespan.
 
-It is read backwards from the last thing to finish. Before every step stands what ended when it began: what it needed
-(an input, or the copy of one), else what held its device or link, else whatever ended last. Where nothing ended at that
-moment, the time between is overhead, such as that of a call. The steps follow each other without a hole, so that their
+The search walks backwards from the last event to finish. The predecessor of an event is one that ended when it began:
+an event whose result it uses, else one that occupied its device or link, else the latest that ended before. Where
+nothing ended at that moment, the gap is overhead, such as that of a call. Steps have no gaps between them, so their
 seconds add up to the makespan.
 """
 
@@ -22,17 +22,17 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 
 ROUNDING = 1e-9
-"""Share of the makespan by which two moments may differ and still be the same."""
+"""Moments that differ by less than this share of the makespan are equal."""
 
 StepKind = Literal["op", "copy", "overhead"]
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """Something on the critical path, from `start` to `finish` in seconds.
+class CriticalStep:
+    """One step of the critical path, from `start` to `finish` in seconds.
 
-    `index` is an op, or the row of a copy among the timeline's transfers, −1 for overhead; `place` a device, or
-    ``a → b`` for a copy from memory a to memory b. Overhead stands at the place of the step after it.
+    `index` is an op, the row of a copy in the timeline, or −1 for overhead. `place` is a device, or ``a → b`` for a
+    copy from memory a to memory b; overhead has the place of the step after it.
     """
 
     kind: StepKind
@@ -46,18 +46,16 @@ class Step:
         return self.finish - self.start
 
 
-def critical_path(problem: Problem, placement: Placement, timeline: Timeline) -> tuple[Step, ...]:
-    """The steps from 0 to the makespan; none where nothing takes any time, or nothing can run."""
+def critical_path(problem: Problem, placement: Placement, timeline: Timeline) -> tuple[CriticalStep, ...]:
+    """The steps from 0 to the makespan; empty where nothing takes any time, or nothing can run."""
     end = timeline.makespan
     if not math.isfinite(end) or end <= 0:
         return ()
-    return _Walk(problem, placement, timeline).steps(end)
+    return _BackwardWalk(problem, placement, timeline).list_steps(end)
 
 
-class _Walk:
-    """One walk back. An event is an op (its number), or a copy (n_ops + its row). Lists, because it looks at one
-    event at a time.
-    """
+class _BackwardWalk:
+    """An event is an op (its number) or a copy (n_ops + its row). Columns are lists: the walk reads single entries."""
 
     def __init__(self, problem: Problem, placement: Placement, timeline: Timeline) -> None:
         graph, cluster = problem.graph, problem.cluster
@@ -70,55 +68,55 @@ class _Walk:
         self._target: list[int] = [*home, *timeline.target.tolist()]
         self._by_end: list[int] = np.argsort(self._end, kind="stable").tolist()
         self._ends = [self._end[event] for event in self._by_end]
-        self._maker: list[int] = graph.tensors.producer.tolist()
+        self._producer: list[int] = graph.tensors.producer.tolist()
         self._offsets: list[int] = graph.in_offsets.tolist()
         self._inputs: list[int] = graph.edges.value.tolist()
         self._tensor: list[int] = timeline.tensor.tolist()
         self._copies: dict[tuple[int, int], list[int]] = {}
-        for row, way in enumerate(zip(self._tensor, timeline.target.tolist(), strict=True), self._n):
-            self._copies.setdefault(way, []).append(row)
-        self._seen = [False] * len(self._end)
+        for row, route in enumerate(zip(self._tensor, timeline.target.tolist(), strict=True), self._n):
+            self._copies.setdefault(route, []).append(row)
+        self._visited = [False] * len(self._end)
         self._slack = ROUNDING * timeline.makespan
 
-    def steps(self, end: float) -> tuple[Step, ...]:
-        """All steps, the last one first found."""
-        steps: list[Step] = []
+    def list_steps(self, end: float) -> tuple[CriticalStep, ...]:
+        """All steps in order of time."""
+        steps: list[CriticalStep] = []
         event, moment = self._by_end[-1], end
         while True:
-            self._seen[event] = True
+            self._visited[event] = True
             begin = 0.0 if self._start[event] <= self._slack else min(self._start[event], moment)
             kind: StepKind = "op" if event < self._n else "copy"
             index = event if event < self._n else event - self._n
-            steps.append(Step(kind, index, self._place(event), begin, moment))
+            steps.append(CriticalStep(kind, index, self._place(event), begin, moment))
             if begin == 0.0:
                 break
-            before = self._before(event, begin)
+            before = self._find_predecessor(event, begin)
             ended = 0.0 if before is None else self._end[before]
             if ended < begin - self._slack:
-                steps.append(Step("overhead", -1, self._place(event), ended, begin))
+                steps.append(CriticalStep("overhead", -1, self._place(event), ended, begin))
                 begin = ended
             if before is None:
                 break
             event, moment = before, begin
         return tuple(reversed(steps))
 
-    def _before(self, event: int, begin: float) -> int | None:
-        """What `event`, which began then, waited for; None where nothing ended before."""
-        for needed in self._needed(event):
-            if not self._seen[needed] and abs(self._end[needed] - begin) <= self._slack:
+    def _find_predecessor(self, event: int, begin: float) -> int | None:
+        """The event that `event`, which began at `begin`, waited for; None if nothing ended before."""
+        for needed in self._list_inputs(event):
+            if not self._visited[needed] and abs(self._end[needed] - begin) <= self._slack:
                 return needed
         last = bisect_right(self._ends, begin + self._slack)
         first = bisect_left(self._ends, begin - self._slack)
-        at_once = [other for other in self._by_end[first:last] if not self._seen[other]]
+        at_once = [other for other in self._by_end[first:last] if not self._visited[other]]
         if at_once:
-            held = {self._source[event], self._target[event]}
-            return min(at_once, key=lambda e: (held.isdisjoint((self._source[e], self._target[e])), self._start[e]))
-        while first and self._seen[self._by_end[first - 1]]:
+            occupied = {self._source[event], self._target[event]}
+            return min(at_once, key=lambda e: (occupied.isdisjoint((self._source[e], self._target[e])), self._start[e]))
+        while first and self._visited[self._by_end[first - 1]]:
             first -= 1
         return self._by_end[first - 1] if first else None
 
-    def _needed(self, event: int) -> Iterator[int]:
-        """The events whose results `event` uses: copies of its inputs and their makers, or the maker of a copy."""
+    def _list_inputs(self, event: int) -> Iterator[int]:
+        """The events whose results `event` uses: copies and producers of its inputs, or of a copied tensor."""
         home = self._source[event]
         if event < self._n:
             tensors = self._inputs[self._offsets[event] : self._offsets[event + 1]]
@@ -126,8 +124,8 @@ class _Walk:
             tensors = [self._tensor[event - self._n]]
         for tensor in tensors:
             yield from self._copies.get((tensor, home), ())
-            if self._maker[tensor] >= 0:
-                yield self._maker[tensor]
+            if self._producer[tensor] >= 0:
+                yield self._producer[tensor]
 
     def _place(self, event: int) -> str:
         if event < self._n:

@@ -1,4 +1,4 @@
-"""What a result means, in sentences: is a split worth it, and how good can it still get?"""
+"""A result in sentences: whether a split is worth it, and how much could still be gained."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from placewise.model.problem import Objective, Problem
 from placewise.model.result import BALANCED_SPLIT, SINGLE_DEVICE, Judgement, Outcome, PhaseUse, Result
 
 MOST_FINDS = 6
-"""So many steps of the way to an answer are told."""
+"""How many improvements of a search are listed."""
 
 
 def value_name(objective: Objective) -> str:
-    """What the value is called: time per sample, or latency of one sample."""
+    """The name of the value: time per sample, or latency."""
     flushes = " (gpipe)" if objective.schedule == "gpipe" else ""
     return f"time per sample{flushes}" if objective.kind == "throughput" else "latency"
 
 
 def headline(result: Result) -> str:
-    """Value, bound and gap in one line; or why there is none."""
+    """Value, bound and gap in one line; or why there is no placement."""
     if result.judgement is None:
         return f"{result.status.outcome}: {result.unmet or 'no placement was found'}"
     line = f"{value_name(result.problem.objective)} {format_seconds(result.value)}"
@@ -34,24 +34,25 @@ def headline(result: Result) -> str:
 
 
 def phase_line(problem: Problem, judgement: Judgement) -> str:
-    """What the phases of a model take, or how often they run per second in a full pipeline; "" where it has none."""
+    """Seconds per phase, or runs per second in a full pipeline; "" for a model without phases."""
     if judgement.phases:
-        return ", then ".join(_run_of(problem, use) for use in judgement.phases if use.seconds > 0)
+        return ", then ".join(_phase_time(problem, use) for use in judgement.phases if use.seconds > 0)
     repeated = [phase for phase in problem.graph.phases if phase.repeats > 1]
     if not repeated or not 0 < judgement.value < math.inf:
         return ""
-    rates = [_rate(problem, phase.repeats / judgement.value, phase.name) for phase in repeated]
+    rates = [_phase_rate(problem, phase.repeats / judgement.value, phase.name) for phase in repeated]
     return f"in a full pipeline{', '.join(rates)}"
 
 
-def _run_of(problem: Problem, use: PhaseUse) -> str:
+def _phase_time(problem: Problem, use: PhaseUse) -> str:
     if use.repeats == 1:
         return f"{use.phase} {format_seconds(use.seconds)}"
-    return f"{use.repeats} × {use.phase} of {format_seconds(use.seconds)}{_rate(problem, 1 / use.seconds, use.phase)}"
+    rate = _phase_rate(problem, 1 / use.seconds, use.phase)
+    return f"{use.repeats} × {use.phase} of {format_seconds(use.seconds)}{rate}"
 
 
-def _rate(problem: Problem, per_second: float, phase: str) -> str:
-    """How often a phase runs per second; that many tokens where it decodes, times the batch."""
+def _phase_rate(problem: Problem, per_second: float, phase: str) -> str:
+    """How often a phase runs per second; for decoding, tokens per second of the whole batch."""
     source = problem.graph.source
     batch = 1 if source is None else int(source.options.get("dims", {}).get("batch", 1))
     if phase != "decode":
@@ -60,8 +61,8 @@ def _rate(problem: Problem, per_second: float, phase: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Naive:
-    """A naive answer: its value in seconds, the first rule that it breaks, the devices that it uses."""
+class BaselineValue:
+    """A naive baseline: its value in seconds, the first rule that it breaks, the devices that it uses."""
 
     value: float
     broken: str
@@ -69,27 +70,33 @@ class Naive:
 
 
 def verdict(result: Result) -> str:
-    """Whether splitting is worth it against the best single device, in one sentence; "" without a placement."""
+    """Whether the split is worth it against the best single device, in one sentence; "" without a placement."""
     if result.judgement is None or result.placement is None:
         return ""
     usable = [result.problem.cluster.names[d] for d in np.flatnonzero(result.problem.allowed.any(axis=0))]
     used = sum(1 for use in result.judgement.devices if use.ops)
-    return verdict_of(
-        result.value, used, usable, {name: naive(judged) for name, (_, judged) in result.baselines.items()}
-    )
+    return compare_baselines(result.value, used, usable, _baseline_values(result))
 
 
-def naive(judged: Judgement) -> Naive:
-    """A judged naive answer."""
-    broken = judged.violations[0].message if judged.violations else ""
-    return Naive(judged.value, broken, tuple(use.device for use in judged.devices if use.ops))
+def _baseline_values(result: Result) -> dict[str, BaselineValue]:
+    return {
+        name: BaselineValue(
+            judged.value,
+            judged.violations[0].message if judged.violations else "",
+            tuple(use.device for use in judged.devices if use.ops),
+        )
+        for name, (_, judged) in result.baselines.items()
+    }
 
 
-def verdict_of(value: float, used: int, usable: Sequence[str], baselines: Mapping[str, Naive]) -> str:
-    """The verdict on a plan of `value` seconds on `used` of the `usable` devices, beside the naive answers."""
-    better, single = _better(value, baselines), baselines.get(SINGLE_DEVICE)
+def compare_baselines(value: float, used: int, usable: Sequence[str], baselines: Mapping[str, BaselineValue]) -> str:
+    """The verdict on a plan of `value` seconds that uses `used` of the `usable` devices."""
+    better, single = _better_baseline(value, baselines), baselines.get(SINGLE_DEVICE)
     if better is not None:
-        return f"This plan is {_slower(value, better[1].value)} than {better[0]}: try another placer or more time."
+        name, faster = better
+        more = value / faster.value - 1 if faster.value > 0 else math.inf
+        how = "slightly slower" if more < 0.001 else f"{more:.1%} slower" if math.isfinite(more) else "slower"
+        return f"This plan is {how} than {name}: try another placer or more time."
     if len(usable) <= 1:
         return f"No split to decide: {usable[0] if usable else 'none'} is the only device that may run ops."
     if single is None or not math.isfinite(single.value):
@@ -98,11 +105,11 @@ def verdict_of(value: float, used: int, usable: Sequence[str], baselines: Mappin
         return f"A split is needed: the best single device would break a rule ({single.broken})."
     if used == 1:
         return "A split is not worth it: one device alone is the best answer found."
-    return _gain(used, single, value)
+    return _describe_gain(used, single, value)
 
 
-def _gain(used: int, single: Naive, value: float) -> str:
-    """What the plan gains over the naive answer on one device, which is no worse than the plan or slower."""
+def _describe_gain(used: int, single: BaselineValue, value: float) -> str:
+    """What the plan gains over the best single device, which is not faster."""
     speedup = single.value / value if value > 0 else 1.0
     if len(single.devices) > 1:
         start = f"The rules need more than one device; this plan on {used}"
@@ -115,7 +122,7 @@ def _gain(used: int, single: Naive, value: float) -> str:
 
 
 def history_line(result: Result) -> str:
-    """Who found something better and when, the first and the last few; "" where there was one find only."""
+    """Which placers improved the plan and when, the first and the last few; "" after a single improvement."""
     finds, last = [], None
     for step in result.history:
         if step.placer == last:
@@ -124,32 +131,32 @@ def history_line(result: Result) -> str:
         last = step.placer
     if len(finds) < 2:
         return ""
-    shown = (
-        finds if len(finds) <= MOST_FINDS else [finds[0], f"{len(finds) - MOST_FINDS} more", *finds[2 - MOST_FINDS :]]
-    )
-    return f"found by {', '.join(shown)}"
+    if len(finds) > MOST_FINDS:
+        finds = [finds[0], f"{len(finds) - MOST_FINDS} more", *finds[2 - MOST_FINDS :]]
+    return f"found by {', '.join(finds)}"
 
 
 def baseline_lines(result: Result) -> list[tuple[str, str, str]]:
-    """(name, value, remark) of each naive answer."""
-    return lines_of(result.value, {name: naive(judged) for name, (_, judged) in result.baselines.items()})
+    """(name, value, remark) of each naive baseline."""
+    return list_baselines(result.value, _baseline_values(result))
 
 
-def lines_of(value: float, baselines: Mapping[str, Naive]) -> list[tuple[str, str, str]]:
-    """The same beside a plan of `value` seconds."""
+def list_baselines(value: float, baselines: Mapping[str, BaselineValue]) -> list[tuple[str, str, str]]:
+    """(name, value, remark) of each baseline, beside a plan of `value` seconds."""
     lines = []
     for name in (SINGLE_DEVICE, BALANCED_SPLIT):
-        found = baselines.get(name)
-        if found is None:
+        baseline = baselines.get(name)
+        if baseline is None:
             lines.append((name, "–", "finds nothing that keeps the rules"))
             continue
-        remark = f"breaks a rule: {found.broken}" if found.broken else _ratio(value, found.value)
-        lines.append((_named(name, found), format_seconds(found.value), remark))
+        ratio = f"{baseline.value / value:.2f}× the plan's time" if value > 0 and math.isfinite(value) else ""
+        remark = f"breaks a rule: {baseline.broken}" if baseline.broken else ratio
+        lines.append((_baseline_name(name, baseline), format_seconds(baseline.value), remark))
     return lines
 
 
 def host_remark(problem: Problem, judgement: Judgement) -> str:
-    """Why the load of a host device may exceed the latency; "" where none does."""
+    """Why the load of a host exceeds the latency; "" if none does."""
     over = [
         use.device
         for device, use in zip(problem.cluster, judgement.devices, strict=True)
@@ -161,18 +168,18 @@ def host_remark(problem: Problem, judgement: Judgement) -> str:
 
 
 def replica_lines(judgement: Judgement) -> list[str]:
-    """A sentence per stage that several devices share: which, and what it takes to keep their weights the same."""
+    """A sentence per replicated stage: its devices, and the seconds of synchronization."""
     lines, names = [], [use.device for use in judgement.devices]
     for use in judgement.devices:
         members = [d for d, other in enumerate(judgement.devices) if use.device in (other.device, other.repeats)]
         if len(members) > 1 and use.ops:
             sync = f", synchronization {format_seconds(use.sync)} per sample" if use.sync else ""
-            lines.append(f"{_in_runs(members, names)} share one stage (×{len(members)}){sync}")
+            lines.append(f"{_format_runs(members, names)} share one stage (×{len(members)}){sync}")
     return lines
 
 
-def _in_runs(members: list[int], names: list[str]) -> str:
-    """Names of devices; three or more that follow each other as the first and the last of them."""
+def _format_runs(members: list[int], names: list[str]) -> str:
+    """Device names; three or more consecutive ones as the first and the last."""
     runs: list[list[int]] = []
     for d in members:
         if runs and runs[-1][-1] == d - 1:
@@ -186,32 +193,20 @@ def _in_runs(members: list[int], names: list[str]) -> str:
 _AS_FAR = "one device as far as the rules allow"
 
 
-def _named(name: str, found: Naive) -> str:
-    """A naive answer by its name; the single device by its own, unless the rules force other devices in."""
+def _baseline_name(name: str, baseline: BaselineValue) -> str:
+    """The name of a baseline; the best single device by its own, unless the rules need more than one."""
     if name != SINGLE_DEVICE:
         return name
-    used = found.devices
+    used = baseline.devices
     return _AS_FAR if len(used) > 1 else f"{name} ({used[0]})" if used else name
 
 
-def _better(value: float, baselines: Mapping[str, Naive]) -> tuple[str, Naive] | None:
-    """The best of the naive answers that beat the plan, if any does."""
+def _better_baseline(value: float, baselines: Mapping[str, BaselineValue]) -> tuple[str, BaselineValue] | None:
+    """The name and value of the best baseline that beats the plan, if any does."""
     names = {SINGLE_DEVICE: "single device", BALANCED_SPLIT: BALANCED_SPLIT}
     faster = [
-        (_AS_FAR if len(found.devices) > 1 and name == SINGLE_DEVICE else f"the {names[name]}", found)
-        for name, found in baselines.items()
-        if not found.broken and found.value < value * (1 - 1e-9)
+        (_AS_FAR if len(baseline.devices) > 1 and name == SINGLE_DEVICE else f"the {names[name]}", baseline)
+        for name, baseline in baselines.items()
+        if not baseline.broken and baseline.value < value * (1 - 1e-9)
     ]
     return min(faster, key=lambda pair: pair[1].value, default=None)
-
-
-def _slower(value: float, best: float) -> str:
-    """How much slower, in words that are true of small differences as well."""
-    more = value / best - 1 if best > 0 else math.inf
-    if more < 0.001:
-        return "slightly slower"
-    return f"{more:.1%} slower" if math.isfinite(more) else "slower"
-
-
-def _ratio(value: float, other: float) -> str:
-    return f"{other / value:.2f}× the plan's time" if value > 0 and math.isfinite(value) else ""

@@ -1,4 +1,4 @@
-"""explain, diff, the critical path, the account of a value, the Gantt: hand-worked instances and random ones."""
+"""explain, diff, the critical path, the parts of a value, the Gantt chart: hand-worked instances and random ones."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem, Rule
-from placewise.report.account import account, pace_parts
-from placewise.report.alike import traded
-from placewise.report.critical import critical_path
+from placewise.report.breakdown import break_down_pace, break_down_value
+from placewise.report.critical_path import critical_path
 from placewise.report.difference import difference_view, headline
 from placewise.report.explanation import explanation_view
 from placewise.report.gantt import Gantt
-from placewise.report.lanes import lanes_of, marks, shares
-from placewise.report.moves import module_paths, moves_of
+from placewise.report.lanes import draw_lane, lanes_of, slot_shares
+from placewise.report.moves import list_moves, match_interchangeable, module_paths
 from placewise.report.plain import plain
 from placewise.simulate import judge_placement
 
@@ -92,7 +91,7 @@ def test_a_path_through_a_copy_names_the_link() -> None:
     steps = critical_path(DIAMOND, placement, judged.timeline)
     assert [step.place for step in steps] == ["d0", "d0 → d1", "d1", "d1 → d0", "d0"]
     assert [(step.start, step.finish) for step in steps] == [(0, 1), (1, 2), (2, 6), (6, 7), (7, 8)]
-    parts = {(part.what, part.where): part.seconds for part in account(DIAMOND, placement, judged)}
+    parts = {(part.what, part.where): part.seconds for part in break_down_value(DIAMOND, placement, judged)}
     assert parts == {("compute", "d1"): 4, ("compute", "d0"): 2, ("copies", "d0 → d1"): 1, ("copies", "d1 → d0"): 1}
 
 
@@ -122,9 +121,9 @@ def test_the_parts_add_up_to_the_value(drawn: tuple[Problem, Placement]) -> None
     problem, placement = drawn
     judged = judge_placement(problem, placement)
     if not math.isfinite(judged.value):
-        assert account(problem, placement, judged) == ()
+        assert break_down_value(problem, placement, judged) == ()
         return
-    total = math.fsum(part.seconds for part in account(problem, placement, judged))
+    total = math.fsum(part.seconds for part in break_down_value(problem, placement, judged))
     assert total == pytest.approx(judged.value, rel=1e-9, abs=1e-12)
     if judged.timeline is not None and judged.value > 0:
         steps = critical_path(problem, placement, judged.timeline)
@@ -144,7 +143,7 @@ def test_lanes_hold_all_the_seconds(drawn: tuple[Problem, Placement], slots: int
     problem, placement = drawn
     judged = judge_placement(problem, placement)
     for lane in lanes_of(problem, placement, judged, slots):
-        assert (lane.marked <= lane.busy + 1e-9).all() and (lane.busy <= 1).all() and len(marks(lane)) == slots
+        assert (lane.marked <= lane.busy + 1e-9).all() and (lane.busy <= 1).all() and len(draw_lane(lane)) == slots
         covered = float(lane.busy.sum()) * judged.value / slots
         assert covered <= lane.seconds * (1 + 1e-9) + 1e-9
         if not lane.is_link and lane.name in ("d0", "d1") and problem.objective.kind == "latency":
@@ -154,8 +153,8 @@ def test_lanes_hold_all_the_seconds(drawn: tuple[Problem, Placement], slots: int
 def test_shares_of_slots_by_hand() -> None:
     """Spans 0–1 and 1.5–2 of two seconds in four slots; overlapping spans fill a slot once."""
     begin, end = np.array([0.0, 1.5]), np.array([1.0, 2.0])
-    assert shares((begin, end), 2.0, 4).tolist() == [1.0, 1.0, 0.0, 1.0]
-    assert shares((np.array([0.0, 0.0]), np.array([1.0, 1.0])), 2.0, 2).tolist() == [1.0, 0.0]
+    assert slot_shares((begin, end), 2.0, 4).tolist() == [1.0, 1.0, 0.0, 1.0]
+    assert slot_shares((np.array([0.0, 0.0]), np.array([1.0, 1.0])), 2.0, 2).tolist() == [1.0, 0.0]
 
 
 def test_the_gantt_fits_its_width_and_shows_names_as_text() -> None:
@@ -187,10 +186,10 @@ def test_pace_parts_take_the_longer_side() -> None:
     use = replace(judged.devices[0], compute=3.0, send=2.0, receive=2.0, load=7.0)
 
     def total(mode: str) -> float:
-        return sum(part.seconds for part in pace_parts(mode, [use], {}, "d0", 7.0))
+        return sum(part.seconds for part in break_down_pace(mode, [use], {}, "d0", 7.0))
 
     assert (total("blocking"), total("overlap"), total("duplex")) == (7.0, 4.0, 3.0)
-    assert [part.where for part in pace_parts("blocking", [use], {"bus": 9.0}, "bus", 9.0)] == ["link bus"]
+    assert [part.where for part in break_down_pace("blocking", [use], {"bus": 9.0}, "bus", 9.0)] == ["link bus"]
 
 
 def test_moves_are_told_by_modules() -> None:
@@ -198,7 +197,7 @@ def test_moves_are_told_by_modules() -> None:
     scopes = [f"net.layer.{layer}" for layer in range(6) for _ in range(3)] + ["net.head"] * 2
     before = ["a"] * 20
     after = [*["a"] * 3, *["b"] * 9, "b", "a", "a", *["a"] * 3, "b", "b"]
-    moves = moves_of(module_paths([""] * 20, scopes), before, after)
+    moves = list_moves(module_paths([""] * 20, scopes), before, after)
     told = {(move.module, move.ops, move.of) for move in moves}
     assert told == {("net.layer.1 – net.layer.3", 9, 9), ("net.layer.4", 1, 3), ("net.head", 2, 2)}
     assert all((move.source, move.target) == ("a", "b") for move in moves)
@@ -210,7 +209,7 @@ def test_every_moved_op_is_told_once(ops: list[tuple[int, int, int, int]]) -> No
     """The lines of the moves add up to the ops that moved, and a whole module is never more than it has."""
     paths = [("m", str(a), str(b)) for a, b, _, _ in ops]
     here, there = [str(op[2]) for op in ops], [str(op[3]) for op in ops]
-    moves = moves_of(paths, here, there)
+    moves = list_moves(paths, here, there)
     assert sum(move.ops for move in moves) == sum(a != b for a, b in zip(here, there, strict=True))
     assert all(0 < move.ops <= move.of for move in moves) and len(moves) <= 40
 
@@ -220,9 +219,9 @@ def test_ten_thousand_moved_ops_are_a_few_lines() -> None:
     rng = np.random.default_rng(0)
     paths = [("model", "layer", str(op // 100), str(op % 7)) for op in range(10_000)]
     here, there = (rng.integers(0, 8, 10_000).astype(str).tolist() for _ in range(2))
-    assert len(moves_of(paths, here, there)) <= 70
+    assert len(list_moves(paths, here, there)) <= 70
     odd = module_paths([""] * 2, [f"layer.{'9' * 5_000}", f"layer.{'9' * 5_000}x"])
-    assert sum(move.ops for move in moves_of(odd, ["a", "a"], ["b", "b"])) == 2
+    assert sum(move.ops for move in list_moves(odd, ["a", "a"], ["b", "b"])) == 2
 
 
 CHAIN = problem_of([[1, 1]] * 4, [(0, 1), (1, 2), (2, 3)], PIPELINE, constraints=Constraints(contiguous=True))
@@ -316,9 +315,9 @@ def test_what_is_asked_for_may_be_a_module_or_a_pattern() -> None:
 def test_equal_devices_that_trade_places_are_seen() -> None:
     """All ops change devices, but one only apart from the trade; unequal devices never trade."""
     before, after = np.array([0, 0, 0, 1, 1], np.int32), np.array([1, 1, 1, 0, 1], np.int32)
-    assert traded(CHAIN.cluster, before, after) == ("d0 → d1, d1 → d0", 1)
+    assert match_interchangeable(CHAIN.cluster, before, after) == ("d0 → d1, d1 → d0", 1)
     unequal = problem_of([[1, 1]], [], LATENCY, kinds=("accelerator", "cpu")).cluster
-    assert traded(unequal, before, after) == ("", 4)
+    assert match_interchangeable(unequal, before, after) == ("", 4)
 
 
 @pytest.fixture(scope="module")
