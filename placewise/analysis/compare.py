@@ -57,7 +57,7 @@ def compare(
     the placer `expert` and no other. The best bound that any of them proved holds for all: `board_of` reads it off.
     Ctrl-C ends the round: what is finished is kept, and the others' entries say so. Raises PlacerError.
     """
-    names = tuple(placers) or registry.names()
+    names = tuple(placers) or registry.known_names()
     if expert is not None and EXPERT not in names:
         remedy = f"compare the placer {EXPERT!r} as well, or leave it out"
         raise PlacerError("a human's placement is given, and nobody takes it", remedy=remedy)
@@ -194,8 +194,8 @@ def parse_placers(text: str) -> tuple[str, ...]:
     """``"dp,etf"`` → names; ``"all"`` → every placer. Raises PlacerError for a name that does not exist."""
     wanted = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if wanted in ((), ("all",)):
-        return registry.names()
+        return registry.known_names()
     for name in wanted:
-        if name not in registry.names():
-            raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(registry.names())}")
+        if name not in registry.known_names():
+            raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(registry.known_names())}")
     return wanted

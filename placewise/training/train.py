@@ -109,7 +109,7 @@ def train(
 def learner(setting: TrainingSetting) -> LearnedPlacer:
     """The policy of a setting, as a placer. Raises PlacerError where it is one that learns nothing."""
     name = setting.policy or POLICY
-    if name not in registry.names():
+    if name not in registry.known_names():
         raise PlacerError(f"there is no policy {name!r}", remedy=f"choose from {', '.join(policies())}")
     kind = registry.placer_class(name)
     if not issubclass(kind, LearnedPlacer):

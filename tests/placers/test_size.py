@@ -48,7 +48,7 @@ def test_too_large_models_are_refused_with_their_size(name: str, problem: Proble
     """Before any work: the size, what it comes from, the most that is taken, and another placer that takes it."""
     refusal = registry.create(name).supports(problem)
     assert refusal is not None and size in refusal and instead in refusal
-    other = next(word for word in instead.replace(",", "").split() if word in registry.names())
+    other = next(word for word in instead.replace(",", "").split() if word in registry.known_names())
     assert registry.create(other).supports(problem) is None
 
 

@@ -24,10 +24,10 @@ from placewise.placers.base import (
     SearchContext,
     Stopwatch,
 )
-from placewise.placers.shared.fit import fit
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
-from placewise.placers.shared.stages.line_split import Split, best_split
+from placewise.placers.shared.stages.line_split import LineSplit, find_best_split
 from placewise.simulate.blocks import storage_bytes
 from placewise.simulate.contiguity import Contraction, contract
 
@@ -48,7 +48,7 @@ class BalancedPlacer:
         """The most even split of the line, or words that say why there is none."""
         problem, watch = search.problem, search.watch
         try:
-            device, _ = fit(problem, partial(_split, problem, contract(problem), watch))
+            device, _ = fit_memory(problem, partial(_split_evenly, problem, contract(problem), watch))
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
         reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
@@ -57,7 +57,7 @@ class BalancedPlacer:
         return Proposal(Placement(relabel(problem, device)), reason=reason)
 
 
-def _split(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Floats) -> Ints | None:
+def _split_evenly(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Floats) -> Ints | None:
     """The split [n_ops] with the smallest largest share within `capacity` [n_devices].
 
     Of a chain of components if there is one, else, where that is allowed, of the blocks as they stand.
@@ -67,19 +67,19 @@ def _split(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Flo
         host = np.zeros_like(host)
     stranded = ~may_run(problem, graph.component, graph.n)[:, ~host].any(axis=1)
     if problem.constraints.shaped or not np.any(stranded):
-        device = _along(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
+        device = _split_order(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
         if device is not None or problem.constraints.shaped:
             return device
     block, n = problem.block, problem.n_blocks
     allowed = may_run(problem, block, n)
     aside = np.asarray(~allowed[:, ~host].any(axis=1))[block]
     home = np.where(allowed & host, capacity, -1.0).argmax(axis=1)[block]
-    lighter = _without(problem.graph, aside)
-    device = _along(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
+    lighter = _drop_memory(problem.graph, aside)
+    device = _split_order(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
     return None if device is None else np.where(aside, home, device).astype(np.int32)
 
 
-def _along(
+def _split_order(
     problem: Problem,
     graph: Graph,
     watch: Stopwatch,
@@ -93,10 +93,12 @@ def _along(
     line = (np.arange(n, dtype=np.int32),)
     amounts = _amounts(graph)[:, None]
 
-    def best(room: Floats, loads: Floats) -> Split:
+    def best(room: Floats, loads: Floats) -> LineSplit:
         if not allowed.all():
             loads[~allowed] = np.inf
-        return best_split(_plain(problem, graph, sealed(loads)), group, line, room, lambda *_: not watch.out)
+        return find_best_split(
+            _build_load_problem(problem, graph, sealed(loads)), group, line, room, lambda *_: not watch.out
+        )
 
     alone = best(capacity, np.where(host, np.inf, amounts))
     if alone.device is not None or not host.any():
@@ -106,7 +108,7 @@ def _along(
     return best(tight, np.where(host, 0.0, amounts)).device
 
 
-def _plain(problem: Problem, graph: Graph, loads: Floats) -> Problem:
+def _build_load_problem(problem: Problem, graph: Graph, loads: Floats) -> Problem:
     """A max-load problem of loads [n_ops, n_devices], inf where forbidden: no transfers, no rule but an order."""
     devices = tuple(replace(device, unsupported=frozenset()) for device in problem.cluster)
     costs = CostTable.given(loads, sealed(np.zeros_like(problem.costs.transfer_seconds)))
@@ -115,7 +117,7 @@ def _plain(problem: Problem, graph: Graph, loads: Floats) -> Problem:
     return Problem(graph, replace(problem.cluster, devices=devices), costs, objective, order)
 
 
-def _without(graph: Graph, stranded: Bools) -> Graph:
+def _drop_memory(graph: Graph, stranded: Bools) -> Graph:
     """The graph without the memory of some ops [n_ops]."""
     edges = graph.weight_edges
     kept = ~stranded[edges.consumer]

@@ -36,12 +36,12 @@ class Layers:
         return len(self.stack)
 
 
-def layers_of(graph: Graph, wanted: int) -> Layers | None:
+def find_layers(graph: Graph, wanted: int) -> Layers | None:
     """The outermost layers of which there are `wanted`, or as many as there are; None for fewer than two.
 
     A layer is a path of scope names that ends with a number: ``encoder.layer.3`` of ``encoder.layer.3.attention``.
     """
-    paths = [_path(scope) for scope in graph.ops.scope.values]
+    paths = [_split_scope(scope) for scope in graph.ops.scope.values]
     deepest = max((len(numbers) for numbers, _ in paths), default=0)
     codes = graph.ops.scope.codes
     forward = ~graph.ops.backward
@@ -71,7 +71,7 @@ def layers_of(graph: Graph, wanted: int) -> Layers | None:
     )  # fmt: skip
 
 
-def _path(scope: str) -> tuple[list[str], bool]:
+def _split_scope(scope: str) -> tuple[list[str], bool]:
     """The layers that a scope is in, from the outermost to the innermost, and whether it is a step of a recurrence."""
     found: list[str] = []
     words: list[str] = []
@@ -87,7 +87,7 @@ def _path(scope: str) -> tuple[list[str], bool]:
     return found, steps
 
 
-def filled(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
+def fill_layers(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
     """The layer [n_blocks] of every block: of its forward ops, else of what it reads, else of what reads it."""
     block, backward = problem.block, problem.graph.ops.backward
     own = np.full(problem.n_blocks, -1, np.int32)

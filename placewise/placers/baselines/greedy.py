@@ -18,12 +18,12 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import PlacerInfo, SearchContext
-from placewise.placers.shared.fit import fit
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.memory_footprint import MemoryFootprint, may_run, memory_footprint
-from placewise.placers.shared.partitions.component_lines import fill_line
+from placewise.placers.shared.memory_footprint import MemoryFootprint, compute_footprint, may_run
+from placewise.placers.shared.partitions.component_lines import fill_stages
 from placewise.placers.shared.repair import repair
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.contiguity import Contraction, contract
 
 
@@ -43,41 +43,39 @@ class GreedyPlacer:
         """The filling, or words that say why there is none."""
         problem = search.problem
         graph = contract(problem)
-        held = memory_footprint(problem, graph.component, graph.n)
+        held = compute_footprint(problem, graph.component, graph.n)
         runs = may_run(problem, graph.component, graph.n)
-        line = branch_by_branch(problem, graph)
+        line = order_by_branch(problem, graph)
         try:
-            device, _ = fit(problem, partial(_fill, problem, graph, held, runs, line))
+            device, _ = fit_memory(problem, partial(_fill_devices, problem, graph, held, runs, line))
             if device is None:
-                device = _backtracked(problem, graph, held, runs, line)
+                device = _recover(problem, graph, held, runs, line)
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
         if device is None:
             return Proposal(None, notes=("filling the devices one after the other ran out of memory",))
-        why_not = broken(problem, device)
+        why_not = find_broken_rule(problem, device)
         if why_not:
             return Proposal(None, notes=(f"filling the devices one after the other will not do: {why_not}",))
         return Proposal(Placement(relabel(problem, device)))
 
 
-def _backtracked(
-    problem: Problem, graph: Contraction, held: MemoryFootprint, runs: Bools, line: list[int]
-) -> Ints | None:
+def _recover(problem: Problem, graph: Contraction, held: MemoryFootprint, runs: Bools, line: list[int]) -> Ints | None:
     """Where filling runs out of memory: any split of the same line, or the filling with blocks moved until it fits."""
     if not problem.constraints.shaped:
-        filled = _fill(problem, graph, held, runs, line, problem.capacity, spill=True)
+        filled = _fill_devices(problem, graph, held, runs, line, problem.capacity, spill=True)
         moved = None if filled is None else repair(problem, filled)
         if moved is not None:
             return moved
     position = np.empty(graph.n, np.int32)
     position[line] = np.arange(graph.n, dtype=np.int32)
-    device, _ = fit(problem, partial(fill_line, problem, graph, position))
+    device, _ = fit_memory(problem, partial(fill_stages, problem, graph, position))
     return device
 
 
-def branch_by_branch(problem: Problem, graph: Contraction) -> list[int]:
+def order_by_branch(problem: Problem, graph: Contraction) -> list[int]:
     """The components in a topological order that takes the one that became ready last."""
-    successors = _successors(problem, graph)
+    successors = _list_successors(problem, graph)
     missing = np.diff(graph.predecessor_offsets).tolist()
     _, first_op = np.unique(graph.component, return_index=True)
     ready = [c for c in np.argsort(first_op, kind="stable").tolist() if not missing[c]]
@@ -91,7 +89,7 @@ def branch_by_branch(problem: Problem, graph: Contraction) -> list[int]:
     return order
 
 
-def _successors(problem: Problem, graph: Contraction) -> list[list[int]]:
+def _list_successors(problem: Problem, graph: Contraction) -> list[list[int]]:
     """The successors of every component by its first edge to each, edges sorted by maker and reader."""
     maker = np.repeat(problem.graph.tensors.producer, np.diff(problem.graph.consumer_offsets))
     reader = problem.graph.consumers
@@ -110,7 +108,7 @@ def _successors(problem: Problem, graph: Contraction) -> list[list[int]]:
     return [heads[ends[c] : ends[c + 1]] for c in range(graph.n)]
 
 
-def _fill(
+def _fill_devices(
     problem: Problem,
     graph: Contraction,
     held: MemoryFootprint,

@@ -13,7 +13,7 @@ from placewise.model.result import Proposal
 from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.shared.interchangeable import interchangeable
 from placewise.placers.shared.memory_footprint import may_run
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 
 
 class SinglePlacer:
@@ -32,27 +32,29 @@ class SinglePlacer:
         Only if no device may run every op, the others' ops are moved as well.
         """
         problem = search.problem
-        whole = [d for d in _examples(problem) if problem.allowed[:, d].all()]
+        whole = [d for d in _list_representatives(problem) if problem.allowed[:, d].all()]
         candidates = [np.full(problem.n_ops, d, np.int32) for d in whole]
         if not whole:
-            candidates = [c for c in (_mostly(problem, d) for d in _examples(problem)) if c is not None]
-        reasons = [broken(problem, device) for device in candidates]
+            candidates = [
+                c for c in (_prefer_device(problem, d) for d in _list_representatives(problem)) if c is not None
+            ]
+        reasons = [find_broken_rule(problem, device) for device in candidates]
         valid = [device for device, reason in zip(candidates, reasons, strict=True) if not reason]
         if not valid:
             why = reasons[0] if reasons else "some group of ops may run nowhere"
             return Proposal(None, notes=(f"no single device will do: {why}",))
         values = search.price(np.stack(valid))
         best = valid[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
-        return Proposal(Placement(best), notes=() if whole else (_moved(problem, best),))
+        return Proposal(Placement(best), notes=() if whole else (_describe_moved(problem, best),))
 
 
-def _examples(problem: Problem) -> list[int]:
+def _list_representatives(problem: Problem) -> list[int]:
     """The first device of each class that may run anything there is."""
     kind = interchangeable(problem)
     return [d for d in range(problem.n_devices) if kind[d] == d and (problem.allowed[:, d].any() or not problem.n_ops)]
 
 
-def _mostly(problem: Problem, device: int) -> Ints | None:
+def _prefer_device(problem: Problem, device: int) -> Ints | None:
     """Every block on `device` if it may run there, else on the quickest device that may run it."""
     allowed = may_run(problem, problem.block, problem.n_blocks)
     if not allowed.any(axis=1).all():
@@ -64,7 +66,7 @@ def _mostly(problem: Problem, device: int) -> Ints | None:
     return moved
 
 
-def _moved(problem: Problem, device: Ints) -> str:
+def _describe_moved(problem: Problem, device: Ints) -> str:
     counts = np.bincount(device, minlength=problem.n_devices)
     main = int(counts.argmax())
     others = ", ".join(f"{counts[d]} on {problem.cluster.names[d]}" for d in np.flatnonzero(counts) if d != main)

@@ -23,7 +23,7 @@ from placewise.placers.base import (
 )
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import Evaluator
 
 MOST = 1 << 15
@@ -53,28 +53,28 @@ class ExhaustivePlacer:
         """The best placement with its proof, or the proof that there is none; what time allowed of both."""
         problem = search.problem
         watch, price = search.watch, Evaluator(problem, threads=search.budget.threads)
-        devices = np.concatenate(list(_batches(problem)))
+        devices = np.concatenate(list(_list_placements(problem)))
         values = np.concatenate([price(devices[at : at + BATCH]) for at in range(0, len(devices), BATCH)])
-        best, whole, why = _first_that_keeps_the_rules(problem, devices, values, watch)
+        best, whole, why = _find_best_valid(problem, devices, values, watch)
         reason = Reason.FINISHED if whole else Reason.TIME_LIMIT
         if best is None:
-            if whole and _decided_by_device(problem):
+            if whole and _depends_on_devices_only(problem):
                 said = f"none of the {len(devices):,} placements keeps the rules: {why}"
                 return Proposal(None, reason=Reason.PROVED, infeasible=said)
             seen = f"none of the {len(devices):,} placements will do: {why}" if whole else "no time to look at them all"
             return Proposal(None, reason=reason, notes=(seen,))
-        proved = whole and _decided_by_device(problem)
+        proved = whole and _depends_on_devices_only(problem)
         bound = Bound(float(values[best]) * ROUNDED, "every placement") if proved else None
         return Proposal(Placement(relabel(problem, devices[best])), bound, reason)
 
 
-def _decided_by_device(problem: Problem) -> bool:
+def _depends_on_devices_only(problem: Problem) -> bool:
     """Whether nothing but the device of each op decides value and memory."""
     objective = problem.objective
     return problem.most_replicas == 1 and (objective.kind == "throughput" or objective.execution == "sequential")
 
 
-def _batches(problem: Problem) -> Iterator[Ints]:
+def _list_placements(problem: Problem) -> Iterator[Ints]:
     """All placements [K, n_ops] on devices that may run the blocks."""
     able = may_run(problem, problem.block, problem.n_blocks)
     homes = able.argmax(axis=1).astype(np.int32)
@@ -90,15 +90,13 @@ def _batches(problem: Problem) -> Iterator[Ints]:
         yield placed[:, problem.block]
 
 
-def _first_that_keeps_the_rules(
-    problem: Problem, devices: Ints, values: Floats, watch: Stopwatch
-) -> tuple[int | None, bool, str]:
+def _find_best_valid(problem: Problem, devices: Ints, values: Floats, watch: Stopwatch) -> tuple[int | None, bool, str]:
     """The row of the least finite value that breaks no rule, whether all better ones were looked at, and why not."""
     why = "they cannot run"
     for row in np.argsort(np.where(np.isnan(values), np.inf, values), kind="stable").tolist():
         if watch.out:
             return None, False, why
-        said = broken(problem, devices[row])
+        said = find_broken_rule(problem, devices[row])
         if not said and np.isfinite(values[row]):
             return row, True, ""
         why = said or why

@@ -26,14 +26,13 @@ from placewise.placers.base import (
     SearchContext,
     Stopwatch,
 )
-from placewise.placers.packing.bin_packing import Kinds, kinds_of, program_of, spread
-from placewise.placers.shared.fit import fit
+from placewise.placers.packing.bin_packing import BlockKinds, assign_blocks, build_program, group_blocks
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import interchangeable, relabel
-from placewise.placers.shared.memory_repair import PackingInstance, fill, settle
-from placewise.placers.shared.partitions.component_lines import fill_line, random_order
-from placewise.placers.shared.repair import packing_instance, repair
-from placewise.placers.shared.rules import broken
-from placewise.placers.shared.solve import parameters, solve
+from placewise.placers.shared.partitions.component_lines import draw_order, fill_stages
+from placewise.placers.shared.repair import PackingInstance, build_packing_instance, fill_by_size, repair, repair_memory
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.solve import solve_model, solver_parameters
 from placewise.simulate.bounds.infeasible import largest_group
 from placewise.simulate.contiguity import contract, depth_first
 
@@ -48,7 +47,7 @@ MOST_LINED = 3_000_000
 
 
 @dataclass(slots=True)
-class _Outcome:
+class _PackingOutcome:
     """What the last packing proved: the bytes that are missing at least, and where they were; what was tried."""
 
     missing: int = 0
@@ -74,62 +73,68 @@ class PackPlacer:
     def propose(self, search: SearchContext) -> Proposal:
         """A placement without missing bytes, the proof that there is none, or what was tried."""
         problem = search.problem
-        watch, outcome = search.watch, _Outcome()
+        watch, outcome = search.watch, _PackingOutcome()
         try:
             return self._answer(problem, search.hints, watch, outcome)
         except KeyboardInterrupt:
-            return Proposal(None, reason=Reason.INTERRUPTED, notes=_notes(outcome))
+            return Proposal(None, reason=Reason.INTERRUPTED, notes=_describe_attempts(outcome))
 
-    def _answer(self, problem: Problem, hints: Hints, watch: Stopwatch, outcome: _Outcome) -> Proposal:
-        cargo, shaped = packing_instance(problem), problem.constraints.shaped
+    def _answer(self, problem: Problem, hints: Hints, watch: Stopwatch, outcome: _PackingOutcome) -> Proposal:
+        instance, shaped = build_packing_instance(problem), problem.constraints.shaped
         starts = [placement.device for placement in hints.placements]
-        device = _lined(problem, watch, outcome) if shaped else _searched(problem, cargo, starts, watch, outcome)
+        device = (
+            _split_orders(problem, watch, outcome)
+            if shaped
+            else _search_placement(problem, instance, starts, watch, outcome)
+        )
         if device is not None:
             return Proposal(Placement(relabel(problem, device)))
-        packed, shrunk = fit(problem, partial(_pack, problem, cargo, kinds_of(cargo), watch, outcome))
+        packed, shrunk = fit_memory(
+            problem, partial(_solve_packing, problem, instance, group_blocks(instance), watch, outcome)
+        )
         if outcome.missing and not shrunk:
-            return Proposal(None, reason=Reason.PROVED, infeasible=_proof(problem, outcome))
+            return Proposal(None, reason=Reason.PROVED, infeasible=_describe_proof(problem, outcome))
         if outcome.stopped is Reason.INTERRUPTED and packed is None:
-            return Proposal(None, reason=Reason.INTERRUPTED, notes=_notes(outcome))
-        if packed is not None and not broken(problem, packed):
+            return Proposal(None, reason=Reason.INTERRUPTED, notes=_describe_attempts(outcome))
+        if packed is not None and not find_broken_rule(problem, packed):
             return Proposal(Placement(relabel(problem, packed)), reason=outcome.stopped or Reason.FINISHED)
         if packed is not None:
-            outcome.tried.append(f"a packing of weights, but {broken(problem, packed)}")
+            outcome.tried.append(f"a packing of weights, but {find_broken_rule(problem, packed)}")
         if not shaped and np.isfinite(watch.budget.seconds):
-            again = _searched(problem, cargo, [] if packed is None else [packed], watch, outcome, LATER)
+            again = _search_placement(problem, instance, [] if packed is None else [packed], watch, outcome, LATER)
             if again is not None:
                 return Proposal(Placement(relabel(problem, again)))
         reason = outcome.stopped or (Reason.TIME_LIMIT if watch.out else Reason.FINISHED)
-        return Proposal(None, reason=reason, notes=_notes(outcome))
+        return Proposal(None, reason=reason, notes=_describe_attempts(outcome))
 
 
-def _notes(outcome: _Outcome) -> tuple[str, ...]:
+def _describe_attempts(outcome: _PackingOutcome) -> tuple[str, ...]:
     tried = "; ".join(dict.fromkeys(outcome.tried)) or "nothing yet"
     return (f"no packing was found before the search ended, and none was proved impossible; tried: {tried}",)
 
 
-def _proof(problem: Problem, outcome: _Outcome) -> str:
+def _describe_proof(problem: Problem, outcome: _PackingOutcome) -> str:
     where = f" ({', '.join(outcome.devices)})" if outcome.devices else ""
     lacking = f"memory is at least {format_bytes(outcome.missing)} ({outcome.missing} bytes) short"
     return f"{lacking} however the groups are spread{where}; {largest_group(problem)}"
 
 
-def _searched(
+def _search_placement(
     problem: Problem,
-    cargo: PackingInstance,
+    instance: PackingInstance,
     starts: list[Ints],
     watch: Stopwatch,
-    outcome: _Outcome,
+    outcome: _PackingOutcome,
     most: int = SEARCHES,
 ) -> Ints | None:
     """Hints, fills by falling size and random fills, each made to fit by local search."""
-    fills = [fill(cargo, problem.capacity, even=even)[problem.block] for even in (True, False)]
+    fills = [fill_by_size(instance, problem.capacity, even=even)[problem.block] for even in (True, False)]
     done = 0
-    for start in (*starts, *fills, *_scattered(cargo, problem, watch.budget.seed, most)):
+    for start in (*starts, *fills, *_draw_starts(instance, problem, watch.budget.seed, most)):
         if done and watch.out:
             break
         if not done or len(starts) <= done < len(starts) + len(fills) or most > SEARCHES:
-            device = repair(problem, start, cargo=cargo, seed=watch.budget.seed + done, watch=watch)
+            device = repair(problem, start, instance=instance, seed=watch.budget.seed + done, watch=watch)
             if device is not None:
                 return device
         done += 1
@@ -137,15 +142,15 @@ def _searched(
     return None
 
 
-def _scattered(cargo: PackingInstance, problem: Problem, seed: int, most: int) -> Iterator[Ints]:
+def _draw_starts(instance: PackingInstance, problem: Problem, seed: int, most: int) -> Iterator[Ints]:
     """Blocks at random where they may be."""
     rng = np.random.default_rng(seed)
     for _ in range(most - SEARCHES):
-        home = np.where(cargo.runs, rng.random(cargo.runs.shape), -1.0).argmax(axis=1).astype(np.int32)
+        home = np.where(instance.runs, rng.random(instance.runs.shape), -1.0).argmax(axis=1).astype(np.int32)
         yield home[problem.block]
 
 
-def _lined(problem: Problem, watch: Stopwatch, outcome: _Outcome) -> Ints | None:
+def _split_orders(problem: Problem, watch: Stopwatch, outcome: _PackingOutcome) -> Ints | None:
     """The first of many topological orders that can be split within memory."""
     graph = contract(problem)
     orders = [np.arange(graph.n, dtype=np.int32), depth_first(graph)]
@@ -154,24 +159,29 @@ def _lined(problem: Problem, watch: Stopwatch, outcome: _Outcome) -> Ints | None
     for number in range(tries):
         if done and watch.out:
             break
-        order = orders[number] if number < len(orders) else random_order(graph, watch.budget.seed + number)
-        device, _ = fit(problem, partial(fill_line, problem, graph, order))
+        order = orders[number] if number < len(orders) else draw_order(graph, watch.budget.seed + number)
+        device, _ = fit_memory(problem, partial(fill_stages, problem, graph, order))
         done += 1
-        if device is not None and not broken(problem, device):
+        if device is not None and not find_broken_rule(problem, device):
             return device
     outcome.tried.append(f"every split of {done} lines of the ops")
     return None
 
 
-def _pack(
-    problem: Problem, cargo: PackingInstance, kinds: Kinds, watch: Stopwatch, outcome: _Outcome, capacity: Floats
+def _solve_packing(
+    problem: Problem,
+    instance: PackingInstance,
+    kinds: BlockKinds,
+    watch: Stopwatch,
+    outcome: _PackingOutcome,
+    capacity: Floats,
 ) -> Ints | None:
     """The devices [n_ops] of a packing within `capacity` [n_devices], or None; `outcome` hears what is missing."""
     if outcome.stopped is Reason.INTERRUPTED:
         return None
-    program = program_of(cargo, kinds, capacity, interchangeable(problem))
+    program = build_program(instance, kinds, capacity, interchangeable(problem))
     limits = {"relative_gap_limit": 0.0, "max_time_in_seconds": min(watch.left, LONGEST)}
-    solved = solve(program.model, parameters(watch) | limits, stop=watch.budget.stop)
+    solved = solve_model(program.model, solver_parameters(watch) | limits, stop=watch.budget.stop)
     solver, outcome.missing = solved.solver, max(solved.bound, 0)
     outcome.tried.append("packing by CP-SAT" + (", small blocks as sand" if kinds.sand < len(kinds.count) else ""))
     if not solved.finished:
@@ -182,8 +192,8 @@ def _pack(
     if outcome.devices:
         return None
     counts = {key: int(solver.value(variable)) for key, variable in program.chosen.items()}
-    home = spread(kinds, counts, problem.n_blocks)
-    if (home < 0).any() and not settle(cargo, home, capacity, seed=watch.budget.seed):
+    home = assign_blocks(kinds, counts, problem.n_blocks)
+    if (home < 0).any() and not repair_memory(instance, home, capacity, seed=watch.budget.seed):
         return None
     placed: Ints = home[problem.block]
     return placed

@@ -15,7 +15,7 @@ import numpy as np
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.contiguity import Contraction
 
 _MOST_ENTRIES = 4_000_000
@@ -29,7 +29,7 @@ _Step = tuple[Longs | None, Any]
 """Components and the device that they go to; or None, and the device [n_devices] that takes the place of each."""
 
 
-def improve(problem: Problem, graph: Contraction, device: Ints, price: Evaluate, watch: Stopwatch) -> Ints:
+def climb_hill(problem: Problem, graph: Contraction, device: Ints, price: Evaluate, watch: Stopwatch) -> Ints:
     """A split [n_ops] that no neighbour beats, or the best so far when time is over."""
     value = float(price(device[None])[0])
     for _ in range(_MOST_STEPS // max(problem.n_ops, 1) + 1):
@@ -37,30 +37,30 @@ def improve(problem: Problem, graph: Contraction, device: Ints, price: Evaluate,
             break
         home = np.empty(graph.n, np.int32)
         home[graph.component] = device
-        neighbours = _neighbours(problem, graph, home)
+        neighbours = _list_neighbours(problem, graph, home)
         if not len(neighbours):
             break
         rows = neighbours[:, graph.component]
-        better = _best_valid(problem, rows, price(rows), value)
+        better = _find_best_valid(problem, rows, price(rows), value)
         if better is None:
             break
         device, value = better
     return device
 
 
-def _best_valid(problem: Problem, rows: Ints, values: Floats, value: float) -> tuple[Ints, float] | None:
+def _find_best_valid(problem: Problem, rows: Ints, values: Floats, value: float) -> tuple[Ints, float] | None:
     order = np.argsort(values, kind="stable")
     for k in order[:_MOST_CHECKED].tolist():
         if not values[k] < value * (1 - 1e-12):
             return None
-        if not broken(problem, rows[k]):
+        if not find_broken_rule(problem, rows[k]):
             return rows[k].copy(), float(values[k])
     return None
 
 
-def _neighbours(problem: Problem, graph: Contraction, home: Ints) -> Ints:
+def _list_neighbours(problem: Problem, graph: Contraction, home: Ints) -> Ints:
     """Splits of components [K, n] one step away from `home` [n]."""
-    steps = [*_exchanges(problem, home), *_shifts(graph, home), *_slices(home)]
+    steps = [*_list_exchanges(problem, home), *_list_shifts(graph, home), *_list_slices(home)]
     most = max(_MOST_ENTRIES // max(problem.n_ops, 1), 1)
     if len(steps) > most:
         steps = [steps[int(k)] for k in np.linspace(0, len(steps) - 1, most)]
@@ -73,7 +73,7 @@ def _neighbours(problem: Problem, graph: Contraction, home: Ints) -> Ints:
     return found
 
 
-def _exchanges(problem: Problem, home: Ints) -> list[_Step]:
+def _list_exchanges(problem: Problem, home: Ints) -> list[_Step]:
     """Two devices change stages."""
     used, found = set(np.unique(home).tolist()), list[_Step]()
     for one, other in combinations(range(problem.n_devices), 2):
@@ -84,7 +84,7 @@ def _exchanges(problem: Problem, home: Ints) -> list[_Step]:
     return found
 
 
-def _shifts(graph: Contraction, home: Ints) -> list[_Step]:
+def _list_shifts(graph: Contraction, home: Ints) -> list[_Step]:
     """A component goes where a neighbour of it is."""
     tail, head = graph.edges()
     cut = home[tail] != home[head]
@@ -93,7 +93,7 @@ def _shifts(graph: Contraction, home: Ints) -> list[_Step]:
     return [(np.array([component]), target) for component, target in sorted(pairs)]
 
 
-def _slices(home: Ints) -> list[_Step]:
+def _list_slices(home: Ints) -> list[_Step]:
     """The last components of a stage go to another stage, or the first ones."""
     stages = {d: np.flatnonzero(home == d) for d in np.unique(home).tolist()}
     return [

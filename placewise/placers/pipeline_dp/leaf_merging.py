@@ -35,7 +35,7 @@ def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] 
         free &= (costs.size == 0) & (np.diff(costs.storage_offsets) == 0)
     if costs.pace.any():
         free &= (costs.weight == 0) & (np.diff(costs.storage_offsets) == 0)
-    merged = _Merged(costs)
+    merged = _MergedComponents(costs)
     leaves = [c for c in np.flatnonzero(free).tolist() if len(around[c]) == 1]
     while leaves and not out():
         leaf = leaves.pop()
@@ -53,15 +53,18 @@ def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] 
     return dense.astype(np.int32)
 
 
-class _Merged:
+class _MergedComponents:
     """Components that were merged: the label of each, and the tensors of each label but for those within it."""
 
     def __init__(self, costs: StageCosts) -> None:
         self._costs = costs
         self._parent = list(range(len(costs.size)))
         self._maker: list[int] = costs.producer.tolist()
-        self._readers = _rows(costs.consumer_offsets, costs.consumers)
-        self._uses, self._makes = _rows(costs.use_offsets, costs.uses), _rows(costs.make_offsets, costs.makes)
+        self._readers = _split_rows(costs.consumer_offsets, costs.consumers)
+        self._uses, self._makes = (
+            _split_rows(costs.use_offsets, costs.uses),
+            _split_rows(costs.make_offsets, costs.makes),
+        )
 
     def label(self, component: int) -> int:
         parent = self._parent
@@ -107,6 +110,6 @@ class _Merged:
         return not inside or bool(self._costs.output[tensor])
 
 
-def _rows(offsets: Longs, values: Ints) -> list[list[int]]:
+def _split_rows(offsets: Longs, values: Ints) -> list[list[int]]:
     listed, ends = values.tolist(), offsets.tolist()
     return [listed[first:last] for first, last in pairwise(ends)]

@@ -22,25 +22,25 @@ from placewise.model.result import Reason
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.dp_driver import (
     MOST_CELLS,
-    Found,
+    ChainSearchResult,
     GoOn,
-    expansion_of,
-    left_of,
-    n_states,
-    room_of,
-    run,
-    states_of,
-    targets,
+    build_expansion,
+    compute_remaining_capacity,
+    compute_remaining_work,
+    count_states,
+    list_states,
+    list_targets,
+    run_expansion,
 )
 from placewise.placers.shared.stages.ideals import Ideals
-from placewise.placers.shared.stages.stage_costs import NEVER, Priced, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
 from placewise.simulate.contiguity import Contraction
 
 ALONE, FIRST, LAST, BETWEEN = range(4)
 MOST_LEVELS = 3
 
 
-def partitions(problem: Problem) -> list[Ints]:
+def list_partitions(problem: Problem) -> list[Ints]:
     """Ways to see the accelerators as nodes: the node of each device [n_devices], −1 for host devices.
 
     One for every level of link speed: devices are in one node where links at least as quick join them.
@@ -54,7 +54,7 @@ def partitions(problem: Problem) -> list[Ints]:
     between = np.minimum(between, between.T)
     found = []
     for level in np.unique(between[~np.eye(len(accelerators), dtype=np.bool_)]).tolist():
-        joined = _joined(between <= level)
+        joined = _connect_devices(between <= level)
         if 1 < joined.max(initial=0) + 1 < len(accelerators):
             node = np.full(len(cluster), -1, np.int32)
             node[accelerators] = joined
@@ -62,7 +62,7 @@ def partitions(problem: Problem) -> list[Ints]:
     return found[-MOST_LEVELS:]
 
 
-def _joined(linked: Bools) -> Ints:
+def _connect_devices(linked: Bools) -> Ints:
     """The connected component of each vertex [n], numbered by its first."""
     group = np.arange(len(linked), dtype=np.int32)
     for one, other in zip(*np.nonzero(linked), strict=True):
@@ -71,7 +71,7 @@ def _joined(linked: Bools) -> Ints:
     return np.unique(group, return_inverse=True)[1].astype(np.int32)
 
 
-class _Class(NamedTuple):
+class _DeviceRole(NamedTuple):
     """Devices of one kind in one role: equal in all figures, and in what stands around them."""
 
     base: int  # their class in the plain prices
@@ -79,7 +79,7 @@ class _Class(NamedTuple):
     role: int
 
 
-class _Pace(NamedTuple):
+class _LinkPace(NamedTuple):
     """Seconds per tensor [n_tensors] to enter and leave a device, at its quickest links: any, and from other nodes."""
 
     enter: Floats
@@ -89,28 +89,28 @@ class _Pace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Roles:
+class PricedRoles:
     """Prices by kind and role; `kinds` are the devices of each kind, `node` the node of every device."""
 
-    priced: Priced
-    base: Priced
-    classes: tuple[_Class, ...]
+    priced: PricedStages
+    base: PricedStages
+    classes: tuple[_DeviceRole, ...]
     kinds: tuple[tuple[int, ...], ...]
     node: Ints
 
 
-def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: Ints) -> Roles:
+def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: Ints) -> PricedRoles:
     """Stage costs of the components of a contraction for devices in `node` [n_devices], role by role."""
-    base = _roomy(problem, stage_costs.price(problem, graph.component, graph.n, capacity))
-    ahead, back = _directions(graph, base.costs)
-    kinds = _kinds(problem, base, node)
+    base = _coarsen_units(problem, stage_costs.price_stages(problem, graph.component, graph.n, capacity))
+    ahead, back = _classify_tensors(graph, base.costs)
+    kinds = _group_devices(problem, base, node)
     size = np.bincount(node[[d for _, devices, _ in kinds for d in devices if node[d] >= 0]], minlength=node.max() + 1)
     classes, rates, columns, counts = [], list[int](), list[tuple[Floats, Floats]](), list[int]()
     for number, (k, devices, pace) in enumerate(kinds):
-        for role, count in _available(devices, node, size).items():
+        for role, count in _count_roles(devices, node, size).items():
             if not count:
                 continue
-            classes.append(_Class(k, number, role))
+            classes.append(_DeviceRole(k, number, role))
             counts.append(min(count, max(graph.n, 1)))
             rates.append(-1 if pace is None else len(columns))
             if pace is not None:
@@ -138,10 +138,10 @@ def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: In
     first_of = np.concatenate(([0], np.cumsum(counts))).tolist()
     stand_ins = tuple(tuple(range(first_of[c], first_of[c + 1])) for c in range(len(counts)))
     named = base._replace(costs=costs, devices=stand_ins)
-    return Roles(named, base, tuple(classes), tuple(devices for _, devices, _ in kinds), node)
+    return PricedRoles(named, base, tuple(classes), tuple(devices for _, devices, _ in kinds), node)
 
 
-def _roomy(problem: Problem, priced: Priced) -> Priced:
+def _coarsen_units(problem: Problem, priced: PricedStages) -> PricedStages:
     """The prices in coarser units, if need be, so that sums stay far from overflow at the slowest links as well."""
     slowest = 4 * float(problem.costs.transfer_seconds.max(axis=1, initial=0.0).sum()) * priced.scale
     shift = max(0, int(np.ceil(np.log2(max(slowest, 1.0) / 2.0**59))))
@@ -155,7 +155,7 @@ def _roomy(problem: Problem, priced: Priced) -> Priced:
     return priced._replace(costs=coarse, scale=priced.scale / 2.0**shift)
 
 
-def _available(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int, int]:
+def _count_roles(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int, int]:
     """How many devices of a kind can be in each role at once; host devices have none but to be alone."""
     homes, members = np.unique(node[list(devices)], return_counts=True)
     if homes[0] < 0:
@@ -165,7 +165,7 @@ def _available(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int, i
     return {ALONE: len(homes), FIRST: shared, LAST: shared, BETWEEN: between}
 
 
-def _directions(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:
+def _classify_tensors(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:
     """Which tensors [n_tensors] go to later stages only if they cross, and which to earlier stages only."""
     tail, head = graph.edges()
     known = tail.astype(np.int64) * graph.n + head
@@ -179,18 +179,20 @@ def _directions(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:
     return ahead, back
 
 
-def _kinds(problem: Problem, base: Priced, node: Ints) -> list[tuple[int, tuple[int, ...], _Pace | None]]:
+def _group_devices(
+    problem: Problem, base: PricedStages, node: Ints
+) -> list[tuple[int, tuple[int, ...], _LinkPace | None]]:
     """(class in `base`, devices, their pace) of devices that are alike also in how far it is to other nodes."""
-    groups: dict[tuple[int, bytes, bool], tuple[list[int], _Pace | None]] = {}
+    groups: dict[tuple[int, bytes, bool], tuple[list[int], _LinkPace | None]] = {}
     for k, devices in enumerate(base.devices):
         for d in devices:
-            pace = None if node[d] < 0 else _pace(problem, base.tensors, d, node)
+            pace = None if node[d] < 0 else _compute_pace(problem, base.tensors, d, node)
             mark = b"" if pace is None else b"".join(column.tobytes() for column in pace)
             groups.setdefault((k, mark, pace is None), ([], pace))[0].append(d)
     return [(k, tuple(devices), pace) for (k, _, _), (devices, pace) in groups.items()]
 
 
-def _pace(problem: Problem, tensors: Longs, device: int, node: Ints) -> _Pace:
+def _compute_pace(problem: Problem, tensors: Longs, device: int, node: Ints) -> _LinkPace:
     cluster, graph = problem.cluster, problem.graph
     cost, host, here = problem.costs.transfer_seconds[tensors], len(cluster), int(cluster.location[device])
     from_host = graph.tensors.producer[tensors] < 0
@@ -201,31 +203,31 @@ def _pace(problem: Problem, tensors: Longs, device: int, node: Ints) -> _Pace:
         enter = cost[:, np.unique(cluster.link_class[others, here])].min(axis=1)
         leave = cost[:, np.unique(cluster.link_class[here, others])].min(axis=1)
         found += [np.where(from_host, cost[:, cluster.link_class[host, here]], enter), np.minimum(leave, to_host)]
-    return _Pace(*found)
+    return _LinkPace(*found)
 
 
-def search_roles(roles: Roles, ideals: Ideals, go_on: GoOn, beat: int, gap: float) -> Found | None:
+def search_roles(roles: PricedRoles, ideals: Ideals, go_on: GoOn, beat: int, gap: float) -> ChainSearchResult | None:
     """The best chain of kinds and roles below `beat`, with what was proved; None if there are too many states."""
     base, costs = roles.base.costs, roles.priced.costs
-    if n_states(costs) * len(ideals) > MOST_CELLS:
+    if count_states(costs) * len(ideals) > MOST_CELLS:
         return None
-    room, unfinished = _limits(roles, states_of(costs)[0])
-    expansion = expansion_of(costs, ideals, left_of(base, ideals), room)
+    room, unfinished = _limit_states(roles, list_states(costs)[0])
+    expansion = build_expansion(costs, ideals, compute_remaining_work(base, ideals), room)
     expansion.restrict_states(unfinished, np.array([c.role in (ALONE, BETWEEN) for c in roles.classes]))
     floor = 0
-    for target in targets(base, beat):
+    for target in list_targets(base, beat):
         expansion.start(target)
-        found = run(roles.priced, ideals, expansion, go_on)
+        found = run_expansion(roles.priced, ideals, expansion, go_on)
         if found.reason is not Reason.FINISHED or found.chain is not None:
             proved = found.chain.value if found.chain is not None and found.reason is Reason.FINISHED else floor
             return replace(found, floor=proved)
         floor = target
         if beat - floor <= gap * beat:
             break
-    return Found(None, Reason.FINISHED, floor)
+    return ChainSearchResult(None, Reason.FINISHED, floor)
 
 
-def _limits(roles: Roles, counts: Ints) -> tuple[Floats, Bools]:
+def _limit_states(roles: PricedRoles, counts: Ints) -> tuple[Floats, Bools]:
     """What the devices that a state [n_states] leaves can do (−1: no such state), and which states cannot end."""
     base = roles.base.costs
     role = np.array([c.role for c in roles.classes])
@@ -243,11 +245,11 @@ def _limits(roles: Roles, counts: Ints) -> tuple[Floats, Bools]:
     for column, c in enumerate(roles.classes):
         used[:, c.base] += counts[:, column]
     possible &= (used <= base.n_devices).all(axis=1)
-    state = np.where(possible, used @ states_of(base)[1], 0)
-    return np.where(possible, room_of(base)[state], -1.0), last < first
+    state = np.where(possible, used @ list_states(base)[1], 0)
+    return np.where(possible, compute_remaining_capacity(base)[state], -1.0), last < first
 
 
-def over_nodes(
+def search_nodes(
     problem: Problem,
     graph: Contraction,
     ideals: Ideals,
@@ -263,7 +265,7 @@ def over_nodes(
     where it is not refuted.
     """
     found, floor = list[Ints](), 0.0
-    for node in partitions(problem) if nodes is None else nodes:
+    for node in list_partitions(problem) if nodes is None else nodes:
         roles = price_roles(problem, graph, problem.capacity, node)
         beat = min(int(reached * roles.priced.scale), NEVER)
         outcome = search_roles(roles, ideals, go_on, beat, gap)
@@ -271,18 +273,18 @@ def over_nodes(
             continue
         floor = max(floor, outcome.floor / roles.priced.scale)
         if outcome.chain is not None:
-            found.append(on_devices(roles, graph, outcome.chain.device)[graph.component])
+            found.append(assign_devices(roles, graph, outcome.chain.device)[graph.component])
         if outcome.reason is not Reason.FINISHED:
             return found, floor, outcome.reason
     return found, floor, Reason.FINISHED
 
 
-def on_devices(roles: Roles, graph: Contraction, stand_in: Ints) -> Ints:
+def assign_devices(roles: PricedRoles, graph: Contraction, stand_in: Ints) -> Ints:
     """Real devices [n] for a chain of stand-ins [n]: stages of a node side by side, as far as their roles let them."""
     class_of = np.repeat(np.arange(len(roles.classes)), roles.priced.costs.n_devices)
     free = {kind: list(devices) for kind, devices in enumerate(roles.kinds)}
     device, begun = np.empty(graph.n, np.int32), list[int]()
-    for stage in in_order(graph, stand_in):
+    for stage in sort_stages(graph, stand_in):
         c = roles.classes[class_of[stage]]
         known = [n for n in reversed(begun) if any(roles.node[d] == n for d in free[c.kind])]
         fresh = [d for d in free[c.kind] if roles.node[d] not in begun]
@@ -296,7 +298,7 @@ def on_devices(roles: Roles, graph: Contraction, stand_in: Ints) -> Ints:
     return device
 
 
-def in_order(graph: Contraction, stage: Ints) -> list[int]:
+def sort_stages(graph: Contraction, stage: Ints) -> list[int]:
     """The stages, each after those that it needs."""
     tail, head = (stage[ends] for ends in graph.edges())
     before: dict[int, set[int]] = {s: set() for s in np.unique(stage).tolist()}

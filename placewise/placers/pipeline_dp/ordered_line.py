@@ -14,8 +14,8 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Ints, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.pipeline_dp.node_hierarchy import partitions
-from placewise.placers.shared.memory_footprint import may_run, memory_footprint
+from placewise.placers.pipeline_dp.node_hierarchy import list_partitions
+from placewise.placers.shared.memory_footprint import compute_footprint, may_run
 from placewise.placers.shared.stages.stage_costs import MODES
 from placewise.simulate.blocks import storage_bytes
 
@@ -25,27 +25,27 @@ STEPS_PER_SECOND = 5e7
 """Tried by a slow core; what would take longer than there is time is not begun."""
 
 
-def split_in_row(problem: Problem, component: Ints, line: Ints, row: Ints, seconds: float = math.inf) -> Ints | None:
+def split_along_row(problem: Problem, component: Ints, line: Ints, row: Ints, seconds: float = math.inf) -> Ints | None:
     """The devices [n_ops] of the best split of components [n_ops] in the order of `line` [n] over devices in `row`.
 
     Devices may be left out. None if nothing fits, or if there is too much to try, in `seconds` among other limits.
     """
     n = len(line)
-    if not n or too_much(n, len(row), seconds):
+    if not n or exceeds_limits(n, len(row), seconds):
         return None
     position = line[component]
-    place = _native.split_row(_row_costs(problem, position, n, row), seconds)
+    place = _native.split_row(_build_row_costs(problem, position, n, row), seconds)
     return row[place[position]] if len(place) else None
 
 
-def too_much(n: int, n_devices: int, seconds: float = math.inf) -> bool:
+def exceeds_limits(n: int, n_devices: int, seconds: float = math.inf) -> bool:
     """Whether n components on so many devices are too much to try, in `seconds` among other limits."""
     return float(n) ** 2 * float(n_devices) ** 2 > min(MOST_STEPS, STEPS_PER_SECOND * seconds)
 
 
-def rows(problem: Problem) -> list[Ints]:
+def list_rows(problem: Problem) -> list[Ints]:
     """The devices node after node, host devices last or first."""
-    levels = partitions(problem)[::-1]
+    levels = list_partitions(problem)[::-1]
     hosts = np.flatnonzero(problem.cluster.is_host).astype(np.int32)
     others = np.flatnonzero(~problem.cluster.is_host).astype(np.int32)
     if levels:
@@ -54,7 +54,7 @@ def rows(problem: Problem) -> list[Ints]:
     return [*found, np.concatenate((hosts, others))] if len(hosts) else found
 
 
-def _row_costs(problem: Problem, position: Ints, n: int, row: Ints) -> _native.RowCosts:
+def _build_row_costs(problem: Problem, position: Ints, n: int, row: Ints) -> _native.RowCosts:
     graph, cluster = problem.graph, problem.cluster
     able = may_run(problem, position, n)[:, row]
     seconds = np.zeros((n, len(row)))
@@ -71,7 +71,7 @@ def _row_costs(problem: Problem, position: Ints, n: int, row: Ints) -> _native.R
     made = np.flatnonzero((producer >= 0) & ((last >= 0) | graph.tensors.output))
     by_reader, by_producer = np.argsort(reader, kind="stable"), np.argsort(producer[made], kind="stable")
     places = np.append(cluster.location[row], len(cluster))
-    held = memory_footprint(problem, position, n)
+    held = compute_footprint(problem, position, n)
     size = held.state.copy()
     np.add.at(size, held.group, storage_bytes(graph).astype(np.int64)[held.storage])
     return _native.RowCosts(

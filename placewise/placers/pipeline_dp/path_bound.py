@@ -30,7 +30,7 @@ _LONGEST = 600
 _STEPS = 40
 
 
-class _Least:
+class _LeastCosts:
     """Least figures of a component or tensor on any device, as floats in units of the costs, rounded down."""
 
     def __init__(self, costs: StageCosts) -> None:
@@ -43,10 +43,10 @@ class _Least:
         self.leave: Floats = np.zeros(n_tensors) if free else costs.leave[:, paying].min(axis=1).astype(np.float64)
 
 
-class _Network:
+class _SegmentNetwork:
     """The cheapest set of components that holds some and leaves out others, solved again and again."""
 
-    def __init__(self, costs: StageCosts, least: _Least) -> None:
+    def __init__(self, costs: StageCosts, least: _LeastCosts) -> None:
         n, tensors = len(costs.size), len(costs.producer)
         total = float(least.work.sum() + least.enter.sum() + least.leave.sum())
         self._n, self._scale = n, _TOTAL / max(total, 1e-300)
@@ -92,21 +92,21 @@ class _Network:
         return float(self._flow.optimal_flow()) / self._scale * (1 - 1e-12)
 
 
-def backbone_bound(graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf) -> float:
+def bound_by_path(graph: Contraction, costs: StageCosts, left: Callable[[], float], enough: float = np.inf) -> float:
     """A max-load, in units of the costs, that no contiguous placement is below; 0 if nothing is proved.
 
     It ends when no seconds are `left`, or with a bound of `enough`.
     """
-    least = _Least(costs)
-    path = _heaviest_path(graph, costs, least)
+    least = _LeastCosts(costs)
+    path = _find_heaviest_path(graph, costs, least)
     if not np.isfinite(least.work).all() or not 1 < len(path) <= _LONGEST or left() <= 0:
         return 0.0
-    m, after, before = len(path), *_beside(graph, path)
-    load, able = _sure(least.work, after, before, m)
-    weight, pace = _sharing(costs, _sure(costs.weight.astype(np.float64), after, before, m)[0])
+    m, after, before = len(path), *_locate_beside(graph, path)
+    load, able = _sum_work(least.work, after, before, m)
+    weight, pace = _weigh_replicas(costs, _sum_work(costs.weight.astype(np.float64), after, before, m)[0])
     prices, shares = _PRICES[costs.mode], _SHARES[costs.mode]
     most = np.stack([worth * able for _, worth in prices])
-    network, exact, proved = _Network(costs, least), np.zeros((m + 1, m + 1), np.bool_), 0.0
+    network, exact, proved = _SegmentNetwork(costs, least), np.zeros((m + 1, m + 1), np.bool_), 0.0
     slopes, begins = np.array([price for price, _ in prices]), np.zeros(m + 1, np.int32)
     work, n_devices = float(least.work.sum()), int(costs.n_devices.sum())
 
@@ -129,14 +129,14 @@ def backbone_bound(graph: Contraction, costs: StageCosts, left: Callable[[], flo
     while left() > 0:
         value = _native.least_path_load(load, most, slopes, weight, pace, work, n_devices, _STEPS, begins, left())
         proved = max(proved, value)
-        open_ = [(i, j) for i, j in _segments(begins, m) if not exact[i, j]]
+        open_ = [(i, j) for i, j in _list_segments(begins, m) if not exact[i, j]]
         if not open_ or proved >= enough or not all(cut(i, j) for i, j in open_):
             break
         exact[tuple(np.transpose(open_))] = True
     return proved * (1 - 1e-14 * (m + 1000))
 
 
-def _sharing(costs: StageCosts, weight: Floats) -> tuple[Floats, Floats]:
+def _weigh_replicas(costs: StageCosts, weight: Floats) -> tuple[Floats, Floats]:
     """The weights of path[i:j] [m + 1, m + 1] and, by how many devices share a stage, the least pace that they need.
 
     Only in `blocking` mode does synchronization add to all that a member does; elsewhere it is left out.
@@ -165,7 +165,7 @@ _SHARES = (
 """(share of work, weight): a load is at least the weight times transfers and that share of work, by mode."""
 
 
-def _heaviest_path(graph: Contraction, costs: StageCosts, least: _Least) -> Ints:
+def _find_heaviest_path(graph: Contraction, costs: StageCosts, least: _LeastCosts) -> Ints:
     """The components of a path with the most work and transfers, in order."""
     weight = np.where(np.isfinite(least.work), least.work, 0.0)
     made = costs.producer >= 0
@@ -181,7 +181,7 @@ def _heaviest_path(graph: Contraction, costs: StageCosts, least: _Least) -> Ints
     return np.array(path[::-1], np.int32)
 
 
-def _beside(graph: Contraction, path: Ints) -> tuple[Ints, Ints]:
+def _locate_beside(graph: Contraction, path: Ints) -> tuple[Ints, Ints]:
     """Of each component [n] the last position of the path that leads to it (−1), and the first that it leads to (m)."""
     after, before = np.full(graph.n, -1, np.int32), np.full(graph.n, len(path), np.int32)
     after[path] = before[path] = np.arange(len(path))
@@ -193,7 +193,7 @@ def _beside(graph: Contraction, path: Ints) -> tuple[Ints, Ints]:
     return after, before
 
 
-def _sure(work: Floats, after: Ints, before: Ints, m: int) -> tuple[Floats, Floats]:
+def _sum_work(work: Floats, after: Ints, before: Ints, m: int) -> tuple[Floats, Floats]:
     """For path[i:j] [m + 1, m + 1]: the work that is inside for sure, and the work that may be inside."""
     inside, may = np.zeros((m + 1, m + 1)), np.zeros((m + 1, m + 1))
     between = (after >= 0) & (before < m)
@@ -204,7 +204,7 @@ def _sure(work: Floats, after: Ints, before: Ints, m: int) -> tuple[Floats, Floa
     return inside * (1 - 1e-12), may * (1 + 1e-12)
 
 
-def _segments(begins: Ints, m: int) -> list[tuple[int, int]]:
+def _list_segments(begins: Ints, m: int) -> list[tuple[int, int]]:
     found, j = [], m
     while j > 0 and begins[j] >= 0:
         found.append((int(begins[j]), j))

@@ -23,9 +23,9 @@ from placewise.placers.base import (
     SearchContext,
 )
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
-from placewise.placers.pipeline_dp.topological_orders import last_ready_first, propose_along, unsuited
-from placewise.placers.shared.rules import broken
-from placewise.placers.shared.stages.stage_costs import price
+from placewise.placers.pipeline_dp.topological_orders import explain_refusal, propose_split, sort_last_ready_first
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate.contiguity import contract, join
 
 NEXT_TO_NOTHING = 1e-5
@@ -43,29 +43,35 @@ class PipeDreamPlacer:
     )
 
     def supports(self, problem: Problem) -> str | None:
-        return unsuited(problem, "pipedream")
+        return explain_refusal(problem, "pipedream")
 
     def propose(self, search: SearchContext) -> Proposal:
         """The best split, or words that say why there is none; hints are not needed."""
         problem = search.problem
-        graph = contract(coarsened(problem))
-        graph = join(graph, merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs))
-        line = last_ready_first(problem, graph, start="highest")
-        found = propose_along(search, graph, line, "pipedream")
-        if found.placement is not None and found.placement.replicas is None and broken(problem, found.placement.device):
-            fault = f"its layers form no pipeline here: {broken(problem, found.placement.device)}"
+        graph = contract(coarsen_blocks(problem))
+        graph = join(
+            graph, merge_leaves(graph, price_stages(problem, graph.component, graph.n, problem.capacity).costs)
+        )
+        line = sort_last_ready_first(problem, graph, start="highest")
+        found = propose_split(search, graph, line, "pipedream")
+        if (
+            found.placement is not None
+            and found.placement.replicas is None
+            and find_broken_rule(problem, found.placement.device)
+        ):
+            fault = f"its layers form no pipeline here: {find_broken_rule(problem, found.placement.device)}"
             return replace(found, placement=None, notes=(*found.notes, fault))
         return found
 
 
-def coarsened(problem: Problem) -> Problem:
+def coarsen_blocks(problem: Problem) -> Problem:
     """The problem with larger colocation groups: the ops that an edge of one biconnected component leaves.
 
     Forward and backward ops of a group are two vertices, as in the published program. It passes over the edges
     that leave some nodes of its BERT-24 and GNMT files, listed by id: inputs and masks that go to every layer
     and would tie all of them together. Here `_idle` says which ops these are.
     """
-    tail, head = _pairs(problem)
+    tail, head = _list_edges(problem)
     low, high = np.minimum(tail, head), np.maximum(tail, head)
     n = 2 * problem.n_blocks
     ends, edge = np.unique(low.astype(np.int64) * max(n, 1) + high, return_inverse=True)
@@ -83,7 +89,7 @@ def coarsened(problem: Problem) -> Problem:
     return problem.with_(graph=replace(problem.graph, ops=replace(problem.graph.ops, group=fused[problem.block])))
 
 
-def _pairs(problem: Problem) -> tuple[Ints, Ints]:
+def _list_edges(problem: Problem) -> tuple[Ints, Ints]:
     """Distinct tails and heads of the edges between vertices: twice the block, and one more for backward ops.
 
     In graphs of layers, forward meets backward only within a block. Such edges say nothing about the layers and
@@ -97,12 +103,12 @@ def _pairs(problem: Problem) -> tuple[Ints, Ints]:
     tail, head = vertex[source[made]], vertex[graph.consumers[made]]
     within = tail // 2 == head // 2
     mixed = np.any((tail % 2 < head % 2) & ~within)
-    counts = (tail != head) & (mixed | ~within) & ~_idle(problem, vertex, n)[tail]
+    counts = (tail != head) & (mixed | ~within) & ~_find_idle(problem, vertex, n)[tail]
     pair = distinct(tail[counts] * n + head[counts])
     return (pair // n).astype(np.int32), (pair % n).astype(np.int32)
 
 
-def _idle(problem: Problem, vertex: Longs, n: int) -> Bools:
+def _find_idle(problem: Problem, vertex: Longs, n: int) -> Bools:
     """The vertices [n] whose ops [n_ops] take no time anywhere and make next to nothing: see `NEXT_TO_NOTHING`."""
     seconds, tensors = problem.costs.op_seconds, problem.graph.tensors
     busy = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0)

@@ -16,15 +16,15 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Stopwatch
-from placewise.placers.pipeline_dp.depth_first_orders import walk
-from placewise.placers.pipeline_dp.hill_climb import improve
-from placewise.placers.pipeline_dp.node_hierarchy import in_order
-from placewise.placers.pipeline_dp.path_bound import backbone_bound
-from placewise.placers.shared.rules import broken
+from placewise.placers.pipeline_dp.hill_climb import climb_hill
+from placewise.placers.pipeline_dp.node_hierarchy import sort_stages
+from placewise.placers.pipeline_dp.path_bound import bound_by_path
+from placewise.placers.pipeline_dp.topological_orders import sort_depth_first
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.dp_driver import GoOn
-from placewise.placers.shared.stages.line_split import best_split
-from placewise.placers.shared.stages.replicated_stages import replicas_of
+from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.replicated_stages import build_replica_column
 from placewise.simulate import Evaluator, judge_placement
 from placewise.simulate.contiguity import Contraction
 
@@ -35,7 +35,7 @@ LONGEST_PROOF = 15.0
 _SHARE = 0.4
 
 
-def wander(
+def search_orders(
     problem: Problem, graph: Contraction, known: list[Ints], watch: Stopwatch, go_on: GoOn
 ) -> tuple[list[Placement], Reason]:
     """The best split of many lines, climbed from, and why the search ended; Ctrl-C ends it with the best.
@@ -46,7 +46,7 @@ def wander(
     alone, rounds = problem, min(ROUNDS, WORK // max(graph.n, 1))
     if problem.most_replicas > 1:
         alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
-    search = _Search(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
+    search = _OrderSearch(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
     found: list[Placement] = []
     try:
         for start in known if rounds else ():
@@ -54,7 +54,7 @@ def wander(
         search.along_lines(rounds, _SHARE if alone is problem else _SHARE / 2)
         found += [] if search.best is None else [Placement(search.best)]
         if problem.most_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
-            found += _sharing(problem, search, rounds)
+            found += _search_replicated(problem, search, rounds)
     except KeyboardInterrupt:
         search.reason = Reason.INTERRUPTED
         found = found or ([] if search.best is None else [Placement(search.best)])
@@ -62,7 +62,7 @@ def wander(
 
 
 @dataclass(slots=True)
-class _Search:
+class _OrderSearch:
     """One search: the best split [n_ops] so far and its value in seconds."""
 
     problem: Problem
@@ -77,7 +77,7 @@ class _Search:
     def climb(self, start: Ints) -> None:
         """Remember what climbing from `start` leads to, if it is better than the best."""
         price = Evaluator(self.problem, threads=1)
-        device = improve(self.problem, self.graph, start, price, self.watch)
+        device = climb_hill(self.problem, self.graph, start, price, self.watch)
         reached = float(price(device[None])[0])
         if reached < self.value:
             self.best, self.value = device, reached
@@ -89,26 +89,26 @@ class _Search:
         while self.watch.elapsed < until if timed else round_ < rounds:
             line = self.line(self.watch.elapsed > until / 2 if timed else round_ >= rounds // 2)
             round_ += 1
-            split = best_split(self.problem, self.graph.component, (line,), self.problem.capacity, self.go_on)
-            if split.device is not None and not broken(self.problem, split.device):
+            split = find_best_split(self.problem, self.graph.component, (line,), self.problem.capacity, self.go_on)
+            if split.device is not None and not find_broken_rule(self.problem, split.device):
                 self.climb(split.device)
             if split.reason is not Reason.FINISHED:
                 self.reason = split.reason
                 break
 
     def line(self, guided: bool) -> Ints:
-        return _random_line(self.graph, _ranks(self.graph, self.best if guided else None), self.rng)
+        return _draw_order(self.graph, _rank_stages(self.graph, self.best if guided else None), self.rng)
 
 
-def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
+def _search_replicated(problem: Problem, search: _OrderSearch, rounds: int) -> list[Placement]:
     """The best split that shares stages of lines through the best so far, which each such split becomes."""
     best, value = list[Placement](), np.inf
     for _ in range(rounds):
         if search.watch.elapsed > search.watch.budget.seconds * _SHARE:
             break
-        split = best_split(problem, search.graph.component, (search.line(True),), problem.capacity, search.go_on)
+        split = find_best_split(problem, search.graph.component, (search.line(True),), problem.capacity, search.go_on)
         if split.device is not None and split.value < value:
-            placement = Placement(split.device, replicas=replicas_of(split.groups, problem.n_devices))
+            placement = Placement(split.device, replicas=build_replica_column(split.groups, problem.n_devices))
             if judge_placement(problem, placement).valid:
                 best, value, search.best = [placement], split.value, split.device
         if split.reason is not Reason.FINISHED:
@@ -117,30 +117,30 @@ def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
     return best
 
 
-def _ranks(graph: Contraction, device: Ints | None) -> Ints | None:
+def _rank_stages(graph: Contraction, device: Ints | None) -> Ints | None:
     """The place of the stage of each component [n] in a pipeline."""
     if device is None:
         return None
     home = np.empty(graph.n, np.int32)
     home[graph.component] = device
     place = np.zeros(int(home.max(initial=0)) + 1, np.int32)
-    for rank, stage in enumerate(in_order(graph, home)):
+    for rank, stage in enumerate(sort_stages(graph, home)):
         place[stage] = rank
     ranks: Ints = place[home]
     return ranks
 
 
-def _random_line(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:
+def _draw_order(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:
     """The position [n] of each component in an order that follows branches to their end, stage after stage."""
     luck = rng.random(graph.n)
     sources = np.flatnonzero(np.diff(graph.predecessor_offsets) == 0)
-    return walk(graph, sources[np.argsort(luck[sources], kind="stable")], luck, rank)
+    return sort_depth_first(graph, sources[np.argsort(luck[sources], kind="stable")], luck, rank)
 
 
-def path_bound(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
+def bound_by_one_path(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
     """Seconds that no contiguous placement is below, from one path; 0 if nothing is proved."""
-    priced = stage_costs.price(problem, graph.component, graph.n, problem.capacity)
+    priced = stage_costs.price_stages(problem, graph.component, graph.n, problem.capacity)
     seconds = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
     until = min(watch.elapsed + seconds, watch.budget.seconds)
     enough = reached * priced.scale * (1 - max(watch.budget.gap, 1e-9))
-    return backbone_bound(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale
+    return bound_by_path(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale

@@ -42,10 +42,10 @@ def interchangeable(problem: Problem) -> Ints:
 
 def relabel(problem: Problem, device: Ints) -> Ints:
     """The same placement [n_ops] with the devices of each class used in the order of their first ops."""
-    return relabelled(problem, Placement(device)).device
+    return relabel_placement(problem, Placement(device)).device
 
 
-def relabelled(problem: Problem, placement: Placement) -> Placement:
+def relabel_placement(problem: Problem, placement: Placement) -> Placement:
     """The same placement with the devices of each class, replicas and all, used in the order of their first ops."""
     kind, count = interchangeable(problem), problem.n_devices
     stage = np.arange(count) if placement.replicas is None else placement.replicas

@@ -7,18 +7,18 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.shared.memory_footprint import may_run, memory_footprint
-from placewise.placers.shared.priors import nothing
+from placewise.placers.shared.memory_footprint import compute_footprint, may_run
+from placewise.placers.shared.priors import empty_priors
 
 
-def movable(problem: Problem, priors: Floats | None = None) -> _native.MoveSpace:
+def build_move_space(problem: Problem, priors: Floats | None = None) -> _native.MoveSpace:
     """The blocks of a problem, and the probabilities of their devices if there are any.
 
     Where hosts run everything at once and are not limited, any of them does; only the first is offered, if all may
     run the same.
     """
     n, graph = problem.n_blocks, problem.graph
-    held, allowed = memory_footprint(problem, problem.block, n), may_run(problem, problem.block, n)
+    held, allowed = compute_footprint(problem, problem.block, n), may_run(problem, problem.block, n)
     by_storage = np.argsort(held.storage, kind="stable")
     tail = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
     made = tail >= 0
@@ -26,7 +26,7 @@ def movable(problem: Problem, priors: Floats | None = None) -> _native.MoveSpace
     pairs = distinct(np.concatenate((one * n + other, other * n + one))[np.concatenate((one != other, other != one))])
     return _native.MoveSpace(
         allowed=frozen(allowed, np.bool_),
-        devices=frozen(choices(problem, allowed), np.int32),
+        devices=frozen(list_offered_devices(problem, allowed), np.int32),
         capacity=frozen(problem.capacity, np.float64),
         state_bytes=frozen(held.state, np.int64),
         storage_bytes=frozen(held.stored, np.int64),
@@ -36,11 +36,11 @@ def movable(problem: Problem, priors: Floats | None = None) -> _native.MoveSpace
         users=frozen(held.group[by_storage], np.int32),
         neighbour_offsets=frozen(offsets_of(pairs // max(n, 1), n), np.int64),
         neighbours=frozen(pairs % max(n, 1), np.int32),
-        priors=frozen(nothing(problem.n_devices) if priors is None else priors, np.float64),
+        priors=frozen(empty_priors(problem.n_devices) if priors is None else priors, np.float64),
     )
 
 
-def choices(problem: Problem, allowed: Bools) -> Ints:
+def list_offered_devices(problem: Problem, allowed: Bools) -> Ints:
     """The devices worth choosing from; see `movable`."""
     hosts = np.flatnonzero(problem.cluster.is_host)
     devices: Ints = np.arange(problem.n_devices, dtype=np.int32)

@@ -8,7 +8,7 @@ from placewise.placers.base import Evaluate
 from placewise.simulate import Evaluator, judge_placement
 
 
-def worth(problem: Problem, placement: Placement, price: Evaluate) -> float:
+def objective_value(problem: Problem, placement: Placement, price: Evaluate) -> float:
     """Seconds of a placement: what `price` says, or the judge on what its batches cannot see.
 
     That is replicated stages, and calls and an order of the placement's own; a measurement sees none of the latter.

@@ -12,7 +12,7 @@ from placewise.simulate.contiguity import contract, device_cycle, out_of_order, 
 from placewise.simulate.judge.memory import device_memory, resident_bytes
 
 
-def broken(problem: Problem, device: Ints) -> str:
+def find_broken_rule(problem: Problem, device: Ints) -> str:
     """The first rule that a placement [n_ops] breaks, in words; empty if it keeps them all."""
     names = problem.cluster.names
     ops = np.arange(problem.n_ops)

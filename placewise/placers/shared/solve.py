@@ -40,7 +40,7 @@ class Solved:
         return self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
 
 
-def parameters(watch: Stopwatch, *, workers: int = 1, most_work: float = np.inf) -> dict[str, Any]:
+def solver_parameters(watch: Stopwatch, *, workers: int = 1, most_work: float = np.inf) -> dict[str, Any]:
     """CP-SAT's parameters for what is left of a budget; `most_work`, in its own measure, where that has no limit."""
     chosen: dict[str, Any] = {
         "num_workers": workers,
@@ -54,7 +54,7 @@ def parameters(watch: Stopwatch, *, workers: int = 1, most_work: float = np.inf)
     return chosen
 
 
-def solve(
+def solve_model(
     model: cp_model.CpModel,
     chosen: dict[str, Any],
     tell: Callable[[cp_model.CpSolver], None] = lambda _: None,
@@ -62,10 +62,10 @@ def solve(
     stop: _native.StopFlag | None = None,
 ) -> Solved:
     """Solve `model`; `tell` is called now and then meanwhile. KeyboardInterrupt or `stop` end it with what there is."""
-    return solve_together([model], chosen, tell, stop=stop)[0]
+    return solve_models([model], chosen, tell, stop=stop)[0]
 
 
-def solve_together(
+def solve_models(
     models: Sequence[cp_model.CpModel],
     chosen: dict[str, Any],
     tell: Callable[[cp_model.CpSolver], None] = lambda _: None,

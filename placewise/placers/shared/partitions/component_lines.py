@@ -9,14 +9,14 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.shared.memory_footprint import may_run, memory_footprint
+from placewise.placers.shared.memory_footprint import compute_footprint, may_run
 from placewise.simulate.contiguity import Contraction
 
 MOST_STATES = 1 << 17
 """Numbers of devices used of each class, all together; beyond it, classes merge, with the least room of each."""
 
 
-class Rooms(NamedTuple):
+class DeviceClasses(NamedTuple):
     """Classes of devices that a line can be cut for: who is in them, what they hold and what they may run."""
 
     members: tuple[Ints, ...]
@@ -38,13 +38,13 @@ def shift_early(graph: Contraction, rank: Ints) -> Ints:
     return early
 
 
-def random_order(graph: Contraction, seed: int) -> Ints:
+def draw_order(graph: Contraction, seed: int) -> Ints:
     """The position [n_components] of each component in a topological order drawn at random."""
     position: Ints = _native.random_order(graph.successor_offsets, graph.successors, seed)
     return position
 
 
-def fill_line(problem: Problem, graph: Contraction, position: Ints, capacity: Floats) -> Ints | None:
+def fill_stages(problem: Problem, graph: Contraction, position: Ints, capacity: Floats) -> Ints | None:
     """The devices [n_ops] of a split of a line into stages that stay within `capacity` [n_devices], or None.
 
     `position` [n_components] is a topological order. Every order of the devices is tried, by dynamic programming over
@@ -54,8 +54,8 @@ def fill_line(problem: Problem, graph: Contraction, position: Ints, capacity: Fl
     if not n:
         return np.zeros(problem.n_ops, np.int32)
     line = position[graph.component]
-    rooms = _rooms(capacity, may_run(problem, line, n))
-    held = memory_footprint(problem, line, n)
+    rooms = _group_devices(capacity, may_run(problem, line, n))
+    held = compute_footprint(problem, line, n)
     offsets = offsets_of(held.group, n)
     ends = np.stack(
         [
@@ -72,7 +72,7 @@ def fill_line(problem: Problem, graph: Contraction, position: Ints, capacity: Fl
     return device[line]
 
 
-def _rooms(capacity: Floats, runs: Bools) -> Rooms:
+def _group_devices(capacity: Floats, runs: Bools) -> DeviceClasses:
     """Devices of equal capacity that may run the same, together; roomy ones first."""
     known: dict[bytes, list[int]] = {}
     for d in np.argsort(-capacity, kind="stable").tolist():
@@ -80,7 +80,7 @@ def _rooms(capacity: Floats, runs: Bools) -> Rooms:
     groups = list(known.values())
     while np.prod([len(group) + 1.0 for group in groups]) > MOST_STATES:
         groups = [*groups[:-2], groups[-2] + groups[-1]]
-    return Rooms(
+    return DeviceClasses(
         tuple(np.array(group, np.int32) for group in groups),
         np.array([capacity[group].min() for group in groups]),
         np.stack([runs[:, group].all(axis=1) for group in groups]),

@@ -16,13 +16,12 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
-from placewise.placers.shared.fit import fit
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import interchangeable
-from placewise.placers.shared.memory_repair import PackingInstance
-from placewise.placers.shared.partitions.component_lines import fill_line, shift_early, shift_late
-from placewise.placers.shared.repair import packing_instance, repair
-from placewise.placers.shared.rules import broken
-from placewise.placers.shared.stages.line_split import MOST_SEGMENTS, best_split
+from placewise.placers.shared.partitions.component_lines import fill_stages, shift_early, shift_late
+from placewise.placers.shared.repair import PackingInstance, build_packing_instance, repair
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.stages.line_split import MOST_SEGMENTS, find_best_split
 from placewise.simulate.contiguity import Contraction, contract
 
 LONG, SEGMENTS = 20_000, 1_000
@@ -32,7 +31,7 @@ MOST_EXCHANGED = 20_000
 
 
 @dataclass(slots=True)
-class Finish:
+class CandidateSelector:
     """The best placement [n_ops] so far, its seconds, and why others were turned down."""
 
     problem: Problem
@@ -41,36 +40,36 @@ class Finish:
     graph: Contraction = field(init=False)
     best: Ints | None = None
     value: float = float("inf")
-    faults: list[str] = field(default_factory=list)
+    rejections: list[str] = field(default_factory=list)
     _cargo: PackingInstance | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.graph = contract(self.problem)
 
     @property
-    def cargo(self) -> PackingInstance:
+    def instance(self) -> PackingInstance:
         """The blocks of the problem, counted when first asked for."""
-        self._cargo = self._cargo or packing_instance(self.problem)
+        self._cargo = self._cargo or build_packing_instance(self.problem)
         return self._cargo
 
-    def offer(self, home: Ints, *, seed: int = 0) -> None:
+    def add_parts(self, home: Ints, *, seed: int = 0) -> None:
         """Take parts [n_blocks] → device, as they are and in a row, whatever the problem allows."""
         problem = self.problem
         if not problem.constraints.shaped:
-            device = repair(problem, home[problem.block], cargo=self.cargo, seed=seed, watch=self.watch)
+            device = repair(problem, home[problem.block], instance=self.instance, seed=seed, watch=self.watch)
             if device is None:
-                self.faults.append("its parts do not fit in memory, whatever blocks move")
+                self.rejections.append("its parts do not fit in memory, whatever blocks move")
             else:
-                self.hear(device, checked=True)
+                self.consider(device, checked=True)
         calls = problem.objective.kind == "latency" and problem.objective.execution == "subgraph"
         if problem.constraints.shaped or (calls and not np.isfinite(self.value)):
             self._in_a_row(home)
 
-    def hear(self, device: Ints, *, checked: bool = False) -> bool:
+    def consider(self, device: Ints, *, checked: bool = False) -> bool:
         """Keep a placement if it keeps the rules (`checked`: it does) and is the best so far; whether it keeps them."""
-        why_not = "" if checked else broken(self.problem, device)
+        why_not = "" if checked else find_broken_rule(self.problem, device)
         if why_not:
-            self.faults.append(why_not)
+            self.rejections.append(why_not)
             return False
         seconds = float(self.price(device[None])[0])
         seconds = seconds if np.isfinite(seconds) else float("inf")
@@ -91,7 +90,7 @@ class Finish:
         lines = []
         for shift in (shift_late, shift_early):
             stage = shift(graph, rank[part])
-            fits = self.hear(devices[stage][graph.component])
+            fits = self.consider(devices[stage][graph.component])
             position = np.empty(graph.n, np.int32)
             position[np.lexsort((np.arange(graph.n), stage))] = np.arange(graph.n, dtype=np.int32)
             lines.append((fits, position))
@@ -99,23 +98,23 @@ class Finish:
             if self.watch.out and self.best is not None:
                 return
             if problem.objective.kind == "throughput":
-                found, _ = fit(problem, partial(self._split, position))
+                found, _ = fit_memory(problem, partial(self._split, position))
             elif not fits:
-                found, _ = fit(problem, partial(fill_line, problem, graph, position))
+                found, _ = fit_memory(problem, partial(fill_stages, problem, graph, position))
             else:
                 continue
             if found is not None:
-                self.hear(found)
+                self.consider(found)
 
     def _split(self, position: Ints, capacity: Floats) -> Ints | None:
         plain = self.problem.with_(constraints=replace(self.problem.constraints, replicas=1))
         segments = SEGMENTS if self.graph.n > LONG else MOST_SEGMENTS
-        split = best_split(
+        split = find_best_split(
             plain, self.graph.component, (position,), capacity, lambda *_: not self.watch.out, segments=segments
         )
         return split.device
 
-    def exchange(self) -> None:
+    def swap_devices(self) -> None:
         """Let unlike devices change places, pair by pair, as long as that helps."""
         problem, kind = self.problem, interchangeable(self.problem)
         if self.best is None or problem.n_ops > MOST_EXCHANGED:
@@ -137,6 +136,6 @@ class Finish:
                 name[d], name[e] = e, d
                 device, before = name[self.best], self.value
                 allowed = problem.allowed[np.arange(problem.n_ops), device].all()
-                if allowed and self.price(device[None])[0] < before and self.hear(device):
+                if allowed and self.price(device[None])[0] < before and self.consider(device):
                     improved = True
                     break

@@ -12,7 +12,7 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
 from placewise.placers.shared.stages.ideals import Ideals
 from placewise.placers.shared.stages.replicated_stages import Groups
-from placewise.placers.shared.stages.stage_costs import MODES, NEVER, Priced, StageCosts, native_costs
+from placewise.placers.shared.stages.stage_costs import MODES, NEVER, PricedStages, StageCosts, to_native
 
 SLICE = 0.03
 """Seconds of growing stages between two looks at the clock."""
@@ -39,7 +39,7 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
+class ChainSearchResult:
     """The best chain below the value to beat, if any; why the search stopped; and what it proved.
 
     No chain has a max-load below `floor`, in the costs' units. FINISHED: a chain that was found has `floor`.
@@ -50,7 +50,7 @@ class Found:
     floor: int = 0
 
 
-def n_states(costs: StageCosts) -> int:
+def count_states(costs: StageCosts) -> int:
     """How many ways there are to count the devices in use, class by class, or along their order."""
     if costs.ordered:
         return len(costs.n_devices) + 1
@@ -60,18 +60,25 @@ def n_states(costs: StageCosts) -> int:
     return states
 
 
-def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: float = 0.0) -> Found:
+def search_chains(
+    priced: PricedStages, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: float = 0.0
+) -> ChainSearchResult:
     """The best chain with a max-load below `beat` (NEVER: of any max-load), by way of lower targets.
 
     `gap`: it may stop once nothing can be better than `beat` by a larger share. Needs
     ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
     """
     if not len(priced.costs.n_devices):
-        return Found(None, Reason.FINISHED, beat)
-    floor, expansion = 0, expansion_of(priced.costs, ideals, left_of(priced.costs, ideals), room_of(priced.costs))
-    for target in targets(priced.costs, beat):
+        return ChainSearchResult(None, Reason.FINISHED, beat)
+    floor, expansion = (
+        0,
+        build_expansion(
+            priced.costs, ideals, compute_remaining_work(priced.costs, ideals), compute_remaining_capacity(priced.costs)
+        ),
+    )
+    for target in list_targets(priced.costs, beat):
         expansion.start(target)
-        found = run(priced, ideals, expansion, go_on)
+        found = run_expansion(priced, ideals, expansion, go_on)
         if found.reason is not Reason.FINISHED:
             return replace(found, floor=floor)
         if found.chain is not None:
@@ -79,19 +86,19 @@ def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: 
         floor = target
         if beat < NEVER and beat - floor <= gap * beat:
             break
-    return Found(None, Reason.FINISHED, floor)
+    return ChainSearchResult(None, Reason.FINISHED, floor)
 
 
-def least_load(costs: StageCosts) -> float:
+def bound_load(costs: StageCosts) -> float:
     """A simple lower bound on the max-load: all work shared among all devices, and the largest component."""
-    speed, work = _work(costs)
+    speed, work = _price_work(costs)
     quickest = (costs.seconds // costs.most).min(axis=1, initial=NEVER).max(initial=0)
     return max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
 
 
-def targets(costs: StageCosts, beat: int) -> list[int]:
+def list_targets(costs: StageCosts, beat: int) -> list[int]:
     """Values to ask for, one after the other; the last is `beat`."""
-    least = least_load(costs)
+    least = bound_load(costs)
     if beat < NEVER:
         steps = SHARED_STEPS if costs.most.max(initial=1) > 1 else STEPS
         lower = [int(least + step * (beat - least)) for step in steps]
@@ -100,12 +107,14 @@ def targets(costs: StageCosts, beat: int) -> list[int]:
     return [target for target in lower if 0 < target < beat] + [beat]
 
 
-def expansion_of(costs: StageCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
+def build_expansion(costs: StageCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
     """The dynamic program; `left` [n_ideals] and `room` [n_states] are what `left_of` and `room_of` say."""
-    return _native.StageExpansion(native_costs(costs), ideals, left, room)
+    return _native.StageExpansion(to_native(costs), ideals, left, room)
 
 
-def run(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion, go_on: GoOn) -> Found:
+def run_expansion(
+    priced: PricedStages, ideals: Ideals, expansion: _native.StageExpansion, go_on: GoOn
+) -> ChainSearchResult:
     """The best chain below what the program was started with; `floor` is left to the caller."""
     full, reason = len(ideals) - 1, Reason.FINISHED
     try:
@@ -117,10 +126,10 @@ def run(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion, go_on
             expansion.expand(SLICE)
     except KeyboardInterrupt:
         reason = Reason.INTERRUPTED
-    return Found(_trace(priced, ideals, expansion) if expansion.found else None, reason)
+    return ChainSearchResult(_trace_chain(priced, ideals, expansion) if expansion.found else None, reason)
 
 
-def states_of(costs: StageCosts) -> tuple[Ints, Longs]:
+def list_states(costs: StageCosts) -> tuple[Ints, Longs]:
     """How many devices of each class every state counts [n_states, n_classes], and what one more adds to its number.
 
     Where stages follow the order of the devices, it counts those that are used or left out.
@@ -128,26 +137,26 @@ def states_of(costs: StageCosts) -> tuple[Ints, Longs]:
     return _native.device_states(costs.n_devices, costs.ordered)
 
 
-def room_of(costs: StageCosts) -> Floats:
+def compute_remaining_capacity(costs: StageCosts) -> Floats:
     """At what price all devices that a state [n_states] leaves work for a second."""
-    used, _ = states_of(costs)
-    room: Floats = (costs.n_devices - used) @ _work(costs)[0]
+    used, _ = list_states(costs)
+    room: Floats = (costs.n_devices - used) @ _price_work(costs)[0]
     return room
 
 
-def left_of(costs: StageCosts, ideals: Ideals) -> Longs:
+def compute_remaining_work(costs: StageCosts, ideals: Ideals) -> Longs:
     """What each ideal [n_ideals] leaves to other devices: work, and the transfers that add to it where none is free."""
-    speed, work = _work(costs)
+    speed, work = _price_work(costs)
     left = _native.work_left(ideals, work)
     if costs.mode != MODES["blocking"] or not len(costs.rate) or costs.rate.min() < 0:
         return left
     priced = speed * (1 - 1e-12)
     enter, leave = ((costly[:, costs.rate] * priced).min(axis=1) for costly in (costs.enter, costs.leave))
-    cut = _native.cut_left(native_costs(costs), ideals, enter.astype(np.int64), leave.astype(np.int64))
+    cut = _native.cut_left(to_native(costs), ideals, enter.astype(np.int64), leave.astype(np.int64))
     return left + cut
 
 
-def _work(costs: StageCosts) -> tuple[Floats, Longs]:
+def _price_work(costs: StageCosts) -> tuple[Floats, Longs]:
     """A price per second of each class [n_classes] and the least work of each component [n] at these prices.
 
     For any prices, the work that a chain with max-load T leaves to some devices is at most T times the sum
@@ -163,7 +172,7 @@ def _work(costs: StageCosts) -> tuple[Floats, Longs]:
     return speed, np.where(np.isfinite(work), work * (1 - 1e-12), 0.0).astype(np.int64)
 
 
-def _trace(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion) -> Chain:
+def _trace_chain(priced: PricedStages, ideals: Ideals, expansion: _native.StageExpansion) -> Chain:
     """The best chain; the devices of a class are taken in order."""
     device, groups = np.full(len(priced.costs.size), -1, np.int32), []
     for stage in expansion.chain():

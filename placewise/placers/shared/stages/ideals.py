@@ -15,7 +15,7 @@ FEWEST = 2048
 """So many are counted in any case, which takes no time."""
 
 
-def all_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Ideals | int:
+def enumerate_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Ideals | int:
     """Every ideal of the graph, or how many there are at least, where they are too many.
 
     Too many are more than `most`, those that would not fit in memory with the steps between them, and those that are
@@ -27,6 +27,6 @@ def all_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Idea
     return ideals if ideals.complete and len(ideals) <= most else len(ideals)
 
 
-def prefixes(n: int) -> Ideals:
+def list_prefixes(n: int) -> Ideals:
     """The ideals of a path of n components."""
     return _native.prefix_ideals(n)

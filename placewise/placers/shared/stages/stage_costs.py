@@ -13,8 +13,13 @@ import numpy.typing as npt
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
-from placewise.placers.shared.memory_footprint import memory_footprint
-from placewise.placers.shared.stages.replicated_stages import most_members, most_sync, n_usable, sync_paces
+from placewise.placers.shared.memory_footprint import compute_footprint
+from placewise.placers.shared.stages.replicated_stages import (
+    bound_sync,
+    compute_sync_paces,
+    count_members,
+    count_usable,
+)
 from placewise.simulate.blocks import op_times
 from placewise.simulate.replicas import equal_devices
 
@@ -62,12 +67,12 @@ class StageCosts(NamedTuple):
     ordered: bool  # stages follow each other as the classes do, of which each is one device
 
 
-def native_costs(costs: StageCosts) -> _native.StageCosts:
+def to_native(costs: StageCosts) -> _native.StageCosts:
     """The same columns as C++ kernels read them: checked once, never copied."""
     return _native.StageCosts(**costs._asdict())
 
 
-class Priced(NamedTuple):
+class PricedStages(NamedTuple):
     """Stage costs, how many of their units make a second, the devices of each class, and which tensors are priced."""
 
     costs: StageCosts
@@ -83,21 +88,21 @@ class _Rates(NamedTuple):
     leave: Floats
 
 
-def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced:
+def price_stages(problem: Problem, component: Ints, n: int, capacity: Floats) -> PricedStages:
     """Stage costs of ops grouped as `component` [n_ops] says, under `capacity` [n_devices] bytes."""
     op_seconds = op_times(problem)
     sums = [np.bincount(component, weights=column, minlength=n) for column in op_seconds.seconds]
     by_component = np.stack([sums[column] for column in op_seconds.of.tolist()], axis=1)
-    rates = _rates_of(problem)
-    classes, rate_of, distinct = _classes(by_component, capacity, rates, _kinds(problem))
+    rates = _list_rates(problem)
+    classes, rate_of, distinct = _group_devices(by_component, capacity, rates, _classify_devices(problem))
     first = [devices[0] for devices in classes]
     times = by_component[:, first]
     transfers = np.array([[pair.enter, pair.leave] for pair in distinct]).reshape(
         len(distinct), 2, problem.graph.n_tensors
     )
-    most, pace = most_members(problem, classes), sync_paces(problem, classes)
-    scale = _scale(op_seconds.seconds, transfers, most_sync(problem))
-    needed = memory_footprint(problem, component, n).totals()
+    most, pace = count_members(problem, classes), compute_sync_paces(problem, classes)
+    scale = _choose_scale(op_seconds.seconds, transfers, bound_sync(problem))
+    needed = compute_footprint(problem, component, n).totals()
     able = np.isfinite(times) & (needed[:, None] <= capacity[first])
     whole = np.where(able, np.floor(np.where(able, times, 0.0) * scale), float(NEVER)).astype(np.int64)
     size, weight, storages = resident_sizes(problem, component, n)
@@ -112,30 +117,30 @@ def price(problem: Problem, component: Ints, n: int, capacity: Floats) -> Priced
         **storages,
         rate=frozen([rate_of[device] for device in first], np.int32),
         capacity=frozen(np.floor(np.clip(capacity[first], 0, NEVER)), np.int64),
-        n_devices=n_usable(classes, most, n),
+        n_devices=count_usable(classes, most, n),
         most=most,
         pace=frozen(pace * (scale * (1 - 1e-12)), np.float64),
         mode=MODES[problem.objective.communication],
         ordered=problem.constraints.ordered,
     )
-    return Priced(costs, scale, classes, frozen(np.flatnonzero(kept), np.int64))
+    return PricedStages(costs, scale, classes, frozen(np.flatnonzero(kept), np.int64))
 
 
-def _kinds(problem: Problem) -> Ints:
+def _classify_devices(problem: Problem) -> Ints:
     """What tells devices apart besides their figures [n_devices]: their place in an order, or the links of replicas."""
     if problem.constraints.ordered:
         return np.arange(problem.n_devices, dtype=np.int32)
     return equal_devices(problem) if problem.most_replicas > 1 else np.zeros(problem.n_devices, np.int32)
 
 
-def _scale(seconds: Floats, transfers: Floats, sync: float) -> float:
+def _choose_scale(seconds: Floats, transfers: Floats, sync: float) -> float:
     """Units per second, such that everything together stays below 2^60; the same however ops are grouped."""
     total = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=0, initial=0.0).sum()
     total += 2 * transfers.max(axis=(0, 1), initial=0.0).sum() + sync
     return 2.0**59 / float(total) if total > 0 else 1.0
 
 
-def _rates_of(problem: Problem) -> list[_Rates | None]:
+def _list_rates(problem: Problem) -> list[_Rates | None]:
     """What a tensor costs at least where it enters and leaves each device; devices with the same links share it.
 
     Staged: exactly its trip from and to host memory. Direct: the trip to the quickest destination, once,
@@ -150,12 +155,12 @@ def _rates_of(problem: Problem) -> list[_Rates | None]:
         lists = links[host, [here]], links[here, [host]], np.unique(links[others, here]), np.unique(links[here, others])
         key = tuple(tuple(classes.tolist()) for classes in lists)
         if here != host and key not in known:
-            known[key] = _rates(problem, *key)
+            known[key] = _build_rates(problem, *key)
         found.append(None if here == host else known[key])
     return found
 
 
-def _rates(
+def _build_rates(
     problem: Problem, enter: tuple[int, ...], leave: tuple[int, ...], sources: tuple[int, ...], targets: tuple[int, ...]
 ) -> _Rates:
     """By the classes of the links from the host, to it, from other devices and to them."""
@@ -168,7 +173,7 @@ def _rates(
     return _Rates(np.where(made_by_host, cost[:, enter[0]], quickest_in), np.minimum(quickest_out, to_host))
 
 
-def _classes(
+def _group_devices(
     seconds: Floats, capacity: Floats, rates: list[_Rates | None], kind: Ints
 ) -> tuple[tuple[tuple[int, ...], ...], dict[int, int], list[_Rates]]:
     """Devices alike in every figure, in order; the rate number of each device; the distinct rates."""
@@ -193,7 +198,7 @@ def _classes(
 
 def resident_sizes(problem: Problem, component: Ints, n: int) -> tuple[Longs, Longs, dict[str, npt.NDArray[Any]]]:
     """Bytes of each component [n] with the weights that only it uses, these weights, and the storages of several."""
-    held = memory_footprint(problem, component, n)
+    held = compute_footprint(problem, component, n)
     own = np.bincount(held.storage, minlength=len(held.stored))[held.storage] == 1
     weight = np.zeros(n, np.int64)
     np.add.at(weight, held.group[own], held.stored[held.storage[own]])
