@@ -1,9 +1,9 @@
-"""expert: what a person does who knows the model. Layers in a row, about equal work on every accelerator.
+"""expert: the split of a person who knows the model. Layers in a row, about equal work on every accelerator.
 
-Layers are found by the numbers in scopes (``encoder.layer.3``); where there are none, the ops in their order take
-their place. Of recurrent models every layer has a device, with all its steps, attention and softmax beside the last
+Layers are found by the numbers in scopes (``encoder.layer.3``); without such numbers, the ops in their order stand for
+layers. In recurrent models every layer has one device for all its steps, with attention and softmax beside the last
 layer, as the experts of Mirhoseini et al. (ICML 2017) and of GNMT (Wu et al., 2016) did; convolutional models are cut
-between their stages. Backward ops are where their forward ops are. A published split is taken as it stands.
+between their stages. Backward ops share the devices of their forward ops. A published split is taken unchanged.
 """
 
 from __future__ import annotations
@@ -18,14 +18,11 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import (
-    PlacerInfo,
-    SearchContext,
-)
+from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.baselines.expert_layers import Layers, fill_layers, find_layers
 from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.partitions.component_lines import fill_stages, shift_late
+from placewise.placers.shared.partitions.component_lines import fill_stages, shift_late, sort_by_rank
 from placewise.placers.shared.partitions.hypergraph import build_hypergraph, list_working_devices
 from placewise.placers.shared.partitions.repair_and_select import CandidateSelector
 from placewise.placers.shared.repair import repair
@@ -34,13 +31,13 @@ from placewise.placers.shared.rules import find_broken_rule
 
 @dataclass(frozen=True, slots=True)
 class ExpertOptions:
-    """`hint`: the first hint, if there is one, is the expert's split."""
+    """`hint`: take the first hint, if there is one, as the expert's split."""
 
     hint: bool = True
 
 
 class ExpertPlacer:
-    """The human baseline of the placement papers: by hand, even by layers."""
+    """The human baseline of the placement papers: an even split by layers, made by hand."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="expert",
@@ -56,7 +53,7 @@ class ExpertPlacer:
         return None
 
     def propose(self, search: SearchContext) -> Proposal:
-        """The expert's split, given or made, or words that say why it will not do."""
+        """The expert's split, from the hints or built here, or a note of why it cannot be used."""
         problem = search.problem
         if search.hints.placements and self.options.hint:
             return _check_hint(problem, search.hints.placements[0])
@@ -67,13 +64,13 @@ class ExpertPlacer:
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
         if selector.best is None:
-            why_not = selector.rejections[0] if selector.rejections else "there was no time"
-            return Proposal(None, reason=reason, notes=(f"an even split by layers will not do: {why_not}",))
+            fault = selector.rejections[0] if selector.rejections else "there was no time"
+            return Proposal(None, reason=reason, notes=(f"an even split by layers makes no placement: {fault}",))
         return Proposal(Placement(relabel(problem, selector.best)), reason=reason)
 
 
 def _check_hint(problem: Problem, split: Placement) -> Proposal:
-    """A person's own split; what memory it needs with its calls or replicas is for the judge to say."""
+    """A person's own split; if it has calls, an order or replicas, only the judge checks its memory."""
     plain = split.call is None and split.order is None and split.replicas is None
     why_not = find_broken_rule(problem, split.device) if plain else ""
     if why_not:
@@ -109,7 +106,7 @@ def _offer_layers(problem: Problem, selector: CandidateSelector) -> None:
 
 
 def _split_evenly(load: Floats, share: Floats) -> Ints:
-    """The stage [n_units] of each unit in a row: the device in whose share of all work its middle is."""
+    """The stage [n_units] of each unit in a row: the device whose share of all work holds the middle of the unit."""
     middle = (np.cumsum(load) - load / 2) / max(float(load.sum()), np.finfo(float).tiny)
     ends = np.cumsum(share / share.sum())[:-1]
     return np.searchsorted(ends, middle, side="right").astype(np.int32)
@@ -129,7 +126,7 @@ def _spread_stacks(layers: Layers, count: int) -> Ints:
 
 
 def _offer_stages(problem: Problem, selector: CandidateSelector, unit: Ints, stage: Ints, devices: Ints) -> None:
-    """Offer units [n_blocks] in stages [n_units]: as they are, or moved until memory, rules and shape are kept."""
+    """Offer units [n_blocks] in stages [n_units], repaired until memory, rules and the shape of stages are kept."""
     graph = selector.graph
     if not problem.constraints.shaped:
         home = devices[stage[unit]]
@@ -145,8 +142,6 @@ def _offer_stages(problem: Problem, selector: CandidateSelector, unit: Ints, sta
     rank = shift_late(graph, rank)
     if selector.consider(devices[rank][graph.component]):
         return
-    position = np.empty(graph.n, np.int32)
-    position[np.lexsort((np.arange(graph.n), rank))] = np.arange(graph.n, dtype=np.int32)
-    found, _ = fit_memory(problem, partial(fill_stages, problem, graph, position))
-    if found is not None:
-        selector.consider(found)
+    device, _ = fit_memory(problem, partial(fill_stages, problem, graph, sort_by_rank(rank)))
+    if device is not None:
+        selector.consider(device)

@@ -16,11 +16,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import (
-    PlacerInfo,
-    SearchContext,
-    Stopwatch,
-)
+from placewise.placers.base import PlacerInfo, SearchContext, Stopwatch
 from placewise.placers.shared.interchangeable import relabel
 from placewise.placers.shared.memory_footprint import may_run
 from placewise.placers.shared.rules import find_broken_rule

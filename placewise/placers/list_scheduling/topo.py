@@ -24,11 +24,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import (
-    PlacerInfo,
-    SearchContext,
-    Stopwatch,
-)
+from placewise.placers.base import PlacerInfo, SearchContext, Stopwatch
 from placewise.placers.list_scheduling.fewer_devices import keep_best_devices
 from placewise.placers.list_scheduling.list_common import ListOptions, build_group_needs
 from placewise.placers.shared.fit import fit_memory

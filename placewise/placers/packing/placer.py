@@ -20,12 +20,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import (
-    Hints,
-    PlacerInfo,
-    SearchContext,
-    Stopwatch,
-)
+from placewise.placers.base import Hints, PlacerInfo, SearchContext, Stopwatch
 from placewise.placers.packing.bin_packing import BlockKinds, assign_blocks, build_program, group_blocks
 from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import interchangeable, relabel

@@ -1,11 +1,10 @@
-"""Fewer components, same optimum: leaves that cost nothing move with their only neighbour.
+"""Fewer components with the same optimum: leaves that cost nothing are merged with their only neighbour.
 
-Every loose leaf doubles the number of ideals. One that needs no time and no memory (or any memory, where
-every device could hold the whole model), no weights that replicas would have to synchronize, and that trades
-tensors with one neighbour and host memory only, can follow that neighbour from any stage into its stage: no
-edge between stages appears, the stage that it leaves pays for fewer tensors, and the stage that it joins saves
-at least what it newly pays. The published program merges such nodes too (Tarnawski et al. 2020), whatever
-memory they need.
+Every loose leaf doubles the number of ideals. A leaf is free if it needs no time and no memory (or any memory, if every
+device could hold the whole model), has no weights that replicas would have to synchronize, and exchanges tensors with
+one neighbour and host memory only. It can follow that neighbour from any stage into its stage: no edge between stages
+appears, the stage that it leaves pays for fewer tensors, and the stage that it joins saves at least what it newly pays.
+The published program merges such nodes too, whatever memory they need (Tarnawski et al. 2020).
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from placewise.simulate.contiguity import Contraction
 
 
 def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] = lambda: False) -> Ints:
-    """A label [n] per component, dense and topological: the free leaves carry their neighbour's.
+    """A label [n] per component, dense and topological; free leaves have the label of their neighbour.
 
-    Where time is `out`, the leaves that are left stay.
+    Once `out` says that time is over, the remaining leaves stay as they are.
     """
     around: list[set[int]] = [set() for _ in range(graph.n)]
     for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):
@@ -54,12 +53,12 @@ def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] 
 
 
 class _MergedComponents:
-    """Components that were merged: the label of each, and the tensors of each label but for those within it."""
+    """Merged components: the label of each, and the tensors of each label except those within it."""
 
     def __init__(self, costs: StageCosts) -> None:
         self._costs = costs
         self._parent = list(range(len(costs.size)))
-        self._maker: list[int] = costs.producer.tolist()
+        self._producer: list[int] = costs.producer.tolist()
         self._readers = _split_rows(costs.consumer_offsets, costs.consumers)
         self._uses, self._makes = (
             _split_rows(costs.use_offsets, costs.uses),
@@ -84,13 +83,13 @@ class _MergedComponents:
         costs = self._costs
         entering, leaving = np.zeros(costs.enter.shape[1], np.int64), np.zeros(costs.enter.shape[1], np.int64)
         for tensor in set(self._uses[leaf]):
-            maker = self._maker[tensor]
-            if maker < 0:
+            producer = self._producer[tensor]
+            if producer < 0:
                 entering += costs.enter[tensor]
-            elif self.label(maker) == home:
+            elif self.label(producer) == home:
                 if not costs.output[tensor] and self._read_within(tensor, leaf, home):
                     leaving -= costs.leave[tensor]
-            elif self.label(maker) != leaf:
+            elif self.label(producer) != leaf:
                 return False
         for tensor in set(self._makes[leaf]):
             if not self._read_within(tensor, leaf, home):
@@ -105,11 +104,11 @@ class _MergedComponents:
         return all(self.label(reader) in (leaf, home) for reader in self._readers[tensor])
 
     def _crosses(self, tensor: int, home: int) -> bool:
-        maker = self._maker[tensor]
-        inside = maker >= 0 and self.label(maker) == home and self._read_within(tensor, home, home)
+        producer = self._producer[tensor]
+        inside = producer >= 0 and self.label(producer) == home and self._read_within(tensor, home, home)
         return not inside or bool(self._costs.output[tensor])
 
 
 def _split_rows(offsets: Longs, values: Ints) -> list[list[int]]:
-    listed, ends = values.tolist(), offsets.tolist()
-    return [listed[first:last] for first, last in pairwise(ends)]
+    flat, ends = values.tolist(), offsets.tolist()
+    return [flat[first:last] for first, last in pairwise(ends)]

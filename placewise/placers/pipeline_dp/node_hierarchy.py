@@ -1,11 +1,11 @@
-"""Pipelines over nodes of devices that send to each other: what the dear links between nodes must cost any chain.
+"""Pipelines over nodes of devices: a lower bound on what the slow links between nodes cost any chain of stages.
 
-Within a node links are quick, between nodes they are slow, and what a stage pays depends on where its neighbours
-are. However stages are spread, the first stage in a node receives everything that earlier stages made from other
-nodes, the last one sends everything that later stages need to other nodes, and a stage that is alone in its node
-does both. So a device in use has one of four roles, and a node has at most one first and one last: the dynamic
-program over ideals counts devices by kind and role, and charges each role its cheapest possible links. That is a
-lower bound, whichever way devices are put into nodes, and a good proposal once roles are given to real devices.
+Links within a node are quick, links between nodes are slow, so that the cost of a stage depends on where its neighbours
+are. However stages are spread, the first stage in a node receives everything that earlier stages produced from other
+nodes, the last one sends everything that later stages need to other nodes, and a stage alone in its node does both. So
+a device in use has one of four roles, and a node has at most one first and one last stage. The dynamic program over
+ideals counts devices by kind and role, and charges each role its cheapest possible links. This is a lower bound for
+every way to group devices into nodes, and a good proposal once roles are assigned to real devices.
 """
 
 from __future__ import annotations
@@ -41,9 +41,9 @@ MOST_LEVELS = 3
 
 
 def list_partitions(problem: Problem) -> list[Ints]:
-    """Ways to see the accelerators as nodes: the node of each device [n_devices], −1 for host devices.
+    """Partitions of the accelerators into nodes: the node of each device [n_devices], −1 for host devices.
 
-    One for every level of link speed: devices are in one node where links at least as quick join them.
+    There is one for every level of link speed: devices share a node if links at least as quick connect them.
     """
     cluster = problem.cluster
     if cluster.transfers != "direct":
@@ -52,14 +52,14 @@ def list_partitions(problem: Problem) -> list[Ints]:
     pace = problem.costs.transfer_seconds.sum(axis=0)[cluster.link_class]
     between = pace[np.ix_(accelerators, accelerators)]
     between = np.minimum(between, between.T)
-    found = []
+    levels = []
     for level in np.unique(between[~np.eye(len(accelerators), dtype=np.bool_)]).tolist():
-        joined = _connect_devices(between <= level)
-        if 1 < joined.max(initial=0) + 1 < len(accelerators):
+        group = _connect_devices(between <= level)
+        if 1 < group.max(initial=0) + 1 < len(accelerators):
             node = np.full(len(cluster), -1, np.int32)
-            node[accelerators] = joined
-            found.append(node)
-    return found[-MOST_LEVELS:]
+            node[accelerators] = group
+            levels.append(node)
+    return levels[-MOST_LEVELS:]
 
 
 def _connect_devices(linked: Bools) -> Ints:
@@ -72,15 +72,15 @@ def _connect_devices(linked: Bools) -> Ints:
 
 
 class _DeviceRole(NamedTuple):
-    """Devices of one kind in one role: equal in all figures, and in what stands around them."""
+    """Devices of one kind in one role: equal in all figures and in the distance to other nodes."""
 
-    base: int  # their class in the plain prices
+    base: int  # their class in the prices without roles
     kind: int
     role: int
 
 
 class _LinkPace(NamedTuple):
-    """Seconds per tensor [n_tensors] to enter and leave a device, at its quickest links: any, and from other nodes."""
+    """Seconds per tensor [n_tensors] to enter and leave a device on its quickest links: of all, and to other nodes."""
 
     enter: Floats
     leave: Floats
@@ -90,7 +90,7 @@ class _LinkPace(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PricedRoles:
-    """Prices by kind and role; `kinds` are the devices of each kind, `node` the node of every device."""
+    """Stage costs by kind and role; `kinds` are the devices of each kind, `node` [n_devices] the node of each."""
 
     priced: PricedStages
     base: PricedStages
@@ -100,7 +100,7 @@ class PricedRoles:
 
 
 def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: Ints) -> PricedRoles:
-    """Stage costs of the components of a contraction for devices in `node` [n_devices], role by role."""
+    """Stage costs of the components of a contraction, role by role, for devices in the nodes `node` [n_devices]."""
     base = _coarsen_units(problem, stage_costs.price_stages(problem, graph.component, graph.n, capacity))
     ahead, back = _classify_tensors(graph, base.costs)
     kinds = _group_devices(problem, base, node)
@@ -142,7 +142,7 @@ def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: In
 
 
 def _coarsen_units(problem: Problem, priced: PricedStages) -> PricedStages:
-    """The prices in coarser units, if need be, so that sums stay far from overflow at the slowest links as well."""
+    """The prices in coarser units if necessary, so that sums cannot overflow on the slowest links either."""
     slowest = 4 * float(problem.costs.transfer_seconds.max(axis=1, initial=0.0).sum()) * priced.scale
     shift = max(0, int(np.ceil(np.log2(max(slowest, 1.0) / 2.0**59))))
     costs = priced.costs
@@ -156,7 +156,7 @@ def _coarsen_units(problem: Problem, priced: PricedStages) -> PricedStages:
 
 
 def _count_roles(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int, int]:
-    """How many devices of a kind can be in each role at once; host devices have none but to be alone."""
+    """How many devices of a kind can be in each role at once; host devices are always alone."""
     homes, members = np.unique(node[list(devices)], return_counts=True)
     if homes[0] < 0:
         return {ALONE: len(devices)}
@@ -166,23 +166,23 @@ def _count_roles(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int,
 
 
 def _classify_tensors(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:
-    """Which tensors [n_tensors] go to later stages only if they cross, and which to earlier stages only."""
+    """Which tensors [n_tensors] can only cross to later stages, and which only to earlier stages."""
     tail, head = graph.edges()
     known = tail.astype(np.int64) * graph.n + head
     reader = costs.consumers.astype(np.int64)
     tensor = np.repeat(np.arange(len(costs.producer)), np.diff(costs.consumer_offsets))
-    maker = costs.producer[tensor].astype(np.int64)
+    producer = costs.producer[tensor].astype(np.int64)
     ahead, back = np.ones(len(costs.producer), np.bool_), np.ones(len(costs.producer), np.bool_)
-    made = maker >= 0
-    np.logical_and.at(ahead, tensor[made], np.isin(maker * graph.n + reader, known)[made])
-    np.logical_and.at(back, tensor[made], np.isin(reader * graph.n + maker, known)[made])
+    made = producer >= 0
+    np.logical_and.at(ahead, tensor[made], np.isin(producer * graph.n + reader, known)[made])
+    np.logical_and.at(back, tensor[made], np.isin(reader * graph.n + producer, known)[made])
     return ahead, back
 
 
 def _group_devices(
     problem: Problem, base: PricedStages, node: Ints
 ) -> list[tuple[int, tuple[int, ...], _LinkPace | None]]:
-    """(class in `base`, devices, their pace) of devices that are alike also in how far it is to other nodes."""
+    """(class in `base`, devices, their pace) of devices that are also equally far from other nodes."""
     groups: dict[tuple[int, bytes, bool], tuple[list[int], _LinkPace | None]] = {}
     for k, devices in enumerate(base.devices):
         for d in devices:
@@ -197,17 +197,17 @@ def _compute_pace(problem: Problem, tensors: Longs, device: int, node: Ints) -> 
     cost, host, here = problem.costs.transfer_seconds[tensors], len(cluster), int(cluster.location[device])
     from_host = graph.tensors.producer[tensors] < 0
     to_host = np.where(graph.tensors.output[tensors], cost[:, cluster.link_class[here, host]], np.inf)
-    found = []
+    columns = []
     for far in (False, True):
         others = np.unique(cluster.location[(node != node[device]) if far else np.arange(host) != device])
         enter = cost[:, np.unique(cluster.link_class[others, here])].min(axis=1)
         leave = cost[:, np.unique(cluster.link_class[here, others])].min(axis=1)
-        found += [np.where(from_host, cost[:, cluster.link_class[host, here]], enter), np.minimum(leave, to_host)]
-    return _LinkPace(*found)
+        columns += [np.where(from_host, cost[:, cluster.link_class[host, here]], enter), np.minimum(leave, to_host)]
+    return _LinkPace(*columns)
 
 
 def search_roles(roles: PricedRoles, ideals: Ideals, go_on: GoOn, beat: int, gap: float) -> ChainSearchResult | None:
-    """The best chain of kinds and roles below `beat`, with what was proved; None if there are too many states."""
+    """The best chain of kinds and roles below `beat`, with its proof; None if there are too many states."""
     base, costs = roles.base.costs, roles.priced.costs
     if count_states(costs) * len(ideals) > MOST_CELLS:
         return None
@@ -228,7 +228,7 @@ def search_roles(roles: PricedRoles, ideals: Ideals, go_on: GoOn, beat: int, gap
 
 
 def _limit_states(roles: PricedRoles, counts: Ints) -> tuple[Floats, Bools]:
-    """What the devices that a state [n_states] leaves can do (−1: no such state), and which states cannot end."""
+    """The capacity that each state [n_states] leaves (−1: impossible state), and which states cannot be final."""
     base = roles.base.costs
     role = np.array([c.role for c in roles.classes])
     placed = np.array([roles.node[roles.kinds[c.kind][0]] >= 0 for c in roles.classes])
@@ -259,12 +259,11 @@ def search_nodes(
     *,
     nodes: Sequence[Ints] | None = None,
 ) -> tuple[list[Ints], float, Reason]:
-    """Placements [n_ops] that may be better than `reached` seconds, and what no chain is below.
+    """Placements [n_ops] that may beat `reached` seconds, a lower bound in seconds for every chain, and the reason.
 
-    Each way to see nodes is tried, those of `partitions` if none are given: one bound after the other, and a chain
-    where it is not refuted.
+    Each partition in `nodes` is tried (None: those of `list_partitions`), with a chain unless its bound refutes one.
     """
-    found, floor = list[Ints](), 0.0
+    placements, floor = list[Ints](), 0.0
     for node in list_partitions(problem) if nodes is None else nodes:
         roles = price_roles(problem, graph, problem.capacity, node)
         beat = min(int(reached * roles.priced.scale), NEVER)
@@ -273,14 +272,14 @@ def search_nodes(
             continue
         floor = max(floor, outcome.floor / roles.priced.scale)
         if outcome.chain is not None:
-            found.append(assign_devices(roles, graph, outcome.chain.device)[graph.component])
+            placements.append(assign_devices(roles, graph, outcome.chain.device)[graph.component])
         if outcome.reason is not Reason.FINISHED:
-            return found, floor, outcome.reason
-    return found, floor, Reason.FINISHED
+            return placements, floor, outcome.reason
+    return placements, floor, Reason.FINISHED
 
 
 def assign_devices(roles: PricedRoles, graph: Contraction, stand_in: Ints) -> Ints:
-    """Real devices [n] for a chain of stand-ins [n]: stages of a node side by side, as far as their roles let them."""
+    """Real devices [n] for a chain of stand-ins [n]: stages of a node are kept together as far as roles allow."""
     class_of = np.repeat(np.arange(len(roles.classes)), roles.priced.costs.n_devices)
     free = {kind: list(devices) for kind, devices in enumerate(roles.kinds)}
     device, begun = np.empty(graph.n, np.int32), list[int]()
@@ -299,7 +298,7 @@ def assign_devices(roles: PricedRoles, graph: Contraction, stand_in: Ints) -> In
 
 
 def sort_stages(graph: Contraction, stage: Ints) -> list[int]:
-    """The stages, each after those that it needs."""
+    """The stages in topological order."""
     tail, head = (stage[ends] for ends in graph.edges())
     before: dict[int, set[int]] = {s: set() for s in np.unique(stage).tolist()}
     width = int(stage.max(initial=0)) + 1

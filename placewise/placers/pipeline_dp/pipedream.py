@@ -1,10 +1,10 @@
-"""pipedream: contract what hangs together twice, put the rest in a line, and split that line at best.
+"""pipedream: contract biconnected components, put the rest in a line, and split that line at best.
 
-The baseline of Tarnawski et al. (NeurIPS 2020, appendix F) for graphs that are no chains, after PipeDream
-(Narayanan et al., SOSP 2019), which partitions chains of layers. Two ops hang together twice if two ways
-without a common op between join them; of every such biconnected component, the ops that an edge inside it
-leaves are fused. Residual and inception blocks become single layers. In training graphs, where every forward
-op also feeds its backward op, nearly all is fused and one device gets it.
+The baseline of Tarnawski et al. (NeurIPS 2020, appendix F) for graphs that are no chains, after PipeDream (Narayanan et
+al., SOSP 2019), which partitions chains of layers. Two ops are biconnected if two paths without a common inner op join
+them. In every biconnected component the ops with an outgoing edge inside it are fused. Residual and inception blocks
+become single layers. In training graphs, where every forward op also feeds its backward op, nearly everything is fused
+and goes to one device.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from placewise import _native
 from placewise.model.columns import Bools, Ints, Longs, distinct, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal
-from placewise.placers.base import (
-    PlacerInfo,
-    SearchContext,
-)
+from placewise.placers.base import PlacerInfo, SearchContext
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
 from placewise.placers.pipeline_dp.topological_orders import explain_refusal, propose_split, sort_last_ready_first
 from placewise.placers.shared.rules import find_broken_rule
@@ -29,7 +26,7 @@ from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate.contiguity import contract, join
 
 NEXT_TO_NOTHING = 1e-5
-"""A tensor that moves in a smaller share of the seconds of the whole model says nothing about its layers."""
+"""Tensors whose transfer takes a smaller share of the seconds of the whole model are ignored."""
 
 
 class PipeDreamPlacer:
@@ -46,7 +43,7 @@ class PipeDreamPlacer:
         return explain_refusal(problem, "pipedream")
 
     def propose(self, search: SearchContext) -> Proposal:
-        """The best split, or words that say why there is none; hints are not needed."""
+        """The best split, or a note of why there is none. Hints are ignored."""
         problem = search.problem
         graph = contract(coarsen_blocks(problem))
         graph = join(
@@ -65,11 +62,11 @@ class PipeDreamPlacer:
 
 
 def coarsen_blocks(problem: Problem) -> Problem:
-    """The problem with larger colocation groups: the ops that an edge of one biconnected component leaves.
+    """The problem with larger colocation groups: the ops with an outgoing edge inside one biconnected component.
 
-    Forward and backward ops of a group are two vertices, as in the published program. It passes over the edges
-    that leave some nodes of its BERT-24 and GNMT files, listed by id: inputs and masks that go to every layer
-    and would tie all of them together. Here `_idle` says which ops these are.
+    Forward and backward ops of a group are two vertices, as in the published program. That program ignores the edges of
+    some nodes of its BERT-24 and GNMT files, listed by id: inputs and masks that go to every layer and would tie all
+    layers together. Here `_find_idle` finds such ops.
     """
     tail, head = _list_edges(problem)
     low, high = np.minimum(tail, head), np.maximum(tail, head)
@@ -90,10 +87,10 @@ def coarsen_blocks(problem: Problem) -> Problem:
 
 
 def _list_edges(problem: Problem) -> tuple[Ints, Ints]:
-    """Distinct tails and heads of the edges between vertices: twice the block, and one more for backward ops.
+    """Distinct tails and heads of the edges between vertices; a vertex is twice the block, plus one for backward ops.
 
-    In graphs of layers, forward meets backward only within a block. Such edges say nothing about the layers and
-    are passed over there, as the published layer graphs leave them out.
+    In graphs of layers, forward ops feed backward ops of their own block only. Such edges are ignored there, since the
+    published layer graphs leave them out.
     """
     graph = problem.graph
     vertex = 2 * problem.block.astype(np.int64) + graph.ops.backward
@@ -109,7 +106,7 @@ def _list_edges(problem: Problem) -> tuple[Ints, Ints]:
 
 
 def _find_idle(problem: Problem, vertex: Longs, n: int) -> Bools:
-    """The vertices [n] whose ops [n_ops] take no time anywhere and make next to nothing: see `NEXT_TO_NOTHING`."""
+    """The vertices [n] whose ops take no time on any device and produce next to nothing: see `NEXT_TO_NOTHING`."""
     seconds, tensors = problem.costs.op_seconds, problem.graph.tensors
     busy = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0)
     made = tensors.producer >= 0

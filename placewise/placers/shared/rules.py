@@ -1,4 +1,4 @@
-"""Whether a placer's own placement keeps the rules: quick, in arrays. The judge's checker has the last word."""
+"""A quick check, in arrays, of the rules that a placement must keep. The judge's checker decides in the end."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from placewise.simulate.judge.memory import device_memory, resident_bytes
 
 
 def find_broken_rule(problem: Problem, device: Ints) -> str:
-    """The first rule that a placement [n_ops] breaks, in words; empty if it keeps them all."""
+    """A sentence on the first rule that a placement [n_ops] breaks; empty if it keeps all rules."""
     names = problem.cluster.names
     ops = np.arange(problem.n_ops)
     refused = ~problem.allowed[ops, device]

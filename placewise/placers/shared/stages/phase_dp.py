@@ -1,9 +1,9 @@
-"""The best chain of a training pipeline that flushes: the largest forward load and the largest backward load add up.
+"""The best chain of a training pipeline that flushes: its value is the largest forward plus the largest backward load.
 
-For a limit F on forward loads let B(F) be the least largest backward load of a chain: a dynamic program over
-ideals, like that of `program`. B falls as F grows, so that no chain with a forward load in [a, b] has a value below
-a + B(b). Branch and bound over intervals of F starts from there, and from the best value of `1f1b`, which no chain
-is below. A run at F also tells up to which greater limit nothing changes, so that whole intervals go at once; the
+For a limit F on forward loads, B(F) is the least largest backward load of a chain, found by the dynamic program over
+ideals of `dp_driver`. B falls as F grows, so that no chain with a forward load in [a, b] has a value below a + B(b).
+Branch and bound over intervals of F starts from there and from the best value of `1f1b`, a lower bound for every chain.
+A run at F also returns the greater limit up to which nothing changes, so that whole intervals are settled at once. The
 proof is exact, in whole units.
 """
 
@@ -37,10 +37,10 @@ from placewise.simulate.phases import two_phases
 
 
 def price_phases(problem: Problem, component: Ints, n: int, capacity: Floats) -> PricedStages:
-    """Stage costs as `stage_costs.price` has them; where phases add up, with a half for each.
+    """Stage costs as by `price_stages`; if the two phases add up, with the costs of each phase side by side.
 
-    Then `seconds` and `rate` hold the backward phase of every class and after it the forward phase, and there are
-    twice as many rates, of which each prices the tensors of its phase only.
+    Then `seconds` and `rate` hold the backward phase of every class followed by the forward phase, and there are twice
+    as many rates, each of which prices the tensors of its phase only.
     """
     whole = stage_costs.price_stages(problem, component, n, capacity)
     if not two_phases(problem):
@@ -66,7 +66,7 @@ def price_phases(problem: Problem, component: Ints, n: int, capacity: Floats) ->
 
 
 def _split_by_phase(price: Longs, late: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Longs:
-    """A price per tensor and rate [n_tensors, n_rates], backward and forward side by side."""
+    """A price per tensor and rate [n_tensors, n_rates], with backward and forward tensors side by side."""
     both: Longs = frozen(np.hstack((np.where(late, price, 0), np.where(late, 0, price))), np.int64)
     return both
 
@@ -74,7 +74,7 @@ def _split_by_phase(price: Longs, late: np.ndarray[tuple[int, ...], np.dtype[np.
 def search_phases(
     priced: PricedStages, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: float = 0.0
 ) -> ChainSearchResult:
-    """The best chain with a value below `beat`, as `dp_driver.search` has it, whether phases add up or not."""
+    """The best chain with a value below `beat`, as by `search_chains`, whether or not phases add up."""
     if len(priced.costs.rate) == len(priced.costs.n_devices):
         return dp_driver.search_chains(priced, ideals, go_on, beat, gap)
     return _PhaseSearch(priced, ideals, go_on, beat, gap).run()
@@ -82,9 +82,9 @@ def search_phases(
 
 @dataclass(slots=True)
 class _PhaseSearch:
-    """One search: intervals of F that are still open, as a heap of (bound, from, to, bound of B at the end).
+    """The state of one search: the open intervals of F, as a heap of (bound, from, to, bound of B at the end).
 
-    `known` is a value that no chain is below, from the loads of both phases as one.
+    `known` is a lower bound on all chains, from the sum of the loads of both phases.
     """
 
     priced: PricedStages
@@ -102,7 +102,7 @@ class _PhaseSearch:
             self.priced._replace(costs=phases[2]), self.ideals, self.go_on, self.beat, self.gap
         )
         if summed.chain is not None:
-            self._learn(summed.chain)
+            self._keep_best(summed.chain)
         self.known = summed.floor
         if summed.reason is not Reason.FINISHED or self.beat == NEVER:
             return ChainSearchResult(self.best, summed.reason, self.known)
@@ -113,30 +113,30 @@ class _PhaseSearch:
         )
         expansion = build_expansion(self.priced.costs, self.ideals, lefts[0], rooms[0])
         expansion.bound_phases(lefts[1], rooms[1], lefts[2], rooms[2])
-        self._keep(least, self.beat - slow - 1, slow)
+        self._push(least, self.beat - slow - 1, slow)
         while self.open and not self._near_enough():
             _, low, high, slow = heapq.heappop(self.open)
             high = min(high, self.beat - slow - 1)
-            asked = (low + high) // 2
-            found, ahead = self._least_backward(expansion, list_targets(phases[0], self.beat - low), asked)
-            forward, backward = self._learn(found.chain) if found.chain is not None else (0, 0)
+            middle = (low + high) // 2
+            found, ahead = self._least_backward(expansion, list_targets(phases[0], self.beat - low), middle)
+            forward, backward = self._keep_best(found.chain) if found.chain is not None else (0, 0)
             if found.reason is not Reason.FINISHED:
-                self._keep(low, high, slow)
+                self._push(low, high, slow)
                 return ChainSearchResult(self.best, found.reason, self._floor())
             if found.chain is not None:
-                self._keep(low, forward - 1, backward)
-            self._keep(max(ahead, asked + 1), high, slow)
+                self._push(low, forward - 1, backward)
+            self._push(max(ahead, middle + 1), high, slow)
         return ChainSearchResult(self.best, Reason.FINISHED, self._floor())
 
-    def _learn(self, chain: Chain) -> tuple[int, int]:
-        """Remember a chain if it is the best; its largest forward and backward loads."""
+    def _keep_best(self, chain: Chain) -> tuple[int, int]:
+        """Keep a chain if it is the best. Returns its largest forward and backward loads."""
         forward, backward = (_compute_load(self.priced, chain, part) for part in (_FORWARD, _BACKWARD))
         if forward + backward < self.beat:
             self.beat = forward + backward
             self.best = replace(chain, value=self.beat)
         return forward, backward
 
-    def _keep(self, low: int, high: int, backward: int) -> None:
+    def _push(self, low: int, high: int, backward: int) -> None:
         if low <= high and low + backward < self.beat:
             heapq.heappush(self.open, (low + backward, low, high, backward))
 
@@ -147,14 +147,14 @@ class _PhaseSearch:
         return self.beat - self._floor() <= self.gap * self.beat
 
     def _least_backward(
-        self, expansion: _native.StageExpansion, asked: list[int], limit: int
+        self, expansion: _native.StageExpansion, goals: list[int], limit: int
     ) -> tuple[ChainSearchResult, int]:
-        """The chain of least backward load within a forward limit; the next limit that could differ.
+        """The chain of least backward load within a forward limit, and the next limit with another result.
 
-        It is below the first of the loads `asked` for that any chain is below.
+        The backward loads in `goals` are tried in turn until a chain is below one.
         """
         found, ahead = ChainSearchResult(None, Reason.FINISHED), NEVER
-        for target in asked:
+        for target in goals:
             expansion.start(target, limit, self.beat)
             found = run_expansion(self.priced, self.ideals, expansion, self.go_on)
             ahead = expansion.next_forward_limit
@@ -167,7 +167,7 @@ _BACKWARD, _FORWARD, _BOTH = range(3)
 
 
 def _select_phase(costs: StageCosts, part: int) -> StageCosts:
-    """The costs of one phase as if it were all, or of both phases as one."""
+    """The costs of one phase alone, or of both phases together."""
     n_classes, n_rates = len(costs.n_devices), costs.enter.shape[1] // 2
     columns = ((costs.seconds, n_classes), (costs.enter, n_rates), (costs.leave, n_rates))
     if part == _BOTH:
@@ -179,7 +179,7 @@ def _select_phase(costs: StageCosts, part: int) -> StageCosts:
 
 
 def _compute_load(priced: PricedStages, chain: Chain, part: int) -> int:
-    """The largest load in one phase of a chain; replicas synchronize in the backward phase."""
+    """The largest load of a chain in one phase; replicas synchronize in the backward phase."""
     costs, worst = _select_phase(priced.costs, part), 0
     sharers = {group[0]: len(group) for group in chain.groups}
     for k, devices in enumerate(priced.devices):
@@ -197,7 +197,7 @@ def _compute_load(priced: PricedStages, chain: Chain, part: int) -> int:
 
 
 def _sum_weights(costs: StageCosts, inside: Bools) -> int:
-    """Bytes of the weights of a stage, given as a mask [n] of its components."""
+    """Bytes of the weights of a stage, a mask [n] of its components."""
     holder = np.repeat(np.arange(len(inside)), np.diff(costs.storage_offsets))
     shared = np.unique(costs.storages[inside[holder]])
     return int(costs.weight[inside].sum() + costs.storage_bytes[shared].sum())
