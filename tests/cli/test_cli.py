@@ -41,7 +41,19 @@ NAMES = (
         "local",
         "max_load_dp",
     ),
-    *("exhaustive", "expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "placeto", "random"),
+    *(
+        "exhaustive",
+        "expert",
+        "metis",
+        "min_cut",
+        "mincut",
+        "multilevel",
+        "pack",
+        "paths",
+        "pipedream",
+        "placeto",
+        "random",
+    ),
     *("round_robin", "sct", "single", "temper", "topo", "two_way", "windows"),
 )
 

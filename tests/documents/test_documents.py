@@ -47,7 +47,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_placer_is_in_the_documents() -> None:
     """A placer that can be asked for is told of, with its own summary and source."""
-    changes, page = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "docs/architecture.md"))
+    changes, page = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "docs/placers.md"))
     for name in registry.known_names():
         info = registry.create(name).info
         assert f"`{name}`" in changes

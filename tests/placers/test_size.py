@@ -74,7 +74,7 @@ def test_dp_counts_no_further_than_it_may() -> None:
     result = place(problem, "dp", options={"max_ideals": 20_000})
     assert result.placement is not None and result.value >= result.lower_bound
     said = " ".join(result.notes)
-    assert "ideals of" in said and "or more, too many" in said and "many lines of the ops" in said
+    assert "ideals of" in said and "or more, too many" in said and "many orders of the ops" in said
 
 
 def test_paths_says_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

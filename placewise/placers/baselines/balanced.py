@@ -68,10 +68,10 @@ def _split_evenly(problem: Problem, graph: Contraction, watch: Stopwatch, capaci
     block, n = problem.block, problem.n_blocks
     allowed = may_run(problem, block, n)
     aside = np.asarray(~allowed[:, ~host].any(axis=1))[block]
-    home = np.where(allowed & host, capacity, -1.0).argmax(axis=1)[block]
+    assignment = np.where(allowed & host, capacity, -1.0).argmax(axis=1)[block]
     lighter = _drop_memory(problem.graph, aside)
     device = _split_order(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
-    return None if device is None else np.where(aside, home, device).astype(np.int32)
+    return None if device is None else np.where(aside, assignment, device).astype(np.int32)
 
 
 def _split_order(

@@ -129,8 +129,8 @@ def _offer_stages(problem: Problem, selector: CandidateSelector, unit: Ints, sta
     """Offer units [n_blocks] in stages [n_units], repaired until memory, rules and the shape of stages are kept."""
     graph = selector.graph
     if not problem.constraints.shaped:
-        home = devices[stage[unit]]
-        device = repair(problem, home[problem.block], instance=selector.instance, watch=selector.watch)
+        assignment = devices[stage[unit]]
+        device = repair(problem, assignment[problem.block], instance=selector.instance, watch=selector.watch)
         if device is not None and selector.consider(device, checked=True) and np.isfinite(selector.value):
             return
         if device is None:

@@ -132,7 +132,7 @@ def _fill_devices(
     state, storage, stored = footprint.state.tolist(), footprint.storage.tolist(), footprint.stored.tolist()
     used = [0] * problem.n_devices
     present: list[set[int]] = [set() for _ in used]
-    home = np.full(graph.n, -1, np.int32)
+    assignment = np.full(graph.n, -1, np.int32)
 
     def try_place(component: int, d: int) -> bool:
         fresh = set(storage[ends[component] : ends[component + 1]]) - present[d]
@@ -141,17 +141,17 @@ def _fill_devices(
             return False
         used[d] += need
         present[d] |= fresh
-        home[component] = d
+        assignment[component] = d
         return True
 
     for component in order:
         can = runs[component]
         while accelerators and can[accelerators[0]] and not try_place(component, accelerators[0]):
             accelerators.pop(0)
-        if home[component] < 0:
+        if assignment[component] < 0:
             rest = [*hosts, *accelerators[1:]] if accelerators else hosts
             if not any(try_place(component, d) for d in rest if can[d]):
                 if not spill or not can.any():
                     return None
-                home[component] = int(np.where(can, capacity, -1.0).argmax())
-    return home[graph.component]
+                assignment[component] = int(np.where(can, capacity, -1.0).argmax())
+    return assignment[graph.component]

@@ -117,8 +117,8 @@ class RandomPlacer:
 def _scatter_blocks(problem: Problem, instance: PackingInstance, seed: int) -> Ints | None:
     """A uniform draw over the devices that may run each block, repaired until it fits."""
     draws = np.random.default_rng(seed).random(instance.runs.shape)
-    home = np.where(instance.runs, draws, -1.0).argmax(axis=1).astype(np.int32)
-    return repair(problem, home[problem.block], instance=instance, seed=seed)
+    assignment = np.where(instance.runs, draws, -1.0).argmax(axis=1).astype(np.int32)
+    return repair(problem, assignment[problem.block], instance=instance, seed=seed)
 
 
 def _draw_stages(problem: Problem, graph: Contraction, seed: int) -> Ints | None:
@@ -129,9 +129,9 @@ def _draw_stages(problem: Problem, graph: Contraction, seed: int) -> Ints | None
     runs = may_run(problem, graph.component, graph.n)
     for _ in range(CUTS):
         cuts = np.sort(rng.integers(0, graph.n + 1, len(devices) - 1))
-        home = rng.permutation(devices)[np.searchsorted(cuts, order, side="right")].astype(np.int32)
-        if runs[np.arange(graph.n), home].all() and not find_broken_rule(problem, home[graph.component]):
-            return home[graph.component]
+        assignment = rng.permutation(devices)[np.searchsorted(cuts, order, side="right")].astype(np.int32)
+        if runs[np.arange(graph.n), assignment].all() and not find_broken_rule(problem, assignment[graph.component]):
+            return assignment[graph.component]
     device, _ = fit_memory(problem, partial(fill_stages, problem, graph, order))
     return device
 
@@ -142,9 +142,9 @@ def _deal_blocks(problem: Problem, instance: PackingInstance) -> Ints | None:
     turn = np.arange(problem.n_blocks) % len(turns)
     later = (turn[:, None] + np.arange(len(turns))) % len(turns)
     can = np.take_along_axis(instance.runs[:, turns], later, axis=1)
-    home = turns[later[np.arange(len(turn)), can.argmax(axis=1)]]
-    home = np.where(can.any(axis=1), home, instance.runs.argmax(axis=1)).astype(np.int32)
-    return repair(problem, home[problem.block], instance=instance)
+    assignment = turns[later[np.arange(len(turn)), can.argmax(axis=1)]]
+    assignment = np.where(can.any(axis=1), assignment, instance.runs.argmax(axis=1)).astype(np.int32)
+    return repair(problem, assignment[problem.block], instance=instance)
 
 
 def _deal_stages(problem: Problem, graph: Contraction) -> Ints | None:

@@ -61,8 +61,8 @@ def _prefer_device(problem: Problem, device: int) -> Ints | None:
         return None
     seconds = np.where(allowed, 0.0, np.inf)
     np.add.at(seconds, problem.block, np.where(problem.allowed, problem.costs.op_seconds, 0.0))
-    home = np.where(allowed[:, device], device, seconds.argmin(axis=1)).astype(np.int32)
-    moved: Ints = home[problem.block]
+    assignment = np.where(allowed[:, device], device, seconds.argmin(axis=1)).astype(np.int32)
+    moved: Ints = assignment[problem.block]
     return moved
 
 

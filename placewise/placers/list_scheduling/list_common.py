@@ -180,10 +180,10 @@ def _list_fitting(problem: Problem, schedule: Schedule, device: Ints | None, wat
 
 def _reschedule_around(problem: Problem, schedule: Schedule, fitting: Ints) -> Ints | None:
     """A schedule that reserves the places of a placement that fits; None if its activations take too much memory."""
-    home = np.empty(problem.n_blocks, np.int32)
-    home[problem.block] = fitting
+    assignment = np.empty(problem.n_blocks, np.int32)
+    assignment[problem.block] = fitting
     resident, peak = device_memory(problem, Placement(fitting))
-    device, placed = schedule(problem.capacity - (peak - resident), home)
+    device, placed = schedule(problem.capacity - (peak - resident), assignment)
     return device if placed == problem.n_ops and not find_broken_rule(problem, device) else None
 
 
@@ -200,9 +200,9 @@ def _chain_schedule(problem: Problem, schedule: Schedule, price: Evaluate, watch
     selector = CandidateSelector(problem, price, watch)
     if not find_broken_rule(problem, device):
         selector.consider(device, checked=True)
-    home = np.empty(problem.n_blocks, np.int32)
-    home[problem.block] = device
-    selector.add_parts(home)
+    assignment = np.empty(problem.n_blocks, np.int32)
+    assignment[problem.block] = device
+    selector.add_parts(assignment)
     if selector.best is not None:
         return selector.best, "" if np.array_equal(selector.best, device) else CHAINED
     filled = run_placer(create("topo"), problem, watch.rest())

@@ -144,5 +144,5 @@ def _split_devices(problem: Problem) -> tuple[Ints, Ints]:
 def _fill_to_share(
     needs: _native.GroupNeeds, order: _FillOrder, share: float, devices: Ints, n_first: int
 ) -> Ints | None:
-    home, placed = _native.fill_in_order(needs, order.amount, devices, n_first, share, order.stages)
-    return None if placed < order.n else home[order.group]
+    assignment, placed = _native.fill_in_order(needs, order.amount, devices, n_first, share, order.stages)
+    return None if placed < order.n else assignment[order.group]

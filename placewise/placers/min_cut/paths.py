@@ -72,7 +72,7 @@ class _BlockAssignment:
     """The blocks placed so far, and the bytes left on each device."""
 
     def __init__(self, problem: Problem) -> None:
-        self.home = np.full(problem.n_blocks, -1, np.int32)
+        self.device = np.full(problem.n_blocks, -1, np.int32)
         self._bytes = unshared_bytes(problem)
         self._left: Floats = problem.capacity.copy()
         self._allowed: Bools = may_run(problem, problem.block, problem.n_blocks)
@@ -83,10 +83,10 @@ class _BlockAssignment:
 
     def put(self, blocks: Ints, devices: list[int]) -> bool:
         """Place those of `blocks` without a device on the first device that takes them all; False if none does."""
-        new = blocks[self.home[blocks] < 0]
+        new = blocks[self.device[blocks] < 0]
         for device in devices:
             if self.room(new, device):
-                self.home[new] = device
+                self.device[new] = device
                 self._left[device] -= self._bytes[new].sum()
                 return True
         return False
@@ -94,7 +94,7 @@ class _BlockAssignment:
 
 def _assign_cutting(problem: Problem, cutting: Cutting) -> Ints | None:
     """The devices [n_ops] of a cutting, or None if some block fits nowhere."""
-    homes, block = _BlockAssignment(problem), problem.block
+    placed, block = _BlockAssignment(problem), problem.block
     host = np.flatnonzero(problem.cluster.is_host).tolist()
     free = np.flatnonzero(~problem.cluster.is_host).tolist()
     runs: dict[int, list[Ints]] = {}
@@ -103,25 +103,25 @@ def _assign_cutting(problem: Problem, cutting: Cutting) -> Ints | None:
     device = dict.fromkeys(runs, -1)
     for run, ops in runs.items():
         blocks = np.unique(block[np.concatenate(ops)])
-        blocks = blocks[homes.home[blocks] < 0]
-        if len(blocks) and homes.put(blocks, [*free, *(d for d in device.values() if d >= 0)]):
-            device[run] = int(homes.home[blocks[0]])
+        blocks = blocks[placed.device[blocks] < 0]
+        if len(blocks) and placed.put(blocks, [*free, *(d for d in device.values() if d >= 0)]):
+            device[run] = int(placed.device[blocks[0]])
             free = [d for d in free if d != device[run]]
     for op in cutting.path.tolist():
-        homes.put(block[op : op + 1], [*host, *free])
+        placed.put(block[op : op + 1], [*host, *free])
     for run, call in zip(cutting.run, cutting.calls, strict=True):
         for b in np.unique(block[call]).tolist():
             if device[run] >= 0:
-                homes.put(np.array([b]), [device[run]])
-    _follow_neighbours(problem, homes)
+                placed.put(np.array([b]), [device[run]])
+    _follow_neighbours(problem, placed)
     everywhere = [*host, *range(problem.n_devices)]
-    if not all(homes.put(np.array([b]), everywhere) for b in np.flatnonzero(homes.home < 0).tolist()):
+    if not all(placed.put(np.array([b]), everywhere) for b in np.flatnonzero(placed.device < 0).tolist()):
         return None
-    return homes.home[block]
+    return placed.device[block]
 
 
-def _follow_neighbours(problem: Problem, homes: _BlockAssignment) -> None:
-    """Place blocks without a device on the device of a neighbour, following the edges forward and then backward."""
+def _follow_neighbours(problem: Problem, placed: _BlockAssignment) -> None:
+    """Place blocks without a device on the device of a neighbour, along the edges backward, then forward."""
     graph, block = problem.graph, problem.block
     maker = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
     made = maker >= 0
@@ -129,5 +129,5 @@ def _follow_neighbours(problem: Problem, homes: _BlockAssignment) -> None:
     for step in (-1, 1):
         for one, other in pairs[::step].tolist():
             for unplaced, neighbour in ((one, other), (other, one)):
-                if homes.home[unplaced] < 0 <= homes.home[neighbour]:
-                    homes.put(np.array([unplaced]), [int(homes.home[neighbour])])
+                if placed.device[unplaced] < 0 <= placed.device[neighbour]:
+                    placed.put(np.array([unplaced]), [int(placed.device[neighbour])])

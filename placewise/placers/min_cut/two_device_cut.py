@@ -141,8 +141,11 @@ class _TwoDeviceNetwork:
         pair = distinct(tensor * (self.sink + 1) + problem.block[graph.consumers].astype(np.int64))
         at, reader = pair // (self.sink + 1), pair % (self.sink + 1)
         kept = reader != producer[at]
-        home = np.flatnonzero(graph.tensors.output & made)
-        at, reader = np.concatenate((at[kept], home)), np.concatenate((reader[kept], np.full(len(home), self.source)))
+        outputs = np.flatnonzero(graph.tensors.output & made)
+        at, reader = (
+            np.concatenate((at[kept], outputs)),
+            np.concatenate((reader[kept], np.full(len(outputs), self.source))),
+        )
         sent, returned = n + 2 * ids, n + 2 * ids + 1
         tails = (producer, returned, sent[at], reader)
         heads = (sent, producer, reader, returned[at])
@@ -168,7 +171,7 @@ class _TwoDeviceNetwork:
         flow.add_arcs_with_capacity(tails, heads, units)
         status = flow.solve(self.source, self.sink)
         assert status == flow.OPTIMAL, status
-        home = np.full(n, self.other, np.int32)
+        assignment = np.full(n, self.other, np.int32)
         near = np.array(flow.get_source_side_min_cut(), np.int64)
-        home[near[near < n]] = self.host
-        return TwoDeviceCut(home[self.problem.block], flow.optimal_flow() / scale)
+        assignment[near[near < n]] = self.host
+        return TwoDeviceCut(assignment[self.problem.block], flow.optimal_flow() / scale)

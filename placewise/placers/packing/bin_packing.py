@@ -1,8 +1,8 @@
-"""Packing as a program for CP-SAT: equal blocks are counted, and of very many the small ones are sand.
+"""Bin packing as a CP-SAT model: equal blocks are counted and, of very many, small blocks are fractional items.
 
-A program with sand asks less than the packing does: blocks that are small beside a device may be cut at any byte, and
-what they share with others is not counted. So bytes that it lacks are lacking for certain, and where it lacks none, its
-answer says where the large blocks go.
+The model with fractional items is a relaxation: small blocks may be split at any byte, and storages that they share
+with others are not counted. So bytes that are missing in it prove infeasibility. If none are missing, its solution says
+where the large blocks go.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ MOST_VARIABLES = 40_000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockKinds:
-    """Blocks that differ in name only, largest kinds first: `of` [n_blocks], `example` and `count` [n_kinds].
+    """Kinds of blocks that differ in name only, largest first: `of` [n_blocks], `example` and `count` [n_kinds].
 
-    From kind `sand` on, kinds are so many and so small that they are treated as sand.
+    Kinds from `n_counted` on are fractional items: too many and too small to be counted.
     """
 
     of: Longs
     example: Longs
     count: Longs
-    sand: int
+    n_counted: int
 
 
 def group_blocks(instance: PackingInstance) -> BlockKinds:
-    """Blocks of equal bytes that may be on the same devices and share no storage with others."""
+    """Group blocks of equal bytes that may run on the same devices and share no storage with others."""
     n, count = instance.runs.shape
     alone = np.diff(instance.offsets) == 0
     bits = np.packbits(instance.runs, axis=1).astype(np.int64)
@@ -52,13 +52,13 @@ class PackingProgram:
     missing: dict[int, Any]
 
 
-def build_program(instance: PackingInstance, kinds: BlockKinds, room: Floats, alike: Ints) -> PackingProgram:
-    """Spread the kinds so that the fewest bytes are missing; of devices that are `alike` the first holds most."""
+def build_program(instance: PackingInstance, kinds: BlockKinds, room: Floats, device_class: Ints) -> PackingProgram:
+    """Minimize the missing bytes; of the devices of one class [n_devices] an earlier one holds at least as much."""
     model = cp_model.CpModel()
     chosen: dict[tuple[int, int], Any] = {}
     terms: dict[int, list[Any]] = {d: [] for d in range(len(room))}
     users: dict[tuple[int, int], list[Any]] = {}
-    for kind in range(kinds.sand):
+    for kind in range(kinds.n_counted):
         block, count = int(kinds.example[kind]), int(kinds.count[kind])
         for d in np.flatnonzero(instance.runs[block]).tolist():
             chosen[kind, d] = model.new_int_var(0, count, "")
@@ -82,7 +82,7 @@ def build_program(instance: PackingInstance, kinds: BlockKinds, room: Floats, al
         missing[d] = model.new_int_var(0, everything, "")
         load = sum(terms[d])
         model.add(load <= min(int(room[d]), everything) + missing[d])
-        kind = int(alike[d])
+        kind = int(device_class[d])
         if kind in last:
             model.add(sum(terms[last[kind]]) >= load)
         last[kind] = d
@@ -91,8 +91,8 @@ def build_program(instance: PackingInstance, kinds: BlockKinds, room: Floats, al
 
 
 def _list_fractional_items(instance: PackingInstance, kinds: BlockKinds) -> list[tuple[Bools, int]]:
-    """Where sand may be [n_devices], and how many bytes of it."""
-    blocks = np.flatnonzero(kinds.of >= kinds.sand)
+    """Where fractional items may be [n_devices], and their total bytes."""
+    blocks = np.flatnonzero(kinds.of >= kinds.n_counted)
     if not len(blocks):
         return []
     rows, which = np.unique(instance.runs[blocks], axis=0, return_inverse=True)
@@ -102,12 +102,12 @@ def _list_fractional_items(instance: PackingInstance, kinds: BlockKinds) -> list
 
 
 def assign_blocks(kinds: BlockKinds, chosen: dict[tuple[int, int], int], n_blocks: int) -> Ints:
-    """The device [n_blocks] of every block of counted kinds; −1 for sand."""
-    home = np.full(n_blocks, -1, np.int32)
+    """The device [n_blocks] of every block of a counted kind; −1 for fractional items."""
+    assignment = np.full(n_blocks, -1, np.int32)
     order = np.argsort(kinds.of, kind="stable")
     starts = np.concatenate(([0], np.cumsum(kinds.count)))
     taken = starts.copy()
     for (kind, d), count in chosen.items():
-        home[order[taken[kind] : taken[kind] + count]] = d
+        assignment[order[taken[kind] : taken[kind] + count]] = d
         taken[kind] += count
-    return home
+    return assignment

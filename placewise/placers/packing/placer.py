@@ -1,9 +1,9 @@
-"""pack: any placement that fits, or the proof that none does. It looks at memory and nothing else.
+"""pack: any placement that fits, or the proof that none does. It considers memory only.
 
-First in milliseconds: blocks by falling size into the device that suits them best, then a local search over shifts and
-exchanges; where stages must follow each other, many lines of the ops, each split at best. Then by CP-SAT (OR-Tools), a
-storage that several blocks use once per device, so that the fewest bytes are missing: if some are, nothing fits, and
-the answer says how many. Nothing else is called infeasible.
+First come methods that take milliseconds: blocks by falling size into the device that suits them best, then a local
+search over shifts and exchanges; if stages must follow each other, splits of many orders of the ops. Then CP-SAT
+(OR-Tools) minimizes the missing bytes, counting a storage that several blocks use once per device. If bytes are missing
+in every solution, nothing fits, and the answer says how many. There is no other proof of infeasibility.
 """
 
 from __future__ import annotations
@@ -32,28 +32,27 @@ from placewise.simulate.bounds.infeasible import largest_group
 from placewise.simulate.contiguity import contract, depth_first
 
 LONGEST = 30.0
-"""Seconds; packing that takes longer is left to placers that know more."""
+"""The time limit for CP-SAT in seconds."""
 SEARCHES, LINES = 2, 24
-"""Local searches before the program, and lines of ops where stages must follow each other."""
+"""Local searches before CP-SAT, and orders of the ops if stages must follow each other."""
 LATER = 200
-"""Local searches after the program, as long as there is time."""
+"""Local searches after CP-SAT, within the time limit."""
 MOST_LINED = 3_000_000
-"""Components times lines that are tried."""
+"""Components times orders that are tried."""
 
 
 @dataclass(slots=True)
 class _PackingOutcome:
-    """What the last packing proved: the bytes that are missing at least, and where they were; what was tried."""
+    """The result of the last packing: the bytes that are missing at least, on which devices, and what was tried."""
 
     missing: int = 0
     devices: tuple[str, ...] = ()
     stopped: Reason | None = None
-    asked: bool = False
     tried: list[str] = field(default_factory=list)
 
 
 class PackPlacer:
-    """The last resort where greedy fills fail: it searches, then goes through every way to fill the devices."""
+    """The last resort after greedy fills fail: a local search, then an exhaustive search over all packings."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="pack",
@@ -66,7 +65,7 @@ class PackPlacer:
         return None
 
     def propose(self, search: SearchContext) -> Proposal:
-        """A placement without missing bytes, the proof that there is none, or what was tried."""
+        """A placement that fits, the proof that there is none, or a note of what was tried."""
         problem = search.problem
         watch, outcome = search.watch, _PackingOutcome()
         try:
@@ -105,7 +104,7 @@ class PackPlacer:
 
 def _describe_attempts(outcome: _PackingOutcome) -> tuple[str, ...]:
     tried = "; ".join(dict.fromkeys(outcome.tried)) or "nothing yet"
-    return (f"no packing was found before the search ended, and none was proved impossible; tried: {tried}",)
+    return (f"no packing was found before the search ended, and infeasibility was not proved; tried: {tried}",)
 
 
 def _describe_proof(problem: Problem, outcome: _PackingOutcome) -> str:
@@ -122,7 +121,7 @@ def _search_placement(
     outcome: _PackingOutcome,
     most: int = SEARCHES,
 ) -> Ints | None:
-    """Hints, fills by falling size and random fills, each made to fit by local search."""
+    """Hints, fills by falling size and random fills, each repaired by local search."""
     fills = [fill_by_size(instance, problem.capacity, even=even)[problem.block] for even in (True, False)]
     done = 0
     for start in (*starts, *fills, *_draw_starts(instance, problem, watch.budget.seed, most)):
@@ -138,15 +137,15 @@ def _search_placement(
 
 
 def _draw_starts(instance: PackingInstance, problem: Problem, seed: int, most: int) -> Iterator[Ints]:
-    """Blocks at random where they may be."""
+    """Random placements of the blocks on devices that may run them."""
     rng = np.random.default_rng(seed)
     for _ in range(most - SEARCHES):
-        home = np.where(instance.runs, rng.random(instance.runs.shape), -1.0).argmax(axis=1).astype(np.int32)
-        yield home[problem.block]
+        assignment = np.where(instance.runs, rng.random(instance.runs.shape), -1.0).argmax(axis=1).astype(np.int32)
+        yield assignment[problem.block]
 
 
 def _split_orders(problem: Problem, watch: Stopwatch, outcome: _PackingOutcome) -> Ints | None:
-    """The first of many topological orders that can be split within memory."""
+    """A split within memory of the first of many topological orders that has one."""
     graph = contract(problem)
     orders = [np.arange(graph.n, dtype=np.int32), depth_first(graph)]
     tries = max(2, min(LINES, MOST_LINED // max(graph.n, 1)))
@@ -159,7 +158,7 @@ def _split_orders(problem: Problem, watch: Stopwatch, outcome: _PackingOutcome) 
         done += 1
         if device is not None and not find_broken_rule(problem, device):
             return device
-    outcome.tried.append(f"every split of {done} lines of the ops")
+    outcome.tried.append(f"every split of {done} orders of the ops")
     return None
 
 
@@ -171,14 +170,16 @@ def _solve_packing(
     outcome: _PackingOutcome,
     capacity: Floats,
 ) -> Ints | None:
-    """The devices [n_ops] of a packing within `capacity` [n_devices], or None; `outcome` hears what is missing."""
+    """The devices [n_ops] of a packing within `capacity` [n_devices], or None; updates `outcome`."""
     if outcome.stopped is Reason.INTERRUPTED:
         return None
     program = build_program(instance, kinds, capacity, interchangeable(problem))
     limits = {"relative_gap_limit": 0.0, "max_time_in_seconds": min(watch.left, LONGEST)}
     solved = solve_model(program.model, solver_parameters(watch) | limits, stop=watch.budget.stop)
     solver, outcome.missing = solved.solver, max(solved.bound, 0)
-    outcome.tried.append("packing by CP-SAT" + (", small blocks as sand" if kinds.sand < len(kinds.count) else ""))
+    outcome.tried.append(
+        "packing by CP-SAT" + (", small blocks as fractional items" if kinds.n_counted < len(kinds.count) else "")
+    )
     if not solved.finished:
         outcome.stopped = Reason.INTERRUPTED if solved.interrupted else Reason.TIME_LIMIT
     if not solved.found:
@@ -187,8 +188,8 @@ def _solve_packing(
     if outcome.devices:
         return None
     counts = {key: int(solver.value(variable)) for key, variable in program.chosen.items()}
-    home = assign_blocks(kinds, counts, problem.n_blocks)
-    if (home < 0).any() and not repair_memory(instance, home, capacity, seed=watch.budget.seed):
+    assignment = assign_blocks(kinds, counts, problem.n_blocks)
+    if (assignment < 0).any() and not repair_memory(instance, assignment, capacity, seed=watch.budget.seed):
         return None
-    placed: Ints = home[problem.block]
+    placed: Ints = assignment[problem.block]
     return placed

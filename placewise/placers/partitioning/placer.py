@@ -134,8 +134,8 @@ def _assign_parts(
     selector: CandidateSelector, hypergraph: Hypergraph, partitioner: Partitioner, imbalance: float, seed: int
 ) -> Ints:
     """The device [n_blocks] of every block; blocks that none of the working devices may run go where they run best."""
-    home: Ints = selector.instance.damage.argmin(axis=1).astype(np.int32)
+    assignment: Ints = selector.instance.damage.argmin(axis=1).astype(np.int32)
     devices, node = hypergraph.devices, hypergraph.node
     several = len(devices) > 1 and len(node) > 1
-    home[node] = devices[partitioner(hypergraph, imbalance, seed)] if several else devices[0]
-    return home
+    assignment[node] = devices[partitioner(hypergraph, imbalance, seed)] if several else devices[0]
+    return assignment

@@ -35,9 +35,9 @@ def climb_hill(problem: Problem, graph: Contraction, device: Ints, price: Evalua
     for _ in range(_MOST_STEPS // max(problem.n_ops, 1) + 1):
         if watch.out:
             break
-        home = np.empty(graph.n, np.int32)
-        home[graph.component] = device
-        neighbours = _list_neighbours(problem, graph, home)
+        assignment = np.empty(graph.n, np.int32)
+        assignment[graph.component] = device
+        neighbours = _list_neighbours(problem, graph, assignment)
         if not len(neighbours):
             break
         rows = neighbours[:, graph.component]
@@ -58,24 +58,24 @@ def _find_best_valid(problem: Problem, rows: Ints, values: Floats, value: float)
     return None
 
 
-def _list_neighbours(problem: Problem, graph: Contraction, home: Ints) -> Ints:
-    """The splits of components [K, n] one step away from `home` [n]."""
-    steps = [*_list_exchanges(problem, home), *_list_shifts(graph, home), *_list_slices(home)]
+def _list_neighbours(problem: Problem, graph: Contraction, assignment: Ints) -> Ints:
+    """The splits of components [K, n] one step away from `assignment` [n]."""
+    steps = [*_list_exchanges(problem, assignment), *_list_shifts(graph, assignment), *_list_slices(assignment)]
     most = max(_MOST_ENTRIES // max(problem.n_ops, 1), 1)
     if len(steps) > most:
         steps = [steps[int(k)] for k in np.linspace(0, len(steps) - 1, most)]
-    neighbours = np.tile(home, (len(steps), 1))
+    neighbours = np.tile(assignment, (len(steps), 1))
     for row, (components, target) in zip(neighbours, steps, strict=True):
         if components is None:
-            row[:] = target[home]
+            row[:] = target[assignment]
         else:
             row[components] = target
     return neighbours
 
 
-def _list_exchanges(problem: Problem, home: Ints) -> list[_Step]:
+def _list_exchanges(problem: Problem, assignment: Ints) -> list[_Step]:
     """Two devices exchange their stages."""
-    used, steps = set(np.unique(home).tolist()), list[_Step]()
+    used, steps = set(np.unique(assignment).tolist()), list[_Step]()
     for one, other in combinations(range(problem.n_devices), 2):
         if one in used or other in used:
             name = np.arange(problem.n_devices, dtype=np.int32)
@@ -84,18 +84,18 @@ def _list_exchanges(problem: Problem, home: Ints) -> list[_Step]:
     return steps
 
 
-def _list_shifts(graph: Contraction, home: Ints) -> list[_Step]:
+def _list_shifts(graph: Contraction, assignment: Ints) -> list[_Step]:
     """A component moves to the device of a neighbour."""
     tail, head = graph.edges()
-    cut = home[tail] != home[head]
-    pairs = {*zip(tail[cut].tolist(), home[head[cut]].tolist(), strict=True)}
-    pairs |= {*zip(head[cut].tolist(), home[tail[cut]].tolist(), strict=True)}
+    cut = assignment[tail] != assignment[head]
+    pairs = {*zip(tail[cut].tolist(), assignment[head[cut]].tolist(), strict=True)}
+    pairs |= {*zip(head[cut].tolist(), assignment[tail[cut]].tolist(), strict=True)}
     return [(np.array([component]), target) for component, target in sorted(pairs)]
 
 
-def _list_slices(home: Ints) -> list[_Step]:
+def _list_slices(assignment: Ints) -> list[_Step]:
     """The first or last components of a stage move to another stage."""
-    stages = {d: np.flatnonzero(home == d) for d in np.unique(home).tolist()}
+    stages = {d: np.flatnonzero(assignment == d) for d in np.unique(assignment).tolist()}
     return [
         (part, target)
         for d, members in stages.items()

@@ -40,14 +40,14 @@ def merge_leaves(graph: Contraction, costs: StageCosts, out: Callable[[], bool] 
         leaf = leaves.pop()
         if len(around[leaf]) != 1:
             continue
-        (home,) = around[leaf]
-        if (able[home] & ~able[leaf]).any() or not merged.saves(leaf, home):
+        (neighbour,) = around[leaf]
+        if (able[neighbour] & ~able[leaf]).any() or not merged.saves(leaf, neighbour):
             continue
-        merged.join(leaf, home)
-        around[home].remove(leaf)
+        merged.join(leaf, neighbour)
+        around[neighbour].remove(leaf)
         around[leaf].clear()
-        if free[home] and len(around[home]) == 1:
-            leaves.append(home)
+        if free[neighbour] and len(around[neighbour]) == 1:
+            leaves.append(neighbour)
     _, dense = np.unique([merged.label(c) for c in range(graph.n)], return_inverse=True)
     return dense.astype(np.int32)
 
@@ -72,40 +72,40 @@ class _MergedComponents:
             component = parent[component]
         return component
 
-    def join(self, leaf: int, home: int) -> None:
-        self._parent[leaf] = home
+    def join(self, leaf: int, neighbour: int) -> None:
+        self._parent[leaf] = neighbour
         for tensors in (self._uses, self._makes):
-            tensors[home] += [t for t in tensors[leaf] if self._crosses(t, home)]
+            tensors[neighbour] += [t for t in tensors[leaf] if self._crosses(t, neighbour)]
             tensors[leaf] = []
 
-    def saves(self, leaf: int, home: int) -> bool:
-        """Whether the stage of `home` never pays more for tensors once the components of `leaf` join it."""
+    def saves(self, leaf: int, neighbour: int) -> bool:
+        """Whether the stage of `neighbour` never pays more for tensors once the components of `leaf` join it."""
         costs = self._costs
         entering, leaving = np.zeros(costs.enter.shape[1], np.int64), np.zeros(costs.enter.shape[1], np.int64)
         for tensor in set(self._uses[leaf]):
             producer = self._producer[tensor]
             if producer < 0:
                 entering += costs.enter[tensor]
-            elif self.label(producer) == home:
-                if not costs.output[tensor] and self._read_within(tensor, leaf, home):
+            elif self.label(producer) == neighbour:
+                if not costs.output[tensor] and self._read_within(tensor, leaf, neighbour):
                     leaving -= costs.leave[tensor]
             elif self.label(producer) != leaf:
                 return False
         for tensor in set(self._makes[leaf]):
-            if not self._read_within(tensor, leaf, home):
+            if not self._read_within(tensor, leaf, neighbour):
                 return False
-            if any(self.label(reader) == home for reader in self._readers[tensor]):
+            if any(self.label(reader) == neighbour for reader in self._readers[tensor]):
                 entering -= costs.enter[tensor]
             if costs.output[tensor]:
                 leaving += costs.leave[tensor]
         return bool((entering <= 0).all() and (leaving <= 0).all())
 
-    def _read_within(self, tensor: int, leaf: int, home: int) -> bool:
-        return all(self.label(reader) in (leaf, home) for reader in self._readers[tensor])
+    def _read_within(self, tensor: int, leaf: int, neighbour: int) -> bool:
+        return all(self.label(reader) in (leaf, neighbour) for reader in self._readers[tensor])
 
-    def _crosses(self, tensor: int, home: int) -> bool:
+    def _crosses(self, tensor: int, neighbour: int) -> bool:
         producer = self._producer[tensor]
-        inside = producer >= 0 and self.label(producer) == home and self._read_within(tensor, home, home)
+        inside = producer >= 0 and self.label(producer) == neighbour and self._read_within(tensor, neighbour, neighbour)
         return not inside or bool(self._costs.output[tensor])
 
 

@@ -157,12 +157,12 @@ def _coarsen_units(problem: Problem, priced: PricedStages) -> PricedStages:
 
 def _count_roles(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int, int]:
     """How many devices of a kind can be in each role at once; host devices are always alone."""
-    homes, members = np.unique(node[list(devices)], return_counts=True)
-    if homes[0] < 0:
+    nodes_used, members = np.unique(node[list(devices)], return_counts=True)
+    if nodes_used[0] < 0:
         return {ALONE: len(devices)}
-    shared = int((size[homes] > 1).sum())
-    between = int(np.minimum(members, np.maximum(size[homes] - 2, 0)).sum())
-    return {ALONE: len(homes), FIRST: shared, LAST: shared, BETWEEN: between}
+    shared = int((size[nodes_used] > 1).sum())
+    between = int(np.minimum(members, np.maximum(size[nodes_used] - 2, 0)).sum())
+    return {ALONE: len(nodes_used), FIRST: shared, LAST: shared, BETWEEN: between}
 
 
 def _classify_tensors(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:

@@ -121,12 +121,12 @@ def _rank_stages(graph: Contraction, device: Ints | None) -> Ints | None:
     """The position in the pipeline of the stage of each component [n]."""
     if device is None:
         return None
-    home = np.empty(graph.n, np.int32)
-    home[graph.component] = device
-    place = np.zeros(int(home.max(initial=0)) + 1, np.int32)
-    for rank, stage in enumerate(sort_stages(graph, home)):
+    assignment = np.empty(graph.n, np.int32)
+    assignment[graph.component] = device
+    place = np.zeros(int(assignment.max(initial=0)) + 1, np.int32)
+    for rank, stage in enumerate(sort_stages(graph, assignment)):
         place[stage] = rank
-    ranks: Ints = place[home]
+    ranks: Ints = place[assignment]
     return ranks
 
 

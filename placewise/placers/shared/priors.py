@@ -60,13 +60,15 @@ def draw_placements(
     rng, seen = np.random.default_rng(seed), set()
     kept: list[Ints] = []
     marks = (np.arange(count - 1) + rng.random(count - 1)) / max(count - 1, 1)
-    homes = [likely.argmax(axis=1)]
-    homes += [pick_quantiles(likely ** SHARPENED[i % len(SHARPENED)], mark) for i, mark in enumerate(marks.tolist())]
+    assignments = [likely.argmax(axis=1)]
+    assignments += [
+        pick_quantiles(likely ** SHARPENED[i % len(SHARPENED)], mark) for i, mark in enumerate(marks.tolist())
+    ]
     instance = None
-    for home in homes:
+    for assignment in assignments:
         if watch is not None and watch.out and kept:
             break
-        device = home.astype(np.int32)[problem.block]
+        device = assignment.astype(np.int32)[problem.block]
         if find_broken_rule(problem, device) and not problem.constraints.shaped:
             instance = instance or build_packing_instance(problem)
             device = repair(problem, device, instance=instance, seed=seed, watch=watch, measured=False)
@@ -83,15 +85,15 @@ def pick_quantiles(likely: Floats, mark: float) -> npt.NDArray[np.int64]:
     return device
 
 
-def match_labels(problem: Problem, likely: Floats, homes: Ints) -> Ints:
+def match_labels(problem: Problem, likely: Floats, assignments: Ints) -> Ints:
     """The same placements [S, n] of groups, with interchangeable devices relabelled to match the probabilities best."""
-    kind, matched = interchangeable(problem), homes.copy()
-    for row in range(len(homes) if len(likely) else 0):
-        mass = _sum_by_group(likely, homes[row], problem.n_devices)
+    kind, matched = interchangeable(problem), assignments.copy()
+    for row in range(len(assignments) if len(likely) else 0):
+        mass = _sum_by_group(likely, assignments[row], problem.n_devices)
         name = np.arange(problem.n_devices, dtype=np.int32)
         for k in np.unique(kind).tolist():
             _match_devices(mass, np.flatnonzero(kind == k), name)
-        matched[row] = name[homes[row]]
+        matched[row] = name[assignments[row]]
     return matched
 
 

@@ -60,12 +60,14 @@ def build_packing_instance(problem: Problem) -> PackingInstance:
     )  # fmt: skip
 
 
-def repair_memory(instance: PackingInstance, home: Ints, room: Floats, *, seed: int = 0, work: int = WORK) -> bool:
+def repair_memory(
+    instance: PackingInstance, assignment: Ints, room: Floats, *, seed: int = 0, work: int = WORK
+) -> bool:
     """Move blocks [n_blocks], in place, until every device's bytes stay within `room` [n_devices]; whether they do.
 
     Every block must have a device that may run it.
     """
-    return bool(_native.MemoryRepair(*instance, _whole_bytes(room)).run(home, seed, work))
+    return bool(_native.MemoryRepair(*instance, _whole_bytes(room)).run(assignment, seed, work))
 
 
 def fill_by_size(instance: PackingInstance, room: Floats, *, even: bool) -> Ints:
@@ -76,8 +78,8 @@ def fill_by_size(instance: PackingInstance, room: Floats, *, even: bool) -> Ints
     size = instance.own.copy()
     np.add.at(size, np.repeat(np.arange(len(size)), np.diff(instance.offsets)), instance.stored[instance.storage])
     order = np.lexsort((instance.runs.sum(axis=1), -size))
-    home: Ints = _native.MemoryRepair(*instance, _whole_bytes(room)).fill(order, even)
-    return home
+    assignment: Ints = _native.MemoryRepair(*instance, _whole_bytes(room)).fill(order, even)
+    return assignment
 
 
 def _whole_bytes(room: Floats) -> Longs:
@@ -122,25 +124,25 @@ def repair(
     instance = instance or build_packing_instance(problem)
     if not instance.runs.any(axis=1).all():
         return None
-    home = np.empty(problem.n_blocks, np.int32)
-    home[problem.block[::-1]] = device[::-1]
-    if not repair_memory(instance, home, problem.capacity, seed=seed):
+    assignment = np.empty(problem.n_blocks, np.int32)
+    assignment[problem.block[::-1]] = device[::-1]
+    if not repair_memory(instance, assignment, problem.capacity, seed=seed):
         return None
     for careful in (True, False):
-        placed = _repair_activations(problem, instance, home.copy(), careful, seed, watch)
+        placed = _repair_activations(problem, instance, assignment.copy(), careful, seed, watch)
         if placed is not None:
             return placed
     small = measured and problem.n_ops <= MOST_MEASURED
-    return _repair_peaks(problem, instance, home, seed, watch) if small else None
+    return _repair_peaks(problem, instance, assignment, seed, watch) if small else None
 
 
 def _repair_activations(
-    problem: Problem, instance: PackingInstance, home: Ints, careful: bool, seed: int, watch: Stopwatch | None
+    problem: Problem, instance: PackingInstance, assignment: Ints, careful: bool, seed: int, watch: Stopwatch | None
 ) -> Ints | None:
-    """Repair `home` in place within what activations leave: on all devices if `careful`, else on overfull ones."""
+    """Repair `assignment` in place within what activations leave: on all devices if `careful`, else on full ones."""
     room = problem.capacity.copy()
     for round_ in range(ROUNDS):
-        placed: Ints = home[problem.block]
+        placed: Ints = assignment[problem.block]
         resident, peak = device_memory(problem, Placement(placed))
         over = peak > problem.capacity
         if not over.any():
@@ -150,13 +152,13 @@ def _repair_activations(
         margin = np.where(over, 1.0 + 0.03 * round_, 1.0)
         left = problem.capacity - np.ceil(margin * (peak - resident))
         room = np.where(over, np.minimum(room, left), np.minimum(room, left) if careful else room)
-        if (room < 0).any() or not repair_memory(instance, home, room, seed=seed + round_):
+        if (room < 0).any() or not repair_memory(instance, assignment, room, seed=seed + round_):
             return None
     return None
 
 
 def _repair_peaks(
-    problem: Problem, instance: PackingInstance, home: Ints, seed: int, watch: Stopwatch | None
+    problem: Problem, instance: PackingInstance, assignment: Ints, seed: int, watch: Stopwatch | None
 ) -> Ints | None:
     """Move one block at a time off an overfull device, if that lowers the excess of the judge's peaks."""
     rng = np.random.default_rng(seed)
@@ -166,23 +168,23 @@ def _repair_peaks(
         short = np.maximum(peak - problem.capacity, 0.0)
         return float(short.sum()), np.flatnonzero(short).astype(np.int64)
 
-    least, over = measure_excess(home)
+    least, over = measure_excess(assignment)
     for _ in range(MEASURED):
         if not least:
-            return home[problem.block]
+            return assignment[problem.block]
         if watch is not None and watch.out:
             return None
-        block = int(rng.choice(np.flatnonzero(np.isin(home, over))))
-        others = np.flatnonzero(instance.runs[block] & (np.arange(problem.n_devices) != home[block]))
+        block = int(rng.choice(np.flatnonzero(np.isin(assignment, over))))
+        others = np.flatnonzero(instance.runs[block] & (np.arange(problem.n_devices) != assignment[block]))
         if not len(others):
             continue
-        trial = home.copy()
+        trial = assignment.copy()
         trial[block] = rng.choice(others)
         if rng.random() < 0.3:
-            swapped = np.flatnonzero((home == trial[block]) & instance.runs[:, home[block]])
+            swapped = np.flatnonzero((assignment == trial[block]) & instance.runs[:, assignment[block]])
             if len(swapped):
-                trial[rng.choice(swapped)] = home[block]
+                trial[rng.choice(swapped)] = assignment[block]
         excess, where = measure_excess(trial)
         if excess <= least:
-            home, least, over = trial, excess, where
+            assignment, least, over = trial, excess, where
     return None

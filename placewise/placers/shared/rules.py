@@ -20,9 +20,9 @@ def find_broken_rule(problem: Problem, device: Ints) -> str:
     if refused.any():
         op = int(np.argmax(refused))
         return f"op {problem.graph.ops.name[op]!r} may not run on {names[device[op]]}"
-    home = np.empty(problem.n_blocks, np.int32)
-    home[problem.block] = device
-    torn = home[problem.block] != device
+    assignment = np.empty(problem.n_blocks, np.int32)
+    assignment[problem.block] = device
+    torn = assignment[problem.block] != device
     if torn.any():
         return f"the colocation group of op {problem.graph.ops.name[int(np.argmax(torn))]!r} is on several devices"
     if problem.constraints.contiguous:

@@ -52,18 +52,18 @@ class CandidateSelector:
         self._instance = self._instance or build_packing_instance(self.problem)
         return self._instance
 
-    def add_parts(self, home: Ints, *, seed: int = 0) -> None:
+    def add_parts(self, assignment: Ints, *, seed: int = 0) -> None:
         """Consider parts [n_blocks] → device: repaired, and as stages in a row if the problem asks for it."""
         problem = self.problem
         if not problem.constraints.shaped:
-            device = repair(problem, home[problem.block], instance=self.instance, seed=seed, watch=self.watch)
+            device = repair(problem, assignment[problem.block], instance=self.instance, seed=seed, watch=self.watch)
             if device is None:
                 self.rejections.append("its parts do not fit in memory, whatever blocks move")
             else:
                 self.consider(device, checked=True)
         calls = problem.objective.kind == "latency" and problem.objective.execution == "subgraph"
         if problem.constraints.shaped or (calls and not np.isfinite(self.value)):
-            self._arrange_in_row(home)
+            self._arrange_in_row(assignment)
 
     def consider(self, device: Ints, *, checked: bool = False) -> bool:
         """Keep a placement if it is valid (`checked`: known to be) and the best so far. Returns whether it is valid."""
@@ -77,10 +77,10 @@ class CandidateSelector:
             self.best, self.value = device, seconds
         return True
 
-    def _arrange_in_row(self, home: Ints) -> None:
+    def _arrange_in_row(self, assignment: Ints) -> None:
         problem, graph = self.problem, self.graph
         where = np.empty(graph.n, np.int32)
-        where[graph.component] = home[problem.block]
+        where[graph.component] = assignment[problem.block]
         used, part = np.unique(where, return_inverse=True)
         middle = np.bincount(part, weights=np.arange(graph.n)) / np.maximum(np.bincount(part), 1)
         order = np.argsort(middle, kind="stable")

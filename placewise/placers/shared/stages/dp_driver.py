@@ -70,13 +70,10 @@ def search_chains(
     """
     if not len(priced.costs.n_devices):
         return ChainSearchResult(None, Reason.FINISHED, beat)
-    floor, expansion = (
-        0,
-        build_expansion(
-            priced.costs, ideals, compute_remaining_work(priced.costs, ideals), compute_remaining_capacity(priced.costs)
-        ),
-    )
-    for target in list_targets(priced.costs, beat):
+    costs, floor = priced.costs, 0
+    left, room = compute_remaining_work(costs, ideals), compute_remaining_capacity(costs)
+    expansion = build_expansion(costs, ideals, left, room)
+    for target in list_targets(costs, beat):
         expansion.start(target)
         result = run_expansion(priced, ideals, expansion, go_on)
         if result.reason is not Reason.FINISHED:
