@@ -72,9 +72,9 @@ class ExpertPlacer:
 def _check_hint(problem: Problem, split: Placement) -> Proposal:
     """A person's own split; if it has calls, an order or replicas, only the judge checks its memory."""
     plain = split.call is None and split.order is None and split.replicas is None
-    why_not = find_broken_rule(problem, split.device) if plain else ""
-    if why_not:
-        return Proposal(None, notes=(f"the expert's split breaks a rule: {why_not}",))
+    fault = find_broken_rule(problem, split.device) if plain else ""
+    if fault:
+        return Proposal(None, notes=(f"the expert's split breaks a rule: {fault}",))
     return Proposal(split)
 
 

@@ -54,9 +54,9 @@ class GreedyPlacer:
             return Proposal(None, reason=Reason.INTERRUPTED)
         if device is None:
             return Proposal(None, notes=("filling the devices one after the other ran out of memory",))
-        why_not = find_broken_rule(problem, device)
-        if why_not:
-            return Proposal(None, notes=(f"filling the devices one after the other breaks a rule: {why_not}",))
+        fault = find_broken_rule(problem, device)
+        if fault:
+            return Proposal(None, notes=(f"filling the devices one after the other breaks a rule: {fault}",))
         return Proposal(Placement(relabel(problem, device)))
 
 
@@ -97,10 +97,10 @@ def _list_successors(problem: Problem, graph: Contraction) -> list[list[int]]:
     reader = problem.graph.consumers
     tail, head = graph.edges()
     first = np.full(len(tail), len(producer))
-    made = np.flatnonzero(producer >= 0)
-    made = made[np.lexsort((reader[made], producer[made]))]
+    produced = np.flatnonzero(producer >= 0)
+    produced = produced[np.lexsort((reader[produced], producer[produced]))]
     known = tail.astype(np.int64) * graph.n + head
-    key = graph.component[producer[made]].astype(np.int64) * graph.n + graph.component[reader[made]]
+    key = graph.component[producer[produced]].astype(np.int64) * graph.n + graph.component[reader[produced]]
     where = np.searchsorted(known, key)
     real = where < len(known)
     real[real] = known[where[real]] == key[real]

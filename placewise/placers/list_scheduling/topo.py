@@ -88,8 +88,8 @@ def _fill_devices(problem: Problem, watch: Stopwatch) -> tuple[Ints | None, tupl
         return device, (grown,) if shares[-1] > 1 else ()
     failure = "no fill along the order of the ops fits in memory"
     if shaped:
-        device, why_not = _split_order(problem, graph)
-        return device, (failure, why_not or "any split of that order that fits was taken")
+        device, fault = _split_order(problem, graph)
+        return device, (failure, fault or "any split of that order that fits was taken")
     unlimited = _fill_shares(problem, order, [], np.full(problem.n_devices, np.inf))
     device = None if unlimited is None else repair(problem, unlimited, watch=watch)
     return device, (
@@ -100,8 +100,8 @@ def _fill_devices(problem: Problem, watch: Stopwatch) -> tuple[Ints | None, tupl
 
 def _split_order(problem: Problem, graph: Contraction) -> tuple[Ints | None, str]:
     device, _ = fit_memory(problem, partial(fill_stages, problem, graph, np.arange(graph.n, dtype=np.int32)))
-    why_not = "nor does any split of it" if device is None else find_broken_rule(problem, device)
-    return (None if why_not else device), why_not
+    fault = "nor does any split of it" if device is None else find_broken_rule(problem, device)
+    return (None if fault else device), fault
 
 
 def _build_order(problem: Problem, group: Ints, n: int, stages: bool) -> _FillOrder:
@@ -109,8 +109,8 @@ def _build_order(problem: Problem, group: Ints, n: int, stages: bool) -> _FillOr
     graph = problem.graph
     amount = count_first_uses(graph) + 1.0
     if problem.objective.memory == "live":
-        made = graph.tensors.producer >= 0
-        np.add.at(amount, graph.tensors.producer[made], np.maximum(graph.tensors.bytes[made], 0))
+        produced = graph.tensors.producer >= 0
+        np.add.at(amount, graph.tensors.producer[produced], np.maximum(graph.tensors.bytes[produced], 0))
     return _FillOrder(group, n, np.bincount(group, weights=amount, minlength=n).astype(np.float64), stages)
 
 

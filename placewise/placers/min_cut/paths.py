@@ -123,9 +123,9 @@ def _assign_cutting(problem: Problem, cutting: Cutting) -> Ints | None:
 def _follow_neighbours(problem: Problem, placed: _BlockAssignment) -> None:
     """Place blocks without a device on the device of a neighbour, along the edges backward, then forward."""
     graph, block = problem.graph, problem.block
-    maker = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
-    made = maker >= 0
-    pairs = np.stack((block[maker[made]], block[graph.consumers[made]]), axis=1)
+    producer = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
+    produced = producer >= 0
+    pairs = np.stack((block[producer[produced]], block[graph.consumers[produced]]), axis=1)
     for step in (-1, 1):
         for one, other in pairs[::step].tolist():
             for unplaced, neighbour in ((one, other), (other, one)):

@@ -135,13 +135,13 @@ class _TwoDeviceNetwork:
         """Producer → sent → readers costs `out`; readers → returned → producer costs `back`. The host keeps outputs."""
         problem, graph, n = self.problem, self.problem.graph, self.problem.n_blocks
         ids = np.arange(graph.n_tensors)
-        made = graph.tensors.producer >= 0
-        producer = np.where(made, problem.block[np.where(made, graph.tensors.producer, 0)], self.source)
+        produced = graph.tensors.producer >= 0
+        producer = np.where(produced, problem.block[np.where(produced, graph.tensors.producer, 0)], self.source)
         tensor = np.repeat(ids, np.diff(graph.consumer_offsets))
         pair = distinct(tensor * (self.sink + 1) + problem.block[graph.consumers].astype(np.int64))
         at, reader = pair // (self.sink + 1), pair % (self.sink + 1)
         kept = reader != producer[at]
-        outputs = np.flatnonzero(graph.tensors.output & made)
+        outputs = np.flatnonzero(graph.tensors.output & produced)
         at, reader = (
             np.concatenate((at[kept], outputs)),
             np.concatenate((reader[kept], np.full(len(outputs), self.source))),

@@ -80,44 +80,46 @@ class _DpRun:
             return split.device
         priced = price_phases(self.problem, graph.component, graph.n, capacity)
         beat = int(split.value * priced.scale) if split.device is not None else NEVER
-        found = search_phases(priced, ideals, self._go_on, beat, self.watch.budget.gap)
-        self.reason = found.reason
-        self.interrupted |= found.reason is Reason.INTERRUPTED
+        result = search_phases(priced, ideals, self._go_on, beat, self.watch.budget.gap)
+        self.reason = result.reason
+        self.interrupted |= result.reason is Reason.INTERRUPTED
         if first:
-            self._prove(found, beat, priced.scale)
-            self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {_describe_progress(found, beat)}")
-        if found.chain is None:
+            self._prove(result, beat, priced.scale)
+            self.notes.append(f"{len(ideals):,} ideals of {graph.n:,} components: {_describe_progress(result, beat)}")
+        if result.chain is None:
             return split.device
-        self.groups = found.chain.groups
-        return found.chain.device[graph.component]
+        self.groups = result.chain.groups
+        return result.chain.device[graph.component]
 
     def search_nodes(self, known: list[Ints]) -> list[Ints]:
         """More pipelines, from the program over nodes of devices; its bound counts if it is higher."""
         most = self.max_ideals
-        found, floor, reason = split_over_nodes(self.problem, self.graph, known, self.watch, self._go_on, most)
+        placements, floor, reason = split_over_nodes(self.problem, self.graph, known, self.watch, self._go_on, most)
         if floor * ROUNDED > (self.bound or 0.0):
             self.bound, self.method = floor * ROUNDED, "ideals dynamic program over nodes of devices"
         self.reason = reason if reason is not Reason.FINISHED else self.reason
-        return found
+        return placements
 
     def split_many_orders(self, known: list[Ints]) -> list[Placement]:
         """The best split of many orders if ideals are too many, and a bound from a path through the graph."""
         none = self._ideals is not None and self._ideals[1] is None
         if not none or self.reason is not Reason.FINISHED or not self.problem.constraints.contiguous:
             return []
-        found, self.reason = search_orders(self.problem, self.graph, known, self.watch, self._go_on)
-        if found and self.reason is Reason.FINISHED and self.graph.n <= MOST_COMPONENTS:
-            reached = min(objective_value(self.problem, placed, Evaluator(self.problem, threads=1)) for placed in found)
+        placements, self.reason = search_orders(self.problem, self.graph, known, self.watch, self._go_on)
+        if placements and self.reason is Reason.FINISHED and self.graph.n <= MOST_COMPONENTS:
+            reached = min(
+                objective_value(self.problem, placement, Evaluator(self.problem, threads=1)) for placement in placements
+            )
             floor = bound_by_one_path(self.problem, self.graph, reached, self.watch) * ROUNDED
             if floor > 0:
                 self.bound, self.method = floor, "path of minimum cuts through the stages"
-        return found
+        return placements
 
-    def _prove(self, found: ChainSearchResult, beat: int, scale: float) -> None:
-        complete = found.reason is Reason.FINISHED
-        self.exhausted = complete and found.floor == NEVER
-        if found.floor < NEVER and (complete or found.floor > 0):
-            self.bound = found.floor / scale * ROUNDED
+    def _prove(self, result: ChainSearchResult, beat: int, scale: float) -> None:
+        complete = result.reason is Reason.FINISHED
+        self.exhausted = complete and result.floor == NEVER
+        if result.floor < NEVER and (complete or result.floor > 0):
+            self.bound = result.floor / scale * ROUNDED
 
     def _split(self, capacity: Floats) -> LineSplit:
         key = capacity.tobytes()
@@ -157,10 +159,10 @@ class _DpRun:
         return not (self.watch.out or self.interrupted)
 
 
-def _describe_progress(found: ChainSearchResult, beat: int) -> str:
-    if found.reason is not Reason.FINISHED:
+def _describe_progress(result: ChainSearchResult, beat: int) -> str:
+    if result.reason is not Reason.FINISHED:
         return "not all of them were tried"
-    return "all of them were tried" if found.chain or found.floor == beat else "tried until the gap was reached"
+    return "all of them were tried" if result.chain or result.floor == beat else "tried until the gap was reached"
 
 
 def propose_over_ideals(search: SearchContext, graph: Contraction, max_ideals: int, name: str) -> Proposal:

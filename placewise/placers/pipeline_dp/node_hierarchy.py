@@ -173,9 +173,9 @@ def _classify_tensors(graph: Contraction, costs: StageCosts) -> tuple[Bools, Boo
     tensor = np.repeat(np.arange(len(costs.producer)), np.diff(costs.consumer_offsets))
     producer = costs.producer[tensor].astype(np.int64)
     ahead, back = np.ones(len(costs.producer), np.bool_), np.ones(len(costs.producer), np.bool_)
-    made = producer >= 0
-    np.logical_and.at(ahead, tensor[made], np.isin(producer * graph.n + reader, known)[made])
-    np.logical_and.at(back, tensor[made], np.isin(reader * graph.n + producer, known)[made])
+    produced = producer >= 0
+    np.logical_and.at(ahead, tensor[produced], np.isin(producer * graph.n + reader, known)[produced])
+    np.logical_and.at(back, tensor[produced], np.isin(reader * graph.n + producer, known)[produced])
     return ahead, back
 
 
@@ -217,10 +217,10 @@ def search_roles(roles: PricedRoles, ideals: Ideals, go_on: GoOn, beat: int, gap
     floor = 0
     for target in list_targets(base, beat):
         expansion.start(target)
-        found = run_expansion(roles.priced, ideals, expansion, go_on)
-        if found.reason is not Reason.FINISHED or found.chain is not None:
-            proved = found.chain.value if found.chain is not None and found.reason is Reason.FINISHED else floor
-            return replace(found, floor=proved)
+        result = run_expansion(roles.priced, ideals, expansion, go_on)
+        if result.reason is not Reason.FINISHED or result.chain is not None:
+            proved = result.chain.value if result.chain is not None and result.reason is Reason.FINISHED else floor
+            return replace(result, floor=proved)
         floor = target
         if beat - floor <= gap * beat:
             break

@@ -67,8 +67,8 @@ def _build_row_costs(problem: Problem, position: Ints, n: int, row: Ints) -> _na
     first, last = np.full(graph.n_tensors, n, np.int32), np.full(graph.n_tensors, -1, np.int32)
     np.minimum.at(first, tensor, reader.astype(np.int32))
     np.maximum.at(last, tensor, reader.astype(np.int32))
-    made = np.flatnonzero((producer >= 0) & ((last >= 0) | graph.tensors.output))
-    by_reader, by_producer = np.argsort(reader, kind="stable"), np.argsort(producer[made], kind="stable")
+    produced = np.flatnonzero((producer >= 0) & ((last >= 0) | graph.tensors.output))
+    by_reader, by_producer = np.argsort(reader, kind="stable"), np.argsort(producer[produced], kind="stable")
     places = np.append(cluster.location[row], len(cluster))
     size = compute_footprint(problem, position, n).totals()
     return _native.RowCosts(
@@ -84,7 +84,7 @@ def _build_row_costs(problem: Problem, position: Ints, n: int, row: Ints) -> _na
         output=graph.tensors.output,
         use_offsets=frozen(offsets_of(reader[by_reader], n), np.int64),
         uses=frozen(tensor[by_reader], np.int32),
-        make_offsets=frozen(offsets_of(producer[made][by_producer], n), np.int64),
-        makes=frozen(made[by_producer], np.int32),
+        make_offsets=frozen(offsets_of(producer[produced][by_producer], n), np.int64),
+        makes=frozen(produced[by_producer], np.int32),
         mode=MODES[problem.objective.communication],
     )

@@ -50,15 +50,15 @@ class _SegmentNetwork:
         total = float(least.work.sum() + least.enter.sum() + least.leave.sum())
         self._n, self._scale = n, _TOTAL / max(total, 1e-300)
         leaving = np.zeros(n)
-        made = costs.producer >= 0
-        np.add.at(leaving, costs.producer[made & costs.output], least.leave[made & costs.output])
+        produced = costs.producer >= 0
+        np.add.at(leaving, costs.producer[produced & costs.output], least.leave[produced & costs.output])
         self._work, self._leaving = least.work, self._units(leaving)
         tensor = np.repeat(np.arange(tensors), np.diff(costs.consumer_offsets))
         received, sent = 2 + n + np.arange(tensors), 2 + n + tensors + np.arange(tensors)
-        sends = np.flatnonzero(made & ~costs.output)
+        sends = np.flatnonzero(produced & ~costs.output)
         never = np.full(len(tensor), _NEVER)
         tails = (2 + costs.consumers, received, 2 + costs.producer[sends], sent[tensor])
-        heads = (received[tensor], np.where(made, 2 + costs.producer, 1), sent[sends], 2 + costs.consumers)
+        heads = (received[tensor], np.where(produced, 2 + costs.producer, 1), sent[sends], 2 + costs.consumers)
         units = (never, self._units(least.enter), self._units(least.leave[sends]), never)
         self._flow = max_flow.SimpleMaxFlow()
         add, parts = self._flow.add_arcs_with_capacity, (2 + np.arange(n)).astype(np.int32)
@@ -167,8 +167,8 @@ _SHARES = (
 def _find_heaviest_path(graph: Contraction, costs: StageCosts, least: _LeastCosts) -> Ints:
     """The components of a path with the most work and transfers, in order."""
     weight = np.where(np.isfinite(least.work), least.work, 0.0)
-    made = costs.producer >= 0
-    np.add.at(weight, costs.producer[made], least.leave[made])
+    produced = costs.producer >= 0
+    np.add.at(weight, costs.producer[produced], least.leave[produced])
     np.add.at(weight, costs.consumers, np.repeat(least.enter, np.diff(costs.consumer_offsets)))
     reach, came = weight.copy(), np.full(graph.n, -1, np.int32)
     for tail, head in zip(*(ends.tolist() for ends in graph.edges()), strict=True):

@@ -50,15 +50,15 @@ class PipeDreamPlacer:
             graph, merge_leaves(graph, price_stages(problem, graph.component, graph.n, problem.capacity).costs)
         )
         line = sort_last_ready_first(problem, graph, start="highest")
-        found = propose_split(search, graph, line, "pipedream")
+        proposal = propose_split(search, graph, line, "pipedream")
         if (
-            found.placement is not None
-            and found.placement.replicas is None
-            and find_broken_rule(problem, found.placement.device)
+            proposal.placement is not None
+            and proposal.placement.replicas is None
+            and find_broken_rule(problem, proposal.placement.device)
         ):
-            fault = f"its layers form no pipeline here: {find_broken_rule(problem, found.placement.device)}"
-            return replace(found, placement=None, notes=(*found.notes, fault))
-        return found
+            fault = f"its layers form no pipeline here: {find_broken_rule(problem, proposal.placement.device)}"
+            return replace(proposal, placement=None, notes=(*proposal.notes, fault))
+        return proposal
 
 
 def coarsen_blocks(problem: Problem) -> Problem:
@@ -96,8 +96,8 @@ def _list_edges(problem: Problem) -> tuple[Ints, Ints]:
     vertex = 2 * problem.block.astype(np.int64) + graph.ops.backward
     n = max(2 * problem.n_blocks, 1)
     source = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
-    made = source >= 0
-    tail, head = vertex[source[made]], vertex[graph.consumers[made]]
+    produced = source >= 0
+    tail, head = vertex[source[produced]], vertex[graph.consumers[produced]]
     within = tail // 2 == head // 2
     mixed = np.any((tail % 2 < head % 2) & ~within)
     counts = (tail != head) & (mixed | ~within) & ~_find_idle(problem, vertex, n)[tail]
@@ -109,9 +109,9 @@ def _find_idle(problem: Problem, vertex: Longs, n: int) -> Bools:
     """The vertices [n] whose ops take no time on any device and produce next to nothing: see `NEXT_TO_NOTHING`."""
     seconds, tensors = problem.costs.op_seconds, problem.graph.tensors
     busy = np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0)
-    made = tensors.producer >= 0
-    moved = problem.costs.transfer_seconds.max(axis=1)[made]
-    sent = np.bincount(vertex[tensors.producer[made]], weights=moved, minlength=n)
+    produced = tensors.producer >= 0
+    moved = problem.costs.transfer_seconds.max(axis=1)[produced]
+    sent = np.bincount(vertex[tensors.producer[produced]], weights=moved, minlength=n)
     least = np.where(problem.allowed, seconds, np.inf).min(axis=1, initial=np.inf)
     whole = least[np.isfinite(least)].sum()
     idle: Bools = (np.bincount(vertex, weights=busy, minlength=n) == 0) & (sent <= NEXT_TO_NOTHING * whole)

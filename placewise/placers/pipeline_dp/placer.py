@@ -107,18 +107,20 @@ class DpPlacer:
             search.on_progress(Progress(self.info.name, state.seconds, state.message))
 
         splitter = DpPlacer(DpOptions(self.options.max_ideals))
-        found = run_placer(splitter, _as_pipeline(problem), search.watch.rest(), on_progress=report)
-        if found.placement is None:
-            infeasible = found.infeasible if problem.constraints.contiguous else ""
-            notes = (*found.notes, *((found.infeasible,) if found.infeasible and not infeasible else ()))
-            return Proposal(None, None, Reason.PROVED if infeasible else found.reason, notes, infeasible)
-        device = found.placement.device
+        pipeline = run_placer(splitter, _as_pipeline(problem), search.watch.rest(), on_progress=report)
+        if pipeline.placement is None:
+            infeasible = pipeline.infeasible if problem.constraints.contiguous else ""
+            notes = (*pipeline.notes, *((pipeline.infeasible,) if pipeline.infeasible and not infeasible else ()))
+            return Proposal(None, None, Reason.PROVED if infeasible else pipeline.reason, notes, infeasible)
+        device = pipeline.placement.device
         fault = find_broken_rule(problem, device)
         if not fault and not np.isfinite(Evaluator(problem, threads=1)(device[None])[0]):
             fault = "its calls wait for each other in a cycle"
         if fault:
-            return Proposal(None, None, found.reason, (*found.notes, f"the split is no placement for latency: {fault}"))
-        return Proposal(Placement(device), None, found.reason, found.notes)
+            return Proposal(
+                None, None, pipeline.reason, (*pipeline.notes, f"the split is no placement for latency: {fault}")
+            )
+        return Proposal(Placement(device), None, pipeline.reason, pipeline.notes)
 
 
 def _as_pipeline(problem: Problem) -> Problem:

@@ -47,18 +47,18 @@ def search_orders(
     if problem.most_replicas > 1:
         alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
     search = _OrderSearch(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
-    found: list[Placement] = []
+    placements: list[Placement] = []
     try:
         for start in known if rounds else ():
             search.climb(start)
         search.split_orders(rounds, _SHARE if alone is problem else _SHARE / 2)
-        found += [] if search.best is None else [Placement(search.best)]
+        placements += [] if search.best is None else [Placement(search.best)]
         if problem.most_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
-            found += _search_replicated(problem, search, rounds)
+            placements += _search_replicated(problem, search, rounds)
     except KeyboardInterrupt:
         search.reason = Reason.INTERRUPTED
-        found = found or ([] if search.best is None else [Placement(search.best)])
-    return found, search.reason
+        placements = placements or ([] if search.best is None else [Placement(search.best)])
+    return placements, search.reason
 
 
 @dataclass(slots=True)

@@ -31,11 +31,11 @@ from placewise.simulate import Evaluator
 from placewise.simulate.contiguity import Contraction, depth_first
 
 
-def climb_splits(problem: Problem, graph: Contraction, found: list[Ints], watch: Stopwatch) -> list[Ints]:
-    """Hill climbing from the splits [n_ops] in `found` and from splits along rows of devices."""
+def climb_splits(problem: Problem, graph: Contraction, known: list[Ints], watch: Stopwatch) -> list[Ints]:
+    """Hill climbing from the splits [n_ops] in `known` and from splits along rows of devices."""
     if watch.out:
-        return found
-    price, starts = Evaluator(problem, threads=watch.budget.threads), {device.tobytes(): device for device in found}
+        return known
+    price, starts = Evaluator(problem, threads=watch.budget.threads), {device.tobytes(): device for device in known}
     starts |= {device.tobytes(): device for device in _split_over_rows(problem, graph, watch)}
     return [d if watch.out else climb_hill(problem, graph, d, price, watch) for d in starts.values()]
 
@@ -50,8 +50,8 @@ def split_over_nodes(
         return [], 0.0, Reason.FINISHED
     price_of = Evaluator(problem, threads=watch.budget.threads)
     reached = float(price_of(np.stack(known)).min())
-    found, floor, reason = search_nodes(problem, graph, ideals, reached, go_on, watch.budget.gap)
-    fitting = [device for device in found if not find_broken_rule(problem, device)]
+    splits, floor, reason = search_nodes(problem, graph, ideals, reached, go_on, watch.budget.gap)
+    fitting = [device for device in splits if not find_broken_rule(problem, device)]
     return [climb_hill(problem, graph, device, price_of, watch) for device in fitting], floor, reason
 
 
@@ -60,11 +60,11 @@ def _split_over_rows(problem: Problem, graph: Contraction, watch: Stopwatch) -> 
     if problem.cluster.transfers != "direct" or exceeds_limits(graph.n, problem.n_devices, watch.left):
         return []
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph), sort_last_ready_first(problem, graph))
-    found = []
+    splits = []
     for row, line in product(list_rows(problem), lines):
         device = None if watch.out else split_along_row(problem, graph.component, line, row, watch.left)
-        found += [device] if device is not None and not find_broken_rule(problem, device) else []
-    return found
+        splits += [device] if device is not None and not find_broken_rule(problem, device) else []
+    return splits
 
 
 def list_relaxations(problem: Problem) -> Iterator[Problem]:

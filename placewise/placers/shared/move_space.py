@@ -20,8 +20,11 @@ def build_move_space(problem: Problem, priors: Floats | None = None) -> _native.
     footprint, allowed = compute_footprint(problem, problem.block, n), may_run(problem, problem.block, n)
     by_storage = np.argsort(footprint.storage, kind="stable")
     tail = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
-    made = tail >= 0
-    one, other = problem.block[tail[made]].astype(np.int64), problem.block[graph.consumers[made]].astype(np.int64)
+    produced = tail >= 0
+    one, other = (
+        problem.block[tail[produced]].astype(np.int64),
+        problem.block[graph.consumers[produced]].astype(np.int64),
+    )
     pairs = distinct(np.concatenate((one * n + other, other * n + one))[np.concatenate((one != other, other != one))])
     return _native.MoveSpace(
         allowed=frozen(allowed, np.bool_),

@@ -94,9 +94,9 @@ def _list_neighbours(problem: Problem) -> tuple[Longs, Ints, Floats]:
     count = np.diff(graph.consumer_offsets)
     tensor = np.repeat(np.arange(graph.n_tensors), count)
     producer = graph.tensors.producer[tensor]
-    made = producer >= 0
-    tail, head = block[producer[made]].astype(np.int64), block[graph.consumers[made]].astype(np.int64)
-    seconds = (cost / np.maximum(count, 1))[tensor[made]]
+    produced = producer >= 0
+    tail, head = block[producer[produced]].astype(np.int64), block[graph.consumers[produced]].astype(np.int64)
+    seconds = (cost / np.maximum(count, 1))[tensor[produced]]
     crosses = tail != head
     tail, head, seconds = tail[crosses], head[crosses], seconds[crosses]
     key, inverse = np.unique(np.concatenate((tail * n + head, head * n + tail)), return_inverse=True)

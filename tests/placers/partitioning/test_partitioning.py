@@ -111,8 +111,8 @@ def test_a_tensor_is_one_hyperedge_and_many_edges() -> None:
         builder.add_edge(tensor, builder.add_op(f"reader{reader}", "Op"))
     problem = problem_of(builder.build(), machines(2))
     net = build_hypergraph(problem, build_packing_instance(problem), list_working_devices(problem))
-    assert net.lists() == [[0, 1, 2, 3]]
-    offsets, neighbours, weights = net.pairs()
+    assert net.list_pins() == [[0, 1, 2, 3]]
+    offsets, neighbours, weights = net.list_pairs()
     assert offsets.tolist() == [0, 3, 4, 5, 6] and neighbours.tolist() == [1, 2, 3, 0, 0, 0]
     assert len(set(weights.tolist())) == 1
 
@@ -127,7 +127,7 @@ def test_a_group_is_one_node() -> None:
         builder.add_tensor(op, nbytes=1)
     problem = problem_of(builder.build(), machines(2))
     net = build_hypergraph(problem, build_packing_instance(problem), list_working_devices(problem))
-    assert net.lists() == [[0, 1], [1, 0], [0, 2]]
+    assert net.list_pins() == [[0, 1], [1, 0], [0, 2]]
     assert net.weight[0] == pytest.approx(2 * net.weight[1], rel=1e-6)
 
 

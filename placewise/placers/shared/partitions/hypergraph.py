@@ -94,14 +94,14 @@ def _list_hyperedges(problem: Problem, index: Longs) -> tuple[Longs, Ints, Float
     seconds = links.mean(axis=1) if links.shape[1] else np.zeros(graph.n_tensors)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     reader = index[problem.block[graph.consumers]]
-    made = np.flatnonzero(graph.tensors.producer >= 0)
-    maker = np.full(graph.n_tensors, -1, np.int64)
-    maker[made] = index[problem.block[graph.tensors.producer[made]]]
-    uses = (reader >= 0) & (reader != maker[tensor]) & (seconds[tensor] > 0)
+    produced = np.flatnonzero(graph.tensors.producer >= 0)
+    owner = np.full(graph.n_tensors, -1, np.int64)
+    owner[produced] = index[problem.block[graph.tensors.producer[produced]]]
+    uses = (reader >= 0) & (reader != owner[tensor]) & (seconds[tensor] > 0)
     keys = distinct(tensor[uses] * n + reader[uses])
-    owned = made[(maker[made] >= 0) & (seconds[made] > 0)]
+    owned = produced[(owner[produced] >= 0) & (seconds[produced] > 0)]
     rows = np.concatenate((keys // n, owned))
-    pins = np.concatenate((keys % n, maker[owned]))
+    pins = np.concatenate((keys % n, owner[owned]))
     first = np.concatenate((np.ones(len(keys), np.bool_), np.zeros(len(owned), np.bool_)))
     order = np.lexsort((pins, first, rows))
     rows, pins = rows[order], pins[order]

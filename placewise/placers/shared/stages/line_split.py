@@ -118,11 +118,11 @@ def _sum_crossing(problem: Problem, position: Ints, n: int) -> Floats:
     cost = problem.costs.transfer_seconds.max(axis=1)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     low, high = np.full(graph.n_tensors, n), np.full(graph.n_tensors, -1)
-    made = graph.tensors.producer >= 0
-    low[made] = high[made] = position[graph.tensors.producer[made]]
+    produced = graph.tensors.producer >= 0
+    low[produced] = high[produced] = position[graph.tensors.producer[produced]]
     np.minimum.at(low, tensor, position[graph.consumers])
     np.maximum.at(high, tensor, position[graph.consumers])
-    spans = made & (low < high)
+    spans = produced & (low < high)
     change = np.bincount(low[spans], cost[spans], n + 1) - np.bincount(high[spans], cost[spans], n + 1)
     crossing: Floats = np.cumsum(change)[:n]
     return crossing

@@ -118,12 +118,12 @@ class _PhaseSearch:
             _, low, high, slow = heapq.heappop(self.open)
             high = min(high, self.beat - slow - 1)
             middle = (low + high) // 2
-            found, ahead = self._least_backward(expansion, list_targets(phases[0], self.beat - low), middle)
-            forward, backward = self._keep_best(found.chain) if found.chain is not None else (0, 0)
-            if found.reason is not Reason.FINISHED:
+            result, ahead = self._least_backward(expansion, list_targets(phases[0], self.beat - low), middle)
+            forward, backward = self._keep_best(result.chain) if result.chain is not None else (0, 0)
+            if result.reason is not Reason.FINISHED:
                 self._push(low, high, slow)
-                return ChainSearchResult(self.best, found.reason, self._floor())
-            if found.chain is not None:
+                return ChainSearchResult(self.best, result.reason, self._floor())
+            if result.chain is not None:
                 self._push(low, forward - 1, backward)
             self._push(max(ahead, middle + 1), high, slow)
         return ChainSearchResult(self.best, Reason.FINISHED, self._floor())
@@ -153,14 +153,14 @@ class _PhaseSearch:
 
         The backward loads in `goals` are tried in turn until a chain is below one.
         """
-        found, ahead = ChainSearchResult(None, Reason.FINISHED), NEVER
+        result, ahead = ChainSearchResult(None, Reason.FINISHED), NEVER
         for target in goals:
             expansion.start(target, limit, self.beat)
-            found = run_expansion(self.priced, self.ideals, expansion, self.go_on)
+            result = run_expansion(self.priced, self.ideals, expansion, self.go_on)
             ahead = expansion.next_forward_limit
-            if found.chain is not None or found.reason is not Reason.FINISHED:
+            if result.chain is not None or result.reason is not Reason.FINISHED:
                 break
-        return found, ahead
+        return result, ahead
 
 
 _BACKWARD, _FORWARD, _BOTH = range(3)
@@ -189,9 +189,9 @@ def _compute_load(priced: PricedStages, chain: Chain, part: int) -> int:
             load, r = int(costs.seconds[inside, k].sum()), int(costs.rate[k])
             sums = np.concatenate(([0], np.cumsum(inside[costs.consumers])))
             read = sums[costs.consumer_offsets[1:]] - sums[costs.consumer_offsets[:-1]]
-            made = (costs.producer >= 0) & inside[costs.producer]
-            enter = int(costs.enter[~made & (read > 0), r].sum()) if r >= 0 else 0
-            leave = int(costs.leave[made & (read < costs.readers), r].sum()) if r >= 0 else 0
+            produced = (costs.producer >= 0) & inside[costs.producer]
+            enter = int(costs.enter[~produced & (read > 0), r].sum()) if r >= 0 else 0
+            leave = int(costs.leave[produced & (read < costs.readers), r].sum()) if r >= 0 else 0
             worst = max(worst, compute_member_load(load, enter, leave, sync, members, costs.mode))
     return worst
 
