@@ -41,8 +41,8 @@ def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
     assert evaluate(pipeline, proposal.placement.device[None])[0] == evaluate(pipeline, best.device[None])[0]
 
 
-def test_a_pipeline_whose_calls_wait_in_a_circle() -> None:
-    """A backward op far from the stage of its reader closes a circle of calls: it says so and proposes nothing."""
+def test_a_pipeline_whose_calls_wait_in_a_cycle() -> None:
+    """A backward op far from the stage of its reader closes a cycle of calls: it says so and proposes nothing."""
     builder = GraphBuilder()
     for name, group, backward in (("f0", 10, False), ("f1", 11, False), ("b1", 11, True), ("b0", -1, True)):
         builder.add_op(name, "A", group=group, backward=backward)
@@ -60,7 +60,7 @@ def test_a_pipeline_whose_calls_wait_in_a_circle() -> None:
     costs = CostTable.given(seconds, transfers)
     problem = Problem(graph, cluster, costs, Objective("latency", execution="subgraph", memory="sum"))
     proposal = run_placer(DpPlacer(DpOptions(method="max_load")), problem, Budget())
-    assert proposal.placement is None and "in a circle" in proposal.notes[-1]
+    assert proposal.placement is None and "in a cycle" in proposal.notes[-1]
 
 
 @needs_workloads
