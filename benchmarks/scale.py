@@ -135,7 +135,7 @@ def _steps(problem: Problem) -> tuple[dict[str, float], dict[str, Row]]:
 
 def _figures(problem: Problem, name: str, limit: float) -> Row | None:
     """Seconds and value of one placer, or why it takes no such problem; None if there is no such placer."""
-    if name not in registry.names():
+    if name not in registry.known_names():
         return None
     try:
         placer = registry.create(name)
@@ -155,7 +155,7 @@ def _moves_per_second(problem: Problem) -> float | None:
     """Of local search over any placements, by the seconds of a round and of half a round from one of them."""
     problem = problem.with_(constraints=Constraints())
     start = run_placer(registry.create("dpl"), problem, Budget(LIMIT)).placement
-    if "local" not in registry.names() or start is None:
+    if "local" not in registry.known_names() or start is None:
         return None
     local, hints = registry.create("local"), Hints((start,))
     moves, spent = max(600_000, 4 * problem.n_ops), []

@@ -57,7 +57,7 @@ def compare(
     only the placer `expert` takes it. Ctrl-C stops the comparison: finished entries are kept, the others say that they
     were interrupted. Raises PlacerError.
     """
-    names = tuple(placers) or registry.names()
+    names = tuple(placers) or registry.known_names()
     if expert is not None and EXPERT not in names:
         remedy = f"compare the placer {EXPERT!r} as well, or leave it out"
         raise PlacerError("no placer of this comparison takes the human's placement", remedy=remedy)
@@ -197,8 +197,8 @@ def parse_placers(text: str) -> tuple[str, ...]:
     """``"dp,etf"`` → names; ``"all"`` → every placer. Raises PlacerError for an unknown name."""
     names = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if names in ((), ("all",)):
-        return registry.names()
+        return registry.known_names()
     for name in names:
-        if name not in registry.names():
-            raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(registry.names())}")
+        if name not in registry.known_names():
+            raise PlacerError(f"there is no placer {name!r}", remedy=f"choose from {', '.join(registry.known_names())}")
     return names

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from numbers import Integral, Real
-from typing import ClassVar, Protocol, TypeGuard, runtime_checkable
+from typing import Protocol, TypeGuard, runtime_checkable
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Judgement, Proposal, Reason
-from placewise.placers.shared.calls import runnable
+from placewise.placers.shared.calls import make_runnable
 from placewise.simulate import Evaluator, why_infeasible
 
 
@@ -163,7 +163,7 @@ NO_HINTS = Hints()
 
 def sound(info: PlacerInfo, problem: Problem, proposal: Proposal) -> Proposal:
     """The proposal in calls that run, without a bound that leaves out replicated stages where they are allowed."""
-    placement = None if proposal.placement is None else runnable(problem, proposal.placement)
+    placement = None if proposal.placement is None else make_runnable(problem, proposal.placement)
     told = info.replicates or problem.most_replicas == 1
     return replace(proposal, placement=placement, bound=proposal.bound if told else None)
 
@@ -217,7 +217,9 @@ class Placer(Protocol):
     It never scores itself: `place()` checks and judges what it proposes.
     """
 
-    info: ClassVar[PlacerInfo]
+    @property
+    def info(self) -> PlacerInfo:
+        """What the placer is, under the name that it was asked for by."""
 
     def supports(self, problem: Problem) -> str | None:
         """None, or in words why this placer cannot take the problem."""

@@ -107,7 +107,7 @@ def train(
 def create_policy(setting: TrainingSetting) -> LearnedPlacer:
     """The policy of a setting, as a placer. Raises PlacerError for a placer that learns nothing."""
     name = setting.policy or POLICY
-    if name not in registry.names():
+    if name not in registry.known_names():
         raise PlacerError(f"there is no policy {name!r}", remedy=f"choose from {', '.join(policies())}")
     kind = registry.placer_class(name)
     if not issubclass(kind, LearnedPlacer):

@@ -41,7 +41,19 @@ NAMES = (
         "local",
         "max_load_dp",
     ),
-    *("exhaustive", "expert", "metis", "mincut", "multilevel", "pack", "paths", "pipedream", "placeto", "random"),
+    *(
+        "exhaustive",
+        "expert",
+        "metis",
+        "min_cut",
+        "mincut",
+        "multilevel",
+        "pack",
+        "paths",
+        "pipedream",
+        "placeto",
+        "random",
+    ),
     *("round_robin", "sct", "single", "temper", "topo", "two_way", "windows"),
 )
 
@@ -267,7 +279,7 @@ def test_ctrl_c_during_imports_is_one_word(module: str) -> None:
 def test_ctrl_c_in_compare_keeps_what_is_finished(tmp_path: Path) -> None:
     """SIGINT in the second placer: the first one's line stays, the others say why they have none, exit code 130."""
     when = (
-        "import placewise.placers.pipeline_dp.dp as dp\n"
+        "import placewise.placers.pipeline_dp.placer as dp\n"
         "def propose(*args, **kwargs): os.kill(os.getpid(), signal.SIGINT)\n"
         "dp.DpPlacer.propose = propose"
     )

@@ -47,9 +47,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def test_every_placer_is_in_the_documents() -> None:
     """A placer that can be asked for is told of, with its own summary and source."""
-    changes, page = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "docs/architecture.md"))
-    for name in registry.names():
-        info = registry.placer_class(name).info
+    changes, page = ((ROOT / name).read_text() for name in ("CHANGELOG.md", "docs/placers.md"))
+    for name in registry.known_names():
+        info = registry.create(name).info
         assert f"`{name}`" in changes
         assert f"| `{name}` | {info.summary} |" in page and info.source in page
 

@@ -173,7 +173,7 @@ def _copied(value: Any) -> Any:
 
 def search(problem: Problem, number: int) -> None:
     """Place a problem by one placer after the other: whatever it answers, `place` judges and checks it."""
-    names = sorted(set(registry.names()) - LEARNED)
+    names = sorted(set(registry.known_names()) - LEARNED)
     for step in range(len(names)):
         placer = registry.create(names[(number + step) % len(names)])
         if placer.supports(problem) is None:

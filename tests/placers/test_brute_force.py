@@ -88,7 +88,7 @@ def results(problem: Problem, *, slow: bool) -> Iterator[tuple[str, Result]]:
         *LEARNED,
         *(("cpsat",) if problem.objective.kind == "latency" else ()),
     }
-    for name in registry.names():
+    for name in registry.known_names():
         placer = registry.create(name)
         if placer.supports(problem) is None and (slow or name not in late):
             budget = Budget(0.5) if name in late and name not in LEARNED else Budget()

@@ -24,9 +24,9 @@ from placewise.model.result import Reason
 from placewise.placers.auto.placer import AutoPlacer
 from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
-from placewise.placers.min_cut.paths import PathsPlacer
-from placewise.placers.shared.move_space import movable
-from placewise.placers.shared.rules import broken
+from placewise.placers.min_cut.placer import MinCutPlacer
+from placewise.placers.shared.move_space import build_move_space
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement
 
@@ -100,10 +100,10 @@ def test_moves_keep_support_and_resident_bytes(problem: Problem) -> None:
         return
     first = np.unique(problem.block, return_index=True)[1]
     homes = np.repeat(start.device[first][None], 16, axis=0)
-    proposer = _native.MoveProposer(movable(problem), np.arange(16, dtype=np.uint64))
+    proposer = _native.MoveProposer(build_move_space(problem), np.arange(16, dtype=np.uint64))
     for _ in range(4):
         candidates = proposer.propose(homes)
-        assert [broken(problem, home[problem.block]) for home in candidates] == [""] * 16
+        assert [find_broken_rule(problem, home[problem.block]) for home in candidates] == [""] * 16
         homes = candidates
 
 
@@ -213,8 +213,8 @@ def test_bert24_is_solved_and_the_search_stops():
 def test_paths_keeps_the_rules(problem: Problem) -> None:
     """What the cutting leads to is valid but for its calls, comes twice the same, and its bound is below it."""
     problem = problem.with_(objective=replace(problem.objective, execution="subgraph"))
-    proposal = run_placer(PathsPlacer(), problem, Budget())
-    assert proposal.placement == run_placer(PathsPlacer(), problem, Budget()).placement
+    proposal = run_placer(MinCutPlacer(), problem, Budget())
+    assert proposal.placement == run_placer(MinCutPlacer(), problem, Budget()).placement
     if proposal.placement is None:
         assert proposal.notes or proposal.infeasible
         return
@@ -231,7 +231,7 @@ def test_paths_solves_chains():
     for seed in range(12):
         rng = np.random.default_rng(seed)
         problem = chain(rng.integers(1, 9, 6).tolist(), rng.integers(1, 9, 6).tolist(), int(rng.integers(3, 6)))
-        best, proposal = best_of_all(problem), run_placer(PathsPlacer(), problem, Budget())
+        best, proposal = best_of_all(problem), run_placer(MinCutPlacer(), problem, Budget())
         assert proposal.placement is not None and proposal.bound is not None
         value = float(evaluate(problem, proposal.placement.device[None])[0])
         assert proposal.bound.value <= best <= value
@@ -261,7 +261,7 @@ def chain(seconds: list[int], links: list[int], memory: int) -> Problem:
 def test_workloads_that_are_solved(name):
     """50 layers of ResNet and the operators of three layers of BERT: placed and proved."""
     problem = published(name)
-    proposal = run_placer(PathsPlacer(), problem, Budget(seconds=60))
+    proposal = run_placer(MinCutPlacer(), problem, Budget(seconds=60))
     assert proposal.placement is not None and proposal.bound is not None
     judgement = judge_placement(problem, proposal.placement)
     assert judgement.valid
@@ -271,8 +271,8 @@ def test_workloads_that_are_solved(name):
 def test_paths_without_work_or_calls():
     """Too little time gives a weaker answer with its reason; other executions are refused."""
     problem = chain([1, 2, 3], [1, 1, 1], 2)
-    assert run_placer(PathsPlacer(), problem, Budget(seconds=0)).reason is Reason.TIME_LIMIT
-    assert "subgraph" in str(PathsPlacer().supports(problem.with_(objective=Objective(execution="operator"))))
+    assert run_placer(MinCutPlacer(), problem, Budget(seconds=0)).reason is Reason.TIME_LIMIT
+    assert "subgraph" in str(MinCutPlacer().supports(problem.with_(objective=Objective(execution="operator"))))
 
 
 def test_an_interrupted_bound_leaves_the_quick_answers(monkeypatch):
@@ -283,7 +283,7 @@ def test_an_interrupted_bound_leaves_the_quick_answers(monkeypatch):
 
     monkeypatch.setattr("placewise.placers.min_cut.paths.best_cutting", interrupted)
     problem = chain([1, 2, 3], [1, 1, 1], 2)
-    assert run_placer(PathsPlacer(), problem, Budget()).reason is Reason.INTERRUPTED
+    assert run_placer(MinCutPlacer(), problem, Budget()).reason is Reason.INTERRUPTED
     proposal = run_placer(TemperPlacer(), problem, Budget())
     assert proposal.reason is Reason.INTERRUPTED
     assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid

@@ -48,7 +48,7 @@ def test_too_large_models_are_refused_with_their_size(name: str, problem: Proble
     """Before any work: the size, what it comes from, the most that is taken, and another placer that takes it."""
     refusal = registry.create(name).supports(problem)
     assert refusal is not None and size in refusal and instead in refusal
-    other = next(word for word in instead.replace(",", "").split() if word in registry.names())
+    other = next(word for word in instead.replace(",", "").split() if word in registry.known_names())
     assert registry.create(other).supports(problem) is None
 
 
@@ -74,7 +74,7 @@ def test_dp_counts_no_further_than_it_may() -> None:
     result = place(problem, "dp", options={"max_ideals": 20_000})
     assert result.placement is not None and result.value >= result.lower_bound
     said = " ".join(result.notes)
-    assert "ideals of" in said and "or more, too many" in said and "many lines of the ops" in said
+    assert "ideals of" in said and "or more, too many" in said and "many orders of the ops" in said
 
 
 def test_paths_says_what_is_too_much(monkeypatch: pytest.MonkeyPatch) -> None:

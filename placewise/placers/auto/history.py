@@ -10,8 +10,8 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Improvement, Judgement, Proposal, Reason, gap_of
 from placewise.placers.base import Evaluate, OnProgress, Progress, Stopwatch
-from placewise.placers.shared.objective_value import worth
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.objective_value import objective_value
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import Evaluator, judge_placement
 
 REMEMBERED = 4
@@ -107,7 +107,7 @@ class History:
         if not judgement.valid if judgement else _refused(self.problem, found.placement):
             return None
         said = judgement is not None and isinstance(self.price, Evaluator)
-        value = judgement.value if judgement and said else worth(self.problem, found.placement, self.price)
+        value = judgement.value if judgement and said else objective_value(self.problem, found.placement, self.price)
         return Candidate(name, found, value) if np.isfinite(value) else None
 
     def _keep(self, candidate: Candidate) -> None:
@@ -144,5 +144,5 @@ class History:
 def _refused(problem: Problem, placement: Placement) -> bool:
     """Whether a placement breaks a rule; calls and orders of its own change how much is alive at once."""
     if placement.call is None and placement.order is None:
-        return bool(broken(problem, placement.device))
+        return bool(find_broken_rule(problem, placement.device))
     return not judge_placement(problem, placement).valid

@@ -2,5 +2,5 @@
 
 `SinglePlacer` uses the best single device; `BalancedPlacer` splits by memory, as Accelerate's device map does;
 `GreedyPlacer` fills one device after the other; `ExpertPlacer` cuts layers in a row, as a person would. `RandomPlacer`
-and `RoundRobinPlacer` are trivial baselines.
+draws or deals blocks, as a trivial baseline.
 """

@@ -1,7 +1,7 @@
-"""balanced: what people do by hand, an even split by memory along the order of the ops.
+"""balanced: an even split by memory along the order of the ops, as people do by hand.
 
-The rule of Accelerate's "balanced" device map, with a dynamic program along the line in place of the greedy
-filling, so that a split which fits is found where one exists on that line.
+The rule of Accelerate's "balanced" device map, with a dynamic program along the order in place of greedy filling, so
+that a split that fits is found if there is one along that order.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Proposal, Reason
 from placewise.model.tables import Edges
-from placewise.placers.base import (
-    PlacerInfo,
-    SearchContext,
-    Stopwatch,
-)
-from placewise.placers.shared.fit import fit
+from placewise.placers.base import PlacerInfo, SearchContext, Stopwatch
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.memory_footprint import may_run
-from placewise.placers.shared.stages.line_split import Split, best_split
-from placewise.simulate.blocks import storage_bytes
+from placewise.placers.shared.memory_footprint import count_first_uses, may_run
+from placewise.placers.shared.stages.line_split import LineSplit, find_best_split
 from placewise.simulate.contiguity import Contraction, contract
 
 
@@ -45,10 +40,10 @@ class BalancedPlacer:
         return None
 
     def propose(self, search: SearchContext) -> Proposal:
-        """The most even split of the line, or words that say why there is none."""
+        """The most even split of the order, or a note of why there is none."""
         problem, watch = search.problem, search.watch
         try:
-            device, _ = fit(problem, partial(_split, problem, contract(problem), watch))
+            device, _ = fit_memory(problem, partial(_split_evenly, problem, contract(problem), watch))
         except KeyboardInterrupt:
             return Proposal(None, reason=Reason.INTERRUPTED)
         reason = Reason.TIME_LIMIT if watch.out else Reason.FINISHED
@@ -57,29 +52,29 @@ class BalancedPlacer:
         return Proposal(Placement(relabel(problem, device)), reason=reason)
 
 
-def _split(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Floats) -> Ints | None:
+def _split_evenly(problem: Problem, graph: Contraction, watch: Stopwatch, capacity: Floats) -> Ints | None:
     """The split [n_ops] with the smallest largest share within `capacity` [n_devices].
 
-    Of a chain of components if there is one, else, where that is allowed, of the blocks as they stand.
+    It splits the chain of components if that is possible, else, where rules allow it, the blocks in their order.
     """
     host = problem.cluster.is_host
     if not problem.allowed[:, ~host].any():
         host = np.zeros_like(host)
     stranded = ~may_run(problem, graph.component, graph.n)[:, ~host].any(axis=1)
     if problem.constraints.shaped or not np.any(stranded):
-        device = _along(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
+        device = _split_order(problem, problem.graph, watch, graph.component, graph.n, problem.allowed, capacity, host)
         if device is not None or problem.constraints.shaped:
             return device
     block, n = problem.block, problem.n_blocks
     allowed = may_run(problem, block, n)
     aside = np.asarray(~allowed[:, ~host].any(axis=1))[block]
-    home = np.where(allowed & host, capacity, -1.0).argmax(axis=1)[block]
-    lighter = _without(problem.graph, aside)
-    device = _along(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
-    return None if device is None else np.where(aside, home, device).astype(np.int32)
+    assignment = np.where(allowed & host, capacity, -1.0).argmax(axis=1)[block]
+    lighter = _drop_memory(problem.graph, aside)
+    device = _split_order(problem, lighter, watch, block, n, problem.allowed | aside[:, None], capacity, host)
+    return None if device is None else np.where(aside, assignment, device).astype(np.int32)
 
 
-def _along(
+def _split_order(
     problem: Problem,
     graph: Graph,
     watch: Stopwatch,
@@ -89,33 +84,36 @@ def _along(
     capacity: Floats,
     host: Bools,
 ) -> Ints | None:
-    """Without host devices if possible; else with as few bytes there as possible, and the rest even."""
-    line = (np.arange(n, dtype=np.int32),)
-    amounts = _amounts(graph)[:, None]
+    """A split without host devices if possible; else with as few bytes as possible on hosts, and the rest even."""
+    order = (np.arange(n, dtype=np.int32),)
+    # One more byte per op, so that ops without bytes spread as well.
+    amounts = (count_first_uses(graph) + 1.0)[:, None]
 
-    def best(room: Floats, loads: Floats) -> Split:
+    def split(room: Floats, loads: Floats) -> LineSplit:
         if not allowed.all():
             loads[~allowed] = np.inf
-        return best_split(_plain(problem, graph, sealed(loads)), group, line, room, lambda *_: not watch.out)
+        return find_best_split(
+            _build_load_problem(problem, graph, sealed(loads)), group, order, room, lambda *_: not watch.out
+        )
 
-    alone = best(capacity, np.where(host, np.inf, amounts))
+    alone = split(capacity, np.where(host, np.inf, amounts))
     if alone.device is not None or not host.any():
         return alone.device
-    least = best(capacity, np.where(host, amounts, 0.0)).value
+    least = split(capacity, np.where(host, amounts, 0.0)).value
     tight = np.where(host, np.minimum(capacity, np.ceil(least * (1 + 1e-9))), capacity)
-    return best(tight, np.where(host, 0.0, amounts)).device
+    return split(tight, np.where(host, 0.0, amounts)).device
 
 
-def _plain(problem: Problem, graph: Graph, loads: Floats) -> Problem:
-    """A max-load problem of loads [n_ops, n_devices], inf where forbidden: no transfers, no rule but an order."""
+def _build_load_problem(problem: Problem, graph: Graph, loads: Floats) -> Problem:
+    """A max-load problem of loads [n_ops, n_devices], inf where forbidden; no transfers, no rule but the order."""
     devices = tuple(replace(device, unsupported=frozenset()) for device in problem.cluster)
     costs = CostTable.given(loads, sealed(np.zeros_like(problem.costs.transfer_seconds)))
     objective = Objective("throughput", memory=problem.objective.memory)
-    order = Constraints(contiguous=problem.constraints.ordered, ordered=problem.constraints.ordered)
-    return Problem(graph, replace(problem.cluster, devices=devices), costs, objective, order)
+    rules = Constraints(contiguous=problem.constraints.ordered, ordered=problem.constraints.ordered)
+    return Problem(graph, replace(problem.cluster, devices=devices), costs, objective, rules)
 
 
-def _without(graph: Graph, stranded: Bools) -> Graph:
+def _drop_memory(graph: Graph, stranded: Bools) -> Graph:
     """The graph without the memory of some ops [n_ops]."""
     edges = graph.weight_edges
     kept = ~stranded[edges.consumer]
@@ -124,11 +122,3 @@ def _without(graph: Graph, stranded: Bools) -> Graph:
         ops=replace(graph.ops, state_bytes=np.where(stranded, 0, graph.ops.state_bytes)),
         weight_edges=Edges(edges.value[kept], edges.consumer[kept], edges.position[kept]),
     )
-
-
-def _amounts(graph: Graph) -> Floats:
-    """Bytes [n_ops] that each op is the first to need, and one more, so that ops without bytes spread as well."""
-    amount = graph.ops.state_bytes.astype(np.float64) + 1.0
-    storage, first = np.unique(graph.weights.storage[graph.weight_edges.value], return_index=True)
-    np.add.at(amount, graph.weight_edges.consumer[first], storage_bytes(graph)[storage])
-    return amount

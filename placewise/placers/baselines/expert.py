@@ -1,9 +1,9 @@
-"""expert: what a person does who knows the model. Layers in a row, about equal work on every accelerator.
+"""expert: the split of a person who knows the model. Layers in a row, about equal work on every accelerator.
 
-Layers are found by the numbers in scopes (``encoder.layer.3``); where there are none, the ops in their order take
-their place. Of recurrent models every layer has a device, with all its steps, attention and softmax beside the last
+Layers are found by the numbers in scopes (``encoder.layer.3``); without such numbers, the ops in their order stand for
+layers. In recurrent models every layer has one device for all its steps, with attention and softmax beside the last
 layer, as the experts of Mirhoseini et al. (ICML 2017) and of GNMT (Wu et al., 2016) did; convolutional models are cut
-between their stages. Backward ops are where their forward ops are. A published split is taken as it stands.
+between their stages. Backward ops share the devices of their forward ops. A published split is taken unchanged.
 """
 
 from __future__ import annotations
@@ -18,30 +18,26 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
-from placewise.placers.base import (
-    PlacerInfo,
-    SearchContext,
-)
-from placewise.placers.baselines.expert_layers import Layers, filled, layers_of
-from placewise.placers.shared.fit import fit
+from placewise.placers.base import PlacerInfo, SearchContext
+from placewise.placers.baselines.expert_layers import Layers, fill_layers, find_layers
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.partitions.component_lines import fill_line, shift_late
-from placewise.placers.shared.partitions.hypergraph import net_of
-from placewise.placers.shared.partitions.partition import takers
-from placewise.placers.shared.partitions.repair_and_select import Finish
+from placewise.placers.shared.partitions.component_lines import fill_stages, shift_late, sort_by_rank
+from placewise.placers.shared.partitions.hypergraph import build_hypergraph, list_working_devices
+from placewise.placers.shared.partitions.repair_and_select import CandidateSelector
 from placewise.placers.shared.repair import repair
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 
 
 @dataclass(frozen=True, slots=True)
 class ExpertOptions:
-    """`hint`: the first hint, if there is one, is the expert's split."""
+    """`hint`: take the first hint, if there is one, as the expert's split."""
 
     hint: bool = True
 
 
 class ExpertPlacer:
-    """The human baseline of the placement papers: by hand, even by layers."""
+    """The human baseline of the placement papers: an even split by layers, made by hand."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="expert",
@@ -57,66 +53,66 @@ class ExpertPlacer:
         return None
 
     def propose(self, search: SearchContext) -> Proposal:
-        """The expert's split, given or made, or words that say why it will not do."""
+        """The expert's split, from the hints or built here, or a note of why it cannot be used."""
         problem = search.problem
         if search.hints.placements and self.options.hint:
-            return _given(problem, search.hints.placements[0])
-        finish = Finish(problem, search.price, search.watch)
+            return _check_hint(problem, search.hints.placements[0])
+        selector = CandidateSelector(problem, search.price, search.watch)
         reason = Reason.FINISHED
         try:
-            _by_layers(problem, finish)
+            _offer_layers(problem, selector)
         except KeyboardInterrupt:
             reason = Reason.INTERRUPTED
-        if finish.best is None:
-            why_not = finish.faults[0] if finish.faults else "there was no time"
-            return Proposal(None, reason=reason, notes=(f"an even split by layers will not do: {why_not}",))
-        return Proposal(Placement(relabel(problem, finish.best)), reason=reason)
+        if selector.best is None:
+            fault = selector.rejections[0] if selector.rejections else "there was no time"
+            return Proposal(None, reason=reason, notes=(f"an even split by layers makes no placement: {fault}",))
+        return Proposal(Placement(relabel(problem, selector.best)), reason=reason)
 
 
-def _given(problem: Problem, split: Placement) -> Proposal:
-    """A person's own split; what memory it needs with its calls or replicas is for the judge to say."""
+def _check_hint(problem: Problem, split: Placement) -> Proposal:
+    """A person's own split; if it has calls, an order or replicas, only the judge checks its memory."""
     plain = split.call is None and split.order is None and split.replicas is None
-    why_not = broken(problem, split.device) if plain else ""
-    if why_not:
-        return Proposal(None, notes=(f"the expert's split breaks a rule: {why_not}",))
+    fault = find_broken_rule(problem, split.device) if plain else ""
+    if fault:
+        return Proposal(None, notes=(f"the expert's split breaks a rule: {fault}",))
     return Proposal(split)
 
 
-def _by_layers(problem: Problem, finish: Finish) -> None:
+def _offer_layers(problem: Problem, selector: CandidateSelector) -> None:
     """Offer layers in a row, of equal work and of equal number; recurrent stacks also each over all devices."""
-    graph, cargo, devices = finish.graph, finish.cargo, takers(problem)
-    layers = layers_of(problem.graph, len(devices))
+    graph, instance, devices = selector.graph, selector.instance, list_working_devices(problem)
+    layers = find_layers(problem.graph, len(devices))
     if layers is None:
         unit = np.empty(problem.n_blocks, np.int32)
         unit[problem.block] = np.arange(graph.n, dtype=np.int32)[graph.component]
     else:
-        unit = filled(problem, graph, layers.of)
-    work = np.where(cargo.runs[:, devices], cargo.damage[:, devices], 0.0).mean(axis=1)
+        unit = fill_layers(problem, graph, layers.of)
+    work = np.where(instance.runs[:, devices], instance.damage[:, devices], 0.0).mean(axis=1)
     if not work.any():
         work = np.ones(problem.n_blocks)
     load = np.bincount(unit, weights=work).astype(np.float64)
-    share = net_of(problem, cargo, devices).share if len(devices) > 1 else np.ones(1)
-    _take(problem, finish, unit, _even(load, share), devices)
+    share = build_hypergraph(problem, instance, devices).share if len(devices) > 1 else np.ones(1)
+    _offer_stages(problem, selector, unit, _split_evenly(load, share), devices)
     if layers is None:
         return
-    in_a_row = _even(np.ones(len(load)), share)
-    _take(problem, finish, unit, in_a_row, devices)
+    in_a_row = _split_evenly(np.ones(len(load)), share)
+    _offer_stages(problem, selector, unit, in_a_row, devices)
     if layers.recurrent and not problem.constraints.shaped:
         last = np.zeros(problem.n_blocks, np.bool_)
         last[problem.block[layers.last]] = True
         unit = np.where(last, len(load) - 1, unit)
-        for stage in (in_a_row, _stacked(layers, len(devices))):
-            _take(problem, finish, unit, stage, devices)
+        for stage in (in_a_row, _spread_stacks(layers, len(devices))):
+            _offer_stages(problem, selector, unit, stage, devices)
 
 
-def _even(load: Floats, share: Floats) -> Ints:
-    """The stage [n_units] of each unit in a row: the device in whose share of all work its middle is."""
+def _split_evenly(load: Floats, share: Floats) -> Ints:
+    """The stage [n_units] of each unit in a row: the device whose share of all work holds the middle of the unit."""
     middle = (np.cumsum(load) - load / 2) / max(float(load.sum()), np.finfo(float).tiny)
     ends = np.cumsum(share / share.sum())[:-1]
     return np.searchsorted(ends, middle, side="right").astype(np.int32)
 
 
-def _stacked(layers: Layers, count: int) -> Ints:
+def _spread_stacks(layers: Layers, count: int) -> Ints:
     """Layer i of a stack of n on device ⌊i · count / n⌋, every stack (encoder, decoder) over all devices."""
     numbers: dict[str, list[int]] = {}
     for stack, number in zip(layers.stack, layers.number, strict=True):
@@ -129,25 +125,23 @@ def _stacked(layers: Layers, count: int) -> Ints:
     return np.array(places, np.int32)
 
 
-def _take(problem: Problem, finish: Finish, unit: Ints, stage: Ints, devices: Ints) -> None:
-    """Offer units [n_blocks] in stages [n_units]: as they are, or moved until memory, rules and shape are kept."""
-    graph = finish.graph
+def _offer_stages(problem: Problem, selector: CandidateSelector, unit: Ints, stage: Ints, devices: Ints) -> None:
+    """Offer units [n_blocks] in stages [n_units], repaired until memory, rules and the shape of stages are kept."""
+    graph = selector.graph
     if not problem.constraints.shaped:
-        home = devices[stage[unit]]
-        device = repair(problem, home[problem.block], cargo=finish.cargo, watch=finish.watch)
-        if device is not None and finish.hear(device, checked=True) and np.isfinite(finish.value):
+        assignment = devices[stage[unit]]
+        device = repair(problem, assignment[problem.block], instance=selector.instance, watch=selector.watch)
+        if device is not None and selector.consider(device, checked=True) and np.isfinite(selector.value):
             return
         if device is None:
-            finish.faults.append("its layers do not fit in memory, whatever blocks move")
-        if finish.best is not None and np.isfinite(finish.value):
+            selector.rejections.append("its layers do not fit in memory, whatever blocks move")
+        if selector.best is not None and np.isfinite(selector.value):
             return
     rank = np.zeros(graph.n, np.int32)
     np.maximum.at(rank, graph.component, stage[unit][problem.block])
     rank = shift_late(graph, rank)
-    if finish.hear(devices[rank][graph.component]):
+    if selector.consider(devices[rank][graph.component]):
         return
-    position = np.empty(graph.n, np.int32)
-    position[np.lexsort((np.arange(graph.n), rank))] = np.arange(graph.n, dtype=np.int32)
-    found, _ = fit(problem, partial(fill_line, problem, graph, position))
-    if found is not None:
-        finish.hear(found)
+    device, _ = fit_memory(problem, partial(fill_stages, problem, graph, sort_by_rank(rank)))
+    if device is not None:
+        selector.consider(device)

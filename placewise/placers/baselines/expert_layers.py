@@ -1,4 +1,4 @@
-"""Layers as people see them: from the numbers in scopes, where there are any."""
+"""Layers as people see them, found by the numbers in scopes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from placewise.model.problem import Problem
 from placewise.simulate.contiguity import Contraction
 
 STEPS = frozenset({"step", "steps", "time", "timestep"})
-"""What numbers the unrolled steps of a recurrent layer, which are one layer."""
+"""Scope names whose numbers count the unrolled steps of a recurrent layer; the steps are one layer."""
 LAST = ("attention", "softmax")
-"""What the experts of recurrent models put beside the last layer."""
+"""Scopes that the experts of recurrent models place beside the last layer."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layers:
-    """The layer [n_ops] of every op, −1 for none, in the order of their mean places; `stack` and `number` of each.
+    """The layer [n_ops] of every op, −1 for none; layers are in the order of their mean positions.
 
-    `recurrent`: the layers are unrolled in steps; `last` [n_ops] marks the attention and softmax of such a model.
+    `stack` and `number` name each layer. `recurrent`: the layers are unrolled in steps; `last` [n_ops] then marks the
+    attention and softmax.
     """
 
     of: Ints
@@ -36,12 +37,12 @@ class Layers:
         return len(self.stack)
 
 
-def layers_of(graph: Graph, wanted: int) -> Layers | None:
-    """The outermost layers of which there are `wanted`, or as many as there are; None for fewer than two.
+def find_layers(graph: Graph, wanted: int) -> Layers | None:
+    """The outermost level with at least `wanted` layers, else the innermost level; None for fewer than two layers.
 
     A layer is a path of scope names that ends with a number: ``encoder.layer.3`` of ``encoder.layer.3.attention``.
     """
-    paths = [_path(scope) for scope in graph.ops.scope.values]
+    paths = [_split_scope(scope) for scope in graph.ops.scope.values]
     deepest = max((len(numbers) for numbers, _ in paths), default=0)
     codes = graph.ops.scope.codes
     forward = ~graph.ops.backward
@@ -71,9 +72,9 @@ def layers_of(graph: Graph, wanted: int) -> Layers | None:
     )  # fmt: skip
 
 
-def _path(scope: str) -> tuple[list[str], bool]:
-    """The layers that a scope is in, from the outermost to the innermost, and whether it is a step of a recurrence."""
-    found: list[str] = []
+def _split_scope(scope: str) -> tuple[list[str], bool]:
+    """The layers that contain a scope, outermost first, and whether it is a step of a recurrence."""
+    layers: list[str] = []
     words: list[str] = []
     steps = False
     for word in re.split(r"[./]", scope):
@@ -83,12 +84,12 @@ def _path(scope: str) -> tuple[list[str], bool]:
             continue
         words.append(word)
         if word.isdecimal():
-            found.append(".".join([*words[:-1], str(int(word))]))
-    return found, steps
+            layers.append(".".join([*words[:-1], str(int(word))]))
+    return layers, steps
 
 
-def filled(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
-    """The layer [n_blocks] of every block: of its forward ops, else of what it reads, else of what reads it."""
+def fill_layers(problem: Problem, graph: Contraction, layer: Ints) -> Ints:
+    """The layer [n_blocks] of every block: that of its forward ops, else of its producers, else of its readers."""
     block, backward = problem.block, problem.graph.ops.backward
     own = np.full(problem.n_blocks, -1, np.int32)
     for ops in (np.flatnonzero(layer >= 0), np.flatnonzero((layer >= 0) & ~backward)):

@@ -26,7 +26,7 @@ from placewise.placers.shared.schedule_models import operator_model, subgraph_mo
 from placewise.placers.shared.schedule_models.assignment import Groups, groups_of, in_order
 from placewise.placers.shared.schedule_models.incumbents import Known, start
 from placewise.placers.shared.schedule_models.time_units import Units, units_of
-from placewise.placers.shared.solve import Solved, parameters, solve
+from placewise.placers.shared.solve import Solved, solve_model, solver_parameters
 from placewise.simulate import device_memory, judge_placement
 from placewise.simulate.judge.subgraph import cut_calls
 from placewise.simulate.problem_arrays import arrays_of
@@ -171,8 +171,8 @@ class _Run:
                 value = self.known.value if np.isfinite(self.known.value) else None
                 self.on_progress(Progress("cpsat", told[0], "solving", value, self.known.bound.value))
 
-        chosen = parameters(self.watch, workers=self.workers, most_work=WORK)
-        return solve(program.program.model, chosen, tell, stop=self.watch.budget.stop)
+        chosen = solver_parameters(self.watch, workers=self.workers, most_work=WORK)
+        return solve_model(program.program.model, chosen, tell, stop=self.watch.budget.stop)
 
     def _learn(self, program: Any, solved: Solved) -> None:
         if solved.status == cp_model.INFEASIBLE:

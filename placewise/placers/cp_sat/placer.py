@@ -30,12 +30,12 @@ from placewise.placers.base import (
 )
 from placewise.placers.cp_sat.latency import TimedLimits, place_in_time, too_large
 from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
-from placewise.placers.shared.fit import fit
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.rules import broken
-from placewise.placers.shared.solve import Solved, parameters, solve
-from placewise.placers.shared.stages.line_split import best_split
-from placewise.placers.shared.stages.stage_costs import Priced, price
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.solve import Solved, solve_model, solver_parameters
+from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.stage_costs import PricedStages, price_stages
 from placewise.simulate import Evaluator
 from placewise.simulate.contiguity import Contraction, contract, depth_first
 
@@ -95,7 +95,7 @@ class _Run:
         problem, rules = self.problem, self.problem.constraints
         graph = self.graph if rules.contiguous else None
         group, n = (problem.block, problem.n_blocks) if graph is None else (graph.component, graph.n)
-        priced = price(problem, group, n, capacity)
+        priced = price_stages(problem, group, n, capacity)
         reached = min((_value(problem, hint) for hint in self.hints), default=0.0)
         unit = unit_of(priced, reached, self.options.units)
         program = Program(priced.costs, unit)
@@ -120,14 +120,14 @@ class _Run:
         return placed
 
     def _call(self, program: Program) -> Solved:
-        chosen = parameters(self.watch, workers=_workers(self.options, self.watch.budget), most_work=WORK)
+        chosen = solver_parameters(self.watch, workers=_workers(self.options, self.watch.budget), most_work=WORK)
         if "max_deterministic_time" in chosen:
             chosen["max_deterministic_time"] = max(chosen["max_deterministic_time"] - self._work, 0.0)
-        solved = solve(program.model, chosen, stop=self.watch.budget.stop)
+        solved = solve_model(program.model, chosen, stop=self.watch.budget.stop)
         self._work += solved.solver.response_proto.deterministic_time
         return solved
 
-    def _learn(self, program: Program, priced: Priced, unit: int, solved: Solved) -> None:
+    def _learn(self, program: Program, priced: PricedStages, unit: int, solved: Solved) -> None:
         self.infeasible = solved.status == cp_model.INFEASIBLE
         if not solved.finished:
             self.reason = Reason.TIME_LIMIT
@@ -167,12 +167,12 @@ def _up(number: float) -> str:
     return text if float(text) >= number else f"{number * 1.006:.2e}"
 
 
-def _devices(priced: Priced) -> list[int]:
+def _devices(priced: PricedStages) -> list[int]:
     """The device that each machine of the program is."""
     return [d for k, members in enumerate(priced.devices) for d in members[: priced.costs.n_devices[k]]]
 
 
-def on_machines(priced: Priced, group: Ints, n: int, device: Ints) -> Ints:
+def on_machines(priced: PricedStages, group: Ints, n: int, device: Ints) -> Ints:
     """A placement [n_ops] on devices as one of the n groups on machines, −1 where the prices know no machine."""
     machine = {d: m for m, d in enumerate(_devices(priced))}
     home = np.full(n, -1, np.int32)
@@ -216,13 +216,13 @@ class CpsatPlacer:
             limits = TimedLimits(self.options.units, workers, self.options.calls, self.options.search)
             return place_in_time(problem, limits, search.watch, search.hints, search.evaluate, search.on_progress)
         watch, graph = search.watch, contract(problem)
-        known = [h.device for h in search.hints.placements if not broken(problem, h.device)]
+        known = [h.device for h in search.hints.placements if not find_broken_rule(problem, h.device)]
         run = _Run(problem, self.options, graph, watch, known)
         try:
             split = _split(problem, graph, watch)
-            known += [] if split is None or broken(problem, split) else [split]
+            known += [] if split is None or find_broken_rule(problem, split) else [split]
             known.sort(key=partial(_value, problem))
-            device, _ = fit(problem, run.solve)
+            device, _ = fit_memory(problem, run.solve)
             known += [] if device is None else [device]
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
@@ -251,8 +251,8 @@ def _split(problem: Problem, graph: Contraction, watch: Stopwatch) -> Ints | Non
     """The best split along two lines of the ops, one device per stage, to start from."""
     alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph))
-    split, _ = fit(
-        problem, lambda room: best_split(alone, graph.component, lines, room, lambda *_: not watch.out).device
+    split, _ = fit_memory(
+        problem, lambda room: find_best_split(alone, graph.component, lines, room, lambda *_: not watch.out).device
     )
     return split
 

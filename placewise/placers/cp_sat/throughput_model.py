@@ -16,7 +16,7 @@ from ortools.sat.python import cp_model
 
 from placewise.model.columns import Ints, Longs
 from placewise.model.problem import Problem
-from placewise.placers.shared.stages.stage_costs import NEVER, Priced, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
 from placewise.simulate.contiguity import Contraction, forward_edges
 
 _MOST_SUM = 1 << 45
@@ -177,7 +177,7 @@ class Program:
         return total
 
 
-def unit_of(priced: Priced, reached: float, units: int) -> int:
+def unit_of(priced: PricedStages, reached: float, units: int) -> int:
     """Units of the prices that become one of the program: so many that a value that is reached has `units`."""
     costs = priced.costs
     seconds = np.where(costs.seconds < NEVER, costs.seconds, 0)

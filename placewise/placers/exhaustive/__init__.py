@@ -1,1 +1,1 @@
-"""exhaustive: every placement of a small problem, priced and checked. Class: `ExhaustivePlacer`."""
+"""Exhaustive search: every placement of a small problem, priced and checked (`ExhaustivePlacer`)."""

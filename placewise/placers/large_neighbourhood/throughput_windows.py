@@ -23,8 +23,8 @@ from placewise.placers.large_neighbourhood.choice import KINDS, choose
 from placewise.placers.large_neighbourhood.subproblem import Part, Window, cut
 from placewise.placers.large_neighbourhood.units import units_of
 from placewise.placers.registry import create
-from placewise.placers.shared.interchangeable import relabelled
-from placewise.placers.shared.objective_value import worth
+from placewise.placers.shared.interchangeable import relabel_placement
+from placewise.placers.shared.objective_value import objective_value
 from placewise.simulate import judge_placement
 
 SOLVERS: dict[bool, tuple[tuple[str, dict[str, int]], ...]] = {
@@ -123,7 +123,7 @@ class Search:
             return Proposal(None, reason=Reason.PROVED, infeasible=self._proof)
         if self._now is None:
             return Proposal(None, self._bound, self.reason, (f"no placement was found by {', '.join(self._asked)}",))
-        named = relabelled(self._problem, self._now.placement)
+        named = relabel_placement(self._problem, self._now.placement)
         return Proposal(named, self._bound, self.reason, history=tuple(self.history))
 
     def begin(self, share: float) -> None:
@@ -251,7 +251,7 @@ class Search:
             return None
         value = judgement.value
         if self._evaluate is not None:
-            value = worth(self._problem, placement, self._evaluate)
+            value = objective_value(self._problem, placement, self._evaluate)
         loads = np.array([use.load for use in judgement.devices])
         return _State(placement, value, loads) if np.isfinite(value) else None
 

@@ -31,7 +31,7 @@ from placewise.placers.large_neighbourhood.throughput_windows import Search
 from placewise.placers.shared.schedule_models.assignment import groups_of
 from placewise.placers.shared.schedule_models.incumbents import Known, start
 from placewise.placers.shared.schedule_models.time_units import units_of
-from placewise.placers.shared.solve import parameters, solve_together
+from placewise.placers.shared.solve import solve_models, solver_parameters
 from placewise.simulate import lower_bound
 
 UNITS = 1 << 22
@@ -161,9 +161,9 @@ class _Search:
             for _ in range(self.options.together)
         ]
         programs, budget = [self._program(kind) for kind in kinds], self.watch.budget
-        chosen = parameters(self.watch) | {"max_deterministic_time": WORK, "relative_gap_limit": 0.0}
+        chosen = solver_parameters(self.watch) | {"max_deterministic_time": WORK, "relative_gap_limit": 0.0}
         models = [program.program.model for program in programs]
-        solved = solve_together(models, chosen, threads=budget.most_threads, stop=budget.stop)
+        solved = solve_models(models, chosen, threads=budget.most_threads, stop=budget.stop)
         for kind, program, answer in zip(kinds, programs, solved, strict=True):
             grow = 1.1 if answer.finished else 0.85
             self._size[kind] = min(max(self._size[kind] * grow, SMALLEST), LARGEST, max(self._groups.n, 1))

@@ -23,7 +23,7 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, offsets_of
 from placewise.placers.learned.orders import fastest, places
 from placewise.placers.learned.view import View
-from placewise.placers.shared.memory_footprint import memory_footprint
+from placewise.placers.shared.memory_footprint import compute_footprint
 from placewise.simulate.judge.ranks import downward_ranks, mean_op_seconds, mean_transfer_seconds, upward_ranks
 from placewise.simulate.problem_arrays import arrays_of
 
@@ -129,7 +129,7 @@ def _sent(view: View) -> Floats:
 
 
 def _weights(view: View) -> Floats:
-    held = memory_footprint(view.problem, view.unit, view.n).totals().astype(np.float64)
+    held = compute_footprint(view.problem, view.unit, view.n).totals().astype(np.float64)
     room = view.problem.capacity[np.isfinite(view.problem.capacity) & (view.problem.capacity > 0)]
     return held / (room.min() if len(room) else max(float(held.sum()), 1.0))
 

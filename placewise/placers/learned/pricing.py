@@ -15,7 +15,7 @@ import numpy.typing as npt
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import Evaluator
 from placewise.simulate.blocks import block_firsts, storage_bytes
 from placewise.simulate.judge.memory import resident_bytes
@@ -157,9 +157,11 @@ class Pricing:
         good: Bools = np.asarray(problem.allowed[np.arange(problem.n_ops), rows].all(axis=1))
         good &= (rows == rows[:, self._first][:, problem.block]).all(axis=1)
         for k in np.flatnonzero(good & ~np.bool_(self._roomy)).tolist():
-            good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not broken(problem, rows[k])
+            good[k] = not (resident_bytes(problem, rows[k]) > problem.capacity).any() and not find_broken_rule(
+                problem, rows[k]
+            )
         if not good.all():
-            self.failure = broken(problem, rows[int(np.argmin(good))])
+            self.failure = find_broken_rule(problem, rows[int(np.argmin(good))])
         return good
 
 
@@ -183,5 +185,5 @@ def alone(problem: Problem) -> Ints:
     """The placements [D, n_ops] on one device each, of devices that may run everything and can hold it."""
     able = np.flatnonzero(problem.allowed.all(axis=0))
     rows = [np.full(problem.n_ops, d, np.int32) for d in able.tolist()]
-    fitting = [row for row in rows if not broken(problem, row)]
+    fitting = [row for row in rows if not find_broken_rule(problem, row)]
     return np.array(fitting, np.int32).reshape(-1, problem.n_ops)

@@ -1,4 +1,4 @@
-"""Fewer devices than there are: a problem in which only the best ones may be used."""
+"""Placement on fewer devices: a problem in which only the best devices are available."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.shared.memory_footprint import may_run
@@ -14,45 +13,38 @@ from placewise.simulate.blocks import unshared_bytes
 from placewise.simulate.judge.ranks import mean_op_seconds
 
 
-def checked(devices: int) -> int:
-    """An option `devices`; raises PlacerError."""
-    if devices < 0:
-        raise PlacerError(f"the option 'devices' is {devices}", remedy="give a number of devices, 0 for all of them")
-    return devices
+def keep_best_devices(problem: Problem, devices: int) -> Problem:
+    """The same problem on the first `devices` devices by `rank_devices`; 0: on all.
 
-
-def fewer(problem: Problem, devices: int) -> Problem:
-    """The same problem on the first `devices` of the best order, and on what cannot be done without; 0: on all.
-
-    Where some block may run on none of them, or all of them together hold too little, the next devices that help
-    are kept as well, hosts first.
+    If some block may run on none of them, or if together they hold too little, the next devices that help are kept as
+    well, hosts first.
     """
     if not 0 < devices < problem.n_devices:
         return problem
-    order, host = best_order(problem), problem.cluster.is_host
+    order, host = rank_devices(problem), problem.cluster.is_host
     runs = may_run(problem, problem.block, problem.n_blocks)
-    spare = sorted(order[devices:].tolist(), key=lambda d: not host[d])
+    others = sorted(order[devices:].tolist(), key=lambda d: not host[d])
     kept = np.zeros(problem.n_devices, np.bool_)
     kept[order[:devices]] = True
     needed = float(unshared_bytes(problem).sum())
-    for d in spare:
+    for d in others:
         homeless = ~runs[:, kept].any(axis=1)
         if homeless.any() or float(problem.capacity[kept].sum()) < needed:
             kept[d] |= bool(runs[homeless, d].any()) or not homeless.any()
-    machines = tuple(
+    kept_devices = tuple(
         device if keep else replace(device, available=False)
         for device, keep in zip(problem.cluster, kept.tolist(), strict=True)
     )
-    return problem.with_(cluster=replace(problem.cluster, devices=machines))
+    return problem.with_(cluster=replace(problem.cluster, devices=kept_devices))
 
 
-def best_order(problem: Problem) -> Ints:
-    """The devices [n_devices]: those that run most ops first, accelerators before hosts, the quickest before the slow.
+def rank_devices(problem: Problem) -> Ints:
+    """The devices [n_devices]: accelerators before hosts, then by the number of ops that they may run, then by speed.
 
-    Of devices that are as quick the one is next to which those before it send in the least time.
+    Ties go to the device to which the devices before it send in the least time.
     """
-    cluster, hop = problem.cluster, _hops(problem)
-    pace = _paces(problem)
+    cluster, hop = problem.cluster, _sum_link_seconds(problem)
+    pace = _sum_op_seconds(problem)
     able = problem.allowed.sum(axis=0)
     order: list[int] = []
     while len(order) < problem.n_devices:
@@ -61,15 +53,15 @@ def best_order(problem: Problem) -> Ints:
     return np.array(order, np.int32)
 
 
-def _paces(problem: Problem) -> Floats:
-    """Seconds [n_devices] of all ops on each device, at the mean of the others where it may not run one."""
+def _sum_op_seconds(problem: Problem) -> Floats:
+    """Seconds [n_devices] of all ops on each device; an op that it may not run counts with its mean over the others."""
     mean = mean_op_seconds(problem)
     return np.array(
         [np.where(problem.allowed[:, d], problem.costs.op_seconds[:, d], mean).sum() for d in range(problem.n_devices)]
     )
 
 
-def _hops(problem: Problem) -> Floats:
+def _sum_link_seconds(problem: Problem) -> Floats:
     """Seconds [n_devices, n_devices] of sending every tensor from one device to another."""
     cluster, host = problem.cluster, problem.n_devices
     total = problem.costs.transfer_seconds.sum(axis=0)

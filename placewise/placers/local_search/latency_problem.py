@@ -8,7 +8,7 @@ from placewise import _native
 from placewise.model.columns import Floats, Longs, frozen
 from placewise.model.problem import Problem
 from placewise.placers.local_search.scope_levels import levels_of
-from placewise.placers.shared.move_space import movable
+from placewise.placers.shared.move_space import build_move_space
 from placewise.simulate.in_place import in_place_ops
 from placewise.simulate.judge.schedule import prepare
 from placewise.simulate.problem_arrays import arrays_of
@@ -21,7 +21,7 @@ def search_problem_of(problem: Problem, priors: Floats | None = None) -> _native
     tensor_bytes = np.maximum(graph.tensors.bytes, 0)
     return _native.LatencySearchProblem(
         prepared.native,
-        movable(problem, priors),
+        build_move_space(problem, priors),
         priority=prepared.priority,
         by_priority=prepared.by_priority,
         block=frozen(problem.block, np.int32),

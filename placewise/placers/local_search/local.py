@@ -32,8 +32,8 @@ from placewise.placers.base import (
 from placewise.placers.local_search.stage_order import chain_order
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import interchangeable, relabel
-from placewise.placers.shared.priors import agreeing, drawn, likely_of
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.priors import draw_placements, match_labels, read_priors
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.stages.stage_costs import NEVER
 from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import Costs, costs_of, native_costs, whole_bytes
@@ -131,8 +131,8 @@ class _Pipelines:
             self._consider(hint.device)
         if self.hints.by or not self.known:
             self._ask()
-        likely = likely_of(self.problem, self.hints)
-        self.known += drawn(self.problem, likely, DRAWN, self.watch.budget.seed, self.watch)
+        likely = read_priors(self.problem, self.hints)
+        self.known += draw_placements(self.problem, likely, DRAWN, self.watch.budget.seed, self.watch)
 
     def _ask(self) -> None:
         """Fill `known` from quick placers, else from the last resort."""
@@ -150,7 +150,7 @@ class _Pipelines:
 
     def _consider(self, device: Ints) -> None:
         begun = self.watch.elapsed
-        if len(device) == self.problem.n_ops and not broken(self.problem, device):
+        if len(device) == self.problem.n_ops and not find_broken_rule(self.problem, device):
             self.known.append(device)
         self.check_seconds = max(self.check_seconds, self.watch.elapsed - begun)
 
@@ -173,7 +173,7 @@ class _Pipelines:
         group, n = (problem.block, problem.n_blocks) if chain is None else (chain.component, chain.n)
         costs, scale = costs_of(problem, group, n, chain)
         rng = np.random.default_rng(watch.budget.seed)
-        likely = likely_of(problem, self.hints, group, n)
+        likely = read_priors(problem, self.hints, group, n)
         pool = self._pool(costs, group, likely)
         if not pool:
             return
@@ -229,7 +229,7 @@ class _Pipelines:
         first[group[::-1]] = np.arange(len(group))[::-1]
         homes = [device[first] for device in self.known]
         if homes and len(likely):
-            homes = list(agreeing(self.problem, likely, np.stack(homes)))
+            homes = list(match_labels(self.problem, likely, np.stack(homes)))
         homes = [home for home in homes if chain_order(costs, home, np.random.default_rng(0)) is not None]
         if not homes and costs.shaped:
             able = (costs.seconds[:, costs.kind] < NEVER).all(axis=0)

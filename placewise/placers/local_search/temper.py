@@ -33,11 +33,11 @@ from placewise.placers.base import (
 )
 from placewise.placers.local_search.latency_chains import search
 from placewise.placers.local_search.parallel_tempering import Found, Keeps, temper
-from placewise.placers.registry import create, names
+from placewise.placers.registry import create, known_names
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.move_space import movable
-from placewise.placers.shared.priors import agreeing, drawn, likely_of
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.move_space import build_move_space
+from placewise.placers.shared.priors import draw_placements, match_labels, read_priors
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import Evaluator, lower_bound
 from placewise.simulate.blocks import block_firsts
 from placewise.simulate.judge.memory import resident_bytes
@@ -106,7 +106,7 @@ class TemperPlacer:
         bound: Bound | None = None
         reason = Reason.FINISHED
         try:
-            likely = likely_of(problem, search.hints)
+            likely = read_priors(problem, search.hints)
             starts, values, bound, reason = self._starts(
                 problem, watch, search.hints, likely, price, search.on_progress
             )
@@ -136,12 +136,12 @@ class TemperPlacer:
         bring a placement of its own.
         """
         reason = Reason.FINISHED
-        rows = [hint.device for hint in hints.placements if not broken(problem, hint.device)]
+        rows = [hint.device for hint in hints.placements if not find_broken_rule(problem, hint.device)]
         enough = START_SHARE * watch.budget.seconds
         quick = [name for name in QUICK if name not in hints.by] if hints.by or not rows else []
         bound, bounds = hints.bound or Bound(0.0, "nonnegative costs"), self.options.bound and hints.bound is None
         for name in (*quick, *((BOUNDING,) if bounds else ()), LAST_RESORT):
-            if name not in names() or (rows and (name == LAST_RESORT or watch.elapsed > enough)):
+            if name not in known_names() or (rows and (name == LAST_RESORT or watch.elapsed > enough)):
                 continue
             placer = create(name)
             if placer.supports(problem) is not None:
@@ -150,12 +150,12 @@ class TemperPlacer:
             budget = replace(watch.rest(), seconds=share * watch.left)
             found = run_placer(placer, problem, budget, evaluate=price, on_progress=on_progress)
             bound = max(bound, found.bound or bound, key=lambda known: known.value)
-            if found.placement is not None and not broken(problem, found.placement.device):
+            if found.placement is not None and not find_broken_rule(problem, found.placement.device):
                 rows.append(found.placement.device)
             if found.reason is Reason.INTERRUPTED:
                 reason = found.reason
                 break
-        rows += drawn(problem, likely, DRAWN, watch.budget.seed, watch)
+        rows += draw_placements(problem, likely, DRAWN, watch.budget.seed, watch)
         in_time = problem.n_ops <= BOUNDED_OPS or not np.isfinite(watch.budget.seconds)
         if problem.objective.execution != "subgraph" and bounds and in_time:
             bound = lower_bound(problem)
@@ -180,7 +180,7 @@ class TemperPlacer:
         """The best placement [n_ops] within the budget, and why the search ended."""
         first = block_firsts(problem)
         most_rounds, most_work = _limits(problem, watch.budget)
-        homes = agreeing(problem, likely, starts[:, first])
+        homes = match_labels(problem, likely, starts[:, first])
         rounds = self._rounds(problem, homes, values, likely, price, watch.budget, most_work)
         found = Found(starts[int(values.argmin())][first], float(values.min()), 0)
         told, count, slowest = 0.0, 0, SETUP * (problem.n_ops + problem.graph.n_edges)
@@ -221,7 +221,8 @@ class TemperPlacer:
                 problem, starts, values, keeps, seed=budget.seed, most=most, priors=likely, threads=budget.most_threads
             )
         return temper(
-            movable(problem, likely), starts, values, lambda homes: price(homes[:, problem.block]), _keeps(problem),
+            build_move_space(problem, likely), starts, values, lambda homes: price(homes[:, problem.block]),
+            _keeps(problem),
             searches=self.options.searches, seed=budget.seed,
         )  # fmt: skip
 
@@ -248,6 +249,6 @@ def _keeps(problem: Problem) -> Keeps | None:
                 resident + np.where(np.bincount(device, minlength=len(resident)), activations, 0) <= problem.capacity
             ).all():
                 return True
-        return not broken(problem, device)
+        return not find_broken_rule(problem, device)
 
     return keeps

@@ -1,5 +1,5 @@
 """Minimum cuts for latency.
 
-`TwoWayPlacer` is optimal for the host and one device that take turns (Stone 1977); `PathsPlacer` makes the placement
-behind the lower bound of minimum cuts along a path.
+`MinCutPlacer` has two methods: a cut between the host and one device that take turns, which is optimal (Stone 1977),
+and cuts along a path through the model, which also give a lower bound.
 """

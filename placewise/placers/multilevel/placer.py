@@ -33,9 +33,9 @@ from placewise.placers.base import (
     sound,
 )
 from placewise.placers.multilevel.levels import Level, levels_of, shares, tightened
-from placewise.placers.registry import create, names
+from placewise.placers.registry import create, known_names
 from placewise.placers.shared.interchangeable import interchangeable, relabel
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import Evaluator
 from placewise.simulate.judge.memory import device_memory
 
@@ -167,7 +167,7 @@ class _Run:
         value = float(self.price(device[None])[0])
         if not value < self.value:
             return
-        if broken(self.problem, device):
+        if find_broken_rule(self.problem, device):
             peak = device_memory(self.problem, Placement(device))[1]
             self.over = np.maximum(peak - self.problem.capacity, 0.0)
         else:
@@ -331,11 +331,11 @@ def _go_on(run: _Run, level: Level, seconds: float, starts: list[Ints]) -> Ints 
 
 
 def _takes(name: str, problem: Problem) -> bool:
-    return name in names() and create(name).supports(problem) is None
+    return name in known_names() and create(name).supports(problem) is None
 
 
 def _best_first(problem: Problem, found: list[Ints], threads: int | None) -> list[Ints]:
     """Placements of a level's groups, by their values there; those that keep the rules before those that do not."""
     values = Evaluator(problem, threads=threads)(np.stack(found))
-    bad = np.array([bool(broken(problem, device)) for device in found])
+    bad = np.array([bool(find_broken_rule(problem, device)) for device in found])
     return [found[place] for place in np.lexsort((values, bad)).tolist()]

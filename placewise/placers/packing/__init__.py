@@ -1,1 +1,1 @@
-"""pack: any placement that fits in memory, or the proof that none does. Class: `PackPlacer`."""
+"""Bin packing: any placement that fits in memory, or the proof that there is none (`PackPlacer`)."""

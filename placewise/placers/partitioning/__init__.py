@@ -1,4 +1,4 @@
 """Graph partitioning: balanced parts with little to send between them.
 
-`MetisPlacer` uses METIS (Karypis and Kumar 1998), `MincutPlacer` the hypergraph partitioner Mt-KaHyPar.
+`PartitioningPlacer` uses METIS (Karypis and Kumar 1998) or the hypergraph partitioner Mt-KaHyPar.
 """

@@ -1,8 +1,8 @@
 """Hill climbing over contiguous splits, for costs that the dynamic program does not see.
 
-Direct transfers and shared wires depend on which stages are neighbours. From a split, stages change devices,
-and components move over a cut, one at a time or some at a time; the judge's kernels price all neighbours at
-once, and the best that keeps the rules is taken until none is better.
+Direct transfers and shared wires depend on which stages are neighbours. A step exchanges the devices of two stages, or
+moves one or several components over a cut. The judge's kernels price all neighbours of a split at once, and the best
+one that keeps the rules is taken until none is better.
 """
 
 from __future__ import annotations
@@ -15,87 +15,87 @@ import numpy as np
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.contiguity import Contraction
 
 _MOST_ENTRIES = 4_000_000
-"""Ops of all neighbours that are priced at once; of more, an even choice is."""
+"""Ops of all neighbours that are priced at once; of more neighbours an evenly spaced sample is priced."""
 _MOST_CHECKED = 20
 _MOST_STEPS = 400_000
 """Steps times ops."""
 _SHARES = (1, 2, 4, 8, 16, 32)
 
 _Step = tuple[Longs | None, Any]
-"""Components and the device that they go to; or None, and the device [n_devices] that takes the place of each."""
+"""Components and the device that they move to; or None, and the device [n_devices] that replaces each device."""
 
 
-def improve(problem: Problem, graph: Contraction, device: Ints, price: Evaluate, watch: Stopwatch) -> Ints:
-    """A split [n_ops] that no neighbour beats, or the best so far when time is over."""
+def climb_hill(problem: Problem, graph: Contraction, device: Ints, price: Evaluate, watch: Stopwatch) -> Ints:
+    """A split [n_ops] that no neighbour beats, or the best so far when time runs out."""
     value = float(price(device[None])[0])
     for _ in range(_MOST_STEPS // max(problem.n_ops, 1) + 1):
         if watch.out:
             break
-        home = np.empty(graph.n, np.int32)
-        home[graph.component] = device
-        neighbours = _neighbours(problem, graph, home)
+        assignment = np.empty(graph.n, np.int32)
+        assignment[graph.component] = device
+        neighbours = _list_neighbours(problem, graph, assignment)
         if not len(neighbours):
             break
         rows = neighbours[:, graph.component]
-        better = _best_valid(problem, rows, price(rows), value)
+        better = _find_best_valid(problem, rows, price(rows), value)
         if better is None:
             break
         device, value = better
     return device
 
 
-def _best_valid(problem: Problem, rows: Ints, values: Floats, value: float) -> tuple[Ints, float] | None:
+def _find_best_valid(problem: Problem, rows: Ints, values: Floats, value: float) -> tuple[Ints, float] | None:
     order = np.argsort(values, kind="stable")
     for k in order[:_MOST_CHECKED].tolist():
         if not values[k] < value * (1 - 1e-12):
             return None
-        if not broken(problem, rows[k]):
+        if not find_broken_rule(problem, rows[k]):
             return rows[k].copy(), float(values[k])
     return None
 
 
-def _neighbours(problem: Problem, graph: Contraction, home: Ints) -> Ints:
-    """Splits of components [K, n] one step away from `home` [n]."""
-    steps = [*_exchanges(problem, home), *_shifts(graph, home), *_slices(home)]
+def _list_neighbours(problem: Problem, graph: Contraction, assignment: Ints) -> Ints:
+    """The splits of components [K, n] one step away from `assignment` [n]."""
+    steps = [*_list_exchanges(problem, assignment), *_list_shifts(graph, assignment), *_list_slices(assignment)]
     most = max(_MOST_ENTRIES // max(problem.n_ops, 1), 1)
     if len(steps) > most:
         steps = [steps[int(k)] for k in np.linspace(0, len(steps) - 1, most)]
-    found = np.tile(home, (len(steps), 1))
-    for row, (components, target) in zip(found, steps, strict=True):
+    neighbours = np.tile(assignment, (len(steps), 1))
+    for row, (components, target) in zip(neighbours, steps, strict=True):
         if components is None:
-            row[:] = target[home]
+            row[:] = target[assignment]
         else:
             row[components] = target
-    return found
+    return neighbours
 
 
-def _exchanges(problem: Problem, home: Ints) -> list[_Step]:
-    """Two devices change stages."""
-    used, found = set(np.unique(home).tolist()), list[_Step]()
+def _list_exchanges(problem: Problem, assignment: Ints) -> list[_Step]:
+    """Two devices exchange their stages."""
+    used, steps = set(np.unique(assignment).tolist()), list[_Step]()
     for one, other in combinations(range(problem.n_devices), 2):
         if one in used or other in used:
             name = np.arange(problem.n_devices, dtype=np.int32)
             name[[one, other]] = other, one
-            found.append((None, name))
-    return found
+            steps.append((None, name))
+    return steps
 
 
-def _shifts(graph: Contraction, home: Ints) -> list[_Step]:
-    """A component goes where a neighbour of it is."""
+def _list_shifts(graph: Contraction, assignment: Ints) -> list[_Step]:
+    """A component moves to the device of a neighbour."""
     tail, head = graph.edges()
-    cut = home[tail] != home[head]
-    pairs = {*zip(tail[cut].tolist(), home[head[cut]].tolist(), strict=True)}
-    pairs |= {*zip(head[cut].tolist(), home[tail[cut]].tolist(), strict=True)}
+    cut = assignment[tail] != assignment[head]
+    pairs = {*zip(tail[cut].tolist(), assignment[head[cut]].tolist(), strict=True)}
+    pairs |= {*zip(head[cut].tolist(), assignment[tail[cut]].tolist(), strict=True)}
     return [(np.array([component]), target) for component, target in sorted(pairs)]
 
 
-def _slices(home: Ints) -> list[_Step]:
-    """The last components of a stage go to another stage, or the first ones."""
-    stages = {d: np.flatnonzero(home == d) for d in np.unique(home).tolist()}
+def _list_slices(assignment: Ints) -> list[_Step]:
+    """The first or last components of a stage move to another stage."""
+    stages = {d: np.flatnonzero(assignment == d) for d in np.unique(assignment).tolist()}
     return [
         (part, target)
         for d, members in stages.items()

@@ -1,11 +1,11 @@
-"""Pipelines over nodes of devices that send to each other: what the dear links between nodes must cost any chain.
+"""Pipelines over nodes of devices: a lower bound on what the slow links between nodes cost any chain of stages.
 
-Within a node links are quick, between nodes they are slow, and what a stage pays depends on where its neighbours
-are. However stages are spread, the first stage in a node receives everything that earlier stages made from other
-nodes, the last one sends everything that later stages need to other nodes, and a stage that is alone in its node
-does both. So a device in use has one of four roles, and a node has at most one first and one last: the dynamic
-program over ideals counts devices by kind and role, and charges each role its cheapest possible links. That is a
-lower bound, whichever way devices are put into nodes, and a good proposal once roles are given to real devices.
+Links within a node are quick, links between nodes are slow, so that the cost of a stage depends on where its neighbours
+are. However stages are spread, the first stage in a node receives everything that earlier stages produced from other
+nodes, the last one sends everything that later stages need to other nodes, and a stage alone in its node does both. So
+a device in use has one of four roles, and a node has at most one first and one last stage. The dynamic program over
+ideals counts devices by kind and role, and charges each role its cheapest possible links. This is a lower bound for
+every way to group devices into nodes, and a good proposal once roles are assigned to real devices.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from placewise.model.result import Reason
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.dp_driver import (
     MOST_CELLS,
-    Found,
+    ChainSearchResult,
     GoOn,
-    expansion_of,
-    left_of,
-    n_states,
-    room_of,
-    run,
-    states_of,
-    targets,
+    build_expansion,
+    compute_remaining_capacity,
+    compute_remaining_work,
+    count_states,
+    list_states,
+    list_targets,
+    run_expansion,
 )
 from placewise.placers.shared.stages.ideals import Ideals
-from placewise.placers.shared.stages.stage_costs import NEVER, Priced, StageCosts
+from placewise.placers.shared.stages.stage_costs import NEVER, PricedStages, StageCosts
 from placewise.simulate.contiguity import Contraction
 
 ALONE, FIRST, LAST, BETWEEN = range(4)
 MOST_LEVELS = 3
 
 
-def partitions(problem: Problem) -> list[Ints]:
-    """Ways to see the accelerators as nodes: the node of each device [n_devices], −1 for host devices.
+def list_partitions(problem: Problem) -> list[Ints]:
+    """Partitions of the accelerators into nodes: the node of each device [n_devices], −1 for host devices.
 
-    One for every level of link speed: devices are in one node where links at least as quick join them.
+    There is one for every level of link speed: devices share a node if links at least as quick connect them.
     """
     cluster = problem.cluster
     if cluster.transfers != "direct":
@@ -52,17 +52,17 @@ def partitions(problem: Problem) -> list[Ints]:
     pace = problem.costs.transfer_seconds.sum(axis=0)[cluster.link_class]
     between = pace[np.ix_(accelerators, accelerators)]
     between = np.minimum(between, between.T)
-    found = []
+    levels = []
     for level in np.unique(between[~np.eye(len(accelerators), dtype=np.bool_)]).tolist():
-        joined = _joined(between <= level)
-        if 1 < joined.max(initial=0) + 1 < len(accelerators):
+        group = _connect_devices(between <= level)
+        if 1 < group.max(initial=0) + 1 < len(accelerators):
             node = np.full(len(cluster), -1, np.int32)
-            node[accelerators] = joined
-            found.append(node)
-    return found[-MOST_LEVELS:]
+            node[accelerators] = group
+            levels.append(node)
+    return levels[-MOST_LEVELS:]
 
 
-def _joined(linked: Bools) -> Ints:
+def _connect_devices(linked: Bools) -> Ints:
     """The connected component of each vertex [n], numbered by its first."""
     group = np.arange(len(linked), dtype=np.int32)
     for one, other in zip(*np.nonzero(linked), strict=True):
@@ -71,16 +71,16 @@ def _joined(linked: Bools) -> Ints:
     return np.unique(group, return_inverse=True)[1].astype(np.int32)
 
 
-class _Class(NamedTuple):
-    """Devices of one kind in one role: equal in all figures, and in what stands around them."""
+class _DeviceRole(NamedTuple):
+    """Devices of one kind in one role: equal in all figures and in the distance to other nodes."""
 
-    base: int  # their class in the plain prices
+    base: int  # their class in the prices without roles
     kind: int
     role: int
 
 
-class _Pace(NamedTuple):
-    """Seconds per tensor [n_tensors] to enter and leave a device, at its quickest links: any, and from other nodes."""
+class _LinkPace(NamedTuple):
+    """Seconds per tensor [n_tensors] to enter and leave a device on its quickest links: of all, and to other nodes."""
 
     enter: Floats
     leave: Floats
@@ -89,28 +89,28 @@ class _Pace(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Roles:
-    """Prices by kind and role; `kinds` are the devices of each kind, `node` the node of every device."""
+class PricedRoles:
+    """Stage costs by kind and role; `kinds` are the devices of each kind, `node` [n_devices] the node of each."""
 
-    priced: Priced
-    base: Priced
-    classes: tuple[_Class, ...]
+    priced: PricedStages
+    base: PricedStages
+    classes: tuple[_DeviceRole, ...]
     kinds: tuple[tuple[int, ...], ...]
     node: Ints
 
 
-def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: Ints) -> Roles:
-    """Stage costs of the components of a contraction for devices in `node` [n_devices], role by role."""
-    base = _roomy(problem, stage_costs.price(problem, graph.component, graph.n, capacity))
-    ahead, back = _directions(graph, base.costs)
-    kinds = _kinds(problem, base, node)
+def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: Ints) -> PricedRoles:
+    """Stage costs of the components of a contraction, role by role, for devices in the nodes `node` [n_devices]."""
+    base = _coarsen_units(problem, stage_costs.price_stages(problem, graph.component, graph.n, capacity))
+    ahead, back = _classify_tensors(graph, base.costs)
+    kinds = _group_devices(problem, base, node)
     size = np.bincount(node[[d for _, devices, _ in kinds for d in devices if node[d] >= 0]], minlength=node.max() + 1)
     classes, rates, columns, counts = [], list[int](), list[tuple[Floats, Floats]](), list[int]()
     for number, (k, devices, pace) in enumerate(kinds):
-        for role, count in _available(devices, node, size).items():
+        for role, count in _count_roles(devices, node, size).items():
             if not count:
                 continue
-            classes.append(_Class(k, number, role))
+            classes.append(_DeviceRole(k, number, role))
             counts.append(min(count, max(graph.n, 1)))
             rates.append(-1 if pace is None else len(columns))
             if pace is not None:
@@ -138,11 +138,11 @@ def price_roles(problem: Problem, graph: Contraction, capacity: Floats, node: In
     first_of = np.concatenate(([0], np.cumsum(counts))).tolist()
     stand_ins = tuple(tuple(range(first_of[c], first_of[c + 1])) for c in range(len(counts)))
     named = base._replace(costs=costs, devices=stand_ins)
-    return Roles(named, base, tuple(classes), tuple(devices for _, devices, _ in kinds), node)
+    return PricedRoles(named, base, tuple(classes), tuple(devices for _, devices, _ in kinds), node)
 
 
-def _roomy(problem: Problem, priced: Priced) -> Priced:
-    """The prices in coarser units, if need be, so that sums stay far from overflow at the slowest links as well."""
+def _coarsen_units(problem: Problem, priced: PricedStages) -> PricedStages:
+    """The prices in coarser units if necessary, so that sums cannot overflow on the slowest links either."""
     slowest = 4 * float(problem.costs.transfer_seconds.max(axis=1, initial=0.0).sum()) * priced.scale
     shift = max(0, int(np.ceil(np.log2(max(slowest, 1.0) / 2.0**59))))
     costs = priced.costs
@@ -155,78 +155,80 @@ def _roomy(problem: Problem, priced: Priced) -> Priced:
     return priced._replace(costs=coarse, scale=priced.scale / 2.0**shift)
 
 
-def _available(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int, int]:
-    """How many devices of a kind can be in each role at once; host devices have none but to be alone."""
-    homes, members = np.unique(node[list(devices)], return_counts=True)
-    if homes[0] < 0:
+def _count_roles(devices: tuple[int, ...], node: Ints, size: Longs) -> dict[int, int]:
+    """How many devices of a kind can be in each role at once; host devices are always alone."""
+    nodes_used, members = np.unique(node[list(devices)], return_counts=True)
+    if nodes_used[0] < 0:
         return {ALONE: len(devices)}
-    shared = int((size[homes] > 1).sum())
-    between = int(np.minimum(members, np.maximum(size[homes] - 2, 0)).sum())
-    return {ALONE: len(homes), FIRST: shared, LAST: shared, BETWEEN: between}
+    shared = int((size[nodes_used] > 1).sum())
+    between = int(np.minimum(members, np.maximum(size[nodes_used] - 2, 0)).sum())
+    return {ALONE: len(nodes_used), FIRST: shared, LAST: shared, BETWEEN: between}
 
 
-def _directions(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:
-    """Which tensors [n_tensors] go to later stages only if they cross, and which to earlier stages only."""
+def _classify_tensors(graph: Contraction, costs: StageCosts) -> tuple[Bools, Bools]:
+    """Which tensors [n_tensors] can only cross to later stages, and which only to earlier stages."""
     tail, head = graph.edges()
     known = tail.astype(np.int64) * graph.n + head
     reader = costs.consumers.astype(np.int64)
     tensor = np.repeat(np.arange(len(costs.producer)), np.diff(costs.consumer_offsets))
-    maker = costs.producer[tensor].astype(np.int64)
+    producer = costs.producer[tensor].astype(np.int64)
     ahead, back = np.ones(len(costs.producer), np.bool_), np.ones(len(costs.producer), np.bool_)
-    made = maker >= 0
-    np.logical_and.at(ahead, tensor[made], np.isin(maker * graph.n + reader, known)[made])
-    np.logical_and.at(back, tensor[made], np.isin(reader * graph.n + maker, known)[made])
+    produced = producer >= 0
+    np.logical_and.at(ahead, tensor[produced], np.isin(producer * graph.n + reader, known)[produced])
+    np.logical_and.at(back, tensor[produced], np.isin(reader * graph.n + producer, known)[produced])
     return ahead, back
 
 
-def _kinds(problem: Problem, base: Priced, node: Ints) -> list[tuple[int, tuple[int, ...], _Pace | None]]:
-    """(class in `base`, devices, their pace) of devices that are alike also in how far it is to other nodes."""
-    groups: dict[tuple[int, bytes, bool], tuple[list[int], _Pace | None]] = {}
+def _group_devices(
+    problem: Problem, base: PricedStages, node: Ints
+) -> list[tuple[int, tuple[int, ...], _LinkPace | None]]:
+    """(class in `base`, devices, their pace) of devices that are also equally far from other nodes."""
+    groups: dict[tuple[int, bytes, bool], tuple[list[int], _LinkPace | None]] = {}
     for k, devices in enumerate(base.devices):
         for d in devices:
-            pace = None if node[d] < 0 else _pace(problem, base.tensors, d, node)
+            pace = None if node[d] < 0 else _compute_pace(problem, base.tensors, d, node)
             mark = b"" if pace is None else b"".join(column.tobytes() for column in pace)
             groups.setdefault((k, mark, pace is None), ([], pace))[0].append(d)
     return [(k, tuple(devices), pace) for (k, _, _), (devices, pace) in groups.items()]
 
 
-def _pace(problem: Problem, tensors: Longs, device: int, node: Ints) -> _Pace:
+def _compute_pace(problem: Problem, tensors: Longs, device: int, node: Ints) -> _LinkPace:
     cluster, graph = problem.cluster, problem.graph
     cost, host, here = problem.costs.transfer_seconds[tensors], len(cluster), int(cluster.location[device])
     from_host = graph.tensors.producer[tensors] < 0
     to_host = np.where(graph.tensors.output[tensors], cost[:, cluster.link_class[here, host]], np.inf)
-    found = []
+    columns = []
     for far in (False, True):
         others = np.unique(cluster.location[(node != node[device]) if far else np.arange(host) != device])
         enter = cost[:, np.unique(cluster.link_class[others, here])].min(axis=1)
         leave = cost[:, np.unique(cluster.link_class[here, others])].min(axis=1)
-        found += [np.where(from_host, cost[:, cluster.link_class[host, here]], enter), np.minimum(leave, to_host)]
-    return _Pace(*found)
+        columns += [np.where(from_host, cost[:, cluster.link_class[host, here]], enter), np.minimum(leave, to_host)]
+    return _LinkPace(*columns)
 
 
-def search_roles(roles: Roles, ideals: Ideals, go_on: GoOn, beat: int, gap: float) -> Found | None:
-    """The best chain of kinds and roles below `beat`, with what was proved; None if there are too many states."""
+def search_roles(roles: PricedRoles, ideals: Ideals, go_on: GoOn, beat: int, gap: float) -> ChainSearchResult | None:
+    """The best chain of kinds and roles below `beat`, with its proof; None if there are too many states."""
     base, costs = roles.base.costs, roles.priced.costs
-    if n_states(costs) * len(ideals) > MOST_CELLS:
+    if count_states(costs) * len(ideals) > MOST_CELLS:
         return None
-    room, unfinished = _limits(roles, states_of(costs)[0])
-    expansion = expansion_of(costs, ideals, left_of(base, ideals), room)
+    room, unfinished = _limit_states(roles, list_states(costs)[0])
+    expansion = build_expansion(costs, ideals, compute_remaining_work(base, ideals), room)
     expansion.restrict_states(unfinished, np.array([c.role in (ALONE, BETWEEN) for c in roles.classes]))
     floor = 0
-    for target in targets(base, beat):
+    for target in list_targets(base, beat):
         expansion.start(target)
-        found = run(roles.priced, ideals, expansion, go_on)
-        if found.reason is not Reason.FINISHED or found.chain is not None:
-            proved = found.chain.value if found.chain is not None and found.reason is Reason.FINISHED else floor
-            return replace(found, floor=proved)
+        result = run_expansion(roles.priced, ideals, expansion, go_on)
+        if result.reason is not Reason.FINISHED or result.chain is not None:
+            proved = result.chain.value if result.chain is not None and result.reason is Reason.FINISHED else floor
+            return replace(result, floor=proved)
         floor = target
         if beat - floor <= gap * beat:
             break
-    return Found(None, Reason.FINISHED, floor)
+    return ChainSearchResult(None, Reason.FINISHED, floor)
 
 
-def _limits(roles: Roles, counts: Ints) -> tuple[Floats, Bools]:
-    """What the devices that a state [n_states] leaves can do (−1: no such state), and which states cannot end."""
+def _limit_states(roles: PricedRoles, counts: Ints) -> tuple[Floats, Bools]:
+    """The capacity that each state [n_states] leaves (−1: impossible state), and which states cannot be final."""
     base = roles.base.costs
     role = np.array([c.role for c in roles.classes])
     placed = np.array([roles.node[roles.kinds[c.kind][0]] >= 0 for c in roles.classes])
@@ -243,11 +245,11 @@ def _limits(roles: Roles, counts: Ints) -> tuple[Floats, Bools]:
     for column, c in enumerate(roles.classes):
         used[:, c.base] += counts[:, column]
     possible &= (used <= base.n_devices).all(axis=1)
-    state = np.where(possible, used @ states_of(base)[1], 0)
-    return np.where(possible, room_of(base)[state], -1.0), last < first
+    state = np.where(possible, used @ list_states(base)[1], 0)
+    return np.where(possible, compute_remaining_capacity(base)[state], -1.0), last < first
 
 
-def over_nodes(
+def search_nodes(
     problem: Problem,
     graph: Contraction,
     ideals: Ideals,
@@ -257,13 +259,12 @@ def over_nodes(
     *,
     nodes: Sequence[Ints] | None = None,
 ) -> tuple[list[Ints], float, Reason]:
-    """Placements [n_ops] that may be better than `reached` seconds, and what no chain is below.
+    """Placements [n_ops] that may beat `reached` seconds, a lower bound in seconds for every chain, and the reason.
 
-    Each way to see nodes is tried, those of `partitions` if none are given: one bound after the other, and a chain
-    where it is not refuted.
+    Each partition in `nodes` is tried (None: those of `list_partitions`), with a chain unless its bound refutes one.
     """
-    found, floor = list[Ints](), 0.0
-    for node in partitions(problem) if nodes is None else nodes:
+    placements, floor = list[Ints](), 0.0
+    for node in list_partitions(problem) if nodes is None else nodes:
         roles = price_roles(problem, graph, problem.capacity, node)
         beat = min(int(reached * roles.priced.scale), NEVER)
         outcome = search_roles(roles, ideals, go_on, beat, gap)
@@ -271,18 +272,18 @@ def over_nodes(
             continue
         floor = max(floor, outcome.floor / roles.priced.scale)
         if outcome.chain is not None:
-            found.append(on_devices(roles, graph, outcome.chain.device)[graph.component])
+            placements.append(assign_devices(roles, graph, outcome.chain.device)[graph.component])
         if outcome.reason is not Reason.FINISHED:
-            return found, floor, outcome.reason
-    return found, floor, Reason.FINISHED
+            return placements, floor, outcome.reason
+    return placements, floor, Reason.FINISHED
 
 
-def on_devices(roles: Roles, graph: Contraction, stand_in: Ints) -> Ints:
-    """Real devices [n] for a chain of stand-ins [n]: stages of a node side by side, as far as their roles let them."""
+def assign_devices(roles: PricedRoles, graph: Contraction, stand_in: Ints) -> Ints:
+    """Real devices [n] for a chain of stand-ins [n]: stages of a node are kept together as far as roles allow."""
     class_of = np.repeat(np.arange(len(roles.classes)), roles.priced.costs.n_devices)
     free = {kind: list(devices) for kind, devices in enumerate(roles.kinds)}
     device, begun = np.empty(graph.n, np.int32), list[int]()
-    for stage in in_order(graph, stand_in):
+    for stage in sort_stages(graph, stand_in):
         c = roles.classes[class_of[stage]]
         known = [n for n in reversed(begun) if any(roles.node[d] == n for d in free[c.kind])]
         fresh = [d for d in free[c.kind] if roles.node[d] not in begun]
@@ -296,8 +297,8 @@ def on_devices(roles: Roles, graph: Contraction, stand_in: Ints) -> Ints:
     return device
 
 
-def in_order(graph: Contraction, stage: Ints) -> list[int]:
-    """The stages, each after those that it needs."""
+def sort_stages(graph: Contraction, stage: Ints) -> list[int]:
+    """The stages in topological order."""
     tail, head = (stage[ends] for ends in graph.edges())
     before: dict[int, set[int]] = {s: set() for s in np.unique(stage).tolist()}
     width = int(stage.max(initial=0)) + 1

@@ -1,8 +1,8 @@
-"""Where ideals are too many: many lines through the graph instead of all ideals, and a bound from one path.
+"""For graphs with too many ideals: the best splits of many topological orders, and a bound from one path.
 
-Every topological order is a line whose best split is quickly found. Orders are drawn at random, the branches of a
-graph followed in one order or another; then such that the best pipeline so far is one of the line's own splits,
-which can only get better. Components are moved over cuts from each under the judge's prices.
+The best split of one order is found quickly. Orders are drawn at random, following the branches of the graph in varying
+sequence; later such that the best pipeline so far is itself a split of the order, so that the result can only improve.
+Hill climbing continues from each split under the judge's prices.
 """
 
 from __future__ import annotations
@@ -16,53 +16,53 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Stopwatch
-from placewise.placers.pipeline_dp.depth_first_orders import walk
-from placewise.placers.pipeline_dp.hill_climb import improve
-from placewise.placers.pipeline_dp.node_hierarchy import in_order
-from placewise.placers.pipeline_dp.path_bound import backbone_bound
-from placewise.placers.shared.rules import broken
+from placewise.placers.pipeline_dp.hill_climb import climb_hill
+from placewise.placers.pipeline_dp.node_hierarchy import sort_stages
+from placewise.placers.pipeline_dp.path_bound import bound_by_path
+from placewise.placers.pipeline_dp.topological_orders import sort_depth_first
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.placers.shared.stages import stage_costs
 from placewise.placers.shared.stages.dp_driver import GoOn
-from placewise.placers.shared.stages.line_split import best_split
-from placewise.placers.shared.stages.replicated_stages import replicas_of
+from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.replicated_stages import build_replica_column
 from placewise.simulate import Evaluator, judge_placement
 from placewise.simulate.contiguity import Contraction
 
 ROUNDS, WORK = 60, 60_000
-"""Lines to try where the budget names no time, and lines times components."""
+"""Without a time limit: the number of orders, and of orders times components."""
 LONGEST_PROOF = 15.0
-"""Seconds for the bound, or a share of the budget if that is more; the placement does not depend on them."""
+"""Seconds for the bound, or a share of the budget if that is more; the placement does not depend on the bound."""
 _SHARE = 0.4
 
 
-def wander(
+def search_orders(
     problem: Problem, graph: Contraction, known: list[Ints], watch: Stopwatch, go_on: GoOn
 ) -> tuple[list[Placement], Reason]:
-    """The best split of many lines, climbed from, and why the search ended; Ctrl-C ends it with the best.
+    """The best split of many orders after hill climbing, and why the search ended; Ctrl-C ends it with the best.
 
-    The first half of the lines is drawn without a guide. Where stages may be replicated, the same search without
-    climbing follows over lines whose splits share stages.
+    The first half of the orders ignores the best split so far. If stages may be replicated, a search without climbing
+    follows over splits with replicated stages.
     """
     alone, rounds = problem, min(ROUNDS, WORK // max(graph.n, 1))
     if problem.most_replicas > 1:
         alone = problem.with_(constraints=replace(problem.constraints, replicas=1))
-    search = _Search(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
-    found: list[Placement] = []
+    search = _OrderSearch(alone, graph, watch, go_on, np.random.default_rng(watch.budget.seed))
+    placements: list[Placement] = []
     try:
         for start in known if rounds else ():
             search.climb(start)
-        search.along_lines(rounds, _SHARE if alone is problem else _SHARE / 2)
-        found += [] if search.best is None else [Placement(search.best)]
+        search.split_orders(rounds, _SHARE if alone is problem else _SHARE / 2)
+        placements += [] if search.best is None else [Placement(search.best)]
         if problem.most_replicas > 1 and search.best is not None and search.reason is Reason.FINISHED:
-            found += _sharing(problem, search, rounds)
+            placements += _search_replicated(problem, search, rounds)
     except KeyboardInterrupt:
         search.reason = Reason.INTERRUPTED
-        found = found or ([] if search.best is None else [Placement(search.best)])
-    return found, search.reason
+        placements = placements or ([] if search.best is None else [Placement(search.best)])
+    return placements, search.reason
 
 
 @dataclass(slots=True)
-class _Search:
+class _OrderSearch:
     """One search: the best split [n_ops] so far and its value in seconds."""
 
     problem: Problem
@@ -75,40 +75,40 @@ class _Search:
     reason: Reason = Reason.FINISHED
 
     def climb(self, start: Ints) -> None:
-        """Remember what climbing from `start` leads to, if it is better than the best."""
+        """Climb from `start`, and keep the result if it is the best so far."""
         price = Evaluator(self.problem, threads=1)
-        device = improve(self.problem, self.graph, start, price, self.watch)
+        device = climb_hill(self.problem, self.graph, start, price, self.watch)
         reached = float(price(device[None])[0])
         if reached < self.value:
             self.best, self.value = device, reached
 
-    def along_lines(self, rounds: int, share: float) -> None:
-        """Split random lines, the second half through the best: for a share of the budget, or so many without one."""
+    def split_orders(self, rounds: int, share: float) -> None:
+        """Split random orders, the second half through the best, for a share of the time limit, else `rounds` times."""
         until, round_ = self.watch.budget.seconds * share, 0
         timed = np.isfinite(until) and rounds > 0
         while self.watch.elapsed < until if timed else round_ < rounds:
-            line = self.line(self.watch.elapsed > until / 2 if timed else round_ >= rounds // 2)
+            order = self.draw(self.watch.elapsed > until / 2 if timed else round_ >= rounds // 2)
             round_ += 1
-            split = best_split(self.problem, self.graph.component, (line,), self.problem.capacity, self.go_on)
-            if split.device is not None and not broken(self.problem, split.device):
+            split = find_best_split(self.problem, self.graph.component, (order,), self.problem.capacity, self.go_on)
+            if split.device is not None and not find_broken_rule(self.problem, split.device):
                 self.climb(split.device)
             if split.reason is not Reason.FINISHED:
                 self.reason = split.reason
                 break
 
-    def line(self, guided: bool) -> Ints:
-        return _random_line(self.graph, _ranks(self.graph, self.best if guided else None), self.rng)
+    def draw(self, guided: bool) -> Ints:
+        return _draw_order(self.graph, _rank_stages(self.graph, self.best if guided else None), self.rng)
 
 
-def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
-    """The best split that shares stages of lines through the best so far, which each such split becomes."""
+def _search_replicated(problem: Problem, search: _OrderSearch, rounds: int) -> list[Placement]:
+    """The best split with replicated stages, over orders through the best so far, which every better split replaces."""
     best, value = list[Placement](), np.inf
     for _ in range(rounds):
         if search.watch.elapsed > search.watch.budget.seconds * _SHARE:
             break
-        split = best_split(problem, search.graph.component, (search.line(True),), problem.capacity, search.go_on)
+        split = find_best_split(problem, search.graph.component, (search.draw(True),), problem.capacity, search.go_on)
         if split.device is not None and split.value < value:
-            placement = Placement(split.device, replicas=replicas_of(split.groups, problem.n_devices))
+            placement = Placement(split.device, replicas=build_replica_column(split.groups, problem.n_devices))
             if judge_placement(problem, placement).valid:
                 best, value, search.best = [placement], split.value, split.device
         if split.reason is not Reason.FINISHED:
@@ -117,30 +117,30 @@ def _sharing(problem: Problem, search: _Search, rounds: int) -> list[Placement]:
     return best
 
 
-def _ranks(graph: Contraction, device: Ints | None) -> Ints | None:
-    """The place of the stage of each component [n] in a pipeline."""
+def _rank_stages(graph: Contraction, device: Ints | None) -> Ints | None:
+    """The position in the pipeline of the stage of each component [n]."""
     if device is None:
         return None
-    home = np.empty(graph.n, np.int32)
-    home[graph.component] = device
-    place = np.zeros(int(home.max(initial=0)) + 1, np.int32)
-    for rank, stage in enumerate(in_order(graph, home)):
+    assignment = np.empty(graph.n, np.int32)
+    assignment[graph.component] = device
+    place = np.zeros(int(assignment.max(initial=0)) + 1, np.int32)
+    for rank, stage in enumerate(sort_stages(graph, assignment)):
         place[stage] = rank
-    ranks: Ints = place[home]
+    ranks: Ints = place[assignment]
     return ranks
 
 
-def _random_line(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:
-    """The position [n] of each component in an order that follows branches to their end, stage after stage."""
-    luck = rng.random(graph.n)
+def _draw_order(graph: Contraction, rank: Ints | None, rng: np.random.Generator) -> Ints:
+    """The position [n] of each component in a random depth-first order, stage after stage."""
+    priority = rng.random(graph.n)
     sources = np.flatnonzero(np.diff(graph.predecessor_offsets) == 0)
-    return walk(graph, sources[np.argsort(luck[sources], kind="stable")], luck, rank)
+    return sort_depth_first(graph, sources[np.argsort(priority[sources], kind="stable")], priority, rank)
 
 
-def path_bound(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
-    """Seconds that no contiguous placement is below, from one path; 0 if nothing is proved."""
-    priced = stage_costs.price(problem, graph.component, graph.n, problem.capacity)
+def bound_by_one_path(problem: Problem, graph: Contraction, reached: float, watch: Stopwatch) -> float:
+    """A lower bound in seconds for contiguous placements, from one path; 0 if nothing is proved."""
+    priced = stage_costs.price_stages(problem, graph.component, graph.n, problem.capacity)
     seconds = LONGEST_PROOF if np.isinf(watch.budget.seconds) else max(LONGEST_PROOF, _SHARE * watch.budget.seconds)
     until = min(watch.elapsed + seconds, watch.budget.seconds)
     enough = reached * priced.scale * (1 - max(watch.budget.gap, 1e-9))
-    return backbone_bound(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale
+    return bound_by_path(graph, priced.costs, lambda: until - watch.elapsed, enough) / priced.scale

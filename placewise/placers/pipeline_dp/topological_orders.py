@@ -1,4 +1,4 @@
-"""Placing along one line of components: the published order, and a proposal that splits it at best."""
+"""Depth-first topological orders of the components, and the placement that splits one order at best."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from typing import Literal
 
 import numpy as np
 
-from placewise.model.columns import Floats, Ints
+from placewise import _native
+from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers.base import Progress, SearchContext
-from placewise.placers.pipeline_dp.depth_first_orders import walk
-from placewise.placers.shared.fit import fit
-from placewise.placers.shared.interchangeable import interchangeable, relabelled
-from placewise.placers.shared.stages.line_split import Split, best_split
-from placewise.placers.shared.stages.replicated_stages import replicas_of
+from placewise.placers.shared.fit import fit_memory
+from placewise.placers.shared.interchangeable import interchangeable, relabel_placement
+from placewise.placers.shared.stages.line_split import LineSplit, find_best_split
+from placewise.placers.shared.stages.replicated_stages import build_replica_column
 from placewise.simulate.contiguity import Contraction
 
 MOST_STATES = 1 << 16
 
 
-def unsuited(problem: Problem, name: str) -> str | None:
-    """None, or why no dynamic program over the devices in use can take the problem."""
+def explain_refusal(problem: Problem, name: str) -> str | None:
+    """None, or why no dynamic program that counts devices can take the problem."""
     if problem.objective.kind != "throughput":
         return f"{name} minimizes the max-load of a pipeline, not latency"
     if problem.constraints.ordered:
@@ -38,13 +38,15 @@ def unsuited(problem: Problem, name: str) -> str | None:
     return None
 
 
-def last_ready_first(problem: Problem, graph: Contraction, *, start: Literal["lowest", "highest"] = "lowest") -> Ints:
-    """A topological order that mostly goes deep: the position [n] of each component.
+def sort_last_ready_first(
+    problem: Problem, graph: Contraction, *, start: Literal["lowest", "highest"] = "lowest"
+) -> Ints:
+    """The position [n] of each component in the depth-first order of the program published by Tarnawski et al. (2020).
 
-    What became ready last comes next, as in the published program of Tarnawski et al. (2020). Of components
-    that become ready together the highest rank comes first. Among those that are ready from the start it
-    follows a hash table; here `start` says which group comes first. A component's rank is its highest
-    colocation group; ops without one rank above all groups, earlier ops higher.
+    The component that became ready last comes next; of components that become ready together, the one with the highest
+    rank. A component's rank is its highest colocation group; ops without a group rank above all groups, earlier ops
+    higher. Among components without predecessors the published order is that of a hash table; here `start` says which
+    group comes first.
     """
     group = problem.group.astype(np.int64)
     alone = group.max(initial=0) + problem.n_ops - np.arange(problem.n_ops)
@@ -53,20 +55,36 @@ def last_ready_first(problem: Problem, graph: Contraction, *, start: Literal["lo
     np.maximum.at(own, graph.component, group)
     sources = np.flatnonzero(np.diff(graph.predecessor_offsets) == 0)
     last = -own[sources] if start == "lowest" else own[sources]
-    return walk(graph, sources[np.lexsort((-sources, last))], rank)
+    return sort_depth_first(graph, sources[np.lexsort((-sources, last))], rank)
 
 
-def propose_along(search: SearchContext, graph: Contraction, line: Ints, name: str) -> Proposal:
-    """The best split of the components of `graph` in the order of their positions [n] in `line`; no bound."""
+def sort_depth_first(graph: Contraction, sources: Ints | Longs, key: Floats | Longs, stage: Ints | None = None) -> Ints:
+    """The position [n] of each component in the order where the component that became ready last comes next.
+
+    Of components that become ready together, the one with the largest `key` [n] comes first. `sources` are the
+    components without predecessors; the last of them comes first. Components of an earlier `stage` [n] come before all
+    of a later one; no edge may lead back to an earlier stage.
+    """
+    tail, head = graph.edges()
+    heads = head[np.lexsort((key[head], tail))]
+    rank = np.zeros(graph.n, np.int32) if stage is None else stage
+    return _native.last_ready_first(graph.successor_offsets, heads, np.asarray(sources, np.int64), rank)
+
+
+def propose_split(search: SearchContext, graph: Contraction, line: Ints, name: str) -> Proposal:
+    """The best split of the components of `graph` in the order of their positions [n] in `line`, without a bound.
+
+    Progress is reported under `name`.
+    """
     problem, watch = search.problem, search.watch
-    found = Split(None, np.inf, Reason.FINISHED)
+    best = LineSplit(None, np.inf, Reason.FINISHED)
 
     def split(capacity: Floats) -> Ints | None:
-        nonlocal found
-        if found.reason is Reason.INTERRUPTED:
+        nonlocal best
+        if best.reason is Reason.INTERRUPTED:
             return None
-        found = best_split(problem, graph.component, (line,), capacity, go_on)
-        return found.device
+        best = find_best_split(problem, graph.component, (line,), capacity, go_on)
+        return best.device
 
     def go_on(done: int, total: int, seconds: float) -> bool:
         value = seconds if np.isfinite(seconds) else None
@@ -74,12 +92,14 @@ def propose_along(search: SearchContext, graph: Contraction, line: Ints, name: s
         return not watch.out
 
     try:
-        device, shrunk = fit(problem, split)
+        device, shrunk = fit_memory(problem, split)
     except KeyboardInterrupt:
         return Proposal(None, reason=Reason.INTERRUPTED)
     if device is None:
-        return Proposal(None, reason=found.reason, notes=("no split of the line was found that fits in memory",))
-    notes = [f"the best split of one line of {graph.n:,} components, no proof"]
+        return Proposal(None, reason=best.reason, notes=("no split of the order was found that fits in memory",))
+    notes = [f"the best split of one order of {graph.n:,} components, no proof"]
     notes += ["stages were made smaller until their live activations fit"] if shrunk else []
-    placement = relabelled(problem, Placement(device, replicas=replicas_of(found.groups, problem.n_devices)))
-    return Proposal(placement, reason=found.reason, notes=tuple(notes))
+    placement = relabel_placement(
+        problem, Placement(device, replicas=build_replica_column(best.groups, problem.n_devices))
+    )
+    return Proposal(placement, reason=best.reason, notes=tuple(notes))

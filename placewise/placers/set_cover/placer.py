@@ -27,11 +27,11 @@ from placewise.placers.base import (
     Stopwatch,
 )
 from placewise.placers.set_cover.column_generation import Sets, raise_floor
-from placewise.placers.shared.fit import fit
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.rules import broken
-from placewise.placers.shared.stages.line_split import best_split
-from placewise.placers.shared.stages.stage_costs import NEVER, price
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.stages.line_split import find_best_split
+from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
 from placewise.placers.shared.throughput_search.clusters import clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs, whole_bytes
 from placewise.placers.shared.throughput_search.rounds import WALKS, Field, Round
@@ -179,14 +179,14 @@ class CoverPlacer:
     def propose(self, search: SearchContext) -> Proposal:
         """The best placement met, hints included, under the highest bound that was proved in time."""
         problem, watch = search.problem, search.watch
-        valid = [h.device for h in search.hints.placements if not broken(problem, h.device)]
+        valid = [h.device for h in search.hints.placements if not find_broken_rule(problem, h.device)]
         found = list(valid)
         starts = [_home(problem, device) for device in valid]
         run = _Run(problem, self.options, watch, starts, search.on_progress)
         try:
             run.floor = lower_bound(problem).value
             run.starts += _split(problem, watch)
-            device, _ = fit(problem, run.search)
+            device, _ = fit_memory(problem, run.search)
             found += [] if device is None else [device]
             if self.options.bound and run.reason is Reason.FINISHED:
                 _prove(run)
@@ -205,7 +205,7 @@ class CoverPlacer:
 def _prove(run: _Run) -> None:
     """Refute ever higher max-loads by set cover; the run has the highest at any time."""
     problem, watch = run.problem, run.watch
-    priced = price(problem, problem.block, problem.n_blocks, problem.capacity)
+    priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
     kind = {d: k for k, devices in enumerate(priced.devices) for d in devices}
     end = watch.elapsed + min(watch.left, watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
     sets = Sets.of(priced.costs)
@@ -243,5 +243,5 @@ def _split(problem: Problem, watch: Stopwatch) -> list[Ints]:
     """Where a contiguous pipeline along one line of the ops would have the blocks, if there is one."""
     graph = contract(problem)
     lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph))
-    split = best_split(problem, graph.component, lines, problem.capacity, lambda *_: not watch.out)
+    split = find_best_split(problem, graph.component, lines, problem.capacity, lambda *_: not watch.out)
     return [] if split.device is None else [_home(problem, split.device)]

@@ -1,1 +1,1 @@
-"""What several methods need. Nothing here imports a method."""
+"""Code that several methods share. Nothing here imports a method."""

@@ -1,4 +1,4 @@
-"""Memory that is only known afterwards: propose, measure, take back what was too much, propose again."""
+"""Fitting placements whose memory is only known afterwards: propose, measure, reduce the capacity, propose again."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from placewise.simulate.judge.memory import device_memory
 ROUNDS = 10
 
 
-def fit(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Ints | None, bool]:
-    """A placement [n_ops] whose peaks fit, and whether budgets had to shrink for it.
+def fit_memory(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Ints | None, bool]:
+    """A placement [n_ops] whose memory peaks fit, and whether capacities had to shrink for it.
 
-    `propose(capacity)` makes placements whose resident bytes stay within `capacity` [n_devices], or None.
-    Where live activations then exceed a device's memory, all devices like it give up as much as was
-    missing. After `ROUNDS` tries, or where nothing is proposed any more, blocks of the last placement are moved one by
-    one (`repair`), unless stages have a shape to keep.
+    `propose(capacity)` returns a placement whose resident bytes stay within `capacity` [n_devices], or None. If live
+    activations then exceed a device's memory, the capacity of all interchangeable devices shrinks by the excess. After
+    `ROUNDS` tries, or once nothing is proposed any more, the blocks of the last placement are moved one by one
+    (`repair`), unless stages have a shape to keep.
     """
     if not problem.n_ops:
         return np.zeros(0, np.int32), False
@@ -31,8 +31,6 @@ def fit(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Int
     last: Ints | None = None
     for round_ in range(ROUNDS):
         device = propose(capacity)
-        if device is None and last is None:
-            return None, round_ > 0
         if device is None:
             break
         last = device
@@ -43,4 +41,6 @@ def fit(problem: Problem, propose: Callable[[Floats], Ints | None]) -> tuple[Int
         for d in np.flatnonzero(over > 0):
             same = kind == kind[d]
             capacity[same] = np.maximum(np.minimum(capacity[same], resident[d] - over[d]), 0.0)
-    return None if last is None or problem.constraints.shaped else repair(problem, last, measured=False), True
+    if last is None:
+        return None, False
+    return None if problem.constraints.shaped else repair(problem, last, measured=False), True

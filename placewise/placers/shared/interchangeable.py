@@ -1,4 +1,4 @@
-"""Devices that can be exchanged without anybody noticing, and the one way to name them."""
+"""Interchangeable devices, and the canonical labels of placements on them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from placewise.simulate.replicas import exchangeable
 
 @once
 def interchangeable(problem: Problem) -> Ints:
-    """The class [n_devices] of every device: devices of a class differ in name only.
+    """The class [n_devices] of every device, named by its first member: devices of a class differ in name only.
 
-    Their ops, memory and rules are the same, and exchanging two of them changes no link and no wire. Where stages
-    follow the order of the devices, none are alike.
+    They run the same ops in the same time, with the same memory and rules, and exchanging two of them changes no link
+    and no shared link. If stages follow the order of the devices, no two devices are interchangeable.
     """
     cluster, column = problem.cluster, op_times(problem).of
     kind = np.arange(len(cluster), dtype=np.int32)
@@ -41,12 +41,12 @@ def interchangeable(problem: Problem) -> Ints:
 
 
 def relabel(problem: Problem, device: Ints) -> Ints:
-    """The same placement [n_ops] with the devices of each class used in the order of their first ops."""
-    return relabelled(problem, Placement(device)).device
+    """The same placement [n_ops], where the devices of each class are used in the order of their first ops."""
+    return relabel_placement(problem, Placement(device)).device
 
 
-def relabelled(problem: Problem, placement: Placement) -> Placement:
-    """The same placement with the devices of each class, replicas and all, used in the order of their first ops."""
+def relabel_placement(problem: Problem, placement: Placement) -> Placement:
+    """The same placement, where the devices and replicas of each class are used in the order of their first ops."""
     kind, count = interchangeable(problem), problem.n_devices
     stage = np.arange(count) if placement.replicas is None else placement.replicas
     used, first = np.unique(placement.device, return_index=True)

@@ -1,4 +1,4 @@
-"""What a placement is worth to a placer that chooses among several."""
+"""The value of a placement, for placers that choose among several."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from placewise.placers.base import Evaluate
 from placewise.simulate import Evaluator, judge_placement
 
 
-def worth(problem: Problem, placement: Placement, price: Evaluate) -> float:
-    """Seconds of a placement: what `price` says, or the judge on what its batches cannot see.
+def objective_value(problem: Problem, placement: Placement, price: Evaluate) -> float:
+    """Seconds of a placement: by `price`, or by the judge for what batches of devices cannot express.
 
-    That is replicated stages, and calls and an order of the placement's own; a measurement sees none of the latter.
+    The latter are replicated stages, and calls or an order of the placement's own, which measurements ignore.
     """
     decided = placement.call is not None or placement.order is not None
     if placement.replicas is not None or (decided and isinstance(price, Evaluator)):

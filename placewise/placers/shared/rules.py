@@ -1,4 +1,4 @@
-"""Whether a placer's own placement keeps the rules: quick, in arrays. The judge's checker has the last word."""
+"""A quick check, in arrays, of the rules that a placement must keep. The judge's checker decides in the end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from placewise.simulate.contiguity import contract, device_cycle, out_of_order, 
 from placewise.simulate.judge.memory import device_memory, resident_bytes
 
 
-def broken(problem: Problem, device: Ints) -> str:
-    """The first rule that a placement [n_ops] breaks, in words; empty if it keeps them all."""
+def find_broken_rule(problem: Problem, device: Ints) -> str:
+    """A sentence on the first rule that a placement [n_ops] breaks; empty if it keeps all rules."""
     names = problem.cluster.names
     ops = np.arange(problem.n_ops)
     refused = ~problem.allowed[ops, device]
     if refused.any():
         op = int(np.argmax(refused))
         return f"op {problem.graph.ops.name[op]!r} may not run on {names[device[op]]}"
-    home = np.empty(problem.n_blocks, np.int32)
-    home[problem.block] = device
-    torn = home[problem.block] != device
+    assignment = np.empty(problem.n_blocks, np.int32)
+    assignment[problem.block] = device
+    torn = assignment[problem.block] != device
     if torn.any():
         return f"the colocation group of op {problem.graph.ops.name[int(np.argmax(torn))]!r} is on several devices"
     if problem.constraints.contiguous:

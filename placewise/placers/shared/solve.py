@@ -1,7 +1,7 @@
-"""Solving a CP-SAT program so that time limits, signs of life and Ctrl-C all work.
+"""Solving CP-SAT models so that time limits, progress reports and Ctrl-C all work.
 
-The solver runs in a thread of its own and leaves signals alone, so that Ctrl-C reaches Python as it does everywhere;
-the solver is then asked to stop, and what it has is kept.
+The solver runs in a thread of its own and leaves signals alone, so that Ctrl-C reaches Python as usual. The solver is
+then asked to stop, and its best solution is kept.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from placewise import _native
 from placewise.placers.base import Stopwatch
 
 _TICK = 0.1
-"""Seconds between two looks at the clock of the listener."""
+"""Seconds between two calls of the progress listener."""
 
 
 @dataclass(frozen=True, slots=True)
 class Solved:
-    """What came out: values can be read from `solver` if `found`; `bound` is a whole number, −1 for none."""
+    """The result: values can be read from `solver` if `found`; `bound` is a whole number, −1 for none."""
 
     solver: cp_model.CpSolver
     status: Any
@@ -40,9 +40,9 @@ class Solved:
         return self.status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
 
 
-def parameters(watch: Stopwatch, *, workers: int = 1, most_work: float = np.inf) -> dict[str, Any]:
-    """CP-SAT's parameters for what is left of a budget; `most_work`, in its own measure, where that has no limit."""
-    chosen: dict[str, Any] = {
+def solver_parameters(watch: Stopwatch, *, workers: int = 1, most_work: float = np.inf) -> dict[str, Any]:
+    """CP-SAT's parameters for the rest of a budget; without a limit, `most_work` in its deterministic time applies."""
+    values: dict[str, Any] = {
         "num_workers": workers,
         "random_seed": watch.budget.seed,
         "relative_gap_limit": watch.budget.gap,
@@ -50,39 +50,39 @@ def parameters(watch: Stopwatch, *, workers: int = 1, most_work: float = np.inf)
     }
     if watch.budget.iterations is not None or not np.isfinite(watch.budget.seconds):
         work = watch.budget.iterations
-        chosen["max_deterministic_time"] = most_work if work is None else float(work)
-    return chosen
+        values["max_deterministic_time"] = most_work if work is None else float(work)
+    return values
 
 
-def solve(
+def solve_model(
     model: cp_model.CpModel,
-    chosen: dict[str, Any],
-    tell: Callable[[cp_model.CpSolver], None] = lambda _: None,
+    values: dict[str, Any],
+    report: Callable[[cp_model.CpSolver], None] = lambda _: None,
     *,
     stop: _native.StopFlag | None = None,
 ) -> Solved:
-    """Solve `model`; `tell` is called now and then meanwhile. KeyboardInterrupt or `stop` end it with what there is."""
-    return solve_together([model], chosen, tell, stop=stop)[0]
+    """Solve `model`, calling `report` at intervals. KeyboardInterrupt and `stop` end it with its best solution."""
+    return solve_models([model], values, report, stop=stop)[0]
 
 
-def solve_together(
+def solve_models(
     models: Sequence[cp_model.CpModel],
-    chosen: dict[str, Any],
-    tell: Callable[[cp_model.CpSolver], None] = lambda _: None,
+    values: dict[str, Any],
+    report: Callable[[cp_model.CpSolver], None] = lambda _: None,
     *,
     threads: int | None = None,
     stop: _native.StopFlag | None = None,
 ) -> list[Solved]:
-    """Solve several models, up to `threads` at once (None: all of them), each in a thread of its own; see `solve`.
+    """Solve several models, up to `threads` at once (None: all), each in a thread of its own; see `solve_model`.
 
-    Seconds are those of all of them together.
+    The time limit holds for all of them together.
     """
-    slots, until = threading.Semaphore(threads or len(models)), time.monotonic() + chosen["max_time_in_seconds"]
+    slots, until = threading.Semaphore(threads or len(models)), time.monotonic() + values["max_time_in_seconds"]
     jobs: list[_Job] = []
     interrupted = False
     try:
         for model in models:
-            jobs.append(_Job(model, chosen, slots, until))
+            jobs.append(_Job(model, values, slots, until))
     except KeyboardInterrupt:
         for job in jobs:
             job.stop()
@@ -95,7 +95,7 @@ def solve_together(
                 for job in jobs:
                     job.stop()
             else:
-                tell(jobs[0].solver)
+                report(jobs[0].solver)
         except StopIteration:
             break
         except KeyboardInterrupt:
@@ -104,24 +104,22 @@ def solve_together(
 
 
 class _Job:
-    """One model, solved as soon as there is a slot. An event says when it is over: a thread that is waited for must not
-    be interrupted.
-    """
+    """One model, solved as soon as a slot is free. An event marks its end, since joining a thread blocks Ctrl-C."""
 
     def __init__(
-        self, model: cp_model.CpModel, chosen: dict[str, Any], slots: threading.Semaphore, until: float
+        self, model: cp_model.CpModel, values: dict[str, Any], slots: threading.Semaphore, until: float
     ) -> None:
         self.model, self.over, self.solver = model, threading.Event(), cp_model.CpSolver()
         self._slots, self._until, self._stopped = slots, until, False
         self._status: Any = None
         self._failure: BaseException | None = None
-        for name, value in chosen.items():
+        for name, value in values.items():
             setattr(self.solver.parameters, name, value)
         self.solver.parameters.catch_sigint_signal = False
         threading.Thread(target=self._work, daemon=True).start()
 
     def stop(self) -> None:
-        """End it soon. It may be asked for again: a solver that has not begun does not hear it."""
+        """Ask the solver to stop. Call it again until the job is over: a solver that has not started ignores it."""
         self._stopped = True
         self.solver.stop_search()
 
@@ -131,7 +129,7 @@ class _Job:
                 seconds = 0.0 if self._stopped else max(self._until - time.monotonic(), 0.0)
                 self.solver.parameters.max_time_in_seconds = seconds
                 self._status = self.solver.solve(self.model)
-        except BaseException as error:  # handed on to the caller's thread
+        except BaseException as error:  # raised again in the caller's thread
             self._failure = error
         finally:
             self.over.set()

@@ -19,7 +19,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.baselines.expert import ExpertOptions, ExpertPlacer
-from placewise.placers.baselines.expert_layers import layers_of
+from placewise.placers.baselines.expert_layers import find_layers
 from placewise.readers.workload import read_workload
 from placewise.simulate import judge_placement
 
@@ -46,7 +46,7 @@ def on(graph: Graph, devices: int, **options: object) -> Problem:
 def test_layers_are_numbered_scopes() -> None:
     """Numbers after a name make layers, whatever is below them; what has none is in no layer."""
     graph = scoped("embed", "encoder.layer.0.mlp", "encoder.layer.0", "encoder.layer.1.attention.query", "head")
-    layers = layers_of(graph, 2)
+    layers = find_layers(graph, 2)
     assert layers is not None and not layers.recurrent
     assert layers.of.tolist() == [-1, 0, 0, 1, -1]
     assert layers.stack == ("encoder.layer", "encoder.layer") and layers.number == (0, 1)
@@ -55,7 +55,7 @@ def test_layers_are_numbered_scopes() -> None:
 def test_inner_layers_where_the_outer_ones_are_too_few() -> None:
     """Two stacks of two layers: two devices get stacks, three need layers."""
     graph = scoped("stack.0.layer.0", "stack.0.layer.1", "stack.1.layer.0", "stack.1.layer.1")
-    few, many = layers_of(graph, 2), layers_of(graph, 3)
+    few, many = find_layers(graph, 2), find_layers(graph, 3)
     assert few is not None and few.of.tolist() == [0, 0, 1, 1]
     assert many is not None and many.of.tolist() == [0, 1, 2, 3]
 
@@ -63,15 +63,15 @@ def test_inner_layers_where_the_outer_ones_are_too_few() -> None:
 def test_steps_are_no_layers() -> None:
     """An unrolled layer is one layer with all its steps, and the model is known as recurrent, with its softmax last."""
     graph = scoped("layer.0.step.0", "layer.1.step.0", "layer.0.step.1", "layer.1.step.1", "softmax")
-    layers = layers_of(graph, 2)
+    layers = find_layers(graph, 2)
     assert layers is not None and layers.recurrent
     assert layers.of.tolist() == [0, 1, 0, 1, -1] and layers.last.tolist() == [False] * 4 + [True]
 
 
 def test_without_numbers_there_are_no_layers() -> None:
     """One layer or none is not enough to split by."""
-    assert layers_of(scoped("a", "b", ""), 2) is None
-    assert layers_of(scoped("layer.0", "layer.0.x"), 2) is None
+    assert find_layers(scoped("a", "b", ""), 2) is None
+    assert find_layers(scoped("layer.0", "layer.0.x"), 2) is None
 
 
 @pytest.mark.parametrize("contiguous", [False, True])

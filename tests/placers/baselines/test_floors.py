@@ -12,10 +12,9 @@ from toy_problems import boxes
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.baselines.random import RandomOptions, RandomPlacer
-from placewise.placers.baselines.round_robin import RoundRobinPlacer
 from placewise.simulate import evaluate, judge_placement
 
-PLACERS = [RandomPlacer(), RandomPlacer(RandomOptions(samples=4)), RoundRobinPlacer()]
+PLACERS = [RandomPlacer(), RandomPlacer(RandomOptions(samples=4)), RandomPlacer(RandomOptions(draw="round_robin"))]
 
 
 @settings(max_examples=60, deadline=None)
@@ -37,19 +36,19 @@ def test_floors_keep_the_rules(problem: Problem) -> None:
 
 def test_round_robin_deals_in_turn() -> None:
     """Seven ops on three equal accelerators: 0, 1, 2, 0, 1, 2, 0."""
-    proposal = run_placer(RoundRobinPlacer(), boxes([1] * 7, [9, 9, 9]), Budget())
+    proposal = run_placer(RandomPlacer(RandomOptions(draw="round_robin")), boxes([1] * 7, [9, 9, 9]), Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_round_robin_makes_stages_of_equal_count() -> None:
     """Where stages must follow each other, seven ops become 3, 2 and 2."""
     problem = boxes([1] * 7, [9, 9, 9], constraints=Constraints(contiguous=True))
-    proposal = run_placer(RoundRobinPlacer(), problem, Budget())
+    proposal = run_placer(RandomPlacer(RandomOptions(draw="round_robin")), problem, Budget())
     assert proposal.placement is not None and proposal.placement.device.tolist() == [0, 0, 0, 1, 1, 2, 2]
 
 
 @pytest.mark.parametrize("placer", PLACERS)
-def test_stages_that_barely_fit(placer: RandomPlacer | RoundRobinPlacer) -> None:
+def test_stages_that_barely_fit(placer: RandomPlacer) -> None:
     """5, 1, 3 and 3 bytes in a row on devices of 6 bytes: only one cut fits, and it is found."""
     problem = boxes([5, 1, 3, 3], [6, 6], constraints=Constraints(contiguous=True))
     proposal = run_placer(placer, problem, Budget(seed=3))
@@ -73,3 +72,4 @@ def test_more_samples_are_never_worse() -> None:
     values = evaluate(problem, np.stack((one.device, best.device)))
     assert values[1] <= values[0]
     assert RandomPlacer(RandomOptions(samples=0)).supports(problem)
+    assert RandomPlacer(RandomOptions(samples=2, draw="round_robin")).supports(problem)

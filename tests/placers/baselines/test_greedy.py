@@ -18,7 +18,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.baselines.greedy import GreedyPlacer, branch_by_branch
+from placewise.placers.baselines.greedy import GreedyPlacer, order_by_branch
 from placewise.placers.shared.interchangeable import relabel
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement
@@ -69,7 +69,7 @@ def test_proposals_keep_the_rules(problem: Problem) -> None:
 def test_the_line_is_topological(problem: Problem) -> None:
     """Every component once, none before one that it needs."""
     graph = contract(problem)
-    line = branch_by_branch(problem, graph)
+    line = order_by_branch(problem, graph)
     assert sorted(line) == list(range(graph.n))
     place = np.empty(graph.n, np.int64)
     place[line] = np.arange(graph.n)
@@ -95,7 +95,7 @@ def two_branches(memory: float, **options: object) -> Problem:
 def test_a_branch_is_followed_to_its_end() -> None:
     """The branch that became ready last fills the first accelerator; the rest is the host's."""
     problem = two_branches(2.0)
-    assert branch_by_branch(problem, contract(problem)) == [0, 3, 4, 1, 2, 5]
+    assert order_by_branch(problem, contract(problem)) == [0, 3, 4, 1, 2, 5]
     placement = run_placer(GreedyPlacer(), problem, Budget()).placement
     assert placement is not None and placement.device.tolist() == [0, 1, 2, 0, 1, 2]
 

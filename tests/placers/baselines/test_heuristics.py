@@ -22,15 +22,14 @@ from placewise.placers.auto.placer import AutoPlacer
 from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.baselines.balanced import BalancedPlacer
 from placewise.placers.baselines.single import SinglePlacer
-from placewise.placers.list_scheduling.etf import EtfPlacer
-from placewise.placers.list_scheduling.ready_queue import PairOptions
-from placewise.placers.pipeline_dp.dp import DpPlacer
-from placewise.placers.shared.fit import fit
+from placewise.placers.list_scheduling.etf import EtfOptions, EtfPlacer
+from placewise.placers.pipeline_dp.placer import DpPlacer
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import interchangeable, relabel
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import evaluate, judge_placement, lower_bound
 
-PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(PairOptions("start")), AutoPlacer()]
+PLACERS = [SinglePlacer(), BalancedPlacer(), EtfPlacer(), EtfPlacer(EtfOptions(by="start")), AutoPlacer()]
 
 
 def cluster(*devices: Device, transfers: str = "staged") -> Cluster:
@@ -82,7 +81,7 @@ def test_broken_agrees_with_the_judge(problem: Problem) -> None:
         if rng.integers(0, 4) == 0:
             device = rng.integers(0, problem.n_devices, problem.n_ops).astype(np.int32)
         kinds = {violation.kind for violation in judge_placement(problem, Placement(device)).violations} - {"calls"}
-        assert bool(broken(problem, device)) == bool(kinds)
+        assert bool(find_broken_rule(problem, device)) == bool(kinds)
 
 
 def test_single_takes_the_best_device_that_fits() -> None:
@@ -196,7 +195,7 @@ def test_etf_by_finish_leaves_the_slow_device_idle() -> None:
     costs = CostTable.given(np.array([[1.0, 9.0]] * 2), np.zeros((0, len(machines.class_bandwidth))))
     problem = Problem(builder.build(), machines, costs)
     by = {
-        rule: run_placer(EtfPlacer(PairOptions(rule)), problem, Budget()).placement  # type: ignore[arg-type]
+        rule: run_placer(EtfPlacer(EtfOptions(by=rule)), problem, Budget()).placement  # type: ignore[arg-type]
         for rule in ("finish", "start")
     }
     assert by["finish"] == Placement(np.array([0, 0]))
@@ -223,7 +222,7 @@ def test_etf_keeps_memory_and_says_when_it_runs_out() -> None:
 def test_etf_options_are_refused_in_a_sentence() -> None:
     """An unknown rule is refused with the reason."""
     with pytest.raises(PlacerError, match="finish, start"):
-        PairOptions("luck")  # type: ignore[arg-type]
+        EtfOptions(by="luck")  # type: ignore[arg-type]
 
 
 @settings(max_examples=60, deadline=None)
@@ -240,7 +239,7 @@ def test_equal_devices_change_places_unnoticed(problem: Problem) -> None:
     other = shuffled[device]
     assert relabel(problem, device).tolist() == relabel(problem, other).tolist()
     renamed = relabel(problem, device)
-    assert bool(broken(problem, renamed)) == bool(broken(problem, device))
+    assert bool(find_broken_rule(problem, renamed)) == bool(find_broken_rule(problem, device))
     if np.isfinite(problem.costs.op_seconds[np.arange(problem.n_ops), device]).all():
         values = evaluate(problem, np.stack([device, renamed, other]))
         assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
@@ -255,10 +254,10 @@ def test_fit_takes_back_what_activations_need() -> None:
         asked.append(capacity.tolist())
         return np.array([0, 0] if capacity[0] >= 10 else [0, 1], np.int32)
 
-    device, shrunk = fit(problem, propose)
+    device, shrunk = fit_memory(problem, propose)
     assert device is not None and device.tolist() == [0, 1] and shrunk
     assert asked == [[11.0, 11.0], [9.0, 9.0]]
-    assert fit(problem, lambda capacity: None) == (None, False)
+    assert fit_memory(problem, lambda capacity: None) == (None, False)
 
 
 @settings(max_examples=30, deadline=None)

@@ -26,7 +26,7 @@ from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer, on_machines
 from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
-from placewise.placers.shared.stages.stage_costs import price
+from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.contiguity import contract
 
@@ -158,7 +158,7 @@ def test_hints_are_solutions_of_the_program(problem: Problem) -> None:
     device = np.array(found[len(found) // 2], np.int32)
     rules, graph = problem.constraints, contract(problem)
     group, n = (graph.component, graph.n) if rules.contiguous else (problem.block, problem.n_blocks)
-    priced = price(problem, group, n, problem.capacity)
+    priced = price_stages(problem, group, n, problem.capacity)
     home = on_machines(priced, group, n, device)
     if (home < 0).any():
         return

@@ -38,7 +38,7 @@ from placewise.placers.learned.networks.gdp_layers import Segments
 from placewise.placers.learned.pricing import Pricing, alone
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import why_infeasible
 from placewise.simulate.judge.memory import device_memory
 from placewise.zoo.random import random_graph
@@ -247,7 +247,7 @@ def test_favourites_are_made_to_fit() -> None:
     assert not len(alone(tight))
     for objective in (Objective(), Objective(execution="sequential"), Objective("throughput")):
         proposal = run_placer(GdpPlacer(GdpOptions(**SMALL, updates=0)), tight.with_(objective=objective), Budget())  # type: ignore[arg-type]
-        assert proposal.placement is not None and not broken(tight, proposal.placement.device)
+        assert proposal.placement is not None and not find_broken_rule(tight, proposal.placement.device)
 
 
 def test_a_partitioner_is_heard_with_the_advice() -> None:

@@ -23,9 +23,9 @@ from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.local_search import local, temper
 from placewise.placers.local_search.latency_problem import search_problem_of
 from placewise.placers.registry import create
-from placewise.placers.shared.move_space import movable
-from placewise.placers.shared.priors import agreeing, drawn, likely_of, nothing, quantiles
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.move_space import build_move_space
+from placewise.placers.shared.priors import draw_placements, empty_priors, match_labels, pick_quantiles, read_priors
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import Evaluator, judge_placement
 from placewise.zoo.random import random_graph
 
@@ -59,7 +59,7 @@ def rows(draw: st.DrawFn, n_devices: int = 4) -> Floats:
 def test_probabilities_of_blocks_are_shares_of_what_is_allowed(problem: Problem, seed: int) -> None:
     """Rows of blocks are never below zero, add up to 1 where the block may run, and are the sums of their ops'."""
     given_ = np.random.default_rng(seed).integers(0, 3, (problem.n_ops, problem.n_devices)).astype(np.float64)
-    likely = likely_of(problem, Hints(probabilities=given_))
+    likely = read_priors(problem, Hints(probabilities=given_))
     assert likely.shape == (problem.n_blocks, problem.n_devices) and (likely >= 0).all()
     for block in range(problem.n_blocks):
         ops = np.flatnonzero(problem.block == block)
@@ -78,7 +78,7 @@ def test_what_is_no_probability_is_refused() -> None:
     for probabilities in broken_ones:
         with pytest.raises(PlacerError, match=f"{problem.n_ops} × 3 numbers"):
             run_placer(create("temper"), problem, Budget(iterations=1), hints=Hints(probabilities=probabilities))
-    assert likely_of(problem, Hints()).shape == nothing(3).shape == (0, 3)
+    assert read_priors(problem, Hints()).shape == empty_priors(3).shape == (0, 3)
 
 
 @settings(max_examples=80, deadline=None)
@@ -86,7 +86,7 @@ def test_what_is_no_probability_is_refused() -> None:
 def test_draws_are_as_frequent_as_their_probabilities(likely: Floats) -> None:
     """Of 400 evenly spread marks each group is on each device as often as it says, give or take one."""
     marks = (np.arange(400) + 0.5) / 400
-    counts = sum(np.eye(4)[quantiles(likely, mark)] for mark in marks.tolist())
+    counts = sum(np.eye(4)[pick_quantiles(likely, mark)] for mark in marks.tolist())
     assert np.abs(counts - 400 * likely).max() <= 1 + 1e-6
 
 
@@ -95,7 +95,7 @@ def test_draws_are_as_frequent_as_their_probabilities(likely: Floats) -> None:
 def test_kernels_draw_what_numpy_draws(likely: Floats, mark: float) -> None:
     """A mark is the same device inside kernels, but for rounding; elsewhere is home only where nothing else may be."""
     space = space_with(likely)
-    for group, expected in enumerate(quantiles(likely, mark).tolist()):
+    for group, expected in enumerate(pick_quantiles(likely, mark).tolist()):
         found = space.prior_device(group, mark)
         assert found == expected or abs(likely[group, : min(found, expected) + 1].sum() - mark) < 1e-9
         for home in range(4):
@@ -128,12 +128,12 @@ def space_with(likely: Floats) -> _native.MoveSpace:
 def test_what_is_drawn_keeps_the_rules(problem: Problem, seed: int) -> None:
     """Placements that are drawn are valid and different; the most probable one comes first where it is valid."""
     told = np.random.default_rng(seed).random((problem.n_ops, problem.n_devices))
-    likely = likely_of(problem, Hints(probabilities=told))
-    found = drawn(problem, likely, 6, seed)
+    likely = read_priors(problem, Hints(probabilities=told))
+    found = draw_placements(problem, likely, 6, seed)
     assert len(found) <= 6 and len({device.tobytes() for device in found}) == len(found)
-    assert not any(broken(problem, device) for device in found)
+    assert not any(find_broken_rule(problem, device) for device in found)
     favourite = likely.argmax(axis=1).astype(np.int32)[problem.block]
-    if not broken(problem, favourite):
+    if not find_broken_rule(problem, favourite):
         assert np.array_equal(found[0], favourite)
 
 
@@ -142,9 +142,9 @@ def test_what_is_drawn_keeps_the_rules(problem: Problem, seed: int) -> None:
 def test_names_that_agree_change_no_value(problem: Problem, seed: int) -> None:
     """Devices that are alike are renamed, and the judge sees no difference."""
     rng = np.random.default_rng(seed)
-    likely = likely_of(problem, Hints(probabilities=rng.random((problem.n_ops, problem.n_devices))))
+    likely = read_priors(problem, Hints(probabilities=rng.random((problem.n_ops, problem.n_devices))))
     homes = rng.integers(0, problem.n_devices, (3, problem.n_blocks)).astype(np.int32)
-    named = agreeing(problem, likely, homes)
+    named = match_labels(problem, likely, homes)
     before, after = (Evaluator(problem)(each[:, problem.block]) for each in (homes, named))
     assert np.array_equal(before, after, equal_nan=True)
 
@@ -153,8 +153,8 @@ def test_a_placement_with_other_names_gets_those_of_the_probabilities() -> None:
     """Where only the names differ, they are the same afterwards."""
     problem = zoo_problem()
     home = np.random.default_rng(0).integers(0, 3, problem.n_blocks).astype(np.int32)
-    likely = likely_of(problem, Hints(probabilities=certain(problem, home[problem.block])))
-    assert np.array_equal(agreeing(problem, likely, np.array([2, 0, 1], np.int32)[home][None])[0], home)
+    likely = read_priors(problem, Hints(probabilities=certain(problem, home[problem.block])))
+    assert np.array_equal(match_labels(problem, likely, np.array([2, 0, 1], np.int32)[home][None])[0], home)
 
 
 def wandered(problem: Problem, likely: Floats | None, home: Ints) -> list[Ints]:
@@ -169,7 +169,7 @@ def wandered(problem: Problem, likely: Floats | None, home: Ints) -> list[Ints]:
 
 def stepped(problem: Problem, likely: Floats | None, home: Ints) -> list[Ints]:
     """The same for the moves that are priced by somebody else."""
-    proposer, seen = _native.MoveProposer(movable(problem, likely), np.array([7], np.uint64)), [home]
+    proposer, seen = _native.MoveProposer(build_move_space(problem, likely), np.array([7], np.uint64)), [home]
     for _ in range(300):
         seen.append(proposer.propose(seen[-1][None])[0])
     return seen
@@ -181,7 +181,7 @@ def test_moves_lean_where_probabilities_are(moved: Callable[..., list[Ints]]) ->
     problem = zoo_problem()
     rng = np.random.default_rng(3)
     wanted = rng.integers(0, 3, problem.n_blocks).astype(np.int32)
-    likely = likely_of(problem, Hints(probabilities=0.9 * certain(problem, wanted[problem.block]) + 0.1 / 3))
+    likely = read_priors(problem, Hints(probabilities=0.9 * certain(problem, wanted[problem.block]) + 0.1 / 3))
     told, alone = (float((np.stack(moved(problem, each, wanted)[100:]) == wanted).mean()) for each in (likely, None))
     assert told > alone + 0.05, (told, alone)
 

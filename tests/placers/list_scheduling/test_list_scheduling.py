@@ -25,11 +25,16 @@ from placewise.model.columns import Floats
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers.base import Budget, Stopwatch, run_placer
-from placewise.placers.list_scheduling.favourite_child import favourite_children, marked, pairs_of, relaxed
-from placewise.placers.list_scheduling.fewer_devices import best_order, fewer
+from placewise.placers.list_scheduling.favourite_child import (
+    find_favourite_children,
+    list_pairs,
+    select_favourites,
+    solve_relaxation,
+)
+from placewise.placers.list_scheduling.fewer_devices import keep_best_devices, rank_devices
 from placewise.placers.registry import create
 from placewise.placers.shared.partitions import repair_and_select
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.judge.ranks import mean_op_seconds
@@ -128,7 +133,7 @@ def test_sct_waits_for_its_favourite_child() -> None:
     """
     table = [[1.0, 1.0], [2.0, 2.0], [4.0, 4.0], [5.0, 5.0]]
     problem = problem_of(gpus(2), table, {(0, 2): 8, (1, 2): 1, (0, 3): 2})
-    child, note = favourite_children(problem, Stopwatch(Budget()))
+    child, note = find_favourite_children(problem, Stopwatch(Budget()))
     assert child.tolist() == [2, -1, -1, -1] and not note
     assert placed(problem, "sct", by="start") == [0, 1, 0, 1]
     assert placed(problem, "etf", by="start") == [0, 1, 0, 0]
@@ -141,10 +146,10 @@ def test_the_linear_program_marks_what_it_may(problem: Problem) -> None:
 
     A marking gives every pair an x of 0 or 1; its makespan is the longest path with the transfers that are left.
     """
-    pairs, seconds = pairs_of(problem), mean_op_seconds(problem)
-    sent = relaxed(problem.n_ops, pairs, seconds, math.inf)
+    pairs, seconds = list_pairs(problem), mean_op_seconds(problem)
+    sent = solve_relaxation(problem.n_ops, pairs, seconds, math.inf)
     assert sent is not None and ((sent > -1e-9) & (sent < 1 + 1e-9)).all()
-    chosen = marked(sent)
+    chosen = select_favourites(sent)
     assert len(set(pairs.tail[chosen].tolist())) == len(set(pairs.head[chosen].tolist())) == len(chosen)
     costly = np.flatnonzero(pairs.seconds > 0).tolist()
     for ends in (pairs.tail, pairs.head):
@@ -164,7 +169,7 @@ def test_the_linear_program_marks_what_it_may(problem: Problem) -> None:
 
 def longest(problem: Problem, sent: Floats) -> float:
     """The longest path where the transfer of every pair takes its share of its seconds."""
-    pairs, seconds = pairs_of(problem), mean_op_seconds(problem)
+    pairs, seconds = list_pairs(problem), mean_op_seconds(problem)
     end = np.zeros(problem.n_ops)
     for op in range(problem.n_ops):
         rows = np.flatnonzero(pairs.head == op)
@@ -178,7 +183,7 @@ def test_sct_matches_greedily_where_the_program_is_too_large() -> None:
     count = 1500
     edges = {(2 * i, 2 * i + 1): 1 for i in range(count)} | {(2 * i, 2 * i + 2): 2 for i in range(count - 1)}
     problem = problem_of(gpus(2), [[1.0, 1.0]] * (2 * count), edges)
-    child, note = favourite_children(problem, Stopwatch(Budget()))
+    child, note = find_favourite_children(problem, Stopwatch(Budget()))
     assert "greedily" in note
     assert child[: 2 * count - 2 : 2].tolist() == list(range(2, 2 * count, 2))
     assert "greedily" in run_placer(create("sct"), problem, Budget()).notes[0]
@@ -219,7 +224,7 @@ def test_tight_memory_is_repaired(name: str) -> None:
     """Ops of 3, 3, 2, 2, 2 bytes fill devices of 6 exactly, and a list that spreads the first two is stuck: mended."""
     problem = problem_of(gpus(2, memory=6), [[1.0, 1.0]] * 5, {}, sizes=[3, 3, 2, 2, 2], objective=SUM)
     proposal = run_placer(create(name), problem, Budget())
-    assert proposal.placement is not None and not broken(problem, proposal.placement.device)
+    assert proposal.placement is not None and not find_broken_rule(problem, proposal.placement.device)
     assert proposal.placement.device.tolist() == [0, 0, 1, 1, 1]
     assert any("ran out of memory" in note for note in proposal.notes) and len(proposal.notes) == 2
 
@@ -240,10 +245,10 @@ def test_what_cannot_be_done_without_is_kept() -> None:
     machines = cluster(Device("a", memory=8), Device("b", memory=8), Device("cpu", kind="cpu"))
     table = np.array([[1.0, 1.0, 9.0]] * 3)
     options = {"sizes": [4, 4, 4], "objective": SUM}
-    assert best_order(problem_of(machines, table, {}, **options)).tolist() == [0, 1, 2]  # type: ignore[arg-type]
+    assert rank_devices(problem_of(machines, table, {}, **options)).tolist() == [0, 1, 2]  # type: ignore[arg-type]
 
     def kept(problem: Problem) -> list[bool]:
-        return [device.available for device in fewer(problem, 1).cluster]
+        return [device.available for device in keep_best_devices(problem, 1).cluster]
 
     assert kept(problem_of(machines, table, {}, **options)) == [True, False, True]  # type: ignore[arg-type]
     assert kept(problem_of(machines, table, {}, sizes=[1, 1, 1], objective=SUM)) == [True, False, False]
@@ -253,7 +258,7 @@ def test_what_cannot_be_done_without_is_kept() -> None:
     table[1, :2] = 1.0
     problem = problem_of(machines, table, {}, sizes=[1, 1, 1], objective=SUM, constraints=pinned)
     assert kept(problem) == [True, True, False]
-    assert fewer(problem, 0) is problem and fewer(problem, 3) is problem
+    assert keep_best_devices(problem, 0) is problem and keep_best_devices(problem, 3) is problem
 
 
 @settings(max_examples=50, deadline=None)
@@ -309,9 +314,9 @@ def test_schedules_are_made_chains() -> None:
     for shape in (Constraints(contiguous=True), Constraints(convex=True)):
         problem = free.with_(constraints=shape)
         for name in LISTS[:-1]:
-            assert broken(problem, np.array(placed(free, name), np.int32))
+            assert find_broken_rule(problem, np.array(placed(free, name), np.int32))
             proposal = run_placer(create(name), problem, Budget())
-            assert proposal.placement is not None and not broken(problem, proposal.placement.device)
+            assert proposal.placement is not None and not find_broken_rule(problem, proposal.placement.device)
             assert "the schedule was made a chain of stages" in proposal.notes
             assert sorted(np.bincount(proposal.placement.device).tolist()) == [3, 4]
             assert evaluate(problem, proposal.placement.device[None]).tolist() == [38.0]
@@ -327,7 +332,7 @@ def test_chains_keep_the_rules(problem: Problem, contiguous: bool) -> None:
         proposal = run_placer(create(name), shaped, Budget(seed=1))
         assert proposal == run_placer(create(name), shaped, Budget(seed=1))
         if proposal.placement is not None:
-            assert not broken(shaped, proposal.placement.device)
+            assert not find_broken_rule(shaped, proposal.placement.device)
         else:
             assert proposal.notes or proposal.infeasible
         if proposal.infeasible:
@@ -343,7 +348,7 @@ def test_long_chains_are_split_between_segments(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(repair_and_select, "SEGMENTS", 4)
     for name in LISTS[:-1]:
         device = np.array(placed(problem, name), np.int32)
-        assert not broken(problem, device) and evaluate(problem, device[None]).tolist() == [7.0]
+        assert not find_broken_rule(problem, device) and evaluate(problem, device[None]).tolist() == [7.0]
         assert sorted(np.bincount(device).tolist()) == [6, 6]
 
 
@@ -358,6 +363,6 @@ def test_chains_on_a_published_workload() -> None:
     least = evaluate(problem, optimum.device[None])[0]
     for name in LISTS[:-1]:
         proposal = run_placer(create(name), problem, Budget())
-        assert proposal.placement is not None and not broken(problem, proposal.placement.device)
+        assert proposal.placement is not None and not find_broken_rule(problem, proposal.placement.device)
         seconds = evaluate(problem, proposal.placement.device[None])[0]
         assert least * (1 - 1e-9) <= seconds <= least * 1.5

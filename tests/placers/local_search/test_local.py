@@ -19,7 +19,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Hints, Progress, run_placer
 from placewise.placers.local_search.local import LocalOptions, LocalPlacer
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement
 
@@ -76,7 +76,7 @@ def test_hints_are_kept_or_improved(problem: Problem, seed: int) -> None:
     """Nothing worse than the best hint that keeps the rules comes back, however little work is allowed."""
     rng = np.random.default_rng(seed)
     hints = [rng.integers(0, problem.n_devices, problem.n_blocks)[problem.block].astype(np.int32) for _ in range(4)]
-    kept = [hint for hint in hints if not broken(problem, hint)]
+    kept = [hint for hint in hints if not find_broken_rule(problem, hint)]
     proposal = run_placer(LocalPlacer(), problem, Budget(evaluations=1), hints=Hints(tuple(map(Placement, hints))))
     if kept:
         assert proposal.placement is not None

@@ -24,7 +24,7 @@ from placewise.placers.local_search.latency_problem import search_problem_of
 from placewise.placers.local_search.scope_levels import levels_of
 from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
 from placewise.placers.registry import create
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.judge.memory import device_memory, resident_bytes
 
@@ -114,7 +114,7 @@ def test_peaks_in_place_are_those_of_the_twin(seed):
 def test_a_long_walk_keeps_the_judges_value_and_the_rules(seed):
     """After every one of many moves, hot and cold, value and rules are what they are from the beginning."""
     problem, home = drawn(seed, max_ops=24)
-    if home is None or broken(problem, home[problem.block]):
+    if home is None or find_broken_rule(problem, home[problem.block]):
         return
     chain = _native.LatencyChain(search_problem_of(problem), home, seed)
     chain.run(0)
@@ -126,7 +126,7 @@ def test_a_long_walk_keeps_the_judges_value_and_the_rules(seed):
         assert chain.value == evaluate(problem, device[None])[0]
         if not np.array_equal(before, chain.assignment):
             assert chain.candidate_value == chain.value
-            assert broken(problem, device) == ""
+            assert find_broken_rule(problem, device) == ""
     assert chain.best_value == evaluate(problem, chain.best[problem.block][None])[0] <= chain.value
 
 
@@ -152,9 +152,9 @@ def test_the_shape_of_stages_awaits_a_verdict():
         assert chain.assignment.tolist() == home.tolist()
         waits = chain.run(300)
         while waits:
-            waits = chain.resolve(broken(problem, chain.assignment[problem.block]) == "")
+            waits = chain.resolve(find_broken_rule(problem, chain.assignment[problem.block]) == "")
             device = chain.best[problem.block]
-            assert broken(problem, device) == "" and chain.best_value == evaluate(problem, device[None])[0]
+            assert find_broken_rule(problem, device) == "" and chain.best_value == evaluate(problem, device[None])[0]
     assert refused > 50
 
 
@@ -216,7 +216,7 @@ def test_without_a_bound_it_searches_at_once():
     assert home is not None
     problem = problem.with_(objective=replace(OPERATOR, memory="sum"))
     hint = Placement(home[problem.block])
-    if broken(problem, hint.device):
+    if find_broken_rule(problem, hint.device):
         return
     proposal = run_placer(
         TemperPlacer(TemperOptions(bound=False)), problem, Budget(iterations=20), hints=Hints((hint,))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from simulate_problems import random_problem, seeded
 
-from placewise.placers.pipeline_dp.depth_first_orders import walk
+from placewise.placers.pipeline_dp.topological_orders import sort_depth_first
 from placewise.simulate.contiguity import Contraction, contract, depth_first
 
 
@@ -39,6 +39,6 @@ def test_the_same_order(stages: int) -> None:
         stage = (depth_first(graph) * stages // max(graph.n, 1)).astype(np.int32)
         sources = rng.permutation(np.flatnonzero(np.diff(graph.predecessor_offsets) == 0))
         order = plain(graph, sources.tolist(), key.tolist(), stage.tolist())
-        assert np.argsort(walk(graph, sources, key, stage)).tolist() == order
+        assert np.argsort(sort_depth_first(graph, sources, key, stage)).tolist() == order
         if stages == 1:
-            assert np.argsort(walk(graph, sources, key)).tolist() == order
+            assert np.argsort(sort_depth_first(graph, sources, key)).tolist() == order

@@ -15,7 +15,7 @@ from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome
-from placewise.placers.min_cut.two_way import TwoWayPlacer
+from placewise.placers.min_cut.placer import MinCutOptions, MinCutPlacer
 from placewise.simulate import judge_placement
 
 SIFTED = [HealthCheck.filter_too_much]
@@ -71,6 +71,6 @@ def test_what_it_does_not_take() -> None:
     from toy_problems import boxes
 
     problem = boxes([1, 1], [9, 9], kind="latency")
-    placer = TwoWayPlacer()
+    placer = MinCutPlacer(MinCutOptions("two_way"))
     assert "take turns" in str(placer.supports(problem))
     assert "two sides" in str(placer.supports(problem.with_(objective=SEQUENTIAL)))

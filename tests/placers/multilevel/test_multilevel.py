@@ -17,7 +17,7 @@ from placewise.placers.base import Budget, Hints, Progress, run_placer
 from placewise.placers.multilevel.levels import levels_of, shares, tightened
 from placewise.placers.multilevel.placer import MultilevelPlacer
 from placewise.placers.registry import create
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import evaluate
 
 SMALL = {"groups": 6}
@@ -43,8 +43,8 @@ def test_placements_keep_the_rules_and_beat_their_hints(objective: Objective, ru
         if found.placement is None:
             continue
         device = found.placement.device
-        assert not broken(problem, device)
-        if not broken(problem, hint.device):
+        assert not find_broken_rule(problem, device)
+        if not find_broken_rule(problem, hint.device):
             values = evaluate(problem, np.stack((device, hint.device)))
             assert values[0] <= values[1] * (1 + 1e-12)
         again = run_placer(create("multilevel", SMALL), problem, budget, hints=Hints((hint,)))
@@ -102,7 +102,7 @@ def test_interruption_keeps_the_best_so_far() -> None:
             raise KeyboardInterrupt
         return evaluate(problem, rows)
 
-    assert not broken(problem, hint.device)
+    assert not find_broken_rule(problem, hint.device)
     found = run_placer(MultilevelPlacer(), problem, Budget(), hints=Hints((hint,)), evaluate=price)
     assert found.placement is not None and found.reason is Reason.INTERRUPTED
 

@@ -19,9 +19,8 @@ from placewise.model.graph import Graph
 from placewise.model.problem import Constraints, Objective, Problem, Rule
 from placewise.placers import registry
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.shared.partitions.hypergraph import net_of
-from placewise.placers.shared.partitions.partition import takers
-from placewise.placers.shared.repair import packing_instance
+from placewise.placers.shared.partitions.hypergraph import build_hypergraph, list_working_devices
+from placewise.placers.shared.repair import build_packing_instance
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract, device_cycle
 
@@ -111,9 +110,9 @@ def test_a_tensor_is_one_hyperedge_and_many_edges() -> None:
     for reader in range(3):
         builder.add_edge(tensor, builder.add_op(f"reader{reader}", "Op"))
     problem = problem_of(builder.build(), machines(2))
-    net = net_of(problem, packing_instance(problem), takers(problem))
-    assert net.lists() == [[0, 1, 2, 3]]
-    offsets, neighbours, weights = net.pairs()
+    net = build_hypergraph(problem, build_packing_instance(problem), list_working_devices(problem))
+    assert net.list_pins() == [[0, 1, 2, 3]]
+    offsets, neighbours, weights = net.list_pairs()
     assert offsets.tolist() == [0, 3, 4, 5, 6] and neighbours.tolist() == [1, 2, 3, 0, 0, 0]
     assert len(set(weights.tolist())) == 1
 
@@ -127,8 +126,8 @@ def test_a_group_is_one_node() -> None:
             builder.add_edge(op - 1, op)
         builder.add_tensor(op, nbytes=1)
     problem = problem_of(builder.build(), machines(2))
-    net = net_of(problem, packing_instance(problem), takers(problem))
-    assert net.lists() == [[0, 1], [1, 0], [0, 2]]
+    net = build_hypergraph(problem, build_packing_instance(problem), list_working_devices(problem))
+    assert net.list_pins() == [[0, 1], [1, 0], [0, 2]]
     assert net.weight[0] == pytest.approx(2 * net.weight[1], rel=1e-6)
 
 
@@ -140,7 +139,7 @@ def test_shares_follow_speed_and_host_ops_stay_out() -> None:
     seconds = np.tile([1.0, 2.0, 9.0], (4, 1))
     rules = Constraints(pins=(Rule("op1$", "cpu"),))
     problem = problem_of(graph, Cluster(devices, links), seconds, constraints=rules)
-    net = net_of(problem, packing_instance(problem), takers(problem))
+    net = build_hypergraph(problem, build_packing_instance(problem), list_working_devices(problem))
     assert net.node.tolist() == [0, 2, 3] and net.devices.tolist() == [0, 1]
     assert net.share == pytest.approx([2 / 3, 1 / 3])
     for name in NAMES:

@@ -20,13 +20,13 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress, Stopwatch, run_placer
-from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
-from placewise.placers.pipeline_dp.hill_climb import improve
+from placewise.placers.pipeline_dp.hill_climb import climb_hill
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
-from placewise.placers.pipeline_dp.relaxations import readings
-from placewise.placers.shared.stages.dp_driver import search
-from placewise.placers.shared.stages.ideals import Ideals, all_ideals, prefixes
-from placewise.placers.shared.stages.stage_costs import native_costs, price
+from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.unequal_links import list_relaxations
+from placewise.placers.shared.stages.dp_driver import search_chains
+from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals, list_prefixes
+from placewise.placers.shared.stages.stage_costs import price_stages, to_native
 from placewise.readers.workload import read_workload
 from placewise.simulate import Evaluator, evaluate, judge_placement
 from placewise.simulate.contiguity import contract, join
@@ -95,10 +95,13 @@ def test_leaves_do_not_change_the_optimum(problem: Problem) -> None:
 def test_what_an_ideal_leaves_to_pay(problem: Problem) -> None:
     """Each tensor that the rest reads from an ideal is received there, each that it makes for it or the host sent."""
     graph = contract(problem)
-    costs, ideals = price(problem, graph.component, graph.n, problem.capacity).costs, all_ideals(graph, 1000)
+    costs, ideals = (
+        price_stages(problem, graph.component, graph.n, problem.capacity).costs,
+        enumerate_ideals(graph, 1000),
+    )
     assert isinstance(ideals, Ideals)
     enter, leave = np.arange(1, len(costs.producer) + 1), np.arange(100, len(costs.producer) + 100)
-    found = _native.cut_left(native_costs(costs), ideals, enter, leave)
+    found = _native.cut_left(to_native(costs), ideals, enter, leave)
     for i in range(len(ideals)):
         inside, total = ideals.members(i), 0
         for t, producer in enumerate(costs.producer.tolist()):
@@ -136,11 +139,11 @@ def test_free_leaves_are_merged() -> None:
     """Forty free leaves, 2^40 ideals, collapse into their hub; with memory that may bind they do not."""
     problem = star(40)
     graph = contract(problem)
-    assert merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs).max() == 0
+    assert merge_leaves(graph, price_stages(problem, graph.component, graph.n, problem.capacity).costs).max() == 0
     assert run_placer(DpPlacer(), problem, Budget()).bound is not None
     heavy = star(12, size=1)
     graph = contract(heavy)
-    assert merge_leaves(graph, price(heavy, graph.component, graph.n, heavy.capacity).costs).max() == 12
+    assert merge_leaves(graph, price_stages(heavy, graph.component, graph.n, heavy.capacity).costs).max() == 12
     proposal = run_placer(DpPlacer(), heavy, Budget())
     assert proposal.placement is not None
     assert judge_placement(heavy, proposal.placement).valid
@@ -156,14 +159,14 @@ def test_ideals_of_a_small_graph() -> None:
     graph = builder.build()
     cluster = Cluster((Device("cpu", kind="cpu"),))
     problem = Problem(graph, cluster, CostTable.given(np.ones((4, 1)), np.zeros((4, 1))))
-    ideals = all_ideals(contract(problem), 100)
+    ideals = enumerate_ideals(contract(problem), 100)
     assert isinstance(ideals, Ideals)
     sets = [frozenset(np.flatnonzero(ideals.members(i)).tolist()) for i in range(len(ideals))]
     assert set(sets) == {frozenset(s) for s in ((), (0,), (0, 1), (0, 2), (0, 1, 2), (0, 1, 2, 3))}
     assert [len(s) for s in sets] == sorted(len(s) for s in sets)
-    assert all_ideals(contract(problem), 5) == 6 and all_ideals(contract(problem), 0) == 6
-    assert all_ideals(contract(problem), 6) != 6
-    path = prefixes(70)
+    assert enumerate_ideals(contract(problem), 5) == 6 and enumerate_ideals(contract(problem), 0) == 6
+    assert enumerate_ideals(contract(problem), 6) != 6
+    path = list_prefixes(70)
     assert [int(path.members(i).sum()) for i in range(71)] == list(range(71))
 
 
@@ -217,9 +220,9 @@ def test_what_was_refuted_before_the_end_is_a_bound(patience: int) -> None:
     """Seven ops of 1 s on three devices take 3 s; a search that is cut off proves no more than that."""
     problem = line(7, 3)
     graph = contract(problem)
-    priced = price(problem, graph.component, graph.n, problem.capacity)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
     left = iter([True] * patience)
-    found = search(priced, prefixes(7), lambda *_: next(left, False), int(5 * priced.scale))
+    found = search_chains(priced, list_prefixes(7), lambda *_: next(left, False), int(5 * priced.scale))
     assert found.floor <= 3 * priced.scale
     assert (found.reason is Reason.FINISHED) == (found.chain is not None)
     if found.chain is not None:
@@ -291,7 +294,7 @@ def test_joined_components_stay_a_contraction() -> None:
 def test_with_direct_transfers_no_reading_hurts(problem: Problem) -> None:
     """The proposal is at least as good as each reading's own, under the judge and within the rules."""
     found = run_placer(DpPlacer(), problem, Budget())
-    for reading in readings(problem):
+    for reading in list_relaxations(problem):
         other = run_placer(DpPlacer(), reading, Budget())
         if other.placement is not None and other.bound is not None and found.placement is not None:
             mine = judge_placement(problem, found.placement)
@@ -327,7 +330,7 @@ def test_climbing_keeps_the_rules_and_never_loses(problem: Problem) -> None:
     starts = [device for device in starts if judge_placement(problem, Placement(device)).valid][:20]
     values = [judge_placement(problem, Placement(device)).value for device in starts]
     for device, value in zip(starts, values, strict=True):
-        climbed = judge_placement(problem, Placement(improve(problem, graph, device, price, Stopwatch(Budget()))))
+        climbed = judge_placement(problem, Placement(climb_hill(problem, graph, device, price, Stopwatch(Budget()))))
         assert climbed.valid and climbed.value <= value
         assert climbed.value >= min(values) * (1 - 1e-12) or len(starts) == 20
 

@@ -16,8 +16,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.pipeline_dp.dp import DpPlacer
-from placewise.placers.pipeline_dp.max_load_dp import MaxLoadDpPlacer
+from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
 from placewise.readers.workload import read_workload
 from placewise.simulate import evaluate, judge_placement
 
@@ -26,7 +25,7 @@ from placewise.simulate import evaluate, judge_placement
 @given(problems(kind="latency", max_ops=5))
 def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
     """Its max-load is that of dp, it keeps the rules, and it claims no bound for latency."""
-    proposal = run_placer(MaxLoadDpPlacer(), problem, Budget())
+    proposal = run_placer(DpPlacer(DpOptions(method="max_load")), problem, Budget())
     assert proposal.bound is None
     pipeline = problem.with_(
         objective=Objective("throughput", memory=problem.objective.memory),
@@ -42,8 +41,8 @@ def test_the_split_is_the_best_pipeline(problem: Problem) -> None:
     assert evaluate(pipeline, proposal.placement.device[None])[0] == evaluate(pipeline, best.device[None])[0]
 
 
-def test_a_pipeline_whose_calls_wait_in_a_circle() -> None:
-    """A backward op far from the stage of its reader closes a circle of calls: it says so and proposes nothing."""
+def test_a_pipeline_whose_calls_wait_in_a_cycle() -> None:
+    """A backward op far from the stage of its reader closes a cycle of calls: it says so and proposes nothing."""
     builder = GraphBuilder()
     for name, group, backward in (("f0", 10, False), ("f1", 11, False), ("b1", 11, True), ("b0", -1, True)):
         builder.add_op(name, "A", group=group, backward=backward)
@@ -60,8 +59,8 @@ def test_a_pipeline_whose_calls_wait_in_a_circle() -> None:
     transfers[5, 1] = 0.125
     costs = CostTable.given(seconds, transfers)
     problem = Problem(graph, cluster, costs, Objective("latency", execution="subgraph", memory="sum"))
-    proposal = run_placer(MaxLoadDpPlacer(), problem, Budget())
-    assert proposal.placement is None and "in a circle" in proposal.notes[-1]
+    proposal = run_placer(DpPlacer(DpOptions(method="max_load")), problem, Budget())
+    assert proposal.placement is None and "in a cycle" in proposal.notes[-1]
 
 
 @needs_workloads
@@ -78,6 +77,6 @@ def test_the_published_value():
 @given(problems(kind="throughput", max_ops=3))
 def test_throughput_is_dps(problem: Problem) -> None:
     """For throughput it refers to dp; other shapes of stages are its own."""
-    assert "dp" in str(MaxLoadDpPlacer().supports(problem))
+    assert "dp" in str(DpPlacer(DpOptions(method="max_load")).supports(problem))
     free = problem.with_(objective=Objective("latency"), constraints=Constraints())
-    assert MaxLoadDpPlacer().supports(free) is None
+    assert DpPlacer(DpOptions(method="max_load")).supports(free) is None

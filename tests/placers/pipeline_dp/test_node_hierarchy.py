@@ -15,11 +15,11 @@ from strategies import problems
 
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.pipeline_dp.dp import DpPlacer
-from placewise.placers.pipeline_dp.node_hierarchy import over_nodes, partitions, price_roles
-from placewise.placers.pipeline_dp.ordered_line import rows, split_in_row
-from placewise.placers.shared.stages.dp_driver import n_states
-from placewise.placers.shared.stages.ideals import all_ideals
+from placewise.placers.pipeline_dp.node_hierarchy import list_partitions, price_roles, search_nodes
+from placewise.placers.pipeline_dp.ordered_line import list_rows, split_along_row
+from placewise.placers.pipeline_dp.placer import DpPlacer
+from placewise.placers.shared.stages.dp_driver import count_states
+from placewise.placers.shared.stages.ideals import enumerate_ideals
 from placewise.simulate import evaluate, judge_placement, why_infeasible
 from placewise.simulate.contiguity import contract
 
@@ -78,7 +78,7 @@ def test_the_bound_over_nodes_holds_however_devices_are_grouped(problem: Problem
         return
     best = min((value for device, value in placements(problem)), default=math.inf)
     graph = contract(problem)
-    ideals = all_ideals(graph, 1000)
+    ideals = enumerate_ideals(graph, 1000)
     assert ideals is not None
     floors = []
     for node in ([0, 0, 1, 1], [0, 1, 0, 1], [0, 0, 0, 1], [0, 1, 1, 2]):
@@ -87,25 +87,25 @@ def test_the_bound_over_nodes_holds_however_devices_are_grouped(problem: Problem
         column[column >= 0] = named
         if named.max(initial=0) < 1:
             continue
-        floors.append(over_nodes(problem, graph, ideals, 100.0, lambda *_: True, 0.0, nodes=[column])[1])
+        floors.append(search_nodes(problem, graph, ideals, 100.0, lambda *_: True, 0.0, nodes=[column])[1])
     assert all(floor <= best * (1 + 1e-12) for floor in floors)
-    assert all(set(node.tolist()) >= {0, 1} for node in partitions(problem))
+    assert all(set(node.tolist()) >= {0, 1} for node in list_partitions(problem))
 
 
 def test_nodes_are_found_by_the_speed_of_links() -> None:
     """Two racks of two machines of two: the machines first, then the racks; equal links make no nodes."""
     cluster = cluster_of((2, 2, 2), (1.0, 10.0, 100.0))
     problem = random_pipeline(0, cluster, 4, mode="blocking")
-    assert [node.tolist() for node in partitions(problem)] == [[0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 0, 0, 1, 1, 1, 1]]
-    assert partitions(random_pipeline(0, cluster_of((2, 2), (5.0, 5.0)), 4, mode="blocking")) == []
+    assert [node.tolist() for node in list_partitions(problem)] == [[0, 0, 1, 1, 2, 2, 3, 3], [0, 0, 0, 0, 1, 1, 1, 1]]
+    assert list_partitions(random_pipeline(0, cluster_of((2, 2), (5.0, 5.0)), 4, mode="blocking")) == []
 
 
 def test_a_row_of_devices_is_split_at_best_where_tensors_go_next_door() -> None:
     """On chains, every split over the devices in a row is tried by hand: none is better, and the value is true."""
     for seed in range(12):
         problem = random_pipeline(seed, cluster_of((2, 2), (4.0, 50.0)), 6, mode=MODES[seed % 3], chain=True)
-        graph, row = contract(problem), rows(problem)[0]
-        device = split_in_row(problem, graph.component, np.arange(graph.n, dtype=np.int32), row)
+        graph, row = contract(problem), list_rows(problem)[0]
+        device = split_along_row(problem, graph.component, np.arange(graph.n, dtype=np.int32), row)
         assert device is not None
         splits = [
             np.repeat(row[list(used)], np.diff((0, *cuts, graph.n)))[graph.component]
@@ -121,8 +121,8 @@ def test_roles_are_counted_node_by_node() -> None:
     """Two nodes of three: two devices alone, two first, two last and two between, at most."""
     problem = random_pipeline(1, cluster_of((2, 3), (1.0, 10.0)), 6, mode="blocking")
     graph = contract(problem)
-    roles = price_roles(problem, graph, problem.capacity, partitions(problem)[0])
+    roles = price_roles(problem, graph, problem.capacity, list_partitions(problem)[0])
     assert [(c.role, n) for c, n in zip(roles.classes, roles.priced.costs.n_devices, strict=True)] == [
         (0, 2), (1, 2), (2, 2), (3, 2),
     ]  # fmt: skip
-    assert n_states(roles.priced.costs) == 81
+    assert count_states(roles.priced.costs) == 81

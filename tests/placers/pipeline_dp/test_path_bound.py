@@ -15,10 +15,10 @@ from strategies import problems
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, Stopwatch, run_placer
-from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
-from placewise.placers.pipeline_dp.path_bound import backbone_bound
-from placewise.placers.pipeline_dp.random_orders import _random_line, wander
-from placewise.placers.shared.stages.stage_costs import price
+from placewise.placers.pipeline_dp.path_bound import bound_by_path
+from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.random_orders import _draw_order, search_orders
+from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate import evaluate, judge_placement, why_infeasible
 from placewise.simulate.contiguity import contract, depth_first
 
@@ -33,10 +33,10 @@ def test_the_bound_from_one_path_holds(problem: Problem) -> None:
         return
     best = min((value for _, value in placements(problem)), default=math.inf)
     graph = contract(problem)
-    priced = price(problem, graph.component, graph.n, problem.capacity)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
     for rounds in (1, 3, 6, 1000):
         left = iter(range(rounds))
-        bound = backbone_bound(graph, priced.costs, lambda left=left: float(next(left, None) is not None))
+        bound = bound_by_path(graph, priced.costs, lambda left=left: float(next(left, None) is not None))
         assert 0 <= bound / priced.scale <= best * (1 + 1e-12)
 
 
@@ -61,9 +61,9 @@ def test_the_bound_is_no_worse_than_an_even_share(problem: Problem) -> None:
     if why_infeasible(problem):
         return
     graph = contract(problem)
-    priced = price(problem, graph.component, graph.n, problem.capacity)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
     work = np.where(priced.costs.seconds < 1 << 61, priced.costs.seconds, 1 << 61).min(axis=1).sum()
-    bound = backbone_bound(graph, priced.costs, lambda: math.inf)
+    bound = bound_by_path(graph, priced.costs, lambda: math.inf)
     assert bound == 0.0 or bound >= float(work) / int(priced.costs.n_devices.sum()) * (1 - 1e-8)
 
 
@@ -73,7 +73,7 @@ def test_many_lines_never_lose(problem: Problem) -> None:
     """The search keeps the rules, is no worse than where it began, and is the same for the same seed."""
     graph = contract(problem)
     start = np.zeros(problem.n_ops, np.int32)
-    runs = [wander(problem, graph, [start], Stopwatch(Budget(seed=3)), lambda *_: True)[0] for _ in range(2)]
+    runs = [search_orders(problem, graph, [start], Stopwatch(Budget(seed=3)), lambda *_: True)[0] for _ in range(2)]
     assert runs[0][0] == runs[1][0]
     values = evaluate(problem, np.stack([start, runs[0][0].device]))
     assert values[1] <= values[0]
@@ -109,7 +109,7 @@ def test_a_line_follows_the_guide() -> None:
     problem = random_pipeline(3, cluster_of((2, 2), (1.0, 5.0)), 20, mode="blocking")
     graph = contract(problem)
     stage = np.minimum(depth_first(graph) // 6, 3)
-    line = _random_line(graph, stage, np.random.default_rng(0))
+    line = _draw_order(graph, stage, np.random.default_rng(0))
     tail, head = graph.edges()
     assert sorted(line.tolist()) == list(range(graph.n)) and (line[tail] < line[head]).all()
     assert (np.diff(stage[np.argsort(line)]) >= 0).all()
@@ -121,6 +121,6 @@ def test_no_work_at_all_is_no_endless_search(mode: str) -> None:
     problem = random_pipeline(1, cluster_of((3,), (2.0,)), 6, mode=mode)
     problem = problem.with_(costs=CostTable.given(0 * problem.costs.op_seconds, problem.costs.transfer_seconds))
     graph = contract(problem)
-    priced = price(problem, graph.component, graph.n, problem.capacity)
+    priced = price_stages(problem, graph.component, graph.n, problem.capacity)
     best = min(value for _, value in placements(problem))
-    assert backbone_bound(graph, priced.costs, lambda: math.inf) / priced.scale <= best * (1 + 1e-12)
+    assert bound_by_path(graph, priced.costs, lambda: math.inf) / priced.scale <= best * (1 + 1e-12)

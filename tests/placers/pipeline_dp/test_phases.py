@@ -17,12 +17,11 @@ from placewise.core.place import place
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.pipeline_dp.dp import DpPlacer
-from placewise.placers.pipeline_dp.dpl import DplPlacer
-from placewise.placers.pipeline_dp.topological_orders import last_ready_first
+from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.topological_orders import sort_last_ready_first
 from placewise.placers.registry import create
 from placewise.placers.shared.stages import stage_costs
-from placewise.placers.shared.stages.phase_dp import price
+from placewise.placers.shared.stages.phase_dp import price_phases
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
 from placewise.simulate.phases import two_phases
@@ -73,9 +72,9 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
 def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     """Brute force over all splits of the same line finds nothing better."""
     problem = flushing(problem)
-    graph, proposal = contract(problem), run_placer(DplPlacer(), problem, Budget())
+    graph, proposal = contract(problem), run_placer(DpPlacer(DpOptions(method="line")), problem, Budget())
     value = math.inf if proposal.placement is None else judge_placement(problem, proposal.placement).value
-    assert value == pytest.approx(best_along(problem, graph, last_ready_first(problem, graph)), rel=1e-12)
+    assert value == pytest.approx(best_along(problem, graph, sort_last_ready_first(problem, graph)), rel=1e-12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -113,8 +112,8 @@ def test_halves_add_up() -> None:
         if not two_phases(problem):
             continue
         graph = contract(problem)
-        whole = stage_costs.price(problem, graph.component, graph.n, problem.capacity).costs
-        both = price(problem, graph.component, graph.n, problem.capacity).costs
+        whole = stage_costs.price_stages(problem, graph.component, graph.n, problem.capacity).costs
+        both = price_phases(problem, graph.component, graph.n, problem.capacity).costs
         n_rates = whole.enter.shape[1]
         assert (both.enter[:, :n_rates] + both.enter[:, n_rates:] == whole.enter).all()
         assert (both.leave[:, :n_rates] + both.leave[:, n_rates:] == whole.leave).all()

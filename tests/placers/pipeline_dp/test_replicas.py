@@ -20,9 +20,9 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.pipeline_dp.dp import DpOptions, DpPlacer
-from placewise.placers.shared.stages.line_split import most_segments
-from placewise.placers.shared.stages.stage_costs import price
+from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
+from placewise.placers.shared.stages.line_split import count_segments
+from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
 
@@ -197,8 +197,8 @@ def test_long_lines_with_many_devices_are_cut_shorter() -> None:
     problem = layers(3, 40)
     graph = contract(problem)
     plain = problem.with_(constraints=replace(problem.constraints, replicas=1))
-    costs = [price(each, graph.component, graph.n, each.capacity).costs for each in (problem, plain)]
-    assert most_segments(costs[0]) < most_segments(costs[1])
+    costs = [price_stages(each, graph.component, graph.n, each.capacity).costs for each in (problem, plain)]
+    assert count_segments(costs[0]) < count_segments(costs[1])
     assert place(problem, "dpl").value < place(plain, "dpl").value
 
 

@@ -18,12 +18,11 @@ from placewise.model.costs import CostTable
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Progress, run_placer
-from placewise.placers.pipeline_dp.dp import DpPlacer
-from placewise.placers.pipeline_dp.dpl import DplPlacer
 from placewise.placers.pipeline_dp.leaf_merging import merge_leaves
-from placewise.placers.pipeline_dp.pipedream import PipeDreamPlacer, coarsened
-from placewise.placers.pipeline_dp.topological_orders import last_ready_first
-from placewise.placers.shared.stages.stage_costs import price
+from placewise.placers.pipeline_dp.pipedream import PipeDreamPlacer, coarsen_blocks
+from placewise.placers.pipeline_dp.placer import DpOptions, DpPlacer
+from placewise.placers.pipeline_dp.topological_orders import sort_last_ready_first
+from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.readers.workload import read_workload
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract, join
@@ -34,7 +33,7 @@ BETTER = {("pipedream", "LayerGraphs/bert24_training"), ("pipedream", "LayerGrap
 STAGED = {"kind": "throughput", "contiguous": True, "memory_model": "sum", "transfers": "staged", "wires": False}
 
 
-def value_of(problem: Problem, placer: DplPlacer | PipeDreamPlacer | DpPlacer) -> float:
+def value_of(problem: Problem, placer: DpPlacer | PipeDreamPlacer) -> float:
     """What the judge says of a proposal, which must keep the rules; inf if there is none."""
     proposal = run_placer(placer, problem, Budget())
     if proposal.placement is None:
@@ -50,8 +49,8 @@ def value_of(problem: Problem, placer: DplPlacer | PipeDreamPlacer | DpPlacer) -
 def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
     """Brute force over all splits of the same line finds nothing better, and dp is at least as good."""
     graph = contract(problem)
-    value = value_of(problem, DplPlacer())
-    assert value == pytest.approx(best_along(problem, graph, last_ready_first(problem, graph)), rel=1e-12)
+    value = value_of(problem, DpPlacer(DpOptions(method="line")))
+    assert value == pytest.approx(best_along(problem, graph, sort_last_ready_first(problem, graph)), rel=1e-12)
     assert value >= value_of(problem, DpPlacer()) * (1 - 1e-12)
 
 
@@ -59,24 +58,24 @@ def test_dpl_is_the_best_split_of_its_line(problem: Problem) -> None:
 @given(problems(max_ops=5, **STAGED))
 def test_pipedream_is_the_best_split_of_its_line(problem: Problem) -> None:
     """The same for pipedream's components; the best pipeline of its own contraction is at least as good."""
-    graph = contract(coarsened(problem))
-    graph = join(graph, merge_leaves(graph, price(problem, graph.component, graph.n, problem.capacity).costs))
-    line = last_ready_first(problem, graph, start="highest")
+    graph = contract(coarsen_blocks(problem))
+    graph = join(graph, merge_leaves(graph, price_stages(problem, graph.component, graph.n, problem.capacity).costs))
+    line = sort_last_ready_first(problem, graph, start="highest")
     value = value_of(problem, PipeDreamPlacer())
     assert value == pytest.approx(best_along(problem, graph, line), rel=1e-12)
-    assert value >= value_of(coarsened(problem), DpPlacer()) * (1 - 1e-12)
+    assert value >= value_of(coarsen_blocks(problem), DpPlacer()) * (1 - 1e-12)
 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(kind="throughput", max_ops=6))
 def test_lines_are_topological_and_proposals_keep_the_rules(problem: Problem) -> None:
     """Whatever the links and the memory model: each edge goes forward in both lines, and proposals are valid."""
-    for graph in (contract(problem), contract(coarsened(problem))):
+    for graph in (contract(problem), contract(coarsen_blocks(problem))):
         tail, head = graph.edges()
-        for line in (last_ready_first(problem, graph), last_ready_first(problem, graph, start="highest")):
+        for line in (sort_last_ready_first(problem, graph), sort_last_ready_first(problem, graph, start="highest")):
             assert sorted(line.tolist()) == list(range(graph.n))
             assert (line[tail] < line[head]).all()
-    for placer in (DplPlacer(), PipeDreamPlacer()):
+    for placer in (DpPlacer(DpOptions(method="line")), PipeDreamPlacer()):
         value_of(problem, placer)
         assert run_placer(placer, problem, Budget()).bound is None
 
@@ -104,7 +103,7 @@ def test_components_by_their_definition(problem: Problem) -> None:
         if all(_joined(arcs, one, two, without) for without in set(vertex)):
             together = fused[one[0][0]] | fused[two[0][0]]
             fused |= dict.fromkeys(together, together)
-    group = coarsened(problem).graph.ops.group
+    group = coarsen_blocks(problem).graph.ops.group
     for a, b in itertools.combinations(range(problem.n_ops), 2):
         assert (group[a] == group[b]) == (problem.block[b] in fused[int(problem.block[a])])
 
@@ -139,14 +138,14 @@ def network(edges: list[tuple[int, int]], seconds: list[float], devices: int = 2
 def test_the_line_goes_deep() -> None:
     """Two branches from one op: one is followed to its end, the earlier op first, before the other begins."""
     problem = network([(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 5)], [1.0] * 6)
-    order = np.argsort(last_ready_first(problem, contract(problem))).tolist()
+    order = np.argsort(sort_last_ready_first(problem, contract(problem))).tolist()
     assert order == [0, 1, 3, 2, 4, 5]
 
 
 def test_residual_blocks_become_single_layers() -> None:
     """Two blocks with a shortcut each, and a tail: what an edge of a block leaves is fused, its last op is not."""
     edges = [(0, 1), (1, 2), (1, 3), (2, 3), (3, 4), (3, 5), (4, 5), (5, 6)]
-    groups = coarsened(network(edges, [1.0] * 7)).graph.ops.group.tolist()
+    groups = coarsen_blocks(network(edges, [1.0] * 7)).graph.ops.group.tolist()
     assert groups == [0, 1, 1, 2, 2, 3, 4]
 
 
@@ -154,18 +153,22 @@ def test_a_mask_for_every_layer_ties_nothing() -> None:
     """An input that takes no time and no bytes and goes to every op of a chain is passed over; a slow one is not."""
     edges = [(0, 1), (0, 2), (0, 3), (1, 2), (2, 3)]
     slow = network(edges, [0.0, 1.0, 1.0, 1.0])
-    assert len(set(coarsened(slow).graph.ops.group.tolist())) == 2
+    assert len(set(coarsen_blocks(slow).graph.ops.group.tolist())) == 2
     transfers = slow.costs.transfer_seconds.copy()
     transfers[0] = 0.0
     free = slow.with_(costs=CostTable.given(slow.costs.op_seconds, transfers))
-    assert len(set(coarsened(free).graph.ops.group.tolist())) == 4
+    assert len(set(coarsen_blocks(free).graph.ops.group.tolist())) == 4
 
 
 @settings(max_examples=40, deadline=None)
 @given(problems(max_ops=1, **STAGED))
 def test_one_op_is_the_same_for_all(problem: Problem) -> None:
     """With one op there is one line, and dpl, pipedream and dp agree."""
-    assert value_of(problem, DplPlacer()) == value_of(problem, DpPlacer()) == value_of(problem, PipeDreamPlacer())
+    assert (
+        value_of(problem, DpPlacer(DpOptions(method="line")))
+        == value_of(problem, DpPlacer())
+        == value_of(problem, PipeDreamPlacer())
+    )
 
 
 @pytest.mark.parametrize("devices", [1, 2, 3, 5])
@@ -174,11 +177,11 @@ def test_on_chains_all_agree_with_dp(devices: int) -> None:
     seconds = [3.0, 1.0, 4.0, 1.0, 5.0, 9.0, 2.0, 6.0, 5.0]
     problem = network([(i, i + 1) for i in range(8)], seconds, devices)
     best = value_of(problem, DpPlacer())
-    assert best == value_of(problem, DplPlacer()) == value_of(problem, PipeDreamPlacer())
+    assert best == value_of(problem, DpPlacer(DpOptions(method="line"))) == value_of(problem, PipeDreamPlacer())
 
 
-@pytest.mark.parametrize("placer", [DplPlacer(), PipeDreamPlacer()])
-def test_no_time_and_interrupts(placer: DplPlacer | PipeDreamPlacer) -> None:
+@pytest.mark.parametrize("placer", [DpPlacer(DpOptions(method="line")), PipeDreamPlacer()])
+def test_no_time_and_interrupts(placer: DpPlacer | PipeDreamPlacer) -> None:
     """Without time, or when interrupted, there is no placement and the reason says why; latency is refused."""
     problem = network([(0, 1), (1, 2)], [1.0] * 3)
     assert run_placer(placer, problem, Budget(seconds=0.0)).reason is Reason.TIME_LIMIT
@@ -192,8 +195,8 @@ def test_no_time_and_interrupts(placer: DplPlacer | PipeDreamPlacer) -> None:
 
 @needs_workloads
 @pytest.mark.parametrize("name", PUBLISHED)
-@pytest.mark.parametrize("placer", [DplPlacer(), PipeDreamPlacer()], ids=["dpl", "pipedream"])
-def test_published_values(placer: DplPlacer | PipeDreamPlacer, name: str) -> None:
+@pytest.mark.parametrize("placer", [DpPlacer(DpOptions(method="line")), PipeDreamPlacer()], ids=["dpl", "pipedream"])
+def test_published_values(placer: DpPlacer | PipeDreamPlacer, name: str) -> None:
     """The published programs' max-loads to nine digits, on every workload; two of pipedream's are beaten."""
     problem = read_workload(WORKLOADS / "throughput" / f"{name}.json").problem
     assert problem is not None

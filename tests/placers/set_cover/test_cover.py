@@ -19,7 +19,7 @@ from placewise.placers.set_cover.decision_diagram import diagram, order_blocks
 from placewise.placers.set_cover.label_pricing import best_sets
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
-from placewise.placers.shared.stages.stage_costs import NEVER, price
+from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
 from placewise.placers.shared.throughput_search.pipeline_costs import native_costs
 from placewise.simulate import evaluate, judge_placement
 
@@ -58,7 +58,7 @@ def test_bounds_hold_whatever_the_links_and_the_memory_model(problem: Problem) -
 @given(problems(memory_model="sum", max_ops=7, **STAGED))
 def test_loads_of_machines_are_those_of_the_judge(problem: Problem) -> None:
     """With staged transfers, the machines of a whole placement have the judge's loads."""
-    priced = price(problem, problem.block, problem.n_blocks, problem.capacity)
+    priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
     kinds = [kind for kind, devices in enumerate(priced.devices) for _ in devices]
     device = np.array([d for devices in priced.devices for d in devices])
     m, rng = native_costs(machines(priced.costs, kinds)), np.random.default_rng(problem.n_ops)
@@ -72,7 +72,7 @@ def test_loads_of_machines_are_those_of_the_judge(problem: Problem) -> None:
 @given(problems(memory_model="sum", max_ops=7, **STAGED))
 def test_labels_find_the_best_set(problem: Problem) -> None:
     """The ceiling is the highest price of any set within T and memory, by trying all sets; also in haste."""
-    costs = price(problem, problem.block, problem.n_blocks, problem.capacity).costs
+    costs = price_stages(problem, problem.block, problem.n_blocks, problem.capacity).costs
     n, rng = problem.n_blocks, np.random.default_rng(problem.n_ops)
     worth = rng.integers(-(1 << 20), 1 << 21, n)
     most = int(costs.seconds[costs.seconds < 1 << 60].max(initial=1) * 1.5)
@@ -105,7 +105,7 @@ def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
     """Around the optimum: a max-load that a placement reaches is never refuted."""
     best = optimum(problem)
     assume(math.isfinite(best) and best > 0)
-    priced = price(problem, problem.block, problem.n_blocks, problem.capacity)
+    priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
     for factor in (0.3, 0.7, 0.999, 1.0, 1.3):
         verdict = refute(Sets.of(priced.costs), int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
         assert factor < 1 or verdict is not Verdict.REFUTED

@@ -8,8 +8,8 @@ from strategies import problems
 from twins.plain import Plain
 
 from placewise.model.problem import Problem
-from placewise.placers.list_scheduling.ready_queue import first_pairs
-from placewise.placers.shared.stages.ideals import Ideals, all_ideals
+from placewise.placers.list_scheduling.etf import schedule_earliest
+from placewise.placers.shared.stages.ideals import Ideals, enumerate_ideals
 from placewise.simulate.contiguity import contract
 from placewise.simulate.judge.ranks import upward_ranks
 from placewise.simulate.problem_arrays import arrays_of
@@ -26,7 +26,7 @@ def test_ideals_are_all_closed_sets(problem: Problem) -> None:
         for bits in range(1 << graph.n)
         if all(bits >> t & 1 or not bits >> h & 1 for t, h in zip(tail, head, strict=True))
     }
-    ideals = all_ideals(graph, 1 << graph.n)
+    ideals = enumerate_ideals(graph, 1 << graph.n)
     assert isinstance(ideals, Ideals)
     sets = [frozenset(np.flatnonzero(ideals.members(i)).tolist()) for i in range(len(ideals))]
     assert len(sets) == len(closed) and set(sets) == closed
@@ -124,6 +124,6 @@ def list_schedule(problem: Problem, weight: float) -> list[int] | None:
 def test_list_scheduling_is_the_plain_one(problem: Problem) -> None:
     """The heaps choose what looking at every pair chooses, by finish and by start."""
     for by in ("finish", "start"):
-        device, placed = first_pairs(problem, problem.capacity, None, by=by)  # type: ignore[arg-type]
+        device, placed = schedule_earliest(problem, problem.capacity, None, by=by)  # type: ignore[arg-type]
         expected = list_schedule(problem, 1.0 if by == "finish" else 0.0)
         assert (device.tolist() if placed == problem.n_ops else None) == expected

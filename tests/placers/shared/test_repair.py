@@ -12,9 +12,8 @@ from toy_problems import boxes
 
 from placewise.model.columns import Longs
 from placewise.model.problem import Constraints, Problem
-from placewise.placers.shared.memory_repair import settle
-from placewise.placers.shared.repair import packing_instance, repair
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.repair import build_packing_instance, repair, repair_memory
+from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate.judge.memory import resident_bytes
 
 
@@ -34,7 +33,7 @@ def test_a_repaired_placement_keeps_the_rules(problem: Problem, seed: int) -> No
     device = np.random.default_rng(seed).integers(0, problem.n_devices, problem.n_ops).astype(np.int32)
     fixed = repair(free, device, seed=seed)
     if fixed is not None:
-        assert broken(free, fixed) == ""
+        assert find_broken_rule(free, fixed) == ""
         assert keeps_the_rules(free, fixed)
         again = repair(free, fixed)
         assert again is not None and again.tolist() == fixed.tolist()
@@ -44,13 +43,13 @@ def test_a_repaired_placement_keeps_the_rules(problem: Problem, seed: int) -> No
 @given(problems(max_ops=7), st.integers(0, 100))
 def test_settle_counts_bytes_as_the_judge_does(problem: Problem, seed: int) -> None:
     """Where it says that all fits, resident bytes with shared weights are within the room, and every block may be."""
-    cargo = packing_instance(problem)
+    cargo = build_packing_instance(problem)
     if not cargo.runs.any(axis=1).all():
         return
     rng = np.random.default_rng(seed)
     home = rng.integers(0, problem.n_devices, problem.n_blocks).astype(np.int32)
     room = rng.integers(0, 12, problem.n_devices).astype(np.float64)
-    fits = settle(cargo, home, room, seed=seed, work=20_000)
+    fits = repair_memory(cargo, home, room, seed=seed, work=20_000)
     assert cargo.runs[np.arange(problem.n_blocks), home].all()
     assert fits == bool((resident_bytes(problem, home[problem.block]) <= room).all())
 
@@ -64,7 +63,7 @@ def test_planted_packings_are_found(bins: int, per: int, slack: float) -> None:
     sizes = planted(rng, bins, per, 10**6)
     problem = boxes(sizes, [float(int(10**6 * (1 + slack)))] * bins)
     fixed = repair(problem, np.zeros(len(sizes), np.int32))
-    assert fixed is not None and broken(problem, fixed) == ""
+    assert fixed is not None and find_broken_rule(problem, fixed) == ""
 
 
 def test_cheapest_blocks_move() -> None:

@@ -38,7 +38,7 @@ from placewise.placers.learned.pricing import Spent, always_fits
 from placewise.placers.learned.view import View, view_of
 from placewise.placers.registry import create
 from placewise.placers.shared.repair import repair
-from placewise.placers.shared.rules import broken
+from placewise.placers.shared.rules import find_broken_rule
 
 T = TypeVar("T")
 Embedded = tuple[Tensor, Tensor | None]
@@ -321,7 +321,7 @@ class Gdp(Policy):
     def _fitted(self, row: Ints) -> Ints:
         """A placement [n_ops] moved as little as possible until memory is enough; as it is where that cannot be."""
         problem = self.view.problem
-        if self.fits or not broken(problem, row):
+        if self.fits or not find_broken_rule(problem, row):
             return row
         mended = repair(problem, row, measured=False)
         return row if mended is None else mended

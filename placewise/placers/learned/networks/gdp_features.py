@@ -20,7 +20,7 @@ from placewise.placers.learned.orders import BUCKETS, buckets, fastest, places
 from placewise.placers.learned.view import View
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import interchangeable
-from placewise.placers.shared.memory_footprint import memory_footprint
+from placewise.placers.shared.memory_footprint import compute_footprint
 from placewise.simulate.judge.ranks import mean_transfer_seconds
 
 NUMBERS = 16
@@ -90,7 +90,7 @@ def facts_of(view: View) -> Facts:
     takes = np.where(view.allowed, view.seconds, 0.0).sum(axis=0)
     whole = float(work.sum()) or 1.0
     speed = np.where(takes > 0, can / np.where(takes > 0, takes, 1.0), 0.0) * can / whole
-    held = memory_footprint(view.problem, view.unit, view.n).totals().astype(np.float64)
+    held = compute_footprint(view.problem, view.unit, view.n).totals().astype(np.float64)
     return Facts(work, places(view), buckets(view), held, np.maximum(speed, FLOOR), pace(view.problem))
 
 

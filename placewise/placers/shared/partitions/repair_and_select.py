@@ -1,9 +1,9 @@
-"""From parts to placements: made to fit, made a row of stages where that is asked, and the best of them kept.
+"""From parts to placements: repair parts until they fit, arrange them as stages if rules ask for it, keep the best.
 
-A partitioner knows neither memory nor that stages must follow each other. Where they must, parts are put in the order
-of their mean place among the ops, and components move along until no tensor goes back: later, after their
-predecessors, or earlier, before their successors. The line of ops that comes of it is also split anew, for
-throughput by the dynamic program along lines, else wherever memory says.
+A partitioner knows neither memory nor the order of stages. If stages must follow each other, parts are sorted by their
+mean position among the ops, and components move until no tensor goes back: later, after their predecessors, or earlier,
+before their successors. The resulting order of the ops is also split anew, for throughput by the dynamic program along
+an order, else by memory.
 """
 
 from __future__ import annotations
@@ -16,24 +16,23 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Evaluate, Stopwatch
-from placewise.placers.shared.fit import fit
+from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import interchangeable
-from placewise.placers.shared.memory_repair import PackingInstance
-from placewise.placers.shared.partitions.component_lines import fill_line, shift_early, shift_late
-from placewise.placers.shared.repair import packing_instance, repair
-from placewise.placers.shared.rules import broken
-from placewise.placers.shared.stages.line_split import MOST_SEGMENTS, best_split
+from placewise.placers.shared.partitions.component_lines import fill_stages, shift_early, shift_late, sort_by_rank
+from placewise.placers.shared.repair import PackingInstance, build_packing_instance, repair
+from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.stages.line_split import MOST_SEGMENTS, find_best_split
 from placewise.simulate.contiguity import Contraction, contract
 
 LONG, SEGMENTS = 20_000, 1_000
-"""Lines of more components are only split between so many segments: the whole program takes longer than cuts do."""
+"""Orders of more than `LONG` components are split between `SEGMENTS` segments only, to take no longer than cuts do."""
 MOST_EXCHANGED = 20_000
-"""Ops of graphs whose parts change devices pairwise where devices differ."""
+"""Ops up to which parts on unlike devices are swapped pairwise."""
 
 
 @dataclass(slots=True)
-class Finish:
-    """The best placement [n_ops] so far, its seconds, and why others were turned down."""
+class CandidateSelector:
+    """The best placement [n_ops] so far, its seconds, and why others were rejected."""
 
     problem: Problem
     price: Evaluate
@@ -41,36 +40,36 @@ class Finish:
     graph: Contraction = field(init=False)
     best: Ints | None = None
     value: float = float("inf")
-    faults: list[str] = field(default_factory=list)
-    _cargo: PackingInstance | None = field(init=False, default=None)
+    rejections: list[str] = field(default_factory=list)
+    _instance: PackingInstance | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         self.graph = contract(self.problem)
 
     @property
-    def cargo(self) -> PackingInstance:
-        """The blocks of the problem, counted when first asked for."""
-        self._cargo = self._cargo or packing_instance(self.problem)
-        return self._cargo
+    def instance(self) -> PackingInstance:
+        """The packing instance of the problem, built on first use."""
+        self._instance = self._instance or build_packing_instance(self.problem)
+        return self._instance
 
-    def offer(self, home: Ints, *, seed: int = 0) -> None:
-        """Take parts [n_blocks] → device, as they are and in a row, whatever the problem allows."""
+    def add_parts(self, assignment: Ints, *, seed: int = 0) -> None:
+        """Consider parts [n_blocks] → device: repaired, and as stages in a row if the problem asks for it."""
         problem = self.problem
         if not problem.constraints.shaped:
-            device = repair(problem, home[problem.block], cargo=self.cargo, seed=seed, watch=self.watch)
+            device = repair(problem, assignment[problem.block], instance=self.instance, seed=seed, watch=self.watch)
             if device is None:
-                self.faults.append("its parts do not fit in memory, whatever blocks move")
+                self.rejections.append("its parts do not fit in memory, whatever blocks move")
             else:
-                self.hear(device, checked=True)
+                self.consider(device, checked=True)
         calls = problem.objective.kind == "latency" and problem.objective.execution == "subgraph"
         if problem.constraints.shaped or (calls and not np.isfinite(self.value)):
-            self._in_a_row(home)
+            self._arrange_in_row(assignment)
 
-    def hear(self, device: Ints, *, checked: bool = False) -> bool:
-        """Keep a placement if it keeps the rules (`checked`: it does) and is the best so far; whether it keeps them."""
-        why_not = "" if checked else broken(self.problem, device)
-        if why_not:
-            self.faults.append(why_not)
+    def consider(self, device: Ints, *, checked: bool = False) -> bool:
+        """Keep a placement if it is valid (`checked`: known to be) and the best so far. Returns whether it is valid."""
+        fault = "" if checked else find_broken_rule(self.problem, device)
+        if fault:
+            self.rejections.append(fault)
             return False
         seconds = float(self.price(device[None])[0])
         seconds = seconds if np.isfinite(seconds) else float("inf")
@@ -78,45 +77,42 @@ class Finish:
             self.best, self.value = device, seconds
         return True
 
-    def _in_a_row(self, home: Ints) -> None:
+    def _arrange_in_row(self, assignment: Ints) -> None:
         problem, graph = self.problem, self.graph
         where = np.empty(graph.n, np.int32)
-        where[graph.component] = home[problem.block]
+        where[graph.component] = assignment[problem.block]
         used, part = np.unique(where, return_inverse=True)
         middle = np.bincount(part, weights=np.arange(graph.n)) / np.maximum(np.bincount(part), 1)
         order = np.argsort(middle, kind="stable")
         rank = np.empty(len(used), np.int32)
         rank[order] = np.arange(len(used), dtype=np.int32)
         devices = used[order]
-        lines = []
+        orders = []
         for shift in (shift_late, shift_early):
             stage = shift(graph, rank[part])
-            fits = self.hear(devices[stage][graph.component])
-            position = np.empty(graph.n, np.int32)
-            position[np.lexsort((np.arange(graph.n), stage))] = np.arange(graph.n, dtype=np.int32)
-            lines.append((fits, position))
-        for fits, position in lines:
+            orders.append((self.consider(devices[stage][graph.component]), sort_by_rank(stage)))
+        for fits, position in orders:
             if self.watch.out and self.best is not None:
                 return
             if problem.objective.kind == "throughput":
-                found, _ = fit(problem, partial(self._split, position))
+                device, _ = fit_memory(problem, partial(self._split_order, position))
             elif not fits:
-                found, _ = fit(problem, partial(fill_line, problem, graph, position))
+                device, _ = fit_memory(problem, partial(fill_stages, problem, graph, position))
             else:
                 continue
-            if found is not None:
-                self.hear(found)
+            if device is not None:
+                self.consider(device)
 
-    def _split(self, position: Ints, capacity: Floats) -> Ints | None:
+    def _split_order(self, position: Ints, capacity: Floats) -> Ints | None:
         plain = self.problem.with_(constraints=replace(self.problem.constraints, replicas=1))
         segments = SEGMENTS if self.graph.n > LONG else MOST_SEGMENTS
-        split = best_split(
+        split = find_best_split(
             plain, self.graph.component, (position,), capacity, lambda *_: not self.watch.out, segments=segments
         )
         return split.device
 
-    def exchange(self) -> None:
-        """Let unlike devices change places, pair by pair, as long as that helps."""
+    def swap_devices(self) -> None:
+        """Swap the parts of unlike devices, pair by pair, as long as that helps."""
         problem, kind = self.problem, interchangeable(self.problem)
         if self.best is None or problem.n_ops > MOST_EXCHANGED:
             return
@@ -137,6 +133,6 @@ class Finish:
                 name[d], name[e] = e, d
                 device, before = name[self.best], self.value
                 allowed = problem.allowed[np.arange(problem.n_ops), device].all()
-                if allowed and self.price(device[None])[0] < before and self.hear(device):
+                if allowed and self.price(device[None])[0] < before and self.consider(device):
                     improved = True
                     break

@@ -14,8 +14,8 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.placers.shared.interchangeable import interchangeable
-from placewise.placers.shared.memory_footprint import may_run, memory_footprint
-from placewise.placers.shared.move_space import choices
+from placewise.placers.shared.memory_footprint import compute_footprint, may_run
+from placewise.placers.shared.move_space import list_offered_devices
 from placewise.placers.shared.schedule_models.model import Literal, Program, Sum, negated
 from placewise.simulate.contiguity import Contraction, contract, forward_edges
 from placewise.simulate.problem_arrays import Arrays
@@ -36,7 +36,7 @@ def groups_of(problem: Problem) -> Groups:
     graph = contract(problem) if problem.constraints.contiguous else None
     of, n = (problem.block, problem.n_blocks) if graph is None else (graph.component, graph.n)
     allowed = may_run(problem, of, n)
-    offered = np.isin(np.arange(problem.n_devices), choices(problem, allowed))
+    offered = np.isin(np.arange(problem.n_devices), list_offered_devices(problem, allowed))
     return Groups(of, n, tuple(tuple(np.flatnonzero(row & offered).tolist()) for row in allowed), graph)
 
 
@@ -72,7 +72,7 @@ class Homes:
                     self.program.model.add_hint(x, d == where)
 
     def _memory(self, capacity: Floats) -> None:
-        held = memory_footprint(self.problem, self.groups.of, self.groups.n)
+        held = compute_footprint(self.problem, self.groups.of, self.groups.n)
         stored = held.stored.tolist()
         for d in np.flatnonzero(np.isfinite(capacity)).tolist():
             used = Sum()

@@ -12,7 +12,7 @@ from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
 from placewise.placers.base import Evaluate, Hints, OnProgress, Stopwatch, run_placer
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.objective_value import worth
+from placewise.placers.shared.objective_value import objective_value
 from placewise.simulate import judge_placement, lower_bound
 
 SEARCH = "temper"
@@ -25,7 +25,7 @@ def value_of(problem: Problem, placement: Placement, evaluate: Evaluate | None) 
     judgement = judge_placement(problem, placement)
     if not judgement.valid:
         return float("inf")
-    value = judgement.value if evaluate is None else worth(problem, placement, evaluate)
+    value = judgement.value if evaluate is None else objective_value(problem, placement, evaluate)
     return value if np.isfinite(value) else float("inf")
 
 

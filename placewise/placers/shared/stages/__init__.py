@@ -1,1 +1,1 @@
-"""Chains of stages, priced and split: the dynamic program over ideals, and over the prefixes of one line."""
+"""Prices of stages, and dynamic programs for the best chain of stages: over ideals, and along one order."""

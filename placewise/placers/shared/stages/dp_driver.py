@@ -1,4 +1,4 @@
-"""The dynamic program over ideals, run in slices: from stage costs to the best chain of stages."""
+"""The driver of the dynamic program over ideals, which runs in slices: from stage costs to the best chain of stages."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Reason
 from placewise.placers.shared.stages.ideals import Ideals
 from placewise.placers.shared.stages.replicated_stages import Groups
-from placewise.placers.shared.stages.stage_costs import MODES, NEVER, Priced, StageCosts, native_costs
+from placewise.placers.shared.stages.stage_costs import MODES, NEVER, PricedStages, StageCosts, to_native
 
 SLICE = 0.03
-"""Seconds of growing stages between two looks at the clock."""
+"""Seconds of expanding stages between two looks at the clock."""
 MOST_CELLS = 30_000_000
 """States of all ideals together: about 500 MB."""
 STEPS = (0.1, 0.2, 0.4)
-"""What is asked for first, between a simple lower bound and the value to beat: it prunes far more."""
+"""The first targets, between a simple lower bound (0) and the value to beat (1): low targets prune far more."""
 SHARED_STEPS = (0.1, 0.2, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
-"""The same where devices may share stages: what is asked in vain is quick, and a little too much is slow."""
+"""The same for replicated stages, where a target that is too low fails quickly and one slightly too high is slow."""
 MULTIPLES = (1.05, 1.3, 2.0, 4.0)
-"""The same, as multiples of the lower bound, where there is no value to beat."""
+"""The first targets without a value to beat, as multiples of the lower bound."""
 
 GoOn = Callable[[int, int, float], bool]
 """(ideals done, of how many, best seconds so far) → whether to continue."""
@@ -31,7 +31,7 @@ GoOn = Callable[[int, int, float], bool]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
-    """A chain of stages: `device` [n] of each component, the max-load in the costs' units, and who shares stages."""
+    """A chain of stages: the `device` [n] of each component, the max-load in units of the costs, replicated stages."""
 
     device: Ints
     value: int
@@ -39,10 +39,10 @@ class Chain:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Found:
-    """The best chain below the value to beat, if any; why the search stopped; and what it proved.
+class ChainSearchResult:
+    """The best chain below the value to beat, if any; why the search stopped; and a lower bound.
 
-    No chain has a max-load below `floor`, in the costs' units. FINISHED: a chain that was found has `floor`.
+    No chain has a max-load below `floor`, in the costs' units. If the reason is FINISHED, the chain attains `floor`.
     """
 
     chain: Chain | None
@@ -50,8 +50,8 @@ class Found:
     floor: int = 0
 
 
-def n_states(costs: StageCosts) -> int:
-    """How many ways there are to count the devices in use, class by class, or along their order."""
+def count_states(costs: StageCosts) -> int:
+    """The number of states: counts of the devices in use, class by class, or along their order."""
     if costs.ordered:
         return len(costs.n_devices) + 1
     states = 1
@@ -60,38 +60,42 @@ def n_states(costs: StageCosts) -> int:
     return states
 
 
-def search(priced: Priced, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: float = 0.0) -> Found:
-    """The best chain with a max-load below `beat` (NEVER: of any max-load), by way of lower targets.
+def search_chains(
+    priced: PricedStages, ideals: Ideals, go_on: GoOn, beat: int = NEVER, gap: float = 0.0
+) -> ChainSearchResult:
+    """The best chain with a max-load below `beat` (NEVER: any max-load), by way of lower targets.
 
-    `gap`: it may stop once nothing can be better than `beat` by a larger share. Needs
-    ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with what it has.
+    The search may stop once no chain can beat `beat` by more than the share `gap`. Needs
+    ``n_states · len(ideals) ≤ MOST_CELLS``. Ctrl-C ends the search with its best chain.
     """
     if not len(priced.costs.n_devices):
-        return Found(None, Reason.FINISHED, beat)
-    floor, expansion = 0, expansion_of(priced.costs, ideals, left_of(priced.costs, ideals), room_of(priced.costs))
-    for target in targets(priced.costs, beat):
+        return ChainSearchResult(None, Reason.FINISHED, beat)
+    costs, floor = priced.costs, 0
+    left, room = compute_remaining_work(costs, ideals), compute_remaining_capacity(costs)
+    expansion = build_expansion(costs, ideals, left, room)
+    for target in list_targets(costs, beat):
         expansion.start(target)
-        found = run(priced, ideals, expansion, go_on)
-        if found.reason is not Reason.FINISHED:
-            return replace(found, floor=floor)
-        if found.chain is not None:
-            return replace(found, floor=found.chain.value)
+        result = run_expansion(priced, ideals, expansion, go_on)
+        if result.reason is not Reason.FINISHED:
+            return replace(result, floor=floor)
+        if result.chain is not None:
+            return replace(result, floor=result.chain.value)
         floor = target
         if beat < NEVER and beat - floor <= gap * beat:
             break
-    return Found(None, Reason.FINISHED, floor)
+    return ChainSearchResult(None, Reason.FINISHED, floor)
 
 
-def least_load(costs: StageCosts) -> float:
-    """A simple lower bound on the max-load: all work shared among all devices, and the largest component."""
-    speed, work = _work(costs)
+def bound_load(costs: StageCosts) -> float:
+    """A simple lower bound on the max-load: all work spread over all devices, and the largest component."""
+    speed, work = _price_work(costs)
     quickest = (costs.seconds // costs.most).min(axis=1, initial=NEVER).max(initial=0)
     return max(float(work.sum()) / max(float(costs.n_devices @ speed), 1e-9), float(quickest))
 
 
-def targets(costs: StageCosts, beat: int) -> list[int]:
-    """Values to ask for, one after the other; the last is `beat`."""
-    least = least_load(costs)
+def list_targets(costs: StageCosts, beat: int) -> list[int]:
+    """Max-loads to search below, one after the other; the last is `beat`."""
+    least = bound_load(costs)
     if beat < NEVER:
         steps = SHARED_STEPS if costs.most.max(initial=1) > 1 else STEPS
         lower = [int(least + step * (beat - least)) for step in steps]
@@ -100,13 +104,15 @@ def targets(costs: StageCosts, beat: int) -> list[int]:
     return [target for target in lower if 0 < target < beat] + [beat]
 
 
-def expansion_of(costs: StageCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
-    """The dynamic program; `left` [n_ideals] and `room` [n_states] are what `left_of` and `room_of` say."""
-    return _native.StageExpansion(native_costs(costs), ideals, left, room)
+def build_expansion(costs: StageCosts, ideals: Ideals, left: Longs, room: Floats) -> _native.StageExpansion:
+    """The dynamic program; for `left` [n_ideals] and `room` [n_states] see `compute_remaining_work` and `_capacity`."""
+    return _native.StageExpansion(to_native(costs), ideals, left, room)
 
 
-def run(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion, go_on: GoOn) -> Found:
-    """The best chain below what the program was started with; `floor` is left to the caller."""
+def run_expansion(
+    priced: PricedStages, ideals: Ideals, expansion: _native.StageExpansion, go_on: GoOn
+) -> ChainSearchResult:
+    """The best chain below the target that the program was started with; the caller sets `floor`."""
     full, reason = len(ideals) - 1, Reason.FINISHED
     try:
         while expansion.n_done < full:
@@ -117,41 +123,41 @@ def run(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion, go_on
             expansion.expand(SLICE)
     except KeyboardInterrupt:
         reason = Reason.INTERRUPTED
-    return Found(_trace(priced, ideals, expansion) if expansion.found else None, reason)
+    return ChainSearchResult(_trace_chain(priced, ideals, expansion) if expansion.found else None, reason)
 
 
-def states_of(costs: StageCosts) -> tuple[Ints, Longs]:
-    """How many devices of each class every state counts [n_states, n_classes], and what one more adds to its number.
+def list_states(costs: StageCosts) -> tuple[Ints, Longs]:
+    """The devices of each class in use in each state [n_states, n_classes], and the stride of one more device.
 
-    Where stages follow the order of the devices, it counts those that are used or left out.
+    If stages follow the order of the devices, skipped devices count as used.
     """
     return _native.device_states(costs.n_devices, costs.ordered)
 
 
-def room_of(costs: StageCosts) -> Floats:
-    """At what price all devices that a state [n_states] leaves work for a second."""
-    used, _ = states_of(costs)
-    room: Floats = (costs.n_devices - used) @ _work(costs)[0]
+def compute_remaining_capacity(costs: StageCosts) -> Floats:
+    """The priced work per second of all devices that a state [n_states] leaves unused."""
+    used, _ = list_states(costs)
+    room: Floats = (costs.n_devices - used) @ _price_work(costs)[0]
     return room
 
 
-def left_of(costs: StageCosts, ideals: Ideals) -> Longs:
-    """What each ideal [n_ideals] leaves to other devices: work, and the transfers that add to it where none is free."""
-    speed, work = _work(costs)
+def compute_remaining_work(costs: StageCosts, ideals: Ideals) -> Longs:
+    """The priced work that each ideal [n_ideals] leaves to other devices, with transfers if they always add to it."""
+    speed, work = _price_work(costs)
     left = _native.work_left(ideals, work)
     if costs.mode != MODES["blocking"] or not len(costs.rate) or costs.rate.min() < 0:
         return left
     priced = speed * (1 - 1e-12)
     enter, leave = ((costly[:, costs.rate] * priced).min(axis=1) for costly in (costs.enter, costs.leave))
-    cut = _native.cut_left(native_costs(costs), ideals, enter.astype(np.int64), leave.astype(np.int64))
+    cut = _native.cut_left(to_native(costs), ideals, enter.astype(np.int64), leave.astype(np.int64))
     return left + cut
 
 
-def _work(costs: StageCosts) -> tuple[Floats, Longs]:
-    """A price per second of each class [n_classes] and the least work of each component [n] at these prices.
+def _price_work(costs: StageCosts) -> tuple[Floats, Longs]:
+    """A price per second of each class [n_classes], and the least priced work of each component [n].
 
-    For any prices, the work that a chain with max-load T leaves to some devices is at most T times the sum
-    of their prices. These make a class as dear as it is quick.
+    For any prices, the work that a chain with max-load T leaves to some devices is at most T times the sum of their
+    prices. The prices used here are proportional to speed.
     """
     seconds, able = costs.seconds.astype(np.float64), costs.seconds < NEVER
     least = np.where(able, seconds, np.inf).min(axis=1, initial=np.inf)
@@ -163,8 +169,8 @@ def _work(costs: StageCosts) -> tuple[Floats, Longs]:
     return speed, np.where(np.isfinite(work), work * (1 - 1e-12), 0.0).astype(np.int64)
 
 
-def _trace(priced: Priced, ideals: Ideals, expansion: _native.StageExpansion) -> Chain:
-    """The best chain; the devices of a class are taken in order."""
+def _trace_chain(priced: PricedStages, ideals: Ideals, expansion: _native.StageExpansion) -> Chain:
+    """The best chain; devices of a class are used in order."""
     device, groups = np.full(len(priced.costs.size), -1, np.int32), []
     for stage in expansion.chain():
         inside = ideals.members(stage.behind) & ~ideals.members(stage.before)

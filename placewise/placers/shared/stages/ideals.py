@@ -1,4 +1,4 @@
-"""Ideals (sets of components closed under predecessors) of an acyclic graph, as a graph of their own."""
+"""Ideals of an acyclic graph: sets of components closed under predecessors, as a graph of their own."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from placewise.simulate.contiguity import Contraction
 Ideals = _native.Ideals
 
 MOST_BYTES = 1 << 29
-"""The memory that the sets themselves may take."""
+"""The memory that the sets may take."""
 FEWEST = 2048
-"""So many are counted in any case, which takes no time."""
+"""Ideals that are enumerated in any case, since that takes no time."""
 
 
-def all_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Ideals | int:
-    """Every ideal of the graph, or how many there are at least, where they are too many.
+def enumerate_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Ideals | int:
+    """Every ideal of the graph, or a lower bound on their number if they are too many.
 
-    Too many are more than `most`, those that would not fit in memory with the steps between them, and those that are
-    not listed in so many seconds.
+    They are too many if there are more than `most`, if they do not fit in memory with the steps between them, or if
+    their enumeration takes more than `seconds`.
     """
     width = max(1, (graph.n + 63) // 64)
     most = min(most, MOST_BYTES // (16 * width))
@@ -27,6 +27,6 @@ def all_ideals(graph: Contraction, most: int, seconds: float = math.inf) -> Idea
     return ideals if ideals.complete and len(ideals) <= most else len(ideals)
 
 
-def prefixes(n: int) -> Ideals:
+def list_prefixes(n: int) -> Ideals:
     """The ideals of a path of n components."""
     return _native.prefix_ideals(n)

@@ -1,6 +1,6 @@
-"""The dynamic program along one line: the best contiguous split of components in a fixed order.
+"""The dynamic program along one order: the best contiguous split of components in a fixed order.
 
-A line of n components has n + 1 ideals, so this is quick on any graph (the DPL of Tarnawski et al. 2020).
+An order of n components has n + 1 ideals, so this is quick on any graph (the DPL of Tarnawski et al. 2020).
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import numpy as np
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
-from placewise.placers.shared.stages.dp_driver import MOST_CELLS, GoOn, n_states
-from placewise.placers.shared.stages.ideals import prefixes
-from placewise.placers.shared.stages.phase_dp import price, search
+from placewise.placers.shared.stages.dp_driver import MOST_CELLS, GoOn, count_states
+from placewise.placers.shared.stages.ideals import list_prefixes
+from placewise.placers.shared.stages.phase_dp import price_phases, search_phases
 from placewise.placers.shared.stages.replicated_stages import Groups
 from placewise.placers.shared.stages.stage_costs import StageCosts
 from placewise.simulate.blocks import best_seconds
 
 MOST_SEGMENTS = 4000
-"""Longer lines are cut into this many segments first, where cutting is cheap."""
+"""Longer orders are first cut into this many segments, where cutting is cheap."""
 MOST_WORK = 2.5e8
-"""Pairs of cuts, times devices, that a line with shared stages may try: any stage may reach to the end of it."""
+"""The largest number of pairs of cuts times devices if stages are replicated: any stage may reach to the end."""
 
 
-class Split(NamedTuple):
-    """The best split found: `device` [n_ops] (None if nothing fits), its max-load in seconds, and why it stopped.
+class LineSplit(NamedTuple):
+    """The best split: `device` [n_ops] (None if nothing fits), its max-load in seconds, and why the search stopped.
 
-    `groups` says which devices share stages, `prepared` how many seconds passed before the search could be stopped.
+    `groups` are the devices that share stages; `prepared` is the seconds before the search could be stopped.
     """
 
     device: Ints | None
@@ -41,61 +41,61 @@ class Split(NamedTuple):
     prepared: float = 0.0
 
 
-def best_split(
+def find_best_split(
     problem: Problem,
     group: Ints,
-    lines: Sequence[Ints],
+    orders: Sequence[Ints],
     capacity: Floats,
     go_on: GoOn,
     *,
     segments: int = MOST_SEGMENTS,
     left: Callable[[], float] = lambda: math.inf,
-) -> Split:
-    """The best split of groups [n_ops] → 0…n − 1 along any of some lines: their positions [n] in it.
+) -> LineSplit:
+    """The best split of groups [n_ops] → 0…n − 1 along any of several orders: the positions [n] of the groups.
 
-    A line that is longer than so many `segments` is only split between those. `left` says how many seconds there are:
-    a line is not begun where preparing the one before took longer.
+    An order longer than `segments` is split between that many segments only. `left` returns the remaining seconds: no
+    order is started if preparing the one before took longer than that.
     """
-    best = Split(None, np.inf, Reason.FINISHED)
-    for line in lines:
-        if line is not lines[0] and (left() <= best.prepared or not go_on(0, len(line), best.value)):
+    best = LineSplit(None, np.inf, Reason.FINISHED)
+    for order in orders:
+        if order is not orders[0] and (left() <= best.prepared or not go_on(0, len(order), best.value)):
             return best._replace(reason=Reason.TIME_LIMIT)
-        split = _split(problem, line[group], len(line), capacity, go_on, segments)
+        split = _split_line(problem, order[group], len(order), capacity, go_on, segments)
         best = split if split.value < best.value else best._replace(reason=split.reason, prepared=split.prepared)
         if split.reason is not Reason.FINISHED:
             break
     return best
 
 
-def _split(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: GoOn, segments: int) -> Split:
-    """The best split of ops that stand at `position` [n_ops] of a line of n."""
+def _split_line(problem: Problem, position: Ints, n: int, capacity: Floats, go_on: GoOn, segments: int) -> LineSplit:
+    """The best split of ops at `position` [n_ops] of an order of n."""
     segment, begun = position, time.monotonic()
     if n > segments:
-        segment = _segments(problem, position, n, segments)[position]
+        segment = _cut_segments(problem, position, n, segments)[position]
         n = int(segment.max()) + 1
-    priced = price(problem, segment, n, capacity)
-    room = most_segments(priced.costs)
+    priced = price_phases(problem, segment, n, capacity)
+    room = count_segments(priced.costs)
     if room < n:
-        segment = _segments(problem, segment, n, max(room, 1))[segment]
+        segment = _cut_segments(problem, segment, n, max(room, 1))[segment]
         n = int(segment.max()) + 1
-        priced = price(problem, segment, n, capacity)
-    ideals, prepared = prefixes(n), time.monotonic() - begun
-    found = search(priced, ideals, go_on)
-    if found.chain is None:
-        return Split(None, np.inf, found.reason, prepared=prepared)
-    chain = found.chain
-    return Split(chain.device[segment], chain.value / priced.scale, found.reason, chain.groups, prepared)
+        priced = price_phases(problem, segment, n, capacity)
+    ideals, prepared = list_prefixes(n), time.monotonic() - begun
+    result = search_phases(priced, ideals, go_on)
+    chain = result.chain
+    if chain is None:
+        return LineSplit(None, np.inf, result.reason, prepared=prepared)
+    return LineSplit(chain.device[segment], chain.value / priced.scale, result.reason, chain.groups, prepared)
 
 
-def most_segments(costs: StageCosts) -> int:
-    """How many components a line may have, by memory, and by work where many devices may share a stage."""
+def count_segments(costs: StageCosts) -> int:
+    """The largest number of components of an order, by memory, and by work if devices may share stages."""
     shared = costs.most.max(initial=1) > 1
     replicated = int((MOST_WORK / float(costs.n_devices.sum())) ** 0.5) if shared else MOST_CELLS
-    return min(MOST_CELLS // n_states(costs) - 1, max(replicated, 1))
+    return min(MOST_CELLS // count_states(costs) - 1, max(replicated, 1))
 
 
-def _segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
-    """A segment per position [n]: `most` stretches of about equal work and bytes, cut where little crosses."""
+def _cut_segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
+    """The segment of each position [n]: `most` segments of about equal work and bytes, cut at small transfers."""
     seconds = best_seconds(problem, np.arange(problem.n_devices))
     seconds = np.where(np.isfinite(seconds), seconds, 0.0)
     share = np.full(n, 1 / n)
@@ -103,7 +103,7 @@ def _segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
         share += np.bincount(position, weights=amount, minlength=n) / max(float(amount.sum()), 1e-300)
     along = np.cumsum(share)
     bucket = np.minimum((along / along[-1] * most).astype(np.int64), most - 1)[:-1]
-    order = np.lexsort((_crossing(problem, position, n)[:-1], bucket))
+    order = np.lexsort((_sum_crossing(problem, position, n)[:-1], bucket))
     _, first = np.unique(bucket[order], return_index=True)
     cut = np.zeros(n, np.int32)
     cut[order[first] + 1] = 1
@@ -112,17 +112,17 @@ def _segments(problem: Problem, position: Ints, n: int, most: int) -> Ints:
     return segment
 
 
-def _crossing(problem: Problem, position: Ints, n: int) -> Floats:
+def _sum_crossing(problem: Problem, position: Ints, n: int) -> Floats:
     """Transfer seconds [n] of the tensors that cross the cut behind each position."""
     graph = problem.graph
     cost = problem.costs.transfer_seconds.max(axis=1)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     low, high = np.full(graph.n_tensors, n), np.full(graph.n_tensors, -1)
-    made = graph.tensors.producer >= 0
-    low[made] = high[made] = position[graph.tensors.producer[made]]
+    produced = graph.tensors.producer >= 0
+    low[produced] = high[produced] = position[graph.tensors.producer[produced]]
     np.minimum.at(low, tensor, position[graph.consumers])
     np.maximum.at(high, tensor, position[graph.consumers])
-    spans = made & (low < high)
+    spans = produced & (low < high)
     change = np.bincount(low[spans], cost[spans], n + 1) - np.bincount(high[spans], cost[spans], n + 1)
     crossing: Floats = np.cumsum(change)[:n]
     return crossing

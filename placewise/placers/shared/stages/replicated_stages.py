@@ -1,4 +1,4 @@
-"""Replicated stages in the dynamic programs: their loads in whole numbers, and how chains name their members."""
+"""Replicated stages in the dynamic programs: their loads in whole units, and the replica column of a placement."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from placewise.simulate.blocks import storage_bytes
 from placewise.simulate.replicas import passes, ring_bandwidth
 
 Groups = tuple[tuple[int, ...], ...]
-"""The members of each replicated stage; the first of them is the one that ops are placed on."""
+"""The members of each replicated stage; ops are placed on the first."""
 
 
-def load_of_member(seconds: int, enter: int, leave: int, sync: int, members: int, mode: int) -> int:
-    """The load of each of the members of a stage, from the stage's own sums and its synchronization."""
+def compute_member_load(seconds: int, enter: int, leave: int, sync: int, members: int, mode: int) -> int:
+    """The load of each member of a stage, from the sums of the stage and its synchronization."""
     if mode == 0:
         return (seconds + enter + leave) // members + sync
     if mode == 1:
@@ -24,28 +24,28 @@ def load_of_member(seconds: int, enter: int, leave: int, sync: int, members: int
     return max(seconds // members, max(enter, leave) // members + sync)
 
 
-def most_members(problem: Problem, classes: Sequence[Sequence[int]]) -> Ints:
+def count_members(problem: Problem, classes: Sequence[Sequence[int]]) -> Ints:
     """The most devices of each class [n_classes] that may share a stage."""
     return frozen([min(len(devices), problem.most_replicas) for devices in classes], np.int32)
 
 
-def n_usable(classes: Sequence[Sequence[int]], most: Ints, n: int) -> Ints:
-    """How many devices of each class [n_classes] stages of n components can make use of."""
+def count_usable(classes: Sequence[Sequence[int]], most: Ints, n: int) -> Ints:
+    """The number of devices of each class [n_classes] that stages of n components can use."""
     pairs = zip(classes, most.tolist(), strict=True)
     return frozen([min(len(devices), max(n, 1) * members) for devices, members in pairs], np.int32)
 
 
-def most_sync(problem: Problem) -> float:
-    """Seconds that no synchronization of any stage exceeds."""
+def bound_sync(problem: Problem) -> float:
+    """An upper bound in seconds on the synchronization of any stage."""
     if problem.most_replicas == 1 or not problem.graph.ops.backward.any():
         return 0.0
     slowest = float(problem.cluster.class_bandwidth.min())
     return 2 / (problem.objective.step_samples or 2) * float(storage_bytes(problem.graph).sum()) / slowest
 
 
-def sync_paces(problem: Problem, classes: Sequence[Sequence[int]]) -> Floats:
-    """Seconds of synchronization per byte of weights [n_classes, most members + 1], by the number of members."""
-    most = most_members(problem, classes)
+def compute_sync_paces(problem: Problem, classes: Sequence[Sequence[int]]) -> Floats:
+    """Seconds of synchronization per byte of weights, by number of members [n_classes, most members + 1]."""
+    most = count_members(problem, classes)
     pace = np.zeros((len(classes), int(most.max(initial=1)) + 1))
     if not problem.graph.ops.backward.any():
         return pace
@@ -55,8 +55,8 @@ def sync_paces(problem: Problem, classes: Sequence[Sequence[int]]) -> Floats:
     return pace
 
 
-def replicas_of(groups: Groups, n_devices: int) -> Ints | None:
-    """The column of a placement that says who repeats whose stage; None where nobody does."""
+def build_replica_column(groups: Groups, n_devices: int) -> Ints | None:
+    """The `replicas` column [n_devices] of a placement; None without replicated stages."""
     if not groups:
         return None
     stage = np.arange(n_devices, dtype=np.int32)

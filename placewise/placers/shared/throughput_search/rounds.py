@@ -13,7 +13,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints, frozen
-from placewise.placers.shared.priors import nothing
+from placewise.placers.shared.priors import empty_priors
 
 WALKS = 2
 """Walks at once where work is limited by moves, whatever machine it is: others would not give the same answer."""
@@ -82,7 +82,7 @@ class Field:
     def _walk_from(self, home: Ints, order: Ints | None, seed: int) -> _native.ThroughputWalk:
         n_devices = self.costs.n_devices
         along = np.arange(n_devices, dtype=np.int32) if order is None else order
-        likely = nothing(n_devices) if self.likely is None else self.likely
+        likely = empty_priors(n_devices) if self.likely is None else self.likely
         return _native.ThroughputWalk(self.costs, self.clusters, home, seed, along, self.pairs, likely)
 
     def _run(self, walk: _native.ThroughputWalk, round_: Round, turns: int, stop: _native.StopFlag) -> None:
