@@ -43,7 +43,7 @@ _PLACERS = {
     "round_robin": "placewise.placers.baselines.round_robin:RoundRobinPlacer",
     "sct": "placewise.placers.list_scheduling.sct:SctPlacer",
     "single": "placewise.placers.baselines.single:SinglePlacer",
-    "temper": "placewise.placers.local_search.temper:TemperPlacer",
+    "temper": "placewise.placers.local_search.local:TemperPlacer",
     "topo": "placewise.placers.list_scheduling.topo:TopoPlacer",
     "two_way": "placewise.placers.min_cut.two_way:TwoWayPlacer",
     "windows": "placewise.placers.large_neighbourhood.windows:WindowsPlacer",

@@ -18,7 +18,7 @@ from placewise.model.columns import Bools, Floats, Ints, frozen, offsets_of
 from placewise.model.costs import CostTable
 from placewise.model.problem import Problem
 from placewise.simulate.judge.throughput import max_loads
-from placewise.simulate.problem_arrays import Arrays
+from placewise.simulate.problem_arrays import ProblemArrays
 
 
 def two_phases(problem: Problem) -> bool:
@@ -28,7 +28,7 @@ def two_phases(problem: Problem) -> bool:
     return flushes and bool(problem.graph.ops.backward.any())
 
 
-def phase_arrays(problem: Problem, a: Arrays) -> tuple[Arrays, ...]:
+def phase_arrays(problem: Problem, a: ProblemArrays) -> tuple[ProblemArrays, ...]:
     """What kernels read of each phase: its ops' seconds and its tensors, all that max-loads are made of."""
     if not two_phases(problem):
         return (a,)
@@ -68,7 +68,7 @@ def _made(producer: Ints, backward: Bools) -> Bools:
     return late
 
 
-def _phase(a: Arrays, mine: Bools, carried: Bools) -> Arrays:
+def _phase(a: ProblemArrays, mine: Bools, carried: Bools) -> ProblemArrays:
     used = carried[a.consumed]
     tensor = (np.cumsum(carried) - 1)[a.consumed[used]]
     return a._replace(

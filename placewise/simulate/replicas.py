@@ -19,7 +19,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.simulate.judge.memory import weight_bytes
 from placewise.simulate.judge.throughput import Loads, loads
-from placewise.simulate.problem_arrays import Arrays
+from placewise.simulate.problem_arrays import ProblemArrays
 
 
 def equal_devices(problem: Problem) -> Ints:
@@ -70,7 +70,7 @@ def ring_bandwidth(problem: Problem, members: Sequence[int]) -> float:
     return float(problem.cluster.class_bandwidth[classes].min(initial=np.inf))
 
 
-def replicated_loads(problem: Problem, a: Arrays, placement: Placement, *, syncs: bool = True) -> Loads:
+def replicated_loads(problem: Problem, a: ProblemArrays, placement: Placement, *, syncs: bool = True) -> Loads:
     """The loads of a placement with replicas: on every member of a stage, its share of the stage's.
 
     `a` may be the arrays of one phase; the synchronization counts only if it `syncs`. Links carry the transfers
@@ -105,7 +105,7 @@ def _ring(problem: Problem, members: Sequence[int]) -> Iterator[tuple[int, int]]
         yield from ((here, host), (host, there)) if cluster.transfers == "staged" else ((here, there),)
 
 
-def _spread(a: Arrays, traffic: Floats, groups: dict[int, list[int]]) -> Floats:
+def _spread(a: ProblemArrays, traffic: Floats, groups: dict[int, list[int]]) -> Floats:
     """The load of each shared wire, from the traffic [(n_devices + 1)²] between locations of whole stages."""
     host = len(a.location)
     wires = np.zeros(a.n_wires)

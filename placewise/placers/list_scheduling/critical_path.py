@@ -26,7 +26,7 @@ from placewise.placers.base import (
 from placewise.placers.list_scheduling.insertion_schedule import inserted
 from placewise.placers.list_scheduling.list_common import ListOptions, Schedule, schedule_within_memory
 from placewise.simulate.judge.ranks import downward_ranks, mean_transfer_seconds, upward_ranks
-from placewise.simulate.problem_arrays import Arrays, arrays_of
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of
 
 
 class CriticalPathPlacer:
@@ -62,7 +62,7 @@ def _prepare(problem: Problem, watch: Stopwatch) -> tuple[Schedule, tuple[str, .
     return partial(inserted, problem, up + downward_ranks(problem, a), wanted), ()
 
 
-def _longest_path(a: Arrays, hop: Floats, up: Floats) -> list[int]:
+def _longest_path(a: ProblemArrays, hop: Floats, up: Floats) -> list[int]:
     """The ops of the longest path by upward ranks [n_ops], first to last."""
     if not len(up):
         return []

@@ -1,4 +1,4 @@
-"""Sets of blocks that belong together: parts of a model, by the scopes of their ops, on several levels."""
+"""Sets of blocks that belong to one part of a model, by the scopes of their ops, on several levels."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from placewise.simulate.blocks import block_firsts
 
 DEPTH = 6
 MOST_SCOPES = 50_000
-"""More scopes than this are not read: it would take too long."""
+"""Graphs with more scopes get no levels: it would take too long."""
 
 
-class Levels(NamedTuple):
+class ScopeLevels(NamedTuple):
     """Group of every block on each level, −1 for none; the blocks of group g on level l start at `offsets[l, g]`."""
 
     group: Ints  # [n_levels, n_blocks]
@@ -24,11 +24,11 @@ class Levels(NamedTuple):
     blocks: Ints  # [n_levels, n_blocks] sorted by group, those in none first
 
 
-def levels_of(problem: Problem) -> Levels:
-    """By prefixes of the scope of a block's first op, and by scopes without one or all of their numbers.
+def scope_levels(problem: Problem) -> ScopeLevels:
+    """Levels by prefixes of the scope of a block's first op, and by scopes without one or all of their numbers.
 
-    The latter join what a model repeats: one layer in all its steps, one step in all layers. Levels on which
-    everything is one group, or that repeat another level, are left out.
+    Scopes without numbers join what a model repeats: one layer in all steps, or one step in all layers. Levels with a
+    single group and levels equal to another one are left out.
     """
     scope, n = problem.graph.ops.scope, problem.n_blocks
     first = block_firsts(problem)
@@ -46,7 +46,7 @@ def levels_of(problem: Problem) -> Levels:
     blocks = np.argsort(group, axis=1, kind="stable")
     most = int(group.max(initial=-1)) + 1
     offsets = [offsets_of(row[order], most) for row, order in zip(group, blocks, strict=True)]
-    return Levels(
+    return ScopeLevels(
         frozen(group, np.int32),
         frozen(np.array(offsets, np.int64).reshape(len(rows), most + 1), np.int64),
         frozen(blocks, np.int32),
@@ -54,7 +54,7 @@ def levels_of(problem: Problem) -> Levels:
 
 
 def _keys() -> list[Callable[[tuple[str, ...]], tuple[str, ...]]]:
-    """Ways to see fewer differences between scopes, which come as their parts."""
+    """Functions that map the parts of a scope to a coarser key."""
 
     def prefix(depth: int) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
         return lambda part: part[:depth]

@@ -57,7 +57,7 @@ class Verdict(Enum):
 
 
 @dataclass(slots=True)
-class Sets:
+class DeviceSets:
     """Sets that devices could hold, with their loads; they grow from one question to the next.
 
     `tight` says of each class whether some set that was tried did not fit its memory, so that bytes count;
@@ -76,7 +76,7 @@ class Sets:
     loads: list[int] = field(default_factory=list)
 
     @classmethod
-    def of(cls, costs: StageCosts) -> Sets:
+    def of(cls, costs: StageCosts) -> DeviceSets:
         order, share = order_blocks(costs), _work_shares(costs)
         diagrams = tuple(diagram(costs, kind, order) for kind in range(len(costs.rate)))
         box = Box(share, _REACH * share + _LEAST_REACH / max(len(share), 1))
@@ -100,7 +100,7 @@ class Sets:
         self.kinds, self.blocks, self.loads = self.kinds[-most:], self.blocks[-most:], self.loads[-most:]
 
 
-def refute(sets: Sets, most: int, seconds_left: Callable[[], float]) -> Verdict:
+def refute(sets: DeviceSets, most: int, seconds_left: Callable[[], float]) -> Verdict:
     """Whether no placement has max-load ≤ `most` (in units of the costs), as far as the seconds left allow.
 
     The prices of the program jump about; sets are looked for at prices between its own and the best so far
@@ -162,7 +162,7 @@ def _work_shares(costs: StageCosts) -> Floats:
 
 
 def _price(
-    sets: Sets,
+    sets: DeviceSets,
     most: int,
     price: Longs,
     targets: Floats,
@@ -183,7 +183,7 @@ def _price(
     return ceilings, fresh
 
 
-def _keep(sets: Sets, most: int, kind: int, found: Bools, master: CoverMaster) -> int:
+def _keep(sets: DeviceSets, most: int, kind: int, found: Bools, master: CoverMaster) -> int:
     """Take sets [k, n] into the program, the first ones also where the graph repeats; how many were new."""
     moved = []
     for blocks in found[:_MOVED]:
@@ -203,7 +203,7 @@ def _keep(sets: Sets, most: int, kind: int, found: Bools, master: CoverMaster) -
 
 
 def raise_floor(
-    sets: Sets, low: int, value: int, gap: float, seconds_left: Callable[[], float], tell: Callable[[int], None]
+    sets: DeviceSets, low: int, value: int, gap: float, seconds_left: Callable[[], float], tell: Callable[[int], None]
 ) -> bool:
     """Refute ever greater max-loads below `value`, in units of the costs, and `tell` each; `low` is refuted already.
 

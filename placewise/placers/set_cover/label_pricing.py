@@ -20,7 +20,7 @@ MOST_LABELS = 30_000_000
 _MARGIN = 1e-10
 
 
-class Priced(NamedTuple):
+class PricedSets(NamedTuple):
     """No set of the diagram is worth more than `ceiling`; sets [k, n] worth looking at; False if it was cut short."""
 
     ceiling: int
@@ -38,7 +38,7 @@ def best_sets(
     beam: bool = False,
     most_sets: int = 12,
     seconds: float = math.inf,
-) -> Priced:
+) -> PricedSets:
     """Sets worth more than `target` within `limits`; `price` [n] of blocks, |Σ| below 2^52.
 
     Only the first resources, as many as there are limits, are looked at. `width`: labels that a node may keep
@@ -58,10 +58,10 @@ def best_sets(
     root = search.bound(multipliers) + float(multipliers @ limits)
     none = np.zeros((0, len(price)), np.bool_)
     if root + _MARGIN * unit <= target:
-        return Priced(target, none, True)
+        return PricedSets(target, none, True)
     if not search.run(float(target) - _MARGIN * unit, width, beam, MOST_LABELS, seconds):
-        return Priced(int(root + _MARGIN * unit) + 1, none, False)
+        return PricedSets(int(root + _MARGIN * unit) + 1, none, False)
     value = search.values
     wanted = np.argsort(-value, kind="stable")
     wanted = wanted[value[wanted] > target][:most_sets]
-    return Priced(max(target, int(value.max(initial=target))), search.sets(wanted).view(np.bool_), True)
+    return PricedSets(max(target, int(value.max(initial=target))), search.sets(wanted).view(np.bool_), True)

@@ -6,10 +6,10 @@ import numpy as np
 
 from placewise.model.columns import frozen
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
-from placewise.placers.shared.throughput_search.pipeline_costs import Costs, no_chain
+from placewise.placers.shared.throughput_search.pipeline_costs import PipelineCosts, no_chain
 
 
-def machines(costs: StageCosts, kinds: list[int]) -> Costs:
+def machines(costs: StageCosts, kinds: list[int]) -> PipelineCosts:
     """Machines of the given classes, each behind a link of its own to the host.
 
     Class −1 is the host: it runs anything at no cost, and holds everything.
@@ -24,7 +24,7 @@ def machines(costs: StageCosts, kinds: list[int]) -> Costs:
         if rate >= 0:
             location[m] = m
             link_class[width, m], link_class[m, width] = 1 + rate, 1 + rates + rate
-    return Costs(
+    return PipelineCosts(
         seconds=frozen(seconds, np.int64),
         kind=frozen(np.arange(width), np.int32),
         transfer=frozen(np.hstack((np.zeros((len(costs.producer), 1), np.int64), costs.enter, costs.leave)), np.int64),

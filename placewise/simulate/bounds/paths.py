@@ -30,7 +30,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import best_seconds
 from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
-from placewise.simulate.problem_arrays import Arrays, arrays_of, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem
 
 LONGEST = 1500
 WORK = 1e6
@@ -111,7 +111,7 @@ def _host_seconds(problem: Problem) -> Floats:
     return best_seconds(problem, np.flatnonzero(problem.cluster.is_host))
 
 
-def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> list[Floats]:
+def _weights(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats) -> list[Floats]:
     """What a path should have much of: time if every op were a call of its own; best time; host time; ops."""
     alone = costs.seconds + costs.overhead
     made = a.producer >= 0
@@ -121,7 +121,7 @@ def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> lis
     return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
 
 
-def longest_path(a: Arrays, weight: Floats) -> Ints:
+def longest_path(a: ProblemArrays, weight: Floats) -> Ints:
     """The ops of a path with the largest Σ weight [n_ops], in order."""
     return _native.longest_path(native_problem(a), weight)
 
@@ -155,7 +155,7 @@ class Beside:
         return result
 
 
-def beside_path(a: Arrays, path: Ints) -> Beside:
+def beside_path(a: ProblemArrays, path: Ints) -> Beside:
     """Where every op stands to a path."""
     after, before = _native.locate_beside_path(native_problem(a), path)
     return Beside(after, before, len(path))

@@ -24,7 +24,7 @@ from placewise.simulate.judge import schedule, sequential, subgraph, throughput
 from placewise.simulate.judge.memory import device_memory, piece_numbers
 from placewise.simulate.judge.waits import longest_waits
 from placewise.simulate.phases import phase_arrays, summed_loads
-from placewise.simulate.problem_arrays import Arrays, arrays_of, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem
 from placewise.simulate.replicas import replicated_loads
 
 Rows = Callable[[Ints, int, int, Floats], None]
@@ -71,7 +71,7 @@ class Evaluator:
         return values
 
 
-def _rows_of(problem: Problem, a: Arrays) -> Rows:
+def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
     objective = problem.objective
     if objective.kind == "throughput":
         phases = [native_problem(phase) for phase in phase_arrays(problem, a)]
@@ -79,7 +79,7 @@ def _rows_of(problem: Problem, a: Arrays) -> Rows:
             phases, rows, objective.communication, first, last, values
         )
     if objective.execution == "operator":
-        prepared = schedule.prepare(problem, a)
+        prepared = schedule.schedule_inputs(problem, a)
         return partial(schedule.makespans, prepared)
     if objective.execution == "subgraph":
         return partial(subgraph.makespans, native_problem(a))
@@ -107,16 +107,16 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
     return _judge_latency(problem, placement, value, timeline)
 
 
-def _latency(problem: Problem, a: Arrays, placement: Placement) -> tuple[float, Timeline]:
+def _latency(problem: Problem, a: ProblemArrays, placement: Placement) -> tuple[float, Timeline]:
     execution = problem.objective.execution
     if execution == "operator":
-        return schedule.timeline(schedule.prepare(problem, a, placement.order), placement.device)
+        return schedule.timeline(schedule.schedule_inputs(problem, a, placement.order), placement.device)
     if execution == "subgraph":
         return subgraph.timeline(a, placement.device, placement.call)
     return sequential.timeline(a, placement.device, problem.graph.in_offsets, problem.graph.edges.value)
 
 
-def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judgement:
+def _judge_throughput(problem: Problem, a: ProblemArrays, placement: Placement) -> Judgement:
     mode, names = problem.objective.communication, (*problem.cluster.names, *problem.cluster.wires)
     phases = phase_arrays(problem, a)
     parts = [replicated_loads(problem, phase, placement, syncs=phase is phases[-1]) for phase in phases]

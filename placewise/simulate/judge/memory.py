@@ -27,7 +27,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.blocks import storage_bytes
 from placewise.simulate.in_place import in_place_ops
-from placewise.simulate.judge.schedule import prepare
+from placewise.simulate.judge.schedule import schedule_inputs
 from placewise.simulate.judge.schedule import timeline as operator_timeline
 from placewise.simulate.judge.sequential import cut_pieces
 from placewise.simulate.judge.subgraph import cut_calls
@@ -116,14 +116,14 @@ def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None =
         return None
     piece = piece_numbers(problem, placement)
     if piece is None and timeline is None:
-        prepared = prepare(problem, arrays_of(problem), placement.order)
+        prepared = schedule_inputs(problem, arrays_of(problem), placement.order)
         timeline = operator_timeline(prepared, placement.device)[1]
     if piece is None and timeline is not None and not np.isfinite(timeline.makespan):
         return None
     return _spans(problem, _running_order(problem, placement.device, piece, timeline))
 
 
-class _Run(NamedTuple):
+class _RunningLine(NamedTuple):
     """The ops, device by device, in running order; positions count through all devices."""
 
     device: Ints  # [n_ops]
@@ -135,7 +135,7 @@ class _Run(NamedTuple):
     starts: Floats  # [n_ops] by position, with a timeline
 
 
-def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline: Timeline | None) -> _Run:
+def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline: Timeline | None) -> _RunningLine:
     timeline = timeline if piece is None else None
     key: Floats | Ints = timeline.start if timeline is not None else np.asarray(piece)
     order = np.lexsort((key, device))
@@ -147,29 +147,29 @@ def _running_order(problem: Problem, device: Ints, piece: Ints | None, timeline:
     edges = np.flatnonzero(first)
     which = np.cumsum(first[:-1]) - 1
     starts = timeline.start[order] if timeline is not None else np.zeros(0)
-    return _Run(device, position, base, edges[which], edges[which + 1] - 1, timeline, starts)
+    return _RunningLine(device, position, base, edges[which], edges[which + 1] - 1, timeline, starts)
 
 
-def _spans(problem: Problem, run: _Run) -> Spans:
+def _spans(problem: Problem, line: _RunningLine) -> Spans:
     graph, objective = problem.graph, problem.objective
     copies = 2 if objective.kind == "throughput" and objective.communication != "blocking" else 1
     size = np.maximum(graph.tensors.bytes, 0).astype(np.float64)
     tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
     maker = graph.tensors.producer[tensor]
-    here = (maker >= 0) & (run.device[maker] == run.device[graph.consumers])
-    made, begin, end, leaves = _held_by_makers(problem, run, tensor, here)
-    end[_overwritten(problem, run, made, begin, end, leaves)] -= 1
-    got, arrive, depart = _held_by_readers(problem, run, tensor[~here], graph.consumers[~here])
+    here = (maker >= 0) & (line.device[maker] == line.device[graph.consumers])
+    made, begin, end, leaves = _held_by_makers(problem, line, tensor, here)
+    end[_overwritten(problem, line, made, begin, end, leaves)] -= 1
+    got, arrive, depart = _held_by_readers(problem, line, tensor[~here], graph.consumers[~here])
     held = np.concatenate((size[made] * np.where(leaves, copies, 1), size[got] * copies))
     tensors, first, last = (np.concatenate(pair) for pair in ((made, got), (begin, arrive), (end, depart)))
-    return Spans(run.position, tensors, first, last, held)
+    return Spans(line.position, tensors, first, last, held)
 
 
-def _overwritten(problem: Problem, run: _Run, made: Longs, begin: Longs, end: Longs, leaves: Bools) -> Longs:
+def _overwritten(problem: Problem, line: _RunningLine, made: Longs, begin: Longs, end: Longs, leaves: Bools) -> Longs:
     """Rows of the tensors that ops make: those whose last reader writes its first result over them, one per reader."""
     graph, size = problem.graph, problem.graph.tensors.bytes
-    op_at = np.empty(len(run.position), np.int64)
-    op_at[run.position] = np.arange(len(run.position))
+    op_at = np.empty(len(line.position), np.int64)
+    op_at[line.position] = np.arange(len(line.position))
     last = op_at[end]
     makes = graph.out_offsets[last] < graph.out_offsets[last + 1]
     rows = np.flatnonzero(in_place_ops(graph)[last] & makes & (end > begin) & ~leaves & ~graph.tensors.output[made])
@@ -178,55 +178,57 @@ def _overwritten(problem: Problem, run: _Run, made: Longs, begin: Longs, end: Lo
     return chosen
 
 
-def _held_by_makers(problem: Problem, run: _Run, tensor: Longs, here: Bools) -> tuple[Longs, Longs, Longs, Bools]:
+def _held_by_makers(
+    problem: Problem, line: _RunningLine, tensor: Longs, here: Bools
+) -> tuple[Longs, Longs, Longs, Bools]:
     """The tensors that ops make, from and to which position their makers hold them, and which of them leave.
 
     `tensor` and `here` say of every use of a tensor which one it is, and whether it is where it was made.
     """
     graph, reader, is_host = problem.graph, problem.graph.consumers, problem.cluster.is_host
     made = np.flatnonzero(graph.tensors.producer >= 0)
-    begin = run.position[graph.tensors.producer[made]]
-    home = run.device[graph.tensors.producer[made]]
+    begin = line.position[graph.tensors.producer[made]]
+    home = line.device[graph.tensors.producer[made]]
     last = np.full(graph.n_tensors, -1, np.int64)
-    np.maximum.at(last, tensor[here], run.position[reader[here]])
+    np.maximum.at(last, tensor[here], line.position[reader[here]])
     to_host, on_host = graph.tensors.output[made] & ~is_host[home], graph.tensors.output[made] & is_host[home]
-    end = np.where(on_host, run.base[home + 1] - 1, np.maximum(last[made], begin))
+    end = np.where(on_host, line.base[home + 1] - 1, np.maximum(last[made], begin))
     crosses = np.zeros(graph.n_tensors, np.bool_)
     crosses[tensor[~here]] = True
     leaves = crosses[made] | to_host
-    if run.timeline is None:
-        until = run.closing[begin]
+    if line.timeline is None:
+        until = line.closing[begin]
     else:
         wanted = np.full(graph.n_tensors, -np.inf)
-        np.maximum.at(wanted, tensor[~here], run.timeline.start[reader[~here]])
-        until = _running_at(run, home, np.where(to_host, run.timeline.makespan, wanted[made]))
+        np.maximum.at(wanted, tensor[~here], line.timeline.start[reader[~here]])
+        until = _running_at(line, home, np.where(to_host, line.timeline.makespan, wanted[made]))
     return made, begin, np.where(leaves, np.maximum(end, until), end), leaves
 
 
-def _held_by_readers(problem: Problem, run: _Run, tensor: Longs, reader: Ints) -> tuple[Longs, Longs, Longs]:
+def _held_by_readers(problem: Problem, line: _RunningLine, tensor: Longs, reader: Ints) -> tuple[Longs, Longs, Longs]:
     """Tensor, first and last position, for every tensor and every device that has it from elsewhere.
 
     `tensor` and `reader` are the uses away from where tensors are made.
     """
     count = problem.n_devices
-    pairs, group = np.unique(tensor * count + run.device[reader], return_inverse=True)
-    at = run.position[reader]
-    arrive, depart = np.full(len(pairs), len(run.device)), np.full(len(pairs), -1)
+    pairs, group = np.unique(tensor * count + line.device[reader], return_inverse=True)
+    at = line.position[reader]
+    arrive, depart = np.full(len(pairs), len(line.device)), np.full(len(pairs), -1)
     np.maximum.at(depart, group, at)
-    if run.timeline is None:
-        np.minimum.at(arrive, group, run.opening[at])
+    if line.timeline is None:
+        np.minimum.at(arrive, group, line.opening[at])
     else:
         maker = problem.graph.tensors.producer[pairs // count]
-        ready = np.where(maker >= 0, run.timeline.finish[maker], 0.0)
-        arrive = np.minimum(_running_at(run, pairs % count, ready), depart)
+        ready = np.where(maker >= 0, line.timeline.finish[maker], 0.0)
+        arrive = np.minimum(_running_at(line, pairs % count, ready), depart)
     return pairs // count, arrive, depart
 
 
-def _running_at(run: _Run, device: Ints | Longs, moment: Floats) -> Longs:
+def _running_at(line: _RunningLine, device: Ints | Longs, moment: Floats) -> Longs:
     """The position that each device works on at a moment: its last op to have started, or its first."""
     result = np.empty(len(device), np.int64)
     for d in np.unique(device).tolist():
-        rows, base = device == d, run.base[d]
-        running = np.searchsorted(run.starts[base : run.base[d + 1]], moment[rows], side="right") - 1
+        rows, base = device == d, line.base[d]
+        running = np.searchsorted(line.starts[base : line.base[d + 1]], moment[rows], side="right") - 1
         result[rows] = base + np.maximum(running, 0)
     return result

@@ -20,10 +20,10 @@ from placewise.model.problem import Problem
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
 from placewise.simulate.judge.ranks import upward_ranks
-from placewise.simulate.problem_arrays import Arrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, native_problem
 
 
-class Prepared(NamedTuple):
+class ScheduleInputs(NamedTuple):
     """What the schedules of one problem share: its columns, and each op's priority."""
 
     native: _native.Problem
@@ -31,23 +31,23 @@ class Prepared(NamedTuple):
     by_priority: Ints
 
 
-def prepare(problem: Problem, a: Arrays, order: Ints | None = None) -> Prepared:
+def schedule_inputs(problem: Problem, a: ProblemArrays, order: Ints | None = None) -> ScheduleInputs:
     """Columns and priorities; `order` [n_ops] (smaller first) replaces the upward rank, ties by op index."""
     key = -upward_ranks(problem, a) if order is None else order
     by_priority = np.argsort(key, kind="stable")
     priority = np.empty(len(by_priority), np.int32)
     priority[by_priority] = np.arange(len(by_priority), dtype=np.int32)
-    return Prepared(native_problem(a), frozen(priority, np.int32), frozen(by_priority, np.int32))
+    return ScheduleInputs(native_problem(a), frozen(priority, np.int32), frozen(by_priority, np.int32))
 
 
-def makespans(prepared: Prepared, placements: Ints, first: int, last: int, values: Floats) -> None:
+def makespans(prepared: ScheduleInputs, placements: Ints, first: int, last: int, values: Floats) -> None:
     """Seconds of placements [K, n_ops], rows first to last, into `values` [K]; inf if an op cannot run where it is."""
     _native.operator_makespans(
         prepared.native, prepared.priority, prepared.by_priority, placements, first, last, values
     )
 
 
-def timeline(prepared: Prepared, device: Ints) -> tuple[float, Timeline]:
+def timeline(prepared: ScheduleInputs, device: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement and everything that happened."""
     value, start, finish, hops = _native.operator_timeline(
         prepared.native, prepared.priority, prepared.by_priority, device

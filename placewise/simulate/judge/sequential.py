@@ -12,10 +12,10 @@ from placewise import _native
 from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
-from placewise.simulate.problem_arrays import Arrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, native_problem
 
 
-def cut_pieces(a: Arrays, device: Ints) -> Ints:
+def cut_pieces(a: ProblemArrays, device: Ints) -> Ints:
     """The number of each op's piece [n_ops]; ops of one number and one device form a piece."""
     return _native.sequential_pieces(native_problem(a), device)
 
@@ -27,7 +27,7 @@ def makespans(
     _native.sequential_makespans(problem, *edges, placements, first, last, values)
 
 
-def timeline(a: Arrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> tuple[float, Timeline]:
+def timeline(a: ProblemArrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> tuple[float, Timeline]:
     """The makespan of one placement and everything that happened."""
     value, start, finish, hops = _native.sequential_timeline(native_problem(a), in_offsets, in_tensors, device)
     return value, logged_timeline(start, finish, hops)

@@ -17,10 +17,10 @@ from placewise import _native
 from placewise.model.columns import Floats, Ints
 from placewise.model.result import Timeline
 from placewise.simulate.judge.hops import logged_timeline
-from placewise.simulate.problem_arrays import Arrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, native_problem
 
 
-def cut_calls(a: Arrays, device: Ints) -> Ints:
+def cut_calls(a: ProblemArrays, device: Ints) -> Ints:
     """The published rule: the call number of each op [n_ops] on its accelerator, −1 for ops on host devices."""
     return _native.subgraph_calls(native_problem(a), device)
 
@@ -30,7 +30,7 @@ def makespans(problem: _native.Problem, placements: Ints, first: int, last: int,
     _native.subgraph_makespans(problem, placements, first, last, values)
 
 
-def timeline(a: Arrays, device: Ints, call: Ints | None = None) -> tuple[float, Timeline]:
+def timeline(a: ProblemArrays, device: Ints, call: Ints | None = None) -> tuple[float, Timeline]:
     """The makespan of one placement, when each op ran, and each call's transfers, one after another."""
     problem = native_problem(a)
     numbers = _native.subgraph_calls(problem, device) if call is None else _without_gaps(device, call)

@@ -15,7 +15,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints
-from placewise.simulate.problem_arrays import Arrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, native_problem
 
 MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
 
@@ -30,7 +30,7 @@ class Loads(NamedTuple):
     sync: Floats  # [n_devices] what replicas spend on keeping their weights the same
 
 
-def loads(a: Arrays, device: Ints) -> Loads:
+def loads(a: ProblemArrays, device: Ints) -> Loads:
     """The loads of one placement [n_ops], before they are combined by a communication mode."""
     places = len(a.location)
     compute, send, receive, wires = _native.pipeline_loads(native_problem(a), device)

@@ -25,10 +25,10 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import Budget, Hints, Stopwatch, ignore, run_placer
-from placewise.placers.cp_sat.latency import TimedLimits, improve
+from placewise.placers.base import Budget, Hints, SearchContext, run_placer
+from placewise.placers.cp_sat.latency import LatencyLimits, improve
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
-from placewise.placers.shared.schedule_models.incumbents import Known
+from placewise.placers.shared.schedule_models.incumbent import Incumbent
 from placewise.simulate import judge_placement
 from placewise.simulate.bounds.infeasible import why_infeasible
 
@@ -38,7 +38,8 @@ def from_nothing(problem: Problem, units: int = 1 << 30) -> Proposal:
     missing = why_infeasible(problem)
     if missing:
         return Proposal(None, infeasible=missing)
-    return improve(Known(problem, None, Bound(0.0, "none")), TimedLimits(units, 1, None), Stopwatch(Budget()), ignore)
+    limits = LatencyLimits(units, 1, None)
+    return improve(SearchContext(problem), Incumbent(problem, None, Bound(0.0, "none")), limits)
 
 
 def small(seed: int, execution: str, constraints: Constraints | None = None) -> Problem:
@@ -135,8 +136,8 @@ def test_calls_of_its_own():
 def test_more_calls_than_tried_leave_the_bound_to_others():
     """With one call per accelerator the program's optimum is no bound, and the note says so."""
     problem = small(5, "subgraph")
-    known = Known(problem, None, Bound(0.0, "none"))
-    proposal = improve(known, TimedLimits(1 << 30, 1, 1), Stopwatch(Budget()), ignore)
+    known = Incumbent(problem, None, Bound(0.0, "none"))
+    proposal = improve(SearchContext(problem), known, LatencyLimits(1 << 30, 1, 1))
     if max(problem.n_ops, 1) > 1:
         assert proposal.bound == Bound(0.0, "none")
         assert "calls per accelerator" in " ".join(proposal.notes)
@@ -160,7 +161,7 @@ def test_too_large_is_said_before_it_starts():
     """The refusal has an estimate and names what to use; bad options are refused."""
     problem = chains(40, 100, "subgraph")
     refusal = str(CpsatPlacer(CpsatOptions(calls=30)).supports(problem))
-    assert "literals" in refusal and "temper" in refusal
+    assert "literals" in refusal and "local" in refusal
     for execution in ("operator", "sequential"):
         assert CpsatPlacer().supports(chains(50, 500, execution)) is not None
     with pytest.raises(PlacerError, match="calls=0"):
