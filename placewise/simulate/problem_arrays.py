@@ -1,4 +1,4 @@
-"""A problem as the flat arrays that kernels read."""
+"""A problem as flat arrays, for the kernels."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def arrays_of(problem: Problem) -> ProblemArrays:
 
 
 def native_problem(a: ProblemArrays) -> _native.Problem:
-    """The same columns as C++ kernels read them: checked once, never copied."""
+    """The same columns for the C++ kernels: checked once, never copied."""
     return _native.Problem(
         a.op_seconds, a.transfer, a.producer, a.output, a.out_offsets, a.consumer_offsets, a.consumers, a.consumed,
         a.location, a.link_class, a.queue, a.wire, a.streams, a.call_overhead, a.staged, a.n_queues, a.n_wires,

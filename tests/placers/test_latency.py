@@ -182,7 +182,7 @@ def test_a_measurement_may_stand_in_for_the_judge():
 def test_what_it_cannot_do_is_said():
     """Throughput is refused, as is a search by nobody."""
     assert "throughput" in str(TemperPlacer().supports(chained(1).with_(objective=Objective("throughput"))))
-    with pytest.raises(PlacerError, match="one or more"):
+    with pytest.raises(PlacerError, match="1 or more"):
         LocalOptions(searches=0)
 
 

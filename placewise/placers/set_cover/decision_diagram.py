@@ -1,10 +1,9 @@
-"""All sets of blocks that a device could hold, as a decision diagram: blocks in or out, one after the other.
+"""All sets of blocks that a device can hold, as a decision diagram: blocks in or out, one after the other.
 
-A node knows of the tensors still open only what later costs depend on: whether the maker is in, and whether
-anybody on the other side has paid for the trip. A path from the root to the end is a set, the sum along it the
-set's load. Where a layer grows beyond `MOST_NODES`, the open tensors that cost least are forgotten: the loads
-of the diagram are then too small, never too large, and bounds from it still hold (relaxed diagrams: Andersen et
-al. 2007).
+The state of a node holds, for each open tensor, what later costs depend on: whether its producer is in the set, and
+whether its transfer is paid for already. A path from the root to the end is a set, and the sum along it the set's load.
+Where a layer grows beyond `MOST_NODES`, the cheapest open tensors are dropped: the loads of the diagram are then too
+small, never too large, and bounds from it still hold (relaxed diagrams: Andersen et al. 2007).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
 MOST_NODES = 4000
 _OPEN = 21
 _IN, _OUT, _DONE = 4, 5, 6
-"""Codes of an open tensor; 0–3 before its maker is decided: bit 0 a reader is in, bit 1 one is out."""
+"""States of an open tensor; 0–3 before its producer is decided: bit 0, a reader is in; bit 1, a reader is out."""
 _READ = np.array([[2, 3, 2, 3, _DONE, _OUT, _DONE], [1, 1, 3, 3, _IN, _DONE, _DONE]])
 _MAKE = np.array([[_OUT, _DONE, _OUT, _DONE], [_IN, _IN, _DONE, _DONE]])
 
@@ -41,14 +40,14 @@ class Diagram(NamedTuple):
 
 
 def order_blocks(costs: StageCosts, *, starts: int = 24) -> Ints:
-    """An order of the blocks [n] in which few tensors are open at any time: greedily, from several first blocks."""
+    """An order of the blocks [n] with few open tensors at any time: the best of several greedy ones."""
     n, members, touching = _incidence(costs)
-    found = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // starts))]
-    return np.array(min(found, key=lambda pair: pair[0])[1] if found else [], np.int32)
+    orders = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // starts))]
+    return np.array(min(orders, key=lambda pair: pair[0])[1] if orders else [], np.int32)
 
 
 def diagram(costs: StageCosts, kind: int, order: Ints, *, most: int = MOST_NODES) -> Diagram:
-    """The diagram of the sets that a device of class `kind` could hold."""
+    """The diagram of the sets that a device of class `kind` can hold."""
     n, rate = len(order), int(costs.rate[kind])
     tensors = len(costs.producer)
     enter = costs.enter[:, rate] if rate >= 0 else np.zeros(tensors, np.int64)
@@ -116,7 +115,7 @@ def _resources(costs: StageCosts, kind: int, block: int, side: int, sent: Longs,
 
 
 def _distinct(codes: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.int8], Longs]:
-    """The distinct rows, and which of them each row is."""
+    """The distinct rows, and the index of each row among them."""
     if codes.shape[1] > _OPEN:
         return codes, np.arange(len(codes))
     key = np.zeros(len(codes), np.int64)
@@ -127,7 +126,7 @@ def _distinct(codes: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.int8], Longs]
 
 
 def _incidence(costs: StageCosts) -> tuple[int, list[set[int]], list[list[int]]]:
-    """How many blocks, the blocks of each tensor, and the tensors of each block."""
+    """The number of blocks, the blocks of each tensor, and the tensors of each block."""
     n, members = len(costs.size), []
     touching: list[list[int]] = [[] for _ in range(n)]
     for t in range(len(costs.producer)):
@@ -141,7 +140,7 @@ def _incidence(costs: StageCosts) -> tuple[int, list[set[int]], list[list[int]]]
 
 
 def _greedy_order(first: int, n: int, members: list[set[int]], touching: list[list[int]]) -> tuple[float, list[int]]:
-    """Always the block next that opens fewest tensors and closes most; the sum of 2^open, and the order."""
+    """The order that always takes the block which opens fewest tensors and closes most, after the sum of its 2^open."""
     left = [len(blocks) for blocks in members]
     waiting, near, opened = set(range(n)), {first}, set[int]()
     order, total = [], 0.0

@@ -1,8 +1,8 @@
-"""The sets of highest price that fit a device: labels through a decision diagram, pruned by what may still come.
+"""The sets of highest price that fit a device: labels through a decision diagram, pruned by a Lagrangian bound.
 
-A label is a partial set at a node: what it has used of each resource, and its price so far. Labels that cannot pass
-the target go; multipliers that make the Lagrangian bound least say which these are. Where a node has too many left,
-neighbours are merged into one that used the least and is worth the most of them: the answer is then a bound only.
+A label is a partial set at a node: its use of each resource and its price so far. Labels that cannot exceed the target
+are pruned, by the multipliers that minimize the Lagrangian bound. Where too many labels remain at a node, neighbours
+are merged into one with the least use and the highest price among them: the result is then a bound only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MARGIN = 1e-10
 
 
 class PricedSets(NamedTuple):
-    """No set of the diagram is worth more than `ceiling`; sets [k, n] worth looking at; False if it was cut short."""
+    """`ceiling` bounds the price of every set; `sets` [k, n] are good ones; `complete` is False if time was short."""
 
     ceiling: int
     sets: Bools
@@ -39,11 +39,11 @@ def best_sets(
     most_sets: int = 12,
     seconds: float = math.inf,
 ) -> PricedSets:
-    """Sets worth more than `target` within `limits`; `price` [n] of blocks, |Σ| below 2^52.
+    """Sets of a price above `target` within `limits`; `price` [n] of blocks, |Σ| below 2^52.
 
-    Only the first resources, as many as there are limits, are looked at. `width`: labels that a node may keep
-    before neighbours are merged, or, with `beam`, before the less promising are dropped: then the ceiling
-    says nothing, and the sets are real. After `seconds` the search is cut short.
+    `limits` apply to the first resources; others are ignored. `width`: the labels of a node before neighbours are
+    merged or, with `beam`, before the less promising are dropped: then the ceiling is no bound. The search ends after
+    `seconds`.
     """
     search = _native.LabelSearch(d.order, d.base, d.child, d.cost, price, limits.astype(np.int64))
     unit = float(np.abs(price).sum()) or 1.0

@@ -1,4 +1,4 @@
-"""Stage costs as costs of single machines, for the load of any set of blocks on one of them."""
+"""Stage costs as pipeline costs of single machines, to price any set of blocks on one of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from placewise.placers.shared.throughput_search.pipeline_costs import PipelineCo
 
 
 def machines(costs: StageCosts, kinds: list[int]) -> PipelineCosts:
-    """Machines of the given classes, each behind a link of its own to the host.
+    """The costs of one machine per class in `kinds`, each with its own link to the host.
 
-    Class −1 is the host: it runs anything at no cost, and holds everything.
+    Class −1 is the host, which runs and holds everything at no cost.
     """
     width, rates = len(kinds), costs.enter.shape[1]
     seconds, capacity = np.zeros((len(costs.size), width), np.int64), np.full(width, NEVER)

@@ -15,7 +15,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Bound, Reason
-from placewise.placers.base import Budget, Hints, SearchContext, run_placer
+from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, SearchContext, ignore, run_placer
 from placewise.placers.registry import create, names
 from placewise.placers.shared.priors import drawn, likely_of
 from placewise.placers.shared.rules import broken
@@ -23,7 +23,7 @@ from placewise.simulate import judge_placement, lower_bound
 
 QUICK: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     "throughput": (
-        ("single", {}), ("balanced", {}), ("etf", {}), ("dpl", {}), ("etf", {"by": "start"}), ("heft", {}),
+        ("single", {}), ("balanced", {}), ("dpl", {}), ("etf", {}), ("heft", {}), ("etf", {"by": "start"}),
     ),
     "latency": (
         ("single", {}), ("heft", {}), ("etf", {}), ("critical_path", {}), ("topo", {}), ("balanced", {}),
@@ -31,7 +31,7 @@ QUICK: dict[str, tuple[tuple[str, dict[str, Any]], ...]] = {
     ),
 }  # fmt: skip
 """Quick placers with their options, per objective. A placer that does not support the problem is skipped."""
-QUICK_SHARE, PACE = 0.25, 3.5e-6
+QUICK_SHARE, PACE = 0.25, 1e-6
 """Default share of the remaining time for the quick placers, and the seconds per op, tensor and edge that one needs."""
 LAST_RESORT, LAST_RESORT_SHARE = "pack", 0.5
 SEARCH, SEARCH_EVALUATIONS = "local", 3000
@@ -67,7 +67,8 @@ def find_starting_placements(
     """The placements from which a search begins.
 
     Quick placers run where no hint is valid, or where the hints name the placers that made them; those named in
-    `hints.by` do not run again. With a `search_share` of the remaining time, a local search goes on from there.
+    `hints.by` do not run again. With a `search_share` of the remaining time, a local search goes on from there, and
+    `quick_share` is of that share.
     `plain` drops the calls, orders and replicas of placements. Ctrl-C ends the search for starts, not the caller.
     """
     finder = _StartFinder(search, plain, StartingPlacements(bound=search.hints.bound))
@@ -76,14 +77,14 @@ def find_starting_placements(
         for hint in search.hints.placements:
             finder.add(hint)
         if search.hints.by or not starts.placements:
-            finder.run_quick_placers(quick_share)
+            finder.run_quick_placers(quick_share * (search_share or 1.0))
         priors = likely_of(search.problem, search.hints)
         samples = drawn(search.problem, priors, DRAWN, search.budget.seed, search.watch)
         starts.placements += [Placement(device) for device in samples]
         if search_share and not starts.interrupted:
             finder.run_local_search(search_share)
         if not starts.placements and not starts.infeasible:
-            finder.run(LAST_RESORT, {}, LAST_RESORT_SHARE * search.watch.left)
+            finder.run(LAST_RESORT, {}, LAST_RESORT_SHARE * search.watch.left, on_progress=search.on_progress)
     except KeyboardInterrupt:
         starts.interrupted = True
     return starts
@@ -135,12 +136,18 @@ class _StartFinder:
         limit = SEARCH_EVALUATIONS if latency and not np.isfinite(seconds) else None
         bound = self.starts.bound or lower_bound(problem)
         found = Hints(tuple(self.starts.placements), probabilities=hints.probabilities, bound=bound)
-        self.run(SEARCH, {}, seconds, hints=found, evaluations=limit)
+        self.run(SEARCH, {}, seconds, hints=found, evaluations=limit, on_progress=self.search.on_progress)
 
     def run(
-        self, name: str, options: dict[str, Any], seconds: float, *, hints: Hints | None = None,
+        self,
+        name: str,
+        options: dict[str, Any],
+        seconds: float,
+        *,
+        hints: Hints = NO_HINTS,
         evaluations: int | None = None,
-    ) -> None:  # fmt: skip
+        on_progress: OnProgress = ignore,
+    ) -> None:
         """Run one placer, if it supports the problem, and collect its placement, bound and proof."""
         search, starts, problem = self.search, self.starts, self.search.problem
         placer = create(name, options) if name in names() else None
@@ -148,9 +155,7 @@ class _StartFinder:
             return
         budget: Budget = replace(search.watch.rest(), seconds=seconds, iterations=None, evaluations=evaluations)
         starts.asked.append(name)
-        proposal = run_placer(
-            placer, problem, budget, hints=hints or Hints(), evaluate=search.evaluate, on_progress=search.on_progress
-        )
+        proposal = run_placer(placer, problem, budget, hints=hints, evaluate=search.evaluate, on_progress=on_progress)
         starts.interrupted |= proposal.reason is Reason.INTERRUPTED
         starts.infeasible = starts.infeasible or proposal.infeasible
         if proposal.bound is not None and (placer.info.replicates or problem.most_replicas == 1):

@@ -1,9 +1,8 @@
-"""A linear program of a few rows whose columns arrive one by one, solved by OR-Tools' GLOP.
+"""The master program of the fractional assignment: a linear program with generated columns, solved by GLOP.
 
-Columns are assignments: the seconds that each gives to every class of devices, and the bytes. The program mixes
-them so that no class needs more than T per device and memory is kept but for a penalty, and minimizes T. Its
-dual variables are prices of time and memory. Nothing here has to be exact: whoever uses the prices proves with
-them, and a bad price costs quality only.
+A column is an assignment: its seconds on each class of devices, and its bytes. The program mixes columns such that no
+class needs more than T per device, with a penalty for missing memory, and minimizes T. Its dual variables are prices of
+time and memory. They need not be exact: the bound holds for any prices.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from placewise.model.columns import Floats, Longs
 _PENALTY = 1e6
 
 
-class Master:
-    """The program over the assignments added so far; rows are classes, limited memories, and Σ shares = 1."""
+class AssignmentMaster:
+    """The program over the assignments added so far; its rows are classes, limited memories, and Σ shares = 1."""
 
     def __init__(self, machines: Longs, room: Floats) -> None:
         self._n_time = len(machines)
@@ -37,14 +36,14 @@ class Master:
         objective.SetMinimization()
 
     def add(self, column: Floats) -> None:
-        """One more assignment: seconds per class, then bytes per limited memory."""
+        """Add an assignment: seconds per class, then bytes per limited memory."""
         share = self._solver.NumVar(0.0, self._solver.infinity(), "")
         for row, amount in zip(self._rows, column.tolist(), strict=True):
             row.SetCoefficient(share, amount)
         self._whole.SetCoefficient(share, 1.0)
 
     def solve(self) -> tuple[Floats, float]:
-        """The prices of the classes' time and of the memories, and the least T (with penalty) over all mixtures."""
+        """The prices of the classes' time and of memory, and the least T (with penalties) over all mixtures."""
         self._solver.Solve()
         duals = np.array([row.dual_value() for row in self._rows])
         return np.maximum(-duals, 0.0), float(self._solver.Objective().Value())

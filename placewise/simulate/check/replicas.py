@@ -13,11 +13,11 @@ from placewise.model.result import Violation
 
 
 def misread_replicas(problem: Problem, placement: Placement) -> str:
-    """Why the replicas of a placement mean nothing, in words; "" if they name stages, each by one device."""
+    """Why the replicas of a placement are meaningless, in words; "" if they name each stage by one device."""
     stage = [] if placement.replicas is None else placement.replicas.tolist()
     names = problem.cluster.names
     if len(stage) != len(names):
-        return f"it says of {len(stage)} devices whose stage they repeat, the cluster has {len(names)}"
+        return f"it has replicas for {len(stage)} devices, the cluster has {len(names)}"
     busy = set(np.unique(placement.device).tolist())
     for d, e in enumerate(stage):
         if not 0 <= e < len(names):
@@ -30,7 +30,7 @@ def misread_replicas(problem: Problem, placement: Placement) -> str:
 
 
 def check_replicas(problem: Problem, stage: list[int]) -> list[Violation]:
-    """The violations of stages that too many or unequal devices share."""
+    """The violations by stages that too many or unequal devices share."""
     names, found = problem.cluster.names, []
     links = problem.cluster.link_class
     tables = links.tolist(), links.T.tolist()
@@ -51,7 +51,7 @@ def check_replicas(problem: Problem, stage: list[int]) -> list[Violation]:
 
 
 def _difference(problem: Problem, tables: Sequence[list[list[int]]], one: int, other: int) -> str:
-    """What tells two devices apart, in words; "" if they are equal. `tables` has the links by source and by target."""
+    """How two devices differ, in words; "" if they are equal. `tables` has the links by source and by target."""
     if problem.capacity[one] != problem.capacity[other]:
         return "their memory differs"
     allowed, times = problem.allowed[:, [one, other]], problem.costs.op_seconds[:, [one, other]]

@@ -29,15 +29,15 @@ from placewise.simulate.replicas import replicated_loads
 
 Rows = Callable[[Ints, int, int, Floats], None]
 LITTLE = 16_000
-"""Ops of placements that are priced before another thread has begun."""
+"""Ops of placements below which another thread does not pay."""
 SLICE = 250_000
-"""Ops of placements that are priced between two looks at Ctrl-C."""
+"""Ops of placements that are priced between two checks for Ctrl-C."""
 
 
 class Evaluator:
     """Values of many placements of one problem, fast: seconds [K] of placements [K, n_ops], inf if one cannot run.
 
-    It prices and does not check; up to `threads` (default: one per core) share a batch that is worth it. Calls and
+    It prices placements without checking them; up to `threads` (default: one per core) share a large batch. Calls and
     orders are the judge's own.
     """
 
@@ -79,8 +79,7 @@ def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
             phases, rows, objective.communication, first, last, values
         )
     if objective.execution == "operator":
-        prepared = schedule.schedule_inputs(problem, a)
-        return partial(schedule.makespans, prepared)
+        return partial(schedule.makespans, schedule.schedule_inputs(problem, a))
     if objective.execution == "subgraph":
         return partial(subgraph.makespans, native_problem(a))
     native, edges = native_problem(a), (problem.graph.in_offsets, problem.graph.edges.value)
@@ -93,9 +92,9 @@ def evaluate(problem: Problem, placements: Ints) -> Floats:
 
 
 def judge_placement(problem: Problem, placement: Placement) -> Judgement:
-    """Price any complete placement, also one that breaks rules, and list every rule that it breaks.
+    """Price any complete placement, even an invalid one, and list every rule that it breaks.
 
-    Raises PlanError only if an op has no device at all.
+    Raises PlanError only if an op has no device.
     """
     incomplete = check_coverage(problem, placement)
     if incomplete:
@@ -140,7 +139,7 @@ def _judge_throughput(problem: Problem, a: ProblemArrays, placement: Placement) 
 
 
 def _shared_uses(problem: Problem, devices: Sequence[DeviceUse], stage: Ints, sync: Floats) -> tuple[DeviceUse, ...]:
-    """What devices do, with the replicas: members of a stage run the same ops."""
+    """The use of devices with replicas: members of a stage run the same ops."""
     names, count = problem.cluster.names, np.bincount(stage, minlength=problem.n_devices)
     found = []
     for d, e in enumerate(stage.tolist()):
@@ -150,7 +149,7 @@ def _shared_uses(problem: Problem, devices: Sequence[DeviceUse], stage: Ints, sy
 
 
 def _pace_makers(names: Sequence[str], busiest: Sequence[str], idle: Floats) -> list[str]:
-    """Whom each device waits for: the busiest of a phase, of the one in which it idles most; "" if it is that itself.
+    """For whom each device waits: the busiest device of the phase in which it idles most; "" if that is itself.
 
     `busiest` names the device or wire that sets the pace of each phase, `idle` [n_phases, n_devices] is in seconds.
     """
@@ -181,7 +180,7 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
 
 
 def _phase_uses(problem: Problem, timeline: Timeline) -> tuple[PhaseUse, ...]:
-    """What one run of each phase takes: from the end of the phase before to its own end, shared out over its runs."""
+    """The seconds of one run of each phase: from the end of the phase before to its own end, divided by its runs."""
     phases = problem.graph.phases
     end = np.zeros(len(phases) + 1)
     if phases:

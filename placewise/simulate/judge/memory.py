@@ -1,17 +1,17 @@
 """Memory per device: resident bytes, and the peak of live activations under the schedule.
 
-Resident: state of the ops, and every weight storage once per device. Live: a tensor occupies its device from
-its producer to its last reader there, in the order in which the device runs its ops. Where a tensor crosses,
+Resident: the state of the ops, and each weight storage once per device. Live: a tensor occupies its device from its
+producer to its last reader there, in the order in which the device runs its ops. Where a tensor crosses devices,
 
-- pieces (throughput: one per device; subgraph: calls; sequential: pieces): it is received when the piece
-  of its first reader begins and held by its maker until the maker's piece ends. When transfers overlap
-  compute (overlap, duplex), both sides hold it twice, for this sample and the next;
-- `operator`: it may arrive as soon as its producer finishes, and its maker holds it until its last reader
-  elsewhere starts.
+- with pieces (throughput: one per device; subgraph: calls; sequential: pieces), it arrives when the piece of its first
+  reader begins, and its producer holds it until the producer's piece ends. When transfers overlap compute (overlap,
+  duplex), both sides hold it twice, for this sample and the next;
+- in `operator` execution, it may arrive as soon as its producer finishes, and its producer holds it until its last
+  reader elsewhere starts.
 
-Model inputs are received like any tensor, also by host devices; model outputs are held to the end on a host.
-For a training graph one sample is in flight. A result takes the place of an operand of its size, made on the same
-device and sent nowhere, that is read for the last time by an op that works in place (`in_place.py`).
+Model inputs arrive like any tensor, also on host devices; host devices hold model outputs to the end. For a training
+graph one sample is in flight. A result takes the memory of an operand of its size that is made on the same device, sent
+nowhere, and read for the last time by an op that works in place (`in_place.py`).
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ def piece_numbers(problem: Problem, placement: Placement) -> Ints | None:
 
 
 def device_memory(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> tuple[Floats, Floats]:
-    """Resident bytes and peak bytes (resident included) of each device [n_devices], as the memory model counts.
+    """Resident bytes and peak bytes (resident included) of each device [n_devices], by the memory model.
 
-    `timeline` saves simulating `operator` execution again. A placement that cannot run has no peak of its own.
-    Every member of a replicated stage holds all of it.
+    `timeline` avoids simulating `operator` execution again. For a placement that cannot run, peaks are resident bytes.
+    Each member of a replicated stage holds all of it.
     """
     if placement.replicas is not None:
         resident, peak = device_memory(problem, replace(placement, replicas=None), timeline)
@@ -82,9 +82,9 @@ def device_memory(problem: Problem, placement: Placement, timeline: Timeline | N
 
 
 def memory_while(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Floats:
-    """Bytes that the device of each op holds while that op runs [n_ops], as the memory model counts them.
+    """Bytes that the device of each op holds while the op runs [n_ops], by the memory model.
 
-    `timeline` as for `device_memory`. Of a placement that cannot run, resident bytes.
+    `timeline` as in `device_memory`. For a placement that cannot run, resident bytes.
     """
     resident = resident_bytes(problem, placement.device)[placement.device]
     spans = spans_of(problem, placement, timeline)
@@ -98,7 +98,7 @@ def memory_while(problem: Problem, placement: Placement, timeline: Timeline | No
 
 
 class Spans(NamedTuple):
-    """From and to which position, both included, devices hold tensors: a row per tensor and device that holds it.
+    """The first and last position, inclusive, at which a device holds a tensor: a row per tensor and device.
 
     `position` [n_ops] numbers the ops, device by device, in running order.
     """
@@ -111,7 +111,7 @@ class Spans(NamedTuple):
 
 
 def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> Spans | None:
-    """Where live tensors are held; None where the memory model does not count them, or the placement cannot run."""
+    """Where live tensors are held; None where the memory model ignores them, or the placement cannot run."""
     if problem.objective.memory == "sum" or not problem.graph.n_tensors:
         return None
     piece = piece_numbers(problem, placement)
@@ -124,7 +124,7 @@ def spans_of(problem: Problem, placement: Placement, timeline: Timeline | None =
 
 
 class _RunningLine(NamedTuple):
-    """The ops, device by device, in running order; positions count through all devices."""
+    """The ops, device after device, in running order; positions are numbered across all devices."""
 
     device: Ints  # [n_ops]
     position: Longs  # [n_ops]
@@ -166,7 +166,7 @@ def _spans(problem: Problem, line: _RunningLine) -> Spans:
 
 
 def _overwritten(problem: Problem, line: _RunningLine, made: Longs, begin: Longs, end: Longs, leaves: Bools) -> Longs:
-    """Rows of the tensors that ops make: those whose last reader writes its first result over them, one per reader."""
+    """The rows of `made` that their last reader overwrites with its first result, one per reader."""
     graph, size = problem.graph, problem.graph.tensors.bytes
     op_at = np.empty(len(line.position), np.int64)
     op_at[line.position] = np.arange(len(line.position))
@@ -181,9 +181,9 @@ def _overwritten(problem: Problem, line: _RunningLine, made: Longs, begin: Longs
 def _held_by_makers(
     problem: Problem, line: _RunningLine, tensor: Longs, here: Bools
 ) -> tuple[Longs, Longs, Longs, Bools]:
-    """The tensors that ops make, from and to which position their makers hold them, and which of them leave.
+    """The tensors that ops make, the first and last position at which their makers hold them, and which of them leave.
 
-    `tensor` and `here` say of every use of a tensor which one it is, and whether it is where it was made.
+    `tensor` is the tensor of each use, and `here` whether the use is where the tensor is made.
     """
     graph, reader, is_host = problem.graph, problem.graph.consumers, problem.cluster.is_host
     made = np.flatnonzero(graph.tensors.producer >= 0)
@@ -206,7 +206,7 @@ def _held_by_makers(
 
 
 def _held_by_readers(problem: Problem, line: _RunningLine, tensor: Longs, reader: Ints) -> tuple[Longs, Longs, Longs]:
-    """Tensor, first and last position, for every tensor and every device that has it from elsewhere.
+    """Tensor, first and last position, per tensor and device that has it from elsewhere.
 
     `tensor` and `reader` are the uses away from where tensors are made.
     """
@@ -225,7 +225,7 @@ def _held_by_readers(problem: Problem, line: _RunningLine, tensor: Longs, reader
 
 
 def _running_at(line: _RunningLine, device: Ints | Longs, moment: Floats) -> Longs:
-    """The position that each device works on at a moment: its last op to have started, or its first."""
+    """The position at which each device is at a moment: its last op to have started, or its first."""
     result = np.empty(len(device), np.int64)
     for d in np.unique(device).tolist():
         rows, base = device == d, line.base[d]

@@ -1,4 +1,4 @@
-"""What peaks when: for every device, the op during which it holds most, and what it holds then."""
+"""Memory peaks: for each device, the op during which it holds most, and what it holds then."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placewise.simulate.judge.memory import Spans, memory_while, spans_of
 
 
 class HeldItem(NamedTuple):
-    """One thing that a device holds: a ``"weight"``, the ``"state"`` of an op, or a ``"tensor"``."""
+    """Something that a device holds: a ``"weight"``, the ``"state"`` of an op, or a ``"tensor"``."""
 
     kind: str
     name: str
@@ -31,15 +31,15 @@ class MemoryPeak(NamedTuple):
     held: tuple[HeldItem, ...]
 
     def total(self, kind: str) -> float:
-        """Bytes of all that is of a kind."""
+        """The bytes of all items of a kind."""
         return sum(part.bytes for part in self.held if part.kind == kind)
 
 
 def memory_peaks(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> tuple[MemoryPeak, ...]:
-    """The peak of every device that the placement names, in the cluster's order; `timeline` as for `device_memory`.
+    """The peak of each device that the placement uses, in the cluster's order; `timeline` as in `device_memory`.
 
     Tied weights are held once, under the name of the largest that is used there; a tensor with two copies in flight
-    counts twice. Where the memory model counts no tensors, or the placement cannot run, only what stays resident is.
+    counts twice. Without live tensors in the memory model, or if the placement cannot run, only resident items count.
     """
     spans, found = spans_of(problem, placement, timeline), []
     held = memory_while(problem, placement, timeline)

@@ -1,4 +1,4 @@
-"""Mean costs and upward ranks: the order in which a dynamic scheduler takes ops."""
+"""Mean costs and upward ranks, the priorities of list schedulers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def mean_transfer_seconds(problem: Problem) -> Floats:
 
 
 def _row_sums(table: Floats) -> Floats:
-    """Column after column, so that every machine rounds alike: equal ranks are equal everywhere."""
+    """Sums of rows, column after column: every machine rounds alike, and equal ranks are equal everywhere."""
     total = np.zeros(len(table))
     for column in table.T:
         total += column

@@ -1,9 +1,9 @@
 """`sequential` latency (OpenVINO HETERO, one request): one piece at a time over all devices.
 
-A piece is what one device runs without interruption: an op's piece is numbered by how often the paths to
-it change device, so that pieces never wait for each other in a circle. Pieces run by number, then by
-device; before a piece, the tensors that it needs and that its device has never had are moved, one after
-another. The value is Σ ops + Σ transfers + overhead per piece; model outputs are brought home at the end.
+A piece is what one device runs without interruption. The number of an op's piece is how often the paths to it change
+device, so that pieces never wait for each other in a circle. Pieces run by number, then by device. Before a piece, the
+tensors that it needs and that its device has never had are moved, one after another. The value is Σ ops + Σ transfers +
+overhead per piece; model outputs move to the host at the end.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def cut_pieces(a: ProblemArrays, device: Ints) -> Ints:
 def makespans(
     problem: _native.Problem, placements: Ints, edges: tuple[Longs, Ints], first: int, last: int, values: Floats
 ) -> None:
-    """Seconds of placements [K, n_ops], rows first to last, into `values` [K]; `edges` are the graph's, by consumer."""
+    """Write the seconds of placements [K, n_ops], rows first to last, into `values` [K]; `edges` are by consumer."""
     _native.sequential_makespans(problem, *edges, placements, first, last, values)
 
 
 def timeline(a: ProblemArrays, device: Ints, in_offsets: Longs, in_tensors: Ints) -> tuple[float, Timeline]:
-    """The makespan of one placement and everything that happened."""
+    """The makespan of one placement, and its timeline."""
     value, start, finish, hops = _native.sequential_timeline(native_problem(a), in_offsets, in_tensors, device)
     return value, logged_timeline(start, finish, hops)

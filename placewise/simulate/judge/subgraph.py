@@ -1,12 +1,11 @@
 """`subgraph` latency (Tarnawski et al. 2020): an accelerator runs each contiguous piece as one call.
 
-A call waits for all its inputs and for the previous call of its device, receives its inputs one after
-another, computes, and sends its outputs; only then are they visible. Ops on host devices run as soon as
-their inputs are there, any number at a time. A tensor is received once per call: what passes between two
-calls of one accelerator is sent to host memory and received again. Staged: a call sends each tensor once.
-Direct: once per destination call, and once to the host, at that link's speed. Which ops form a call is the
-placement's word, else the fewest calls by alternation depth: an op's call number is the number of times
-that a path to it has entered its device. If calls wait for each other in a circle, nothing runs.
+A call waits for all its inputs and for the previous call of its device, receives its inputs one after another,
+computes, and sends its outputs; only then are they visible. Ops on host devices run as soon as their inputs are there,
+any number at a time. A tensor is received once per call: between two calls of one accelerator it goes to host memory
+and back. Staged: a call sends each tensor once. Direct: once per destination call, and once to the host, at that link's
+speed. The placement may give the calls; by default they are the fewest by alternation depth: an op's call number is how
+often a path to it has entered its device. If calls wait for each other in a circle, the placement cannot run.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def cut_calls(a: ProblemArrays, device: Ints) -> Ints:
 
 
 def makespans(problem: _native.Problem, placements: Ints, first: int, last: int, values: Floats) -> None:
-    """Seconds of placements [K, n_ops], rows first to last, into `values` [K]; calls by the published rule."""
+    """Write the seconds of placements [K, n_ops], rows first to last, to `values` [K]; calls by the published rule."""
     _native.subgraph_makespans(problem, placements, first, last, values)
 
 
@@ -39,7 +38,7 @@ def timeline(a: ProblemArrays, device: Ints, call: Ints | None = None) -> tuple[
 
 
 def _without_gaps(device: Ints, call: Ints) -> Ints:
-    """Any numbers of calls [n_ops], counted from 0 on every device in the same order."""
+    """The calls [n_ops] renumbered from 0 on each device, in the same order."""
     lowest = int(call.min(initial=0))
     span = int(call.max(initial=0)) - lowest + 1
     calls, dense = np.unique(device.astype(np.int64) * span + call - lowest, return_inverse=True)

@@ -112,7 +112,7 @@ def test_coarse_units_are_told_and_bad_ones_refused() -> None:
     said = ROUNDED.search(" ".join(proposal.notes))
     assert said is not None and float(said[3]) > 10
     for options in ({"units": 0}, {"units": 1.5}, {"workers": 0}, {"units": 1 << 50}):
-        with pytest.raises(PlacerError, match="give a number from 1 to"):
+        with pytest.raises(PlacerError, match="give a whole number from 1 to"):
             CpsatOptions(**options)  # type: ignore[arg-type]
 
 

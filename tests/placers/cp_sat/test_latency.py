@@ -173,7 +173,7 @@ import sys, signal
 sys.path.insert(0, sys.argv[1])
 from toy_problems import chains
 from placewise.model.placement import Placement
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def tell(progress):
@@ -182,7 +182,7 @@ def tell(progress):
 problem = chains(3, 12, sys.argv[2])
 hints = Hints((Placement.on(4, problem.n_ops),))
 placer = CpsatPlacer(CpsatOptions(search=0.0))
-proposal = placer.propose(problem, Budget(seconds=120), hints=hints, on_progress=tell)
+proposal = run_placer(placer, problem, Budget(seconds=120), hints=hints, on_progress=tell)
 print(proposal.reason, proposal.placement is not None, proposal.bound is not None, flush=True)
 """
 
@@ -206,16 +206,17 @@ def test_ctrl_c_returns_the_best_so_far(execution):
 
 _ON_THE_COMMAND_LINE = """
 import os, signal, threading
+from dataclasses import replace
 from placewise.placers.cp_sat.placer import CpsatPlacer
 propose = CpsatPlacer.propose
-def interrupted(self, problem, budget, *, on_progress, **others):
+def interrupted(self, search):
     sent = []
     def told(progress):
-        on_progress(progress)
+        search.on_progress(progress)
         if progress.value is not None and not sent:
             sent.append(threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)))
             sent[0].start()
-    return propose(self, problem, budget, on_progress=told, **others)
+    return propose(self, replace(search, on_progress=told))
 CpsatPlacer.propose = interrupted
 from placewise.cli import main
 main()
