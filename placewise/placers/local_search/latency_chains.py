@@ -1,28 +1,32 @@
 """Chains of moves for latency in `operator` execution, at several temperatures and in threads.
 
 Parallel tempering as in `parallel_tempering.py`, but each chain prices its own moves, from the first moment that they
-affect, and takes most of them from the critical path of its schedule (`native/latency_search`).
+affect, and takes most of them from the critical path of its schedule (`native/latency_search`). Moves may take all
+blocks of one part of a model, by the scopes of their ops (`scope_levels`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
 from placewise import _native
-from placewise.model.columns import Floats, Ints, Longs, frozen
+from placewise.model.columns import Floats, Ints, Longs, frozen, offsets_of
 from placewise.model.problem import Problem
 from placewise.placers.local_search.parallel_tempering import CHECK, KeepsRules, TemperingState, exchanges
-from placewise.placers.local_search.scope_levels import scope_levels
 from placewise.placers.shared.move_space import movable
+from placewise.simulate.blocks import block_firsts
 from placewise.simulate.in_place import in_place_ops
 from placewise.simulate.judge.schedule import schedule_inputs
 from placewise.simulate.problem_arrays import arrays_of
 
 COLDEST, HOTTEST = 1e-5, 1e-2
 """Temperatures as shares of the best value known; fewer chains have the colder ones."""
+DEPTH, MOST_SCOPES = 6, 50_000
+"""The longest prefixes of scopes that form groups; graphs with more scopes get no groups, which would take too long."""
 CHAINS, CHAIN_OPS = 8, 60_000
 """The most chains, and how many ops they may have together; at least two chains run."""
 ROUND_WORK, ROUND_MOVES = 300_000, 64
@@ -126,3 +130,57 @@ def _in_place_bytes(problem: Problem, tensor_bytes: Longs) -> Longs:
     ops = np.flatnonzero(in_place_ops(graph) & (first < graph.out_offsets[1:]))
     sizes[ops] = tensor_bytes[first[ops]]
     return frozen(sizes, np.int64)
+
+
+class ScopeLevels(NamedTuple):
+    """Group of every block on each level, −1 for none; the blocks of group g on level l start at `offsets[l, g]`."""
+
+    group: Ints  # [n_levels, n_blocks]
+    offsets: Longs  # [n_levels, most groups + 1]
+    blocks: Ints  # [n_levels, n_blocks] sorted by group, those in none first
+
+
+def scope_levels(problem: Problem) -> ScopeLevels:
+    """Levels by prefixes of the scope of a block's first op, and by scopes without one or all of their numbers.
+
+    Scopes without numbers join what a model repeats: one layer in all steps, or one step in all layers. Levels with a
+    single group and levels equal to another one are left out.
+    """
+    scope, n = problem.graph.ops.scope, problem.n_blocks
+    first = block_firsts(problem)
+    rows: list[Ints] = []
+    if 1 < len(scope.values) <= MOST_SCOPES:
+        parts = [tuple(value.split(".")) if value else () for value in scope.values]
+        numbers: list[Ints] = []
+        for key in _keys():
+            code: dict[tuple[str, ...], int] = {}
+            number = np.array([code.setdefault(key(part), len(code)) if part else -1 for part in parts], np.int32)
+            if 1 < len(code) < n and not any(np.array_equal(number, other) for other in numbers):
+                numbers.append(number)
+                rows.append(number[scope.codes[first]])
+    group = np.array(rows, np.int32).reshape(len(rows), n)
+    blocks = np.argsort(group, axis=1, kind="stable")
+    most = int(group.max(initial=-1)) + 1
+    offsets = [offsets_of(row[order], most) for row, order in zip(group, blocks, strict=True)]
+    return ScopeLevels(
+        frozen(group, np.int32),
+        frozen(np.array(offsets, np.int64).reshape(len(rows), most + 1), np.int64),
+        frozen(blocks, np.int32),
+    )
+
+
+def _keys() -> list[Callable[[tuple[str, ...]], tuple[str, ...]]]:
+    """Functions that map the parts of a scope to a coarser key."""
+
+    def prefix(depth: int) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+        return lambda part: part[:depth]
+
+    def without(which: slice) -> Callable[[tuple[str, ...]], tuple[str, ...]]:
+        def key(part: tuple[str, ...]) -> tuple[str, ...]:
+            numbers = set([at for at, word in enumerate(part) if word.isdigit()][which])
+            return tuple("" if at in numbers else word for at, word in enumerate(part))
+
+        return key
+
+    prefixes = [prefix(depth) for depth in range(1, DEPTH + 1)]
+    return [lambda part: part, without(slice(-1, None)), without(slice(0, 1)), without(slice(None)), *prefixes]

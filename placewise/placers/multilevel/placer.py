@@ -226,10 +226,9 @@ class _Descents:
             mine = left * share[depth] / sum(share[: depth + 1]) if np.isfinite(left) else np.inf
             coarse = [level.down(device) for device in (current, self.best) if device is not None]
             starts = [device for device in coarse if device is not None]
-            level_end = self.watch.elapsed + mine
             if not starts:
                 starts = self._start_level(level, mine)
-            current = self._refine(level, level_end, starts)
+            current = self._refine(level, mine, starts)
             if current is not None:
                 self.offer(current)
 
@@ -246,10 +245,10 @@ class _Descents:
             self.offer(level.up(device))
         return devices
 
-    def _refine(self, level: Level, end: float, starts: list[Ints]) -> Ints | None:
+    def _refine(self, level: Level, seconds: float, starts: list[Ints]) -> Ints | None:
         """The best placement [n_ops] that searches on a level find from starts, or the first of these."""
         objective, shaped = self.problem.objective.kind, level.problem.constraints.shaped
-        devices = starts[:]
+        devices, end = starts[:], self.watch.elapsed + seconds
         calls = _supporting(SEARCHES[objective], level.problem)[:1]
         if objective == "throughput" and (shaped or (not self.number and level.problem.n_blocks <= MOST_CHAINED)):
             calls = _supporting(CHAINED, level.problem) or calls

@@ -17,8 +17,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Ints, Longs
-from placewise.placers.set_cover.decision_diagram import Diagram, diagram, order_blocks
-from placewise.placers.set_cover.label_pricing import best_sets
+from placewise.placers.set_cover.decision_diagram import Diagram, best_sets, diagram, order_blocks
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.master_program import Box, CoverMaster
 from placewise.placers.set_cover.repeated_parts import shifts

@@ -8,6 +8,12 @@ from placewise.model.columns import frozen
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
 from placewise.placers.shared.throughput_search.pipeline_costs import PipelineCosts, no_chain
 
+SHARED = (
+    "producer", "readers", "output", "consumer_offsets", "consumers", "use_offsets", "uses", "make_offsets", "makes",
+    "size", "storage_offsets", "storages", "storage_bytes",
+)  # fmt: skip
+"""Columns that stage costs and pipeline costs have in common."""
+
 
 def machines(costs: StageCosts, kinds: list[int]) -> PipelineCosts:
     """The costs of one machine per class in `kinds`, each with its own link to the host.
@@ -25,23 +31,11 @@ def machines(costs: StageCosts, kinds: list[int]) -> PipelineCosts:
             location[m] = m
             link_class[width, m], link_class[m, width] = 1 + rate, 1 + rates + rate
     return PipelineCosts(
+        **{column: getattr(costs, column) for column in SHARED},
         seconds=frozen(seconds, np.int64),
         kind=frozen(np.arange(width), np.int32),
         transfer=frozen(np.hstack((np.zeros((len(costs.producer), 1), np.int64), costs.enter, costs.leave)), np.int64),
         phase=frozen(np.zeros(len(costs.producer)), np.int8),
-        producer=costs.producer,
-        readers=costs.readers,
-        output=costs.output,
-        consumer_offsets=costs.consumer_offsets,
-        consumers=costs.consumers,
-        use_offsets=costs.use_offsets,
-        uses=costs.uses,
-        make_offsets=costs.make_offsets,
-        makes=costs.makes,
-        size=costs.size,
-        storage_offsets=costs.storage_offsets,
-        storages=costs.storages,
-        storage_bytes=costs.storage_bytes,
         capacity=frozen(capacity, np.int64),
         location=frozen(location, np.int32),
         link_class=frozen(link_class, np.int32),

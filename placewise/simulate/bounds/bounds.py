@@ -18,13 +18,13 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+from ortools.linear_solver import pywraplp
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, block_bytes, block_seconds, device_classes, unshared_bytes
-from placewise.simulate.bounds.master_program import AssignmentMaster
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
 from placewise.simulate.phases import phase_problems
 from placewise.simulate.problem_arrays import arrays_of, native_problem
@@ -32,6 +32,7 @@ from placewise.simulate.replicas import equal_devices
 
 _STEP = 0.2
 """How far prices move from the best ones towards those of the master program."""
+_PENALTY = 1e6
 
 
 def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
@@ -167,3 +168,42 @@ def _lagrangian_bound(
         target[:n_classes] /= max(float(machines @ target[:n_classes]), 1.0)
         prices = target if round_ % 3 == 0 else best_prices + _STEP * (target - best_prices)
     return best
+
+
+class AssignmentMaster:
+    """The master program of the fractional assignment: a linear program with generated columns, solved by GLOP.
+
+    A column is an assignment: its seconds on each class of devices, then its bytes in limited memories. The program
+    mixes columns such that no class needs more than T per device, with a penalty for missing memory, and minimizes T.
+    Its dual variables are prices; they need not be exact, as the bound holds for any prices.
+    """
+
+    def __init__(self, machines: Longs, room: Floats) -> None:
+        self._n_time = len(machines)
+        self._solver = solver = pywraplp.Solver("master", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
+        right = (*np.zeros(len(machines)).tolist(), *room.tolist())
+        self._rows = [solver.Constraint(-solver.infinity(), bound) for bound in right]
+        self._whole = solver.Constraint(1.0, 1.0)
+        objective = solver.Objective()
+        pace = solver.NumVar(0.0, solver.infinity(), "T")
+        objective.SetCoefficient(pace, 1.0)
+        for row, count in zip(self._rows, machines.tolist(), strict=False):
+            row.SetCoefficient(pace, -float(count))
+        for row in self._rows[self._n_time :]:
+            missing = solver.NumVar(0.0, solver.infinity(), "")
+            row.SetCoefficient(missing, -1.0)
+            objective.SetCoefficient(missing, _PENALTY)
+        objective.SetMinimization()
+
+    def add(self, column: Floats) -> None:
+        """Add an assignment: seconds per class, then bytes per limited memory."""
+        share = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        for row, amount in zip(self._rows, column.tolist(), strict=True):
+            row.SetCoefficient(share, amount)
+        self._whole.SetCoefficient(share, 1.0)
+
+    def solve(self) -> tuple[Floats, float]:
+        """The prices of the classes' time and of memory, and the least T (with penalties) over all mixtures."""
+        self._solver.Solve()
+        duals = np.array([row.dual_value() for row in self._rows])
+        return np.maximum(-duals, 0.0), float(self._solver.Objective().Value())

@@ -20,9 +20,8 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, Hints, run_placer
-from placewise.placers.local_search.latency_chains import latency_search_problem
+from placewise.placers.local_search.latency_chains import latency_search_problem, scope_levels
 from placewise.placers.local_search.local import LocalOptions, LocalPlacer
-from placewise.placers.local_search.scope_levels import scope_levels
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import broken
 from placewise.simulate import evaluate, judge_placement

@@ -15,8 +15,7 @@ from placewise import _native
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.set_cover.column_generation import DeviceSets, Verdict, refute
-from placewise.placers.set_cover.decision_diagram import diagram, order_blocks
-from placewise.placers.set_cover.label_pricing import best_sets
+from placewise.placers.set_cover.decision_diagram import best_sets, diagram, order_blocks
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
 from placewise.placers.shared.stages.stage_costs import NEVER, price
