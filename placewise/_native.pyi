@@ -377,7 +377,7 @@ class LatencySearchProblem:
         shaped: bool,
     ) -> None:
         """
-        Columns of ops, tensors and devices, and parts of the model on several levels; see placewise.placers.local_search.scope_levels.Levels.
+        Columns of ops, tensors and devices, and parts of the model on several levels; see placewise.placers.local_search.latency_chains.ScopeLevels.
         """
 
     @property
@@ -475,7 +475,7 @@ class LatencyChain:
 
 class ThroughputCosts:
     """
-    What a pipeline of groups costs, checked once and read in place; see placewise.placers.shared.throughput_search.pipeline_costs.Costs for the columns.
+    What a pipeline of groups costs, checked once and read in place; see placewise.placers.shared.throughput_search.pipeline_costs.PipelineCosts for the columns.
     """
 
     def __init__(

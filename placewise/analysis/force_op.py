@@ -16,7 +16,7 @@ from placewise.model.result import Judgement, Outcome, Result, Status
 from placewise.placers.base import Budget, Hints, OnProgress
 from placewise.simulate import judge_placement
 from placewise.simulate.contiguity import contract
-from placewise.simulate.judge.schedule import prepare
+from placewise.simulate.judge.schedule import schedule_inputs
 from placewise.simulate.problem_arrays import arrays_of
 
 
@@ -68,7 +68,7 @@ def _list_starts(problem: Problem, placement: Placement, together: Bools, d: int
         return []
     moved = move_ops(placement, together, d)
     if problem.objective.kind == "latency" and problem.objective.execution == "operator":
-        moved = replace(moved, order=prepare(problem, arrays_of(problem), placement.order).priority)
+        moved = replace(moved, order=schedule_inputs(problem, arrays_of(problem), placement.order).priority)
     device = _move_chain(problem, placement, together, d) if problem.constraints.contiguous else None
     return [moved] if device is None else [moved, replace(moved, device=device)]
 

@@ -99,7 +99,7 @@ def list_placers() -> dict[str, PlacerInfo]:
 
     """
     found = {}
-    for name in registry.names():
+    for name in registry.known_names():
         try:
             found[name] = registry.create(name).info
         except MissingExtraError:

@@ -37,7 +37,7 @@ _PLACERS = {
     "placeto": "placewise.placers.learned.placeto:PlacetoPlacer",
     "random": "placewise.placers.baselines.random:RandomPlacer",
     "single": "placewise.placers.baselines.single:SinglePlacer",
-    "temper": "placewise.placers.local_search.temper:TemperPlacer",
+    "temper": "placewise.placers.local_search.local:TemperPlacer",
     "topo": "placewise.placers.list_scheduling.topo:TopoPlacer",
     "windows": "placewise.placers.large_neighbourhood.windows:WindowsPlacer",
 }

@@ -1,4 +1,4 @@
-"""The only judge: it prices placements, checks them, and bounds what any placement can reach."""
+"""The only judge of placements: it prices them, checks them, and bounds the value of every placement."""
 
 from placewise.simulate.bounds.bounds import lower_bound
 from placewise.simulate.bounds.infeasible import why_infeasible

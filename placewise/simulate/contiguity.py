@@ -1,11 +1,11 @@
-"""What contiguity means, in one place: the graph that the stages of a pipeline must respect.
+"""The definition of contiguity: the graph that the stages of a pipeline must respect.
 
-Colocation groups are contracted to blocks. A forward op that reads a tensor puts its block after the block
-that makes it. Backward ops follow their block; a block with backward ops only stands for a forward twin of
-no cost whose edges are mirrored, so an edge between backward ops counts reversed where one of them is in
-such a block, and not at all elsewhere (Tarnawski et al., NeurIPS 2020, and their published program). An edge
-from one phase of a model to a later one binds time, not stages: every phase goes through the whole pipeline. Blocks
-on a cycle cannot be told apart by any chain of ideals and are fused.
+Colocation groups are contracted to blocks. The block of a forward op that reads a tensor comes after the block that
+produces it. Backward ops follow their block. A block of backward ops only stands for a forward twin without cost and
+with mirrored edges: an edge between backward ops counts reversed if one of them is in such a block, and else not at
+all (Tarnawski et al., NeurIPS 2020, and their published program). An edge from one phase of a model to a later one
+orders time, not stages: every phase runs through the whole pipeline. Blocks on a cycle are in the same stage of every
+chain of ideals, and are fused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placewise.simulate.problem_arrays import arrays_of, native_problem
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Contraction:
-    """The fused quotient graph: an acyclic graph of components, numbered in a topological order.
+    """The fused quotient graph: an acyclic graph of components, numbered in topological order.
 
     `component` [n_ops]; the distinct successors of component c, ascending, are
     ``successors[successor_offsets[c]:successor_offsets[c + 1]]``, its predecessors likewise.
@@ -45,7 +45,7 @@ class Contraction:
 def contract(problem: Problem) -> Contraction:
     """The components that a contiguous placement keeps whole, and their order; linear in ops and edges.
 
-    Where the ops need no fusing, components are numbered as the ops stand.
+    Without fused ops, components have the order of the ops.
     """
     tail, head = _block_edges(problem)
     fused, n = strong_components(tail, head, problem.n_blocks)
@@ -53,14 +53,14 @@ def contract(problem: Problem) -> Contraction:
 
 
 def join(contraction: Contraction, label: Ints) -> Contraction:
-    """The coarser contraction whose components are the labels [n]: dense, and topological for their edges."""
+    """The coarser contraction whose components are the labels [n], which are dense and topologically ordered."""
     tail, head = contraction.edges()
     n = int(label.max(initial=-1)) + 1
     return _contraction(label[contraction.component], n, label[tail], label[head])
 
 
 def depth_first(contraction: Contraction) -> Ints:
-    """Another topological order: the position [n] of each component when branches are followed to their end."""
+    """A depth-first topological order: the position [n] of each component."""
     tail, head = contraction.edges()
     last = contraction.n - 1
     position: Ints = strong_components(last - tail, last - head, contraction.n)[0][::-1].copy()
@@ -68,18 +68,18 @@ def depth_first(contraction: Contraction) -> Ints:
 
 
 def strong_components(tail: Ints, head: Ints, n: int) -> tuple[Ints, int]:
-    """The strong component of each of n nodes that edges join, numbered topologically, and how many there are.
+    """The strongly connected component of each of n nodes, numbered topologically, and their count (Tarjan 1972).
 
-    Nodes that stand in topological order already keep their numbers (Tarjan 1972).
+    Nodes that are in topological order already keep their numbers.
     """
     return _native.strong_components(*_rows(tail, head, n))
 
 
 def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | None:
-    """None if the placement `device` [n_ops] is contiguous, else devices that wait for each other in a circle.
+    """None if the placement `device` [n_ops] is contiguous, else a cycle of devices that wait for each other.
 
-    A placement is a chain of ideals, one difference per device, exactly if no component is split and the
-    devices, joined by the edges of the components, form no cycle. Ops without a device (−1) are left out.
+    A placement is a chain of ideals if and only if no component is split and the devices, joined by the edges of the
+    components, form no cycle. Ops without a device (−1) are ignored.
     """
     placed = device >= 0
     where = np.full(contraction.n, -1, np.int64)
@@ -98,9 +98,9 @@ def device_cycle(contraction: Contraction, device: Ints) -> tuple[int, ...] | No
 
 
 def out_of_order(contraction: Contraction, device: Ints) -> tuple[int, int] | None:
-    """None if no stage of the placement `device` [n_ops] reads of a later device, else that device and the stage's.
+    """None if no stage of `device` [n_ops] reads from a later device, else that device and the stage's own.
 
-    Devices stand in the order of the cluster. Components are taken to be whole, and all ops to be placed.
+    Devices have the order of the cluster. Components must be whole and all ops placed.
     """
     where = np.zeros(contraction.n, np.int64)
     where[contraction.component] = device
@@ -110,11 +110,10 @@ def out_of_order(contraction: Contraction, device: Ints) -> tuple[int, int] | No
 
 
 def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
-    """None if the placement `device` [n_ops] is convex, else the ops of a path that leaves a device and comes back.
+    """None if the placement `device` [n_ops] is convex, else the ops of a path that leaves a device and returns.
 
-    Only forward ops of one phase count, and the path is one of ops: colocation groups do not make paths (the
-    contiguity of the integer program of Tarnawski et al. 2020). Ops without a device (−1) are on no device that could
-    be left.
+    Paths go through forward ops of one phase, and not through colocation groups (the contiguity of the integer program
+    of Tarnawski et al. 2020). A path cannot leave an op without a device (−1).
     """
     ops = problem.graph.ops
     native = native_problem(arrays_of(problem))
@@ -123,7 +122,7 @@ def path_back(problem: Problem, device: Ints) -> tuple[int, ...] | None:
 
 
 def forward_edges(problem: Problem) -> list[tuple[int, int]]:
-    """Distinct pairs of forward ops of one phase of which the second reads a tensor of the first, ascending."""
+    """Distinct pairs of forward ops of one phase, ascending; the second reads a tensor of the first."""
     graph = problem.graph
     maker = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets)).astype(np.int64)
     made = maker >= 0
@@ -161,7 +160,7 @@ def _rows(tail: Ints, head: Ints, n: int) -> tuple[Longs, Ints]:
 
 
 def _cycle(after: dict[int, set[int]]) -> tuple[int, ...] | None:
-    """A cycle of a small graph, or None: take away what nothing points to; what stays has one."""
+    """A cycle of a small graph, or None. Nodes without predecessors are removed; what remains has a cycle."""
     before: dict[int, set[int]] = {}
     for source, targets in after.items():
         for target in targets:

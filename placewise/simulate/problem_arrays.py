@@ -1,4 +1,4 @@
-"""A problem as the flat arrays that kernels read."""
+"""A problem as flat arrays, for the kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from placewise.model.columns import Bools, Floats, Ints, Longs, frozen
 from placewise.model.problem import Problem, once
 
 
-class Arrays(NamedTuple):
+class ProblemArrays(NamedTuple):
     """The columns of one problem, read-only.
 
     Tensors are sorted by producer; the tensors of op v are ``out_offsets[v]:out_offsets[v + 1]`` and those
@@ -38,9 +38,9 @@ class Arrays(NamedTuple):
 
 
 @once
-def arrays_of(problem: Problem) -> Arrays:
+def arrays_of(problem: Problem) -> ProblemArrays:
     graph, cluster = problem.graph, problem.cluster
-    return Arrays(
+    return ProblemArrays(
         op_seconds=problem.costs.op_seconds,
         transfer=problem.costs.transfer_seconds,
         producer=graph.tensors.producer,
@@ -61,8 +61,8 @@ def arrays_of(problem: Problem) -> Arrays:
     )
 
 
-def native_problem(a: Arrays) -> _native.Problem:
-    """The same columns as C++ kernels read them: checked once, never copied."""
+def native_problem(a: ProblemArrays) -> _native.Problem:
+    """The same columns for the C++ kernels: checked once, never copied."""
     return _native.Problem(
         a.op_seconds, a.transfer, a.producer, a.output, a.out_offsets, a.consumer_offsets, a.consumers, a.consumed,
         a.location, a.link_class, a.queue, a.wire, a.streams, a.call_overhead, a.staged, a.n_queues, a.n_wires,

@@ -23,7 +23,7 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.auto.placer import AutoPlacer
 from placewise.placers.base import Budget, Hints, run_placer
-from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
+from placewise.placers.local_search.local import LocalOptions, LocalPlacer, TemperPlacer
 from placewise.placers.min_cut.placer import MinCutPlacer
 from placewise.placers.shared.move_space import build_move_space
 from placewise.placers.shared.rules import find_broken_rule
@@ -60,7 +60,7 @@ def test_optimal_on_small_problems(execution, memory):
             objective=Objective("latency", execution=execution),
         )  # fmt: skip
         problem = problem.with_(objective=replace(problem.objective, memory=memory))
-        best, proposal = best_of_all(problem), run_placer(TemperPlacer(), problem, Budget(iterations=60, seed=seed))
+        best, proposal = best_of_all(problem), run_placer(LocalPlacer(), problem, Budget(iterations=60, seed=seed))
         if proposal.infeasible:
             assert best == np.inf
         elif proposal.placement is not None:
@@ -76,7 +76,7 @@ def test_optimal_on_small_problems(execution, memory):
 @given(problems(kind="latency", max_ops=6))
 def test_proposals_keep_the_rules(problem: Problem) -> None:
     """Whatever is proposed is valid and can run, and comes twice the same."""
-    placer = TemperPlacer(TemperOptions(searches=8))
+    placer = LocalPlacer(LocalOptions(searches=8))
     budget = Budget(iterations=10, seed=3)
     proposal = run_placer(placer, problem, budget)
     assert proposal.placement == run_placer(placer, problem, budget).placement
@@ -95,7 +95,7 @@ def test_moves_keep_support_and_resident_bytes(problem: Problem) -> None:
         objective=replace(problem.objective, memory="sum"),
         constraints=replace(problem.constraints, contiguous=False, convex=False),
     )
-    start = run_placer(TemperPlacer(), problem.with_(objective=Objective(memory="sum")), Budget(iterations=0)).placement
+    start = run_placer(LocalPlacer(), problem.with_(objective=Objective(memory="sum")), Budget(iterations=0)).placement
     if start is None:
         return
     first = np.unique(problem.block, return_index=True)[1]
@@ -123,7 +123,7 @@ def published(name: str) -> Problem:
 def test_better_than_the_published_baselines(name, baseline):
     """A fixed amount of work is enough to be below both, within memory."""
     problem = published(name)
-    proposal = run_placer(TemperPlacer(), problem, Budget(evaluations=6000))
+    proposal = run_placer(LocalPlacer(), problem, Budget(evaluations=6000))
     assert proposal.placement is not None and proposal.reason is Reason.FINISHED
     judgement = judge_placement(problem, proposal.placement)
     assert judgement.valid
@@ -142,7 +142,7 @@ def test_hints_are_where_it_starts():
     rows = [np.full(problem.n_ops, d, np.int32) for d in range(problem.n_devices)]
     values = evaluate(problem, np.stack(rows))
     hints = Hints(tuple(Placement(row) for row in rows))
-    placement = run_placer(TemperPlacer(), problem, Budget(iterations=0), hints=hints).placement
+    placement = run_placer(LocalPlacer(), problem, Budget(iterations=0), hints=hints).placement
     assert placement is not None
     assert evaluate(problem, placement.device[None])[0] == values.min()
 
@@ -151,7 +151,7 @@ def test_time_and_interruption_end_the_search():
     """No time and Ctrl-C both leave what was there before; the reason says which it was."""
     problem = chained(7)
     hint = Hints((Placement.on(0, problem.n_ops),))
-    assert run_placer(TemperPlacer(), problem, Budget(seconds=0), hints=hint).reason is Reason.TIME_LIMIT
+    assert run_placer(LocalPlacer(), problem, Budget(seconds=0), hints=hint).reason is Reason.TIME_LIMIT
     calls = []
 
     def impatient(rows: Ints) -> np.ndarray:
@@ -160,7 +160,7 @@ def test_time_and_interruption_end_the_search():
             raise KeyboardInterrupt
         return evaluate(problem, rows)
 
-    proposal = run_placer(TemperPlacer(), problem, Budget(), hints=hint, evaluate=impatient)
+    proposal = run_placer(LocalPlacer(), problem, Budget(), hints=hint, evaluate=impatient)
     assert proposal.reason is Reason.INTERRUPTED
     assert proposal.placement is not None
 
@@ -169,7 +169,7 @@ def test_a_measurement_may_stand_in_for_the_judge():
     """Where `evaluate` likes one device only, everything ends there."""
     problem = chained(3)
     proposal = run_placer(
-        TemperPlacer(),
+        LocalPlacer(),
         problem,
         Budget(iterations=80),
         evaluate=lambda rows: 1e9 + (rows != problem.n_devices - 1).sum(axis=1),
@@ -182,15 +182,15 @@ def test_a_measurement_may_stand_in_for_the_judge():
 def test_what_it_cannot_do_is_said():
     """Throughput is refused, as is a search by nobody."""
     assert "throughput" in str(TemperPlacer().supports(chained(1).with_(objective=Objective("throughput"))))
-    with pytest.raises(PlacerError, match="one or more"):
-        TemperOptions(searches=0)
+    with pytest.raises(PlacerError, match="1 or more"):
+        LocalOptions(searches=0)
 
 
 def test_contiguous_stages_stay_contiguous():
     """Where a chain of stages is asked for, the search keeps it, and auto does as well as what it tries."""
     for seed in range(6):
         problem = chained(seed).with_(constraints=Constraints(contiguous=True))
-        for placer in (TemperPlacer(), AutoPlacer()):
+        for placer in (LocalPlacer(), AutoPlacer()):
             placement = run_placer(placer, problem, Budget(iterations=20)).placement
             assert placement is not None
             assert judge_placement(problem, placement).valid
@@ -200,7 +200,7 @@ def test_contiguous_stages_stay_contiguous():
 def test_bert24_is_solved_and_the_search_stops():
     """The bound proves the published greedy's 100.2185 ms optimal, so that the time limit is not used up."""
     problem = published("LayerGraphs/bert24_inference")
-    proposal = run_placer(TemperPlacer(), problem, Budget(seconds=60))
+    proposal = run_placer(LocalPlacer(), problem, Budget(seconds=60))
     assert proposal.placement is not None and proposal.bound is not None
     assert proposal.reason is Reason.FINISHED
     value = float(evaluate(problem, proposal.placement.device[None])[0])
@@ -284,6 +284,6 @@ def test_an_interrupted_bound_leaves_the_quick_answers(monkeypatch):
     monkeypatch.setattr("placewise.placers.min_cut.paths.best_cutting", interrupted)
     problem = chain([1, 2, 3], [1, 1, 1], 2)
     assert run_placer(MinCutPlacer(), problem, Budget()).reason is Reason.INTERRUPTED
-    proposal = run_placer(TemperPlacer(), problem, Budget())
+    proposal = run_placer(LocalPlacer(), problem, Budget())
     assert proposal.reason is Reason.INTERRUPTED
     assert proposal.placement is not None and judge_placement(problem, proposal.placement).valid

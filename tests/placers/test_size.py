@@ -41,7 +41,7 @@ LATENCY = Objective("latency", execution="subgraph")
         ("dp", chain(40, kinds=17, k=17), "17 devices of 17 kinds make 131,072 ways", "use auto or greedy"),
         ("dpl", chain(40, kinds=17, k=17), "17 devices of 17 kinds make 131,072 ways", "use auto or greedy"),
         ("pipedream", chain(40, kinds=17, k=17), "17 devices of 17 kinds make 131,072 ways", "use auto or greedy"),
-        ("cpsat", chain(90_000, objective=LATENCY), "literals, and", "temper and auto"),
+        ("cpsat", chain(90_000, objective=LATENCY), "literals, and", "local and auto"),
     ],
 )
 def test_too_large_models_are_refused_with_their_size(name: str, problem: Problem, size: str, instead: str) -> None:

@@ -17,7 +17,7 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
 from placewise.model.result import Timeline, Violation
-from placewise.simulate.check.replicas import check_replicas, misread_replicas
+from placewise.simulate.check.check import check_replicas, misread_replicas
 from placewise.simulate.contiguity import contract, device_cycle, path_back
 
 _SHOWN = 5

@@ -1,4 +1,4 @@
-"""What `auto` knows while it works: the best placements, bounds, who found what and when, and why it stopped."""
+"""The state of a run of `auto`: the best placements, bounds, which placer found what and when, and why it stopped."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound, Improvement, Judgement, Proposal, Reason, gap_of
 from placewise.placers.base import Evaluate, OnProgress, Progress, Stopwatch
 from placewise.placers.shared.objective_value import objective_value
-from placewise.placers.shared.rules import find_broken_rule
-from placewise.simulate import Evaluator, judge_placement
+from placewise.placers.shared.starting_placements import keeps_rules
+from placewise.simulate import Evaluator
 
-REMEMBERED = 4
-"""So many of the best placements are where searches may begin."""
+POOL = 4
+"""The number of best placements that searches get as hints."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A proposal that keeps the rules, who made it, and its value in seconds."""
+    """A valid proposal, the placer that made it, and its value in seconds."""
 
     placer: str
     proposal: Proposal
@@ -29,7 +29,10 @@ class Candidate:
 
 @dataclass(slots=True)
 class History:
-    """One run of `auto`; `judging` is the most seconds that it took to judge a proposal."""
+    """One run of `auto`; `judging` is the longest time in seconds that judging a proposal took.
+
+    `timed`: the budget has a time limit; `turns` counts placers run; `tried` names them.
+    """
 
     problem: Problem
     price: Evaluate
@@ -57,66 +60,61 @@ class History:
 
     @property
     def bound(self) -> Bound | None:
-        return max(self.bounds, key=lambda known: known.value, default=None)
+        return max(self.bounds, key=lambda bound: bound.value, default=None)
 
     @property
     def placements(self) -> tuple[Placement, ...]:
-        """The best ones, where a search may begin."""
-        return tuple(held.proposal.placement for held in self.pool if held.proposal.placement is not None)
+        """The best placements, as hints for searches."""
+        return tuple(kept.proposal.placement for kept in self.pool if kept.proposal.placement is not None)
 
-    def closed(self, gap: float) -> bool:
-        """Nothing is left to find."""
-        bound = max((known.value for known in self.bounds), default=0.0)
+    def optimal(self, gap: float) -> bool:
+        """Whether the bounds prove that nothing better exists, up to the gap."""
+        bound = max((bound.value for bound in self.bounds), default=0.0)
         return bool(self.pool) and bound > 0 and gap_of(self.value, bound) <= gap
 
-    def tell(self, state: Progress) -> None:
-        """Pass on a placer's sign of life, with the best that anybody has; what it claims is judged later."""
+    def report(self, state: Progress) -> None:
+        """Pass on a placer's progress with the best value of all placers; claims are judged later."""
+        bound = max([bound.value for bound in self.bounds] + [state.bound or 0.0])
+        value, placer = (self.value, self.pool[0].placer) if self.pool else (None, "")
         if state.value is not None and state.value < self.value:
             self._claims.append(replace(state, seconds=self.watch.elapsed))
-        bound = max([known.value for known in self.bounds] + [state.bound or 0.0])
-        value, who = (self.value, self.pool[0].placer) if self.pool else (None, "")
-        if state.value is not None and state.value < self.value:
-            value, who = state.value, state.placer
-        self.on_progress(Progress(state.placer, self.watch.elapsed, state.message, value, bound or None, who))
+            value, placer = state.value, state.placer
+        self.on_progress(Progress(state.placer, self.watch.elapsed, state.message, value, bound or None, placer))
 
-    def hear(self, name: str, found: Proposal, judgement: Judgement | None = None) -> bool:
-        """Judge a proposal, unless that is done, and keep what is worth keeping; whether it is the best so far."""
+    def record(self, name: str, proposal: Proposal, judgement: Judgement | None = None) -> bool:
+        """Judge a proposal, unless `judgement` is given, and keep it if it is good; whether it is the best so far."""
         self.turns += 1
         if name not in self.tried:
             self.tried.append(name)
-        self.bounds += [found.bound] if found.bound else []
-        if found.reason is Reason.INTERRUPTED or (found.reason is not Reason.FINISHED and not self.timed):
-            self.reason = found.reason
-        begun = self.watch.elapsed
-        candidate, claims = self._judged(name, found, judgement), self._claims
-        self.judging = max(self.judging, self.watch.elapsed - begun)
+        self.bounds += [proposal.bound] if proposal.bound else []
+        if proposal.reason is Reason.INTERRUPTED or (proposal.reason is not Reason.FINISHED and not self.timed):
+            self.reason = proposal.reason
+        started = self.watch.elapsed
+        candidate, claims = self._judge(name, proposal, judgement), self._claims
+        self.judging = max(self.judging, self.watch.elapsed - started)
         self._claims = []
         if candidate is None:
-            self.notes += [f"{name}: {note}" for note in found.notes]
+            self.notes += [f"{name}: {note}" for note in proposal.notes]
             return False
         before = self.value
-        self._keep(candidate)
+        if not any(candidate.proposal.placement == kept.proposal.placement for kept in self.pool):
+            self.pool = sorted([*self.pool, candidate], key=lambda kept: kept.value)[:POOL]
         if candidate.value >= before:
             return False
-        self._write(candidate, claims, before)
+        self._record_improvements(candidate, claims, before)
         return True
 
-    def _judged(self, name: str, found: Proposal, judgement: Judgement | None) -> Candidate | None:
-        if found.placement is None:
+    def _judge(self, name: str, proposal: Proposal, judgement: Judgement | None) -> Candidate | None:
+        """The proposal as a candidate, None if it is invalid or cannot run."""
+        placement = proposal.placement
+        if placement is None or not (judgement.valid if judgement else keeps_rules(self.problem, placement)):
             return None
-        if not judgement.valid if judgement else _refused(self.problem, found.placement):
-            return None
-        said = judgement is not None and isinstance(self.price, Evaluator)
-        value = judgement.value if judgement and said else objective_value(self.problem, found.placement, self.price)
-        return Candidate(name, found, value) if np.isfinite(value) else None
+        judged = judgement is not None and isinstance(self.price, Evaluator)
+        value = judgement.value if judgement and judged else objective_value(self.problem, placement, self.price)
+        return Candidate(name, proposal, value) if np.isfinite(value) else None
 
-    def _keep(self, candidate: Candidate) -> None:
-        """Into the pool, unless the same placement is there; the best first."""
-        if not any(candidate.proposal.placement == held.proposal.placement for held in self.pool):
-            self.pool = sorted([*self.pool, candidate], key=lambda held: held.value)[:REMEMBERED]
-
-    def _write(self, candidate: Candidate, claims: list[Progress], before: float) -> None:
-        """Who found it and when; of what was claimed on the way, only what is no better than what was judged."""
+    def _record_improvements(self, candidate: Candidate, claims: list[Progress], before: float) -> None:
+        """Record when the candidate was found, and the claims on the way that are no better than its judged value."""
         reached = before
         when = self.watch.elapsed
         for claim in claims:
@@ -130,19 +128,10 @@ class History:
         self.history.append(Improvement(when, candidate.value, candidate.placer))
 
     def answer(self) -> Proposal:
-        """The best proposal under the best bound; without one, what was tried."""
+        """The best proposal under the best bound; without one, a note on what was tried."""
         if self.best is None:
-            tried = f"no placement that keeps every rule was found by {', '.join(self.tried)}" if self.tried else ""
-            notes = [*([tried] if tried else []), *dict.fromkeys(self.notes)]
-            return Proposal(None, self.bound, self.reason, tuple(notes))
-        said = (f"auto took the placement of {self.best.placer}", *self.best.proposal.notes)
-        return replace(
-            self.best.proposal, bound=self.bound, reason=self.reason, notes=said, history=tuple(self.history)
-        )
-
-
-def _refused(problem: Problem, placement: Placement) -> bool:
-    """Whether a placement breaks a rule; calls and orders of its own change how much is alive at once."""
-    if placement.call is None and placement.order is None:
-        return bool(find_broken_rule(problem, placement.device))
-    return not judge_placement(problem, placement).valid
+            tried = [f"no placement that keeps every rule was found by {', '.join(self.tried)}"] if self.tried else []
+            return Proposal(None, self.bound, self.reason, (*tried, *dict.fromkeys(self.notes)))
+        notes = (f"auto took the placement of {self.best.placer}", *self.best.proposal.notes)
+        history = tuple(self.history)
+        return replace(self.best.proposal, bound=self.bound, reason=self.reason, notes=notes, history=history)

@@ -1,6 +1,6 @@
-"""Which placers `auto` asks for a problem, in order: quick ones, the main method, others, searches, proofs.
+"""The placers that `auto` runs for a problem, in order: quick ones, the main method, others, searches, proofs.
 
-A placer that does not take the problem, or whose extra is not installed, is passed over when its turn comes.
+A placer that does not support the problem, or whose extra is not installed, is skipped.
 """
 
 from __future__ import annotations
@@ -11,28 +11,30 @@ from typing import Any
 from placewise.model.problem import Problem
 
 FEW_OPS = 10
-"""So few ops are placed by one program with its proof, if `LITTLE_WORK` is enough, about as many seconds."""
+"""With this many ops or fewer, one program is solved with its proof, if that takes no more than `LITTLE_WORK`."""
 LITTLE_WORK = 4
+"""CP-SAT's deterministic time: about as many seconds."""
 FEW_BLOCKS = 15
-"""So few groups of ops may have few enough placements to try them all."""
+"""With this many groups of ops or fewer, `exhaustive` may try all placements."""
 LAST_RESORT = "pack"
 MANY_OPS = 3000
-"""From here on, searches also work on coarser graphs, and quick placers are no longer quick."""
+"""From this size on, searches also work on coarser graphs."""
 HUGE_OPS = 200_000
-"""From here on, seconds each: for latency list schedulers come first, and slow baselines and cuts never do."""
+"""From this size on, quick placers take seconds each: for latency list schedulers come first, and slow placers never
+run."""
 SMALL_WINDOWS = 300
-"""More ops than that make the programs of `windows` for queues of ops too slow to pay."""
+"""With more ops, the programs of `windows` in `operator` execution are too slow to pay."""
 PROVED_BLOCKS = {"staged": 1500, "direct": 400}
-"""Of larger problems a set cover proves next to nothing in minutes; over direct links its prices are loose."""
+"""On larger problems a set cover proves next to nothing in minutes; with direct links its prices are loose."""
 CUT_SECONDS = 30.0
-"""With less time, cuts are tried for throughput only, and on graphs that are cut at once."""
+"""With less time, cuts run for throughput only, and on graphs that they cut at once."""
 TRIED_COUNTS = 6
-"""How many numbers of devices are tried, the powers of two first."""
+"""How many numbers of devices list schedulers try, the powers of two first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """A placer and its options; the share of the time that is left for it, and the most work of a solver in it."""
+    """A placer with its options, its share of the remaining time, and the most work of a solver in it."""
 
     placer: str
     options: dict[str, Any] = field(default_factory=dict)
@@ -41,14 +43,14 @@ class Turn:
 
 
 def quick(problem: Problem) -> tuple[Turn, ...]:
-    """Milliseconds each on graphs of some hundred ops: naive answers first, then the literature's heuristics."""
+    """Placers that take milliseconds on graphs of some hundred ops: naive ones, then heuristics of the literature."""
     latency = problem.objective.kind == "latency"
     if problem.constraints.ordered:
         return Turn("single"), *((Turn("exhaustive"),) if problem.n_blocks <= FEW_BLOCKS else ())
     if latency and problem.n_ops > HUGE_OPS:
         return Turn("single"), Turn("heft"), Turn("etf"), Turn("critical_path"), Turn("topo")
-    all_of_them = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
-    turns = [Turn("single"), *all_of_them, Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
+    exhaustive = [Turn("exhaustive")] if problem.n_blocks <= FEW_BLOCKS or problem.n_devices == 1 else []
+    turns = [Turn("single"), *exhaustive, Turn("balanced"), Turn("topo"), Turn("expert", {"hint": False})]
     lists = [Turn("heft"), Turn("etf"), Turn("etf", {"by": "start"})]
     if not latency:
         return (*turns, *lists)
@@ -58,7 +60,7 @@ def quick(problem: Problem) -> tuple[Turn, ...]:
 
 
 def main(problem: Problem) -> tuple[Turn, ...]:
-    """The exact or nearly exact method of the objective, and whoever finds anything at all where memory is tight."""
+    """The exact or nearly exact method of the objective, and the last resort where memory is tight."""
     if problem.constraints.ordered:
         dp = () if problem.objective.kind == "latency" else (Turn("dp", share=0.5),)
         return *dp, Turn("in_order", share=0.5), Turn(LAST_RESORT)
@@ -69,7 +71,7 @@ def main(problem: Problem) -> tuple[Turn, ...]:
 
 
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
-    """What the literature has besides, which takes longer: seldom better, but a start from elsewhere."""
+    """Slower placers of the literature: seldom better, but different starting points for searches."""
     latency = problem.objective.kind == "latency"
     if problem.n_ops > HUGE_OPS:
         return () if latency else (Turn("pipedream", share=0.1),)
@@ -80,17 +82,17 @@ def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
 
 
 def searches(problem: Problem) -> tuple[Turn, ...]:
-    """Those that go on from the best placements so far, as often as there is time."""
+    """Searches from the best placements so far, repeated while there is time."""
     many = (Turn("multilevel"),) if problem.n_ops > MANY_OPS else ()
     if problem.objective.kind == "latency":
         operator = problem.objective.execution == "operator"
         solved = () if operator and problem.n_ops > SMALL_WINDOWS else (Turn("windows", {"search": 0.0}),)
-        return (*many, *solved, Turn("temper", {"bound": False}))
-    return (*many, Turn("local"), Turn("windows"))
+        return (*many, *solved, Turn("local", {"bound": False}))
+    return (*many, Turn("local"), Turn("windows", {"search": 0.0}))
 
 
 def proofs(problem: Problem) -> tuple[Turn, ...]:
-    """Those that may prove an answer optimal, or say how good it is."""
+    """Placers that may prove a placement optimal, or bound how far it is from the optimum."""
     few, rules = problem.n_ops <= FEW_OPS, problem.constraints
     if problem.objective.kind == "latency":
         return (Turn("cpsat", {"search": 0.0}, work=LITTLE_WORK),) if few else ()
@@ -102,7 +104,7 @@ def proofs(problem: Problem) -> tuple[Turn, ...]:
 
 
 def _counts(n_devices: int) -> list[int]:
-    """Numbers of devices, fewer than all: all that there are or, of many, the powers of two."""
+    """Numbers of devices to try, fewer than all: each, or with many devices the powers of two."""
     if n_devices <= TRIED_COUNTS + 1:
         return list(range(2, n_devices))
     return [1 << power for power in range(1, n_devices.bit_length()) if 1 << power < n_devices]

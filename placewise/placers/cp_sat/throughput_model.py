@@ -1,10 +1,9 @@
-"""The published integer program for max-load as a CP-SAT model: whole units, equal machines told apart, hints.
+"""The published integer program for max-load as a CP-SAT model, in whole units and without symmetry.
 
-Tarnawski et al., NeurIPS 2020, section 4 and their released program: x says which machine has a block; a machine
-pays for a tensor that enters if it reads it and does not make it, and for one that leaves if it makes it and
-somebody else reads it. Placements are free, or convex as in that program (a variable per op and machine says that
-a path may still come back to the machine), or a chain of ideals (the machines stand in an order, and no edge
-between components goes back in it).
+Tarnawski et al., NeurIPS 2020, section 4 and their released program: x says which machine has a block. A machine pays
+for each tensor that it reads and does not make, and for each that it makes and another machine reads. Placements are
+free, or convex as in that program (a variable per op and machine says that a path may still return to the machine), or
+a chain of ideals (the machines have an order, and no edge between components goes back in it).
 """
 
 from __future__ import annotations
@@ -24,17 +23,16 @@ _MOST_SUM = 1 << 45
 
 
 def n_variables(problem: Problem) -> int:
-    """About how many variables the program of a problem has, told without building it."""
+    """About how many variables the program of a problem has; nothing is built."""
     per_machine = problem.n_blocks + 2 * problem.graph.n_tensors
     per_machine += problem.n_ops if problem.constraints.convex and not problem.constraints.contiguous else 0
     return per_machine * problem.n_devices
 
 
-class Program:
-    """The model: `at[b][m]` says that block b is on machine m; machines of a class stand side by side.
+class ThroughputModel:
+    """The model: `at[b][m]` is the variable of block b on machine m; machines of a class have consecutive numbers.
 
-    Costs are rounded down to whole units, `unit` of the prices' own each; `lost` of these are what a load may have
-    lost in that, at most.
+    Costs are rounded down to whole units of `unit` units of the prices; a load loses at most `lost` of the latter.
     """
 
     def __init__(self, costs: StageCosts, unit: int) -> None:
@@ -54,7 +52,7 @@ class Program:
         model.minimize(self.worst)
 
     def _machine(self, m: int, kind: int) -> Any:
-        """Load and memory of one machine; its compute."""
+        """Add the load and memory of one machine; its compute."""
         costs, model = self.costs, self.model
         here = {block: row[m] for block, row in enumerate(self.at) if m in row}
         compute = sum(int(costs.seconds[block, kind]) // self.unit * x for block, x in here.items())
@@ -109,7 +107,7 @@ class Program:
         return total
 
     def chain(self, graph: Contraction) -> None:
-        """The machines stand in an order, all or those of a class as they are numbered, and no edge goes back in it."""
+        """Require that no edge goes back in the order of the machines, where classes keep their numbering."""
         model, width = self.model, len(self.kinds)
         place = [model.new_int_var(0, width - 1, "") for _ in self.kinds]
         if self.costs.ordered:
@@ -128,9 +126,10 @@ class Program:
                 model.add(place[m - 1] < place[m])
 
     def convex(self, problem: Problem) -> None:
-        """No path of forward ops leaves a machine and comes back: an op that one may still come back from has z.
+        """Require that no path of forward ops leaves a machine and returns to it.
 
-        z holds for the ops on the machine, does not rise along a path, and ends where a path leaves it.
+        z says that a path may still return from an op: it holds for the ops on the machine, does not rise along a path,
+        and ends where a path leaves the machine.
         """
         model, block = self.model, problem.block.tolist()
         forward = np.flatnonzero(~problem.graph.ops.backward).tolist()
@@ -147,16 +146,16 @@ class Program:
                     model.add(z[head] <= stays - self.at[block[tail]][m] + 1)
 
     def order_by_compute(self) -> None:
-        """Of machines of a class, the earlier one computes at least as much."""
+        """Require that of two machines of a class the earlier one computes at least as much."""
         for m in range(1, len(self.kinds)):
             if self.kinds[m] == self.kinds[m - 1]:
                 self.model.add(self.compute[m - 1] >= self.compute[m])
 
     def start_from(self, home: Ints, graph: Contraction | None) -> None:
-        """Tell the solver of a placement [n] of blocks on machines; −1 says nothing.
+        """Hint the machine [n] of each block to the solver; −1 is no hint.
 
-        Machines of a class change names first, as the model wants them: by their place in the chain of `graph`, or
-        by compute.
+        Machines of a class are renamed first, as the model orders them: by their place in the chain of `graph`, or by
+        compute.
         """
         rank = self._computes(home) if graph is None else _places(graph, home, len(self.kinds))
         name = np.arange(len(self.kinds), dtype=np.int32)
@@ -169,7 +168,7 @@ class Program:
                     self.model.add_hint(x, m == name[where])
 
     def _computes(self, home: Ints) -> Longs:
-        """Minus what each machine computes, in whole units: the largest first."""
+        """Minus the compute of each machine, in whole units, so that the largest sorts first."""
         total = np.zeros(len(self.kinds), np.int64)
         for block, m in enumerate(home.tolist()):
             if m >= 0:
@@ -178,7 +177,7 @@ class Program:
 
 
 def unit_of(priced: PricedStages, reached: float, units: int) -> int:
-    """Units of the prices that become one of the program: so many that a value that is reached has `units`."""
+    """Units of the prices per unit of the program, such that the value reached has `units` of the latter."""
     costs = priced.costs
     seconds = np.where(costs.seconds < NEVER, costs.seconds, 0)
     total = int(seconds.max(axis=1, initial=0).sum())
@@ -187,7 +186,7 @@ def unit_of(priced: PricedStages, reached: float, units: int) -> int:
 
 
 def _lost(costs: StageCosts, unit: int) -> int:
-    """What rounding down may take from the load of one machine, at most: every remainder, and what the prices lost."""
+    """The most that rounding takes from the load of a machine: every remainder, and what the prices lost before."""
     able = costs.seconds < NEVER
     work = np.where(able, costs.seconds % unit, 0).max(axis=1, initial=0).sum()
     moved = np.maximum(costs.enter % unit, costs.leave % unit).max(axis=1, initial=0).sum()
@@ -195,7 +194,7 @@ def _lost(costs: StageCosts, unit: int) -> int:
 
 
 def _places(graph: Contraction, home: Ints, width: int) -> Longs:
-    """The place of each machine in the chain that a contiguous placement [n] makes; unused ones come last."""
+    """The position of each machine in the chain of a contiguous placement [n]; unused ones come last."""
     waits: dict[int, set[int]] = {m: set() for m in set(home.tolist()) - {-1}}
     for tail, head in zip(*(home[ends].tolist() for ends in graph.edges()), strict=True):
         if tail != head and min(tail, head) >= 0:

@@ -1,25 +1,24 @@
-"""Which part of a placement to free: devices around the busiest one, and some of what they run."""
+"""Choosing a window for throughput: devices around the busiest one, and some of the units that they run."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from placewise.model.columns import Bools, Floats, Ints, Longs
-from placewise.placers.large_neighbourhood.subproblem import Window
-from placewise.placers.large_neighbourhood.units import Units
+from placewise.placers.large_neighbourhood.subproblem import MovableUnits, ThroughputWindow
 from placewise.simulate.contiguity import Contraction
 
 KINDS = ("region", "stretch", "chunks")
-"""A connected region; a stretch of an order of the units; all units, those next to each other in groups."""
+"""A connected region; a stretch of one order of the units; all units, with neighbours in groups."""
 BUSY = 1e-9
-"""Devices within this share of the largest load are all the busiest."""
+"""Devices whose load is within this share of the largest all count as the busiest."""
 MOST_AROUND = 12
-"""Neighbours of a unit that a region grows over at a time."""
+"""Neighbours of a unit by which a region grows at a time."""
 
 
-def choose(
-    kind: str, units: Units, home: Ints, loads: Floats, size: int, n_inside: int, rng: np.random.Generator
-) -> Window:
+def choose_window(
+    kind: str, units: MovableUnits, home: Ints, loads: Floats, size: int, n_inside: int, rng: np.random.Generator
+) -> ThroughputWindow:
     """A window of one of `KINDS` with about `size` groups on at most `n_inside` devices; `loads` [n_devices]."""
     n_devices = len(loads)
     used = np.bincount(home, minlength=n_devices) > 0
@@ -27,11 +26,11 @@ def choose(
     first = int(rng.choice(busiest[used[busiest]] if used[busiest].any() else np.flatnonzero(used)))
     order = units.orders[int(rng.integers(len(units.orders)))]
     if units.graph is None:
-        devices, before = _company(units, home, loads, first, n_inside, rng), np.zeros(n_devices, np.bool_)
+        devices, before = _choose_devices(units, home, loads, first, n_inside, rng), np.zeros(n_devices, np.bool_)
         place = order
     else:
         stages = _stages(units.graph, home)
-        devices, before = _consecutive(stages, used, first, n_inside, rng)
+        devices, before = _choose_stages(stages, used, first, n_inside, rng)
         rank = np.zeros(n_devices, np.int64)
         rank[stages] = np.arange(len(stages))
         place = np.empty(units.n, np.int64)
@@ -48,11 +47,13 @@ def choose(
         pick = _region if kind == "region" and units.graph is None else _borders
         free = pick(units, line, home, size, rng)
         group[free] = np.arange(len(free))
-    return Window(tuple(int(d) for d in devices), group, before)
+    return ThroughputWindow(tuple(int(d) for d in devices), group, before)
 
 
-def _company(units: Units, home: Ints, loads: Floats, first: int, n_inside: int, rng: np.random.Generator) -> list[int]:
-    """The busiest device and others: the idlest, ones that it exchanges tensors with, any."""
+def _choose_devices(
+    units: MovableUnits, home: Ints, loads: Floats, first: int, n_inside: int, rng: np.random.Generator
+) -> list[int]:
+    """The busiest device and others: the idlest, some that it exchanges tensors with, or any."""
     mine = np.flatnonzero(home == first)
     sample = rng.choice(mine, min(len(mine), 64), replace=False)
     met = np.unique(home[np.concatenate([units.around(int(unit)) for unit in sample])]).tolist()
@@ -60,9 +61,9 @@ def _company(units: Units, home: Ints, loads: Floats, first: int, n_inside: int,
     met = [d for d in met if d != first] or others
     chosen = [first]
     while len(chosen) < min(n_inside, len(loads)):
-        way = int(rng.integers(3))
-        pool = [d for d in (met if way == 0 else others) if d not in chosen]
-        if way == 1:
+        choice = int(rng.integers(3))
+        pool = [d for d in (met if choice == 0 else others) if d not in chosen]
+        if choice == 1:
             pool = sorted((d for d in others if d not in chosen), key=lambda d: loads[d])[:1]
         if not pool:
             pool = [d for d in others if d not in chosen]
@@ -71,7 +72,7 @@ def _company(units: Units, home: Ints, loads: Floats, first: int, n_inside: int,
 
 
 def _stages(graph: Contraction, home: Ints) -> list[int]:
-    """The devices that have units [n], in the order of the chain; by their first unit where it leaves a choice."""
+    """The devices in use, in the order of the chain; by their first unit where the order is free."""
     tail, head = graph.edges()
     width = int(home.max(initial=0)) + 1
     pairs = np.unique(home[tail].astype(np.int64) * width + home[head])
@@ -88,10 +89,10 @@ def _stages(graph: Contraction, home: Ints) -> list[int]:
     return stages
 
 
-def _consecutive(
+def _choose_stages(
     stages: list[int], used: Bools, first: int, n_inside: int, rng: np.random.Generator
 ) -> tuple[list[int], Bools]:
-    """Stages next to each other, `first` among them, with the devices that nobody uses; and which come before."""
+    """Consecutive stages around `first` with all unused devices, and a mask of the stages before them."""
     at, length = stages.index(first), min(n_inside, len(stages))
     start = int(np.clip(at - rng.integers(length), 0, len(stages) - length))
     before = np.zeros(len(used), np.bool_)
@@ -100,7 +101,7 @@ def _consecutive(
 
 
 def _chunks(line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
-    """Groups of neighbours on a line of units, about `size`, none of them on two devices."""
+    """About `size` groups of neighbours on a line of units, none of them on two devices."""
     length = max(-(-len(line) // size), 1)
     cut = np.zeros(len(line), np.bool_)
     cut[int(rng.integers(length)) :: length] = True
@@ -109,8 +110,8 @@ def _chunks(line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Lon
     return np.cumsum(cut)
 
 
-def _borders(units: Units, line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
-    """The units around some places of a line: where devices change if the line goes from one to the next."""
+def _borders(units: MovableUnits, line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
+    """Units in a stretch of a line; for chains of stages, around the places where the device changes."""
     borders = np.flatnonzero(home[line][1:] != home[line][:-1])
     if units.graph is None:
         middle = int(rng.integers(len(line)))
@@ -124,15 +125,15 @@ def _borders(units: Units, line: Longs, home: Ints, size: int, rng: np.random.Ge
     return line[chosen]
 
 
-def _region(units: Units, line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
-    """Units of the devices inside that hang together, grown from where two of these devices meet if they do."""
+def _region(units: MovableUnits, line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
+    """Connected units of the devices inside, grown from where two of these devices meet, if they do."""
     able, chosen = np.zeros(units.n, np.bool_), np.zeros(units.n, np.bool_)
     able[line] = True
     seeds = [int(u) for u in rng.permutation(line)[: 4 * size]]
     seeds.sort(key=lambda u: not (able[units.around(u)] & (home[units.around(u)] != home[u])).any())
-    found: list[int] = []
+    region: list[int] = []
     frontier: list[int] = []
-    while len(found) < size:
+    while len(region) < size:
         if not frontier:
             fresh = next((u for u in seeds if not chosen[u]), -1)
             if fresh < 0:
@@ -142,8 +143,8 @@ def _region(units: Units, line: Longs, home: Ints, size: int, rng: np.random.Gen
         if chosen[unit]:
             continue
         chosen[unit] = True
-        found.append(unit)
+        region.append(unit)
         around = units.around(unit)
         around = around[able[around] & ~chosen[around]]
         frontier += rng.permutation(around)[:MOST_AROUND].tolist()
-    return np.array(found, np.int64)
+    return np.array(region, np.int64)

@@ -1,9 +1,9 @@
-"""Windows of a placement: which groups of ops to free, and the program in which everything else stays as it is.
+"""Windows for latency: which groups of ops to free, and the model in which everything else stays as it is.
 
-A window is a stretch of time, a connected region, or what two devices that meet have. Freed groups may go to any
-device that they or their neighbours are on, to the hosts, and to one more; in `subgraph` execution to any of these
-devices' calls, and to a call more at one place of each. Other groups keep device and call, and in `operator`
-execution the order on their device.
+A window is a stretch of time, a connected region, or a part of two devices that exchange tensors. Freed groups may move
+to any device that they or their neighbours are on, to the hosts, and to one more device; in `subgraph` execution to any
+call of these devices, and to one new call on each. Other groups keep their device and call, and in `operator` execution
+their order on the device.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import numpy as np
 from placewise.model.columns import Bools, Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
-from placewise.placers.shared.schedule_models.assignment import Groups
-from placewise.placers.shared.schedule_models.operator_model import QueueProgram
-from placewise.placers.shared.schedule_models.subgraph_model import CallProgram, Layout
-from placewise.placers.shared.schedule_models.time_units import Units
+from placewise.placers.large_neighbourhood.subproblem import neighbours_of
+from placewise.placers.shared.schedule_models.assignment import OpGroups
+from placewise.placers.shared.schedule_models.model_builder import TimeScale
+from placewise.placers.shared.schedule_models.operator_model import OperatorModel
+from placewise.placers.shared.schedule_models.subgraph_model import Layout, SubgraphModel
 from placewise.simulate import judge_placement
 from placewise.simulate.judge.subgraph import cut_calls
 from placewise.simulate.problem_arrays import arrays_of
@@ -28,8 +29,8 @@ KINDS = ("time", "region", "pair")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Incumbent:
-    """A placement, its calls without gaps, and its timeline: columns [n_ops]; `home` [n_groups]."""
+class WindowState:
+    """A placement, its calls without gaps, and its timeline: columns [n_ops]; `home` [n_groups] is a group's device."""
 
     device: Ints
     call: Ints
@@ -39,8 +40,8 @@ class Incumbent:
     value: float
 
 
-def incumbent_of(problem: Problem, groups: Groups, placement: Placement) -> Incumbent:
-    """What windows are cut from."""
+def window_state(problem: Problem, groups: OpGroups, placement: Placement) -> WindowState:
+    """The state from which windows are cut."""
     judgement = judge_placement(problem, placement)
     timeline = judgement.timeline
     assert timeline is not None  # latency always has one where it can run
@@ -51,37 +52,32 @@ def incumbent_of(problem: Problem, groups: Groups, placement: Placement) -> Incu
         dense[here] = np.unique(call[here], return_inverse=True)[1]
     home = np.empty(groups.n, np.int32)
     home[groups.of] = placement.device
-    return Incumbent(placement.device, dense, home, timeline.start, timeline.finish, judgement.value)
+    return WindowState(placement.device, dense, home, timeline.start, timeline.finish, judgement.value)
 
 
-class Neighbours:
-    """The groups that share a tensor, as rows."""
+class GroupNeighbours:
+    """The groups that share a tensor with each group."""
 
-    def __init__(self, problem: Problem, groups: Groups) -> None:
-        graph = problem.graph
-        maker = np.repeat(graph.tensors.producer, np.diff(graph.consumer_offsets))
-        made = maker >= 0
-        self._rows: list[set[int]] = [set() for _ in range(groups.n)]
-        for one, other in zip(groups.of[maker[made]].tolist(), groups.of[graph.consumers[made]].tolist(), strict=True):
-            if one != other:
-                self._rows[one].add(other)
-                self._rows[other].add(one)
+    def __init__(self, problem: Problem, groups: OpGroups) -> None:
+        self._offsets, self._rows = neighbours_of(problem, groups.of, groups.n)
 
     def of(self, group: int) -> list[int]:
-        return sorted(self._rows[group])
+        """The neighbours of one group, ascending."""
+        row: list[int] = self._rows[self._offsets[group] : self._offsets[group + 1]].tolist()
+        return row
 
     def around(self, chosen: Bools) -> Bools:
-        """`chosen` [n_groups] and the groups next to it."""
+        """`chosen` [n_groups] and their neighbours."""
         wider = chosen.copy()
         for group in np.flatnonzero(chosen).tolist():
             wider[self.of(group)] = True
         return wider
 
 
-def choose(
-    kind: str, now: Incumbent, groups: Groups, neighbours: Neighbours, size: int, rng: np.random.Generator
+def choose_groups(
+    kind: str, now: WindowState, groups: OpGroups, neighbours: GroupNeighbours, size: int, rng: np.random.Generator
 ) -> Bools:
-    """The groups [n_groups] to free, `size` of them or about so many."""
+    """A mask [n_groups] of about `size` groups to free."""
     first, last = np.full(groups.n, np.inf), np.zeros(groups.n)
     np.minimum.at(first, groups.of, now.start)
     np.maximum.at(last, groups.of, now.finish)
@@ -111,10 +107,15 @@ def choose(
     return chosen
 
 
-def narrowed(
-    problem: Problem, groups: Groups, now: Incumbent, free: Bools, neighbours: Neighbours, rng: np.random.Generator
-) -> tuple[Groups, list[int]]:
-    """The groups with the domains of a window, and the devices that take part."""
+def narrow_domains(
+    problem: Problem,
+    groups: OpGroups,
+    now: WindowState,
+    free: Bools,
+    neighbours: GroupNeighbours,
+    rng: np.random.Generator,
+) -> tuple[OpGroups, list[int]]:
+    """The groups with the domains of a window, and the devices in these."""
     devices = set(now.home[neighbours.around(free)].tolist())
     devices |= set(np.flatnonzero(problem.cluster.is_host).tolist())
     idle = sorted(set(range(problem.n_devices)) - devices)
@@ -123,19 +124,19 @@ def narrowed(
         tuple(d for d in domain if d in devices or d == home) if free[g] else (home,)
         for g, (domain, home) in enumerate(zip(groups.domains, now.home.tolist(), strict=True))
     )
-    return Groups(groups.of, groups.n, domains, groups.graph), sorted(devices)
+    return OpGroups(groups.of, groups.n, domains, groups.graph), sorted(devices)
 
 
-def call_window(
+def subgraph_window(
     problem: Problem,
-    window: Groups,
+    window: OpGroups,
     devices: list[int],
-    now: Incumbent,
+    now: WindowState,
     free: Bools,
-    units: Units,
+    scale: TimeScale,
     rng: np.random.Generator,
-) -> CallProgram:
-    """The program of a window in `subgraph` execution."""
+) -> SubgraphModel:
+    """The model of a window in `subgraph` execution."""
     call_device: list[int] = []
     rename: dict[tuple[int, int], int] = {}
     open_calls: dict[int, list[int]] = {}
@@ -161,18 +162,20 @@ def call_window(
         else:
             ops.append((rename[d, int(now.call[op])],) if (d, int(now.call[op])) in rename else ())
     layout = Layout(tuple(call_device), tuple(ops))
-    return CallProgram(problem, window, layout, units, problem.capacity, int(now.value / units.seconds))
+    return SubgraphModel(problem, window, layout, scale, problem.capacity, int(now.value / scale.seconds))
 
 
-def queue_window(problem: Problem, window: Groups, now: Incumbent, free: Bools, units: Units) -> QueueProgram:
-    """The program of a window in `operator` execution."""
-    program = QueueProgram(problem, window, units, problem.capacity, int(now.value / units.seconds))
+def operator_window(
+    problem: Problem, window: OpGroups, now: WindowState, free: Bools, scale: TimeScale
+) -> OperatorModel:
+    """The model of a window in `operator` execution."""
+    model = OperatorModel(problem, window, scale, problem.capacity, int(now.value / scale.seconds))
     for d in np.unique(now.device).tolist():
         if problem.cluster.devices[d].streams > 1:
             continue
         stay = np.flatnonzero((now.device == d) & ~free[window.of])
         stay = stay[np.lexsort((stay, now.start[stay]))].tolist()
         for before, after in pairwise(stay):
-            program.program.model.add(program.start[after] >= program.end[before])
-    program.start_from(now.home, now.start)
-    return program
+            model.builder.model.add(model.start[after] >= model.end[before])
+    model.start_from(now.home, now.start)
+    return model

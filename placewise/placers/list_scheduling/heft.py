@@ -29,7 +29,7 @@ from placewise.placers.list_scheduling.list_common import (
     schedule_within_memory,
 )
 from placewise.simulate.judge.ranks import downward_ranks, mean_transfer_seconds, upward_ranks
-from placewise.simulate.problem_arrays import Arrays, arrays_of
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of
 
 Priority = Literal["upward_rank", "critical_path"]
 
@@ -102,7 +102,7 @@ def _schedule_by_insertion(problem: Problem, priority: Floats, preferred: Ints) 
     return schedule
 
 
-def _find_longest_path(a: Arrays, hop: Floats, up: Floats) -> list[int]:
+def _find_longest_path(a: ProblemArrays, hop: Floats, up: Floats) -> list[int]:
     """The ops of the longest path by upward ranks [n_ops], first to last."""
     if not len(up):
         return []

@@ -1,7 +1,7 @@
-"""Parallel tempering: several searches at different temperatures that trade places.
+"""Parallel tempering: several searches at different temperatures that exchange their placements.
 
 Swendsen and Wang, Phys. Rev. Lett. 57 (1986); Geyer 1991. Each round moves every search once and prices all moves
-as one batch. There is no cooling schedule, so that a search may be stopped at any moment or go on for ever.
+as one batch. There is no cooling schedule, so the search may stop at any moment or go on for ever.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ COLDEST, HOTTEST = 3e-4, 1e-2
 """Temperatures as shares of the best value known."""
 
 CHECK = 20
-"""Asking whether a placement keeps the rules counts as so many pricings."""
+"""The work of one rule check, in placements priced."""
 
 Price = Callable[[Ints], Floats]
-"""Homes of blocks [K, n_blocks] → seconds [K], inf or NaN where one cannot run."""
+"""Assignments of blocks [K, n_blocks] → seconds [K], inf or NaN where one cannot run."""
 
-Keeps = Callable[[Ints], bool]
-"""Whether the homes of blocks [n_blocks] keep the rules that moves know nothing of."""
+KeepsRules = Callable[[Ints], bool]
+"""Whether an assignment of blocks [n_blocks] keeps the rules that moves do not take into account."""
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TemperingState:
     """The best so far: devices of blocks [n_blocks], seconds, and the work done, in placements priced."""
 
-    home: Ints
+    assignment: Ints
     value: float
     work: int
 
@@ -41,41 +41,41 @@ def temper(
     starts: Ints,
     values: Floats,
     price: Price,
-    keeps: Keeps | None,
+    keeps_rules: KeepsRules | None,
     *,
     searches: int,
     seed: int,
-) -> Iterator[Found]:
-    """One `Found` per round, for as long as it is asked. `starts` [S, n_blocks] are valid and have finite values."""
+) -> Iterator[TemperingState]:
+    """Yield the state after each round, without end. `starts` [S, n_blocks] are valid and have finite values."""
     rng = np.random.default_rng(seed)
     proposer = _native.MoveProposer(space, rng.integers(0, 1 << 63, searches).astype(np.uint64))
     order = np.argsort(values, kind="stable")
     pick = order[np.arange(searches) % len(order)]
-    homes, current = starts[pick].astype(np.int32), values[pick].copy()
-    best, value, done = homes[0].copy(), float(current[0]), 0
-    warmth = np.geomspace(COLDEST, HOTTEST, searches)
+    assignments, current = starts[pick].astype(np.int32), values[pick].copy()
+    best, value, work = assignments[0].copy(), float(current[0]), 0
+    shares = np.geomspace(COLDEST, HOTTEST, searches)
     while True:
-        candidates = proposer.propose(homes)
-        offered = price(candidates)
-        done += searches
-        heat = np.maximum(warmth * value, 1e-300)
-        taken = offered - current <= heat * rng.exponential(size=searches)
-        if keeps is not None:
-            asked = np.flatnonzero(taken & (candidates != homes).any(axis=1))
-            taken[asked] = [keeps(candidates[k]) for k in asked.tolist()]
-            done += CHECK * len(asked)
-        homes[taken], current[taken] = candidates[taken], offered[taken]
+        candidates = proposer.propose(assignments)
+        prices = price(candidates)
+        work += searches
+        temperatures = np.maximum(shares * value, 1e-300)
+        accepted = prices - current <= temperatures * rng.exponential(size=searches)
+        if keeps_rules is not None:
+            unchecked = np.flatnonzero(accepted & (candidates != assignments).any(axis=1))
+            accepted[unchecked] = [keeps_rules(candidates[k]) for k in unchecked.tolist()]
+            work += CHECK * len(unchecked)
+        assignments[accepted], current[accepted] = candidates[accepted], prices[accepted]
         if current.min() < value:
-            best, value = homes[int(current.argmin())].copy(), float(current.min())
-        _trade(homes, current, heat, rng)
-        yield Found(best, value, done)
+            best, value = assignments[int(current.argmin())].copy(), float(current.min())
+        for cold, warm in exchanges(current, temperatures, rng):
+            assignments[[cold, warm]] = assignments[[warm, cold]]
+            current[[cold, warm]] = current[[warm, cold]]
+        yield TemperingState(best, value, work)
 
 
-def _trade(homes: Ints, current: Floats, heat: Floats, rng: np.random.Generator) -> None:
-    """Neighbouring temperatures exchange their placements, as if both moves were one."""
-    odd = int(rng.integers(2))
-    for cold in range(odd, len(current) - 1, 2):
-        gain = (current[cold] - current[cold + 1]) * (1 / heat[cold] - 1 / heat[cold + 1])
+def exchanges(values: Floats, temperatures: Floats, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+    """Neighbouring temperatures whose searches exchange places, by the rule of Metropolis for both moves at once."""
+    for cold in range(int(rng.integers(2)), len(values) - 1, 2):
+        gain = (values[cold] - values[cold + 1]) * (1 / temperatures[cold] - 1 / temperatures[cold + 1])
         if gain >= -rng.exponential():
-            homes[[cold, cold + 1]] = homes[[cold + 1, cold]]
-            current[[cold, cold + 1]] = current[[cold + 1, cold]]
+            yield cold, cold + 1

@@ -12,9 +12,9 @@ from placewise.model.columns import Floats, Ints, Longs
 from placewise.model.problem import Problem
 
 SETUP = 4e-6
-"""Seconds per op, tensor and edge that a level must be given to be worth a search."""
+"""Seconds per op, tensor and edge below which a search on a level is not worth its setup."""
 COARSEST_SHARE = 0.4
-"""Of the time of one way down, for the coarsest problem; the rest goes by the square root of the number of groups."""
+"""Of a descent's time, for the coarsest problem; the others share the rest by the square root of their groups."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,28 +31,28 @@ class Level:
         return graph.n_ops + graph.n_tensors + graph.n_edges
 
     def up(self, device: Ints) -> Ints:
-        """The placement [n_ops] that one of the groups is."""
+        """The placement of the ops [n_ops] that a placement of the groups stands for."""
         return device[self.op]
 
     def down(self, device: Ints) -> Ints | None:
-        """The placement of the groups that one of the ops is; None if it parts a group."""
+        """The placement of the groups that a placement of the ops stands for; None if it splits a group."""
         placed, block = device[self.first], self.problem.block
         home = np.empty(self.problem.n_blocks, np.int32)
         home[block] = placed
         return placed if np.array_equal(home[block][self.op], device) else None
 
     def mean(self, rows: Floats) -> Floats:
-        """Rows of groups [n, k], the means of those of their ops [n_ops, k]."""
-        found = np.zeros((self.problem.n_ops, rows.shape[1]))
-        np.add.at(found, self.op, rows)
-        means: Floats = found / np.maximum(np.bincount(self.op, minlength=len(found)), 1)[:, None]
+        """The mean of rows of ops [n_ops, k] over each group [n, k]."""
+        sums = np.zeros((self.problem.n_ops, rows.shape[1]))
+        np.add.at(sums, self.op, rows)
+        means: Floats = sums / np.maximum(np.bincount(self.op, minlength=len(sums)), 1)[:, None]
         return means
 
 
 def levels_of(problem: Problem, labels: Sequence[Ints], *, exact: bool = False) -> list[Level]:
     """The problem itself, and those of the labels [n_ops], from fine to coarse.
 
-    `exact`: groups move as wholes, but every op of theirs is scheduled, which takes the time that ops take.
+    `exact`: groups move as a whole but each of their ops is scheduled, so that pricing takes as long as for ops.
     """
     every = np.arange(problem.n_ops)
     if exact:
@@ -66,9 +66,9 @@ def levels_of(problem: Problem, labels: Sequence[Ints], *, exact: bool = False) 
     return levels
 
 
-def shares(levels: Sequence[Level], seconds: float) -> list[float]:
-    """How much of the time each level gets, in shares of 1: nothing where that would be too little for its size."""
-    found = [0.0] * len(levels)
+def level_shares(levels: Sequence[Level], seconds: float) -> list[float]:
+    """Each level's share of the time, out of 1: nothing where that would be too little for its size."""
+    shares = [0.0] * len(levels)
     if not np.isfinite(seconds):
         return [1.0] * len(levels)
     for finest in range(len(levels)):
@@ -76,13 +76,13 @@ def shares(levels: Sequence[Level], seconds: float) -> list[float]:
         rest: Floats = root / root[:-1].sum() * (1 - COARSEST_SHARE) if len(root) > 1 else np.ones(1)
         rest[-1] = COARSEST_SHARE if len(root) > 1 else 1.0
         if finest == len(levels) - 1 or rest[0] * seconds >= SETUP * levels[finest].size:
-            found[finest:] = rest.tolist()
+            shares[finest:] = rest.tolist()
             break
-    return found
+    return shares
 
 
 def tightened(problem: Problem, taken: Floats) -> Problem:
-    """The problem with so many bytes [n_devices] less on its devices."""
+    """The problem with `taken` bytes [n_devices] less memory on its devices."""
     cluster = problem.cluster
     devices = [replace(device, reserved=device.reserved + float(taken[d])) for d, device in enumerate(cluster)]
     return problem.with_(cluster=replace(cluster, devices=tuple(devices)))

@@ -1,14 +1,14 @@
-"""multilevel: solve a small problem of groups of ops, then let ever smaller groups move.
+"""multilevel: place a small problem of groups of ops, then refine the placement with ever smaller groups.
 
-Groups of groups, from fine to coarse, come from the room `coarsen`: chains, heavy edges, scopes. The coarsest problem
-goes to the placers that suit it, through the registry, and what they find is searched on, level after level, down to
-the ops themselves where the time allows. With time left, groups are made anew, none of them on two devices, and the
-placement is searched on from the top. Every candidate is judged on the ops. Probabilities among the hints are those
-of groups by the means of their ops.
+The room `coarsen` makes groups of groups, from fine to coarse: chains, heavy edges, scopes. Placers of the registry
+solve the coarsest problem and then search on from its placement, level after level, down to the ops where time allows.
+With time left, a new hierarchy respects the best placement (no group spans two devices), and the search starts again
+from the top. Every candidate is priced on the ops. A group's priors are the means over its ops.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -21,84 +21,60 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason, gap_of
-from placewise.placers.base import (
-    Evaluate,
-    Hints,
-    OnProgress,
-    PlacerInfo,
-    Progress,
-    SearchContext,
-    Stopwatch,
-    run_placer,
-    sound,
-)
-from placewise.placers.multilevel.levels import Level, levels_of, shares, tightened
+from placewise.placers.base import Hints, PlacerInfo, Progress, SearchContext, Stopwatch, run_placer, sound
+from placewise.placers.multilevel.levels import Level, level_shares, levels_of, tightened
 from placewise.placers.registry import create, known_names
 from placewise.placers.shared.interchangeable import interchangeable, relabel
 from placewise.placers.shared.rules import find_broken_rule
+from placewise.placers.shared.starting_placements import find_starting_placements
 from placewise.simulate import Evaluator
 from placewise.simulate.judge.memory import device_memory
 
 Calls = tuple[tuple[str, dict[str, Any]], ...]
-STARTERS: dict[str, Calls] = {
-    "throughput": (
-        ("single", {}), ("balanced", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}), ("dpl", {}),
-    ),
-    "latency": (
-        ("single", {}), ("balanced", {}), ("greedy", {}), ("etf", {}), ("etf", {"by": "start"}), ("heft", {}),
-        ("critical_path", {}), ("sct", {}),
-    ),
-}  # fmt: skip
-"""Placers that make the first placements of the coarsest problem, where they are quick."""
-SEARCHERS: dict[str, Calls] = {
+SEARCHES: dict[str, Calls] = {
     "throughput": (("local", {}), ("cover", {"bound": False}), ("cpsat", {})),
-    "latency": (("temper", {"bound": False}),),
+    "latency": (("local", {"bound": False}),),
 }
-"""Placers that go on from a hint: the first one that takes the problem."""
+"""Placers that search on from a hint; the first that supports the problem runs."""
 CHAINED: Calls = (("dp", {}), ("local", {}))
 MOST_CHAINED = 50_000
-"""Asked one after the other where stages must form a chain; on the first way down also where they need not, with so
-many groups at most."""
-WHOLE: Calls = (("heft", {}), ("critical_path", {}), ("etf", {}))
-"""For latency, of which groups know less than ops do: what is asked to place the ops themselves, where it is quick."""
-QUICK, WHOLE_SHARE = 3.5e-6, 0.1
-"""Seconds per op, tensor and edge that they may need, and the most of the time for each; the first one may take all
-where there is nothing yet."""
-FEW_OPS, FALLBACK = 30_000, "topo"
-"""With more ops, what they find is searched on from the first way down, and if they have no time this placer is asked:
-what groups of so many ops are scheduled as says little about the ops."""
+"""They run one after the other where stages must form a chain, and elsewhere on the first descent, for at most this
+many groups."""
+FEW_OPS = 30_000
+"""For latency, larger graphs refine the placements of the quick placers from the first descent on: a schedule of groups
+that large says little about the ops."""
 GROUPING = 2.5e-5
-"""Seconds per op for making groups and searching among them: with less a placement stays as it is."""
-PRICINGS = 3
-"""Where there is time for so much of that, all ops are scheduled when groups move."""
-LAST_RESORT = "pack"
+"""Seconds per op for grouping and a search among the groups; with less time left the placement stays as it is."""
+EXACT_SETUP, PRICINGS = 3.5e-6, 3
+"""Seconds per op, tensor and edge to price one placement of the ops: with time for this many, groups move while all ops
+are scheduled."""
 STARTING_SHARE = 0.25
-"""Of the coarsest problem's time, the most for all that start there."""
-CYCLE_SHARE = 0.5
-"""Of the time that is left, for one way down."""
+"""Of a level's time, at most, for starting placements."""
+DESCENT_SHARE = 0.5
+"""Of the remaining time, for one descent."""
 REGROUPING = 3.0
-"""Another way down needs so many times the seconds that grouping took for the last one."""
-WORKING, IDLE = 0.2, 2
-"""So many ways down, one after the other, that neither take this share of their time nor find anything are the last."""
+"""Another descent needs this many times the seconds that the last grouping took."""
+BUSY_SHARE, IDLE_DESCENTS = 0.2, 2
+"""The search ends after this many descents in a row that use less than this share of their time and find nothing."""
 GROUPS = {"throughput": (2000, 100), "latency": (400, 40)}
-"""About how many groups are fewest: at least so many, and so many per device."""
-ROUNDS = 6
-"""Tries to make what fits as groups fit as ops: groups do not see the live activations inside them."""
+"""The size of the coarsest problem: at least this many groups, and this many per device."""
+FITTING_DESCENTS = 6
+"""Descents until a placement fits in memory: groups hide the live activations inside them."""
 
 
 @dataclass(frozen=True, slots=True)
 class MultilevelOptions:
-    """`groups`: about how many the coarsest problem has (0: the placer's choice)."""
+    """`groups`: about how many groups the coarsest problem has (0: the placer chooses)."""
 
     groups: int = 0
 
     def __post_init__(self) -> None:
         if self.groups < 0:
-            raise PlacerError(f"multilevel cannot make {self.groups} groups", remedy="give some, or 0 for its choice")
+            raise PlacerError(f"multilevel cannot make {self.groups} groups", remedy="give 1 or more, or 0")
 
 
 class MultilevelPlacer:
-    """Never worse than its hints; anytime; without a limit one way down, with little work on each level."""
+    """Anytime, never worse than its hints. Without a time limit it makes one descent, with little work per level."""
 
     info: ClassVar[PlacerInfo] = PlacerInfo(
         name="multilevel",
@@ -115,26 +91,18 @@ class MultilevelPlacer:
         return None
 
     def propose(self, search: SearchContext) -> Proposal:
-        """The best placement met on any level, hints included."""
+        """The best placement found on any level, hints included."""
         problem = search.problem
-        run = _Run(
-            problem,
-            search.watch,
-            search.price,
-            search.on_progress,
-            search.hints.probabilities,
-            bound=search.hints.bound,
-        )
         least, each = GROUPS[problem.objective.kind]
-        wanted = self.options.groups or max(least, each * problem.n_devices)
+        run = _Descents(search, self.options.groups or max(least, each * problem.n_devices), bound=search.hints.bound)
         try:
             for hint in search.hints.placements:
                 run.offer(hint.device)
-            run.hinted = run.best is not None
-            if problem.objective.kind == "latency":
-                _whole(run)
-                run.hinted |= run.best is not None and problem.n_ops > FEW_OPS
-            _search(run, wanted)
+            run.refines = run.best is not None
+            if problem.objective.kind == "latency" and run.best is None:
+                run.start_from_ops()
+                run.refines = run.best is not None and problem.n_ops > FEW_OPS
+            run.search_levels()
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if run.infeasible:
@@ -145,197 +113,200 @@ class MultilevelPlacer:
 
 
 @dataclass(slots=True)
-class _Run:
-    """One call: the best placement that keeps the rules so far, and what is known about it."""
+class _Descents:
+    """One call: the best valid placement so far, its value, and the bound.
 
-    problem: Problem
-    watch: Stopwatch
-    price: Evaluate
-    on_progress: OnProgress
-    likely: Floats | None
-    hinted: bool = False
+    `wanted` is the size of the coarsest problem; `refines` says that the first descent already starts from the best
+    placement; `number` counts descents; `missing` [n_devices] are the bytes by which candidates did not fit.
+    """
+
+    context: SearchContext
+    wanted: int
+    refines: bool = False
     best: Ints | None = None
     value: float = np.inf
     bound: Bound | None = None
     reason: Reason = Reason.FINISHED
     infeasible: str = ""
     number: int = 0
-    over: Floats = field(default_factory=lambda: np.zeros(0))
-
-    def offer(self, device: Ints) -> None:
-        """Keep a placement [n_ops] if it is better than all before; else note by how much it does not fit."""
-        value = float(self.price(device[None])[0])
-        if not value < self.value:
-            return
-        if find_broken_rule(self.problem, device):
-            peak = device_memory(self.problem, Placement(device))[1]
-            self.over = np.maximum(peak - self.problem.capacity, 0.0)
-        else:
-            self.best, self.value = device, value
+    started_from_ops: bool = False
+    missing: Floats = field(default_factory=lambda: np.zeros(0))
 
     @property
-    def over_with(self) -> bool:
-        """Whether nothing is left to do, or to find."""
+    def problem(self) -> Problem:
+        return self.context.problem
+
+    @property
+    def watch(self) -> Stopwatch:
+        return self.context.watch
+
+    @property
+    def finished(self) -> bool:
+        """Whether the search must end, or has nothing left to find."""
         floor, gap = (self.bound.value if self.bound else 0.0), max(self.watch.budget.gap, OPTIMAL_GAP)
         stopped = self.watch.out or self.reason is Reason.INTERRUPTED or bool(self.infeasible)
         return stopped or (self.best is not None and gap_of(self.value, floor) <= gap)
 
-    def ask(self, name: str, options: dict[str, Any], level: Level, seconds: float, starts: list[Ints]) -> Ints | None:
-        """What a placer makes of a level's problem, from placements of its groups."""
-        placer, problem = create(name, options), level.problem
-        finest = problem is self.problem
-        likely = None if self.likely is None else level.mean(self.likely)
-        placements = tuple(Placement(start) for start in starts)
-        hints = Hints(placements, probabilities=likely, bound=self.bound if finest else None)
-        said = f"{problem.n_blocks:,} groups: {name}"
+    def offer(self, device: Ints) -> None:
+        """Keep a placement [n_ops] if it is the best so far; if it does not fit, note what is missing."""
+        value = float(self.context.price(device[None])[0])
+        if not value < self.value:
+            return
+        if find_broken_rule(self.problem, device):
+            peak = device_memory(self.problem, Placement(device))[1]
+            self.missing = np.maximum(peak - self.problem.capacity, 0.0)
+        else:
+            self.best, self.value = device, value
 
-        def tell(progress: Progress) -> None:
+    def start_from_ops(self) -> None:
+        """Offer what quick placers propose for the ops themselves, or the last resort."""
+        self.started_from_ops = True
+        starts = find_starting_placements(self._context_of(levels_of(self.problem, [])[0], self.watch.left, "ops"))
+        self._take_proof(starts.bound, starts.infeasible, interrupted=starts.interrupted)
+        for device in starts.devices:
+            self.offer(device)
+
+    def search_levels(self) -> None:
+        """Descend until the time is over or nothing is left to do; without a time limit, once.
+
+        Without a valid placement further descents follow, each with less memory.
+        """
+        taken, kind, idle = np.zeros(self.problem.n_devices), interchangeable(self.problem), 0
+        timed = bool(np.isfinite(self.watch.budget.seconds))
+        if self.best is not None and self.watch.left < GROUPING * self.problem.n_ops:
+            self.reason = Reason.TIME_LIMIT
+            return
+        while not self.finished and idle < IDLE_DESCENTS:
+            share = DESCENT_SHARE * self.watch.left
+            started, value = self.watch.elapsed, self.value
+            self.missing = np.zeros(self.problem.n_devices)
+            levels = self._group(taken)
+            grouping = self.watch.elapsed - started
+            self._descend(levels, share)
+            idle = idle + 1 if self.watch.elapsed - started < BUSY_SHARE * share and self.value >= value else 0
+            self.number += 1
+            if self.best is None:
+                taken += [self.missing[kind == k].max() for k in kind.tolist()]
+            hopeless = self.best is None and (self.number >= FITTING_DESCENTS or len(levels) == 1)
+            if hopeless or (self.best is not None and not timed):
+                break
+            if not self.finished and self.watch.left < REGROUPING * grouping:
+                self.reason = Reason.TIME_LIMIT
+                break
+        if self.best is None and not self.finished and not self.started_from_ops:
+            self.start_from_ops()
+        if self.watch.out and self.reason is Reason.FINISHED:
+            self.reason = Reason.TIME_LIMIT
+
+    def _group(self, taken: Floats) -> list[Level]:
+        """The levels of the next descent, on devices with less memory by `taken` bytes [n_devices].
+
+        The first descent groups freely; later ones, and those from a hint, respect the best placement. For latency
+        these schedule every op where time allows.
+        """
+        problem = tightened(self.problem, taken) if taken.any() else self.problem
+        latency = problem.objective.kind == "latency"
+        refines = self.best is not None and (self.refines or self.number > 0)
+        start = scope_labels(problem) if (self.number % 2 == 1) == latency else None
+        labels = hierarchy(problem, wanted=self.wanted, key=self.best if refines else None, start=start)
+        pricing = EXACT_SETUP * levels_of(problem, [])[0].size
+        affordable = self.watch.budget.seconds * DESCENT_SHARE >= PRICINGS * pricing
+        levels = levels_of(problem, labels, exact=latency and refines and affordable)
+        return [*levels_of(self.problem, []), *levels[1:]]
+
+    def _descend(self, levels: list[Level], seconds: float) -> None:
+        """From the coarsest problem to the finest that time allows: start there, search on from level to level."""
+        seconds = seconds if len(levels) > 1 else self.watch.left
+        share, end = level_shares(levels, seconds), self.watch.elapsed + seconds
+        current: Ints | None = None
+        for depth in range(len(levels) - 1, -1, -1):
+            if not share[depth] or self.finished:
+                break
+            level, left = levels[depth], max(end - self.watch.elapsed, 0.0)
+            mine = left * share[depth] / sum(share[: depth + 1]) if np.isfinite(left) else np.inf
+            coarse = [level.down(device) for device in (current, self.best) if device is not None]
+            starts = [device for device in coarse if device is not None]
+            if not starts:
+                starts = self._start_level(level, mine)
+            current = self._refine(level, mine, starts)
+            if current is not None:
+                self.offer(current)
+
+    def _start_level(self, level: Level, seconds: float) -> list[Ints]:
+        """Starting placements of a level's groups, the best first."""
+        context = self._context_of(level, seconds, "starting placements")
+        starts = find_starting_placements(context, quick_share=STARTING_SHARE)
+        bound, proof = (starts.bound, starts.infeasible) if level.problem is self.problem else (None, "")
+        self._take_proof(bound, proof, interrupted=starts.interrupted)
+        if not starts.placements:
+            return []
+        devices = _best_first(level.problem, starts.devices, self.watch.budget.threads)
+        for device in devices if self.problem.objective.kind == "latency" else devices[:1]:
+            self.offer(level.up(device))
+        return devices
+
+    def _refine(self, level: Level, seconds: float, starts: list[Ints]) -> Ints | None:
+        """The best placement [n_ops] that searches on a level find from starts, or the first of these."""
+        objective, shaped = self.problem.objective.kind, level.problem.constraints.shaped
+        devices, end = starts[:], self.watch.elapsed + seconds
+        calls = _supporting(SEARCHES[objective], level.problem)[:1]
+        if objective == "throughput" and (shaped or (not self.number and level.problem.n_blocks <= MOST_CHAINED)):
+            calls = _supporting(CHAINED, level.problem) or calls
+        for number, (name, options) in enumerate(calls):
+            if self.finished:
+                break
+            mine = max(end - self.watch.elapsed, 0.0) / (len(calls) - number)
+            placer, context = create(name, options), self._context_of(level, mine, name, devices)
+            proposal = run_placer(
+                placer, level.problem, context.budget,
+                hints=context.hints, evaluate=context.evaluate, on_progress=context.on_progress,
+            )  # fmt: skip
+            finest = level.problem is self.problem
+            bound, proof = (
+                (sound(placer.info, self.problem, proposal).bound, proposal.infeasible) if finest else (None, "")
+            )
+            self._take_proof(bound, proof, interrupted=proposal.reason is Reason.INTERRUPTED)
+            if proposal.placement is not None:
+                devices = _best_first(level.problem, [proposal.placement.device, *devices], self.watch.budget.threads)
+        return level.up(devices[0]) if devices else None
+
+    def _take_proof(self, bound: Bound | None, infeasible: str, *, interrupted: bool) -> None:
+        """Keep a bound and a proof of infeasibility of the ops' own problem, and whether Ctrl-C came."""
+        if bound is not None and (self.bound is None or bound.value > self.bound.value):
+            self.bound = bound
+        self.infeasible = self.infeasible or infeasible
+        if interrupted:
+            self.reason = Reason.INTERRUPTED
+
+    def _context_of(self, level: Level, seconds: float, label: str, starts: Sequence[Ints] = ()) -> SearchContext:
+        """The context of a search for placements of a level's groups."""
+        problem, priors = level.problem, self.context.hints.probabilities
+        hints = Hints(
+            tuple(map(Placement, starts)),
+            probabilities=None if priors is None else level.mean(priors),
+            bound=self.bound if problem is self.problem else None,
+        )
+        message = f"{problem.n_blocks:,} groups: {label}"
+
+        def report(progress: Progress) -> None:
             value = self.value if self.best is not None else None
-            self.on_progress(Progress("multilevel", self.watch.elapsed, f"{said}, {progress.message}", value))
+            text = f"{message}, {progress.message}"
+            self.context.on_progress(Progress("multilevel", self.watch.elapsed, text, value))
 
         budget = replace(self.watch.rest(), seconds=min(seconds, self.watch.left))
-        price = self.price if problem.graph.tensors is self.problem.graph.tensors else None
-        found = run_placer(placer, problem, budget, hints=hints, evaluate=price, on_progress=tell)
-        if found.reason is Reason.INTERRUPTED:
-            self.reason = Reason.INTERRUPTED
-        if finest:
-            self.infeasible = self.infeasible or found.infeasible
-            bound = sound(placer.info, problem, found).bound
-            if bound is not None and (self.bound is None or bound.value > self.bound.value):
-                self.bound = bound
-        return None if found.placement is None else found.placement.device
+        price = self.context.price if problem.graph.tensors is self.problem.graph.tensors else None
+        return SearchContext(problem, budget, hints, price, report)
 
 
-def _search(run: _Run, wanted: int) -> None:
-    """Ways down, one after the other, until the time is over or they have nothing to do; without a limit, one.
-
-    More where nothing fits yet: with less memory each time.
-    """
-    taken, kind, idle = np.zeros(run.problem.n_devices), interchangeable(run.problem), 0
-    if run.best is not None and run.watch.left < GROUPING * run.problem.n_ops:
-        run.reason = Reason.TIME_LIMIT
-        return
-    while not run.over_with and idle < IDLE:
-        share = CYCLE_SHARE * run.watch.left
-        begun, value = run.watch.elapsed, run.value
-        run.over = np.zeros(run.problem.n_devices)
-        levels = _levels(run, wanted, taken)
-        grouping = run.watch.elapsed - begun
-        _way_down(run, levels, share)
-        idle = idle + 1 if run.watch.elapsed - begun < WORKING * share and run.value >= value else 0
-        run.number += 1
-        if run.best is None:
-            taken += [run.over[kind == k].max() for k in kind.tolist()]
-        hopeless = run.best is None and (run.number >= ROUNDS or len(levels) == 1)
-        if hopeless or (run.best is not None and not np.isfinite(run.watch.budget.seconds)):
-            break
-        if not run.over_with and run.watch.left < REGROUPING * grouping:
-            run.reason = Reason.TIME_LIMIT
-            break
-    if run.best is None and not run.over_with and create(LAST_RESORT).supports(run.problem) is None:
-        found = run.ask(LAST_RESORT, {}, levels_of(run.problem, [])[0], run.watch.left, [])
-        if found is not None:
-            run.offer(found)
-    if run.watch.out and run.reason is Reason.FINISHED:
-        run.reason = Reason.TIME_LIMIT
+def _supporting(calls: Calls, problem: Problem) -> list[tuple[str, dict[str, Any]]]:
+    """The calls of placers that are registered and support the problem."""
+    return [
+        (name, options) for name, options in calls if name in known_names() and create(name).supports(problem) is None
+    ]
 
 
-def _levels(run: _Run, wanted: int, taken: Floats) -> list[Level]:
-    """The levels of the next way down, on devices of which so many bytes are taken.
-
-    The first one is free to go anywhere, the others and those from a hint respect what there is. For latency these
-    schedule every op where there is time for it.
-    """
-    problem = tightened(run.problem, taken) if taken.any() else run.problem
-    latency = problem.objective.kind == "latency"
-    again = run.best is not None and (run.hinted or run.number > 0)
-    start = scope_labels(problem) if (run.number % 2 == 1) == latency else None
-    labels = hierarchy(problem, wanted=wanted, key=run.best if again else None, start=start)
-    affordable = run.watch.budget.seconds * CYCLE_SHARE >= PRICINGS * QUICK * levels_of(problem, [])[0].size
-    levels = levels_of(problem, labels, exact=latency and again and affordable)
-    return [*levels_of(run.problem, []), *levels[1:]]
-
-
-def _whole(run: _Run) -> None:
-    """Offer what quick placers make of the ops themselves."""
-    level = levels_of(run.problem, [])[0]
-    cost = QUICK * level.size
-    for name, options in WHOLE:
-        most = WHOLE_SHARE * run.watch.left
-        enough = run.watch.left if run.best is None else most
-        if _takes(name, run.problem) and enough >= cost:
-            device = run.ask(name, options, level, max(most, cost), [])
-            if device is not None and run.reason is not Reason.INTERRUPTED:
-                run.offer(device)
-    if run.best is None and run.problem.n_ops > FEW_OPS and _takes(FALLBACK, run.problem):
-        device = run.ask(FALLBACK, {}, level, run.watch.left, [])
-        if device is not None:
-            run.offer(device)
-
-
-def _way_down(run: _Run, levels: list[Level], seconds: float) -> None:
-    """From the coarsest problem to the finest that the time allows: start there, go on from level to level."""
-    seconds = seconds if len(levels) > 1 else run.watch.left
-    share, end = shares(levels, seconds), run.watch.elapsed + seconds
-    carried: Ints | None = None
-    for depth in range(len(levels) - 1, -1, -1):
-        if not share[depth] or run.over_with:
-            break
-        level, left = levels[depth], max(end - run.watch.elapsed, 0.0)
-        mine = left * share[depth] / sum(share[: depth + 1]) if np.isfinite(left) else np.inf
-        known = [level.down(device) for device in (carried, run.best) if device is not None]
-        starts = [device for device in known if device is not None]
-        if not starts:
-            starts = _first(run, level, mine)
-        carried = _go_on(run, level, mine, starts)
-        if carried is not None:
-            run.offer(carried)
-
-
-def _first(run: _Run, level: Level, seconds: float) -> list[Ints]:
-    """The placements that quick placers make of a level's groups, the best first."""
-    end = run.watch.elapsed + STARTING_SHARE * seconds
-    found: list[Ints] = []
-    for name, options in STARTERS[run.problem.objective.kind]:
-        if not _takes(name, level.problem):
-            continue
-        left = end - run.watch.elapsed
-        if (found and left <= 0) or run.over_with:
-            break
-        device = run.ask(name, options, level, max(left, 0.0) if found else seconds, [])
-        if device is not None:
-            found.append(device)
-    if not found:
-        return []
-    found = _best_first(level.problem, found, run.watch.budget.threads)
-    for device in found if run.problem.objective.kind == "latency" else found[:1]:
-        run.offer(level.up(device))
-    return found
-
-
-def _go_on(run: _Run, level: Level, seconds: float, starts: list[Ints]) -> Ints | None:
-    """The best placement [n_ops] that searches make of starts on a level, or the first of them."""
-    objective, shaped = run.problem.objective.kind, level.problem.constraints.shaped
-    end, found = run.watch.elapsed + seconds, starts[:]
-    calls = [call for call in SEARCHERS[objective] if _takes(call[0], level.problem)][:1]
-    if objective == "throughput" and (shaped or (not run.number and level.problem.n_blocks <= MOST_CHAINED)):
-        calls = [call for call in CHAINED if _takes(call[0], level.problem)] or calls
-    for number, (name, options) in enumerate(calls):
-        if run.over_with:
-            break
-        mine = max(end - run.watch.elapsed, 0.0) / (len(calls) - number)
-        device = run.ask(name, options, level, mine, found)
-        if device is not None:
-            found = _best_first(level.problem, [device, *found], run.watch.budget.threads)
-    return level.up(found[0]) if found else None
-
-
-def _takes(name: str, problem: Problem) -> bool:
-    return name in known_names() and create(name).supports(problem) is None
-
-
-def _best_first(problem: Problem, found: list[Ints], threads: int | None) -> list[Ints]:
-    """Placements of a level's groups, by their values there; those that keep the rules before those that do not."""
-    values = Evaluator(problem, threads=threads)(np.stack(found))
-    bad = np.array([bool(find_broken_rule(problem, device)) for device in found])
-    return [found[place] for place in np.lexsort((values, bad)).tolist()]
+def _best_first(problem: Problem, devices: list[Ints], threads: int | None) -> list[Ints]:
+    """Placements of a level's groups by their values there; valid ones come first."""
+    values = Evaluator(problem, threads=threads)(np.stack(devices))
+    invalid = np.array([bool(find_broken_rule(problem, device)) for device in devices])
+    return [devices[k] for k in np.lexsort((values, invalid)).tolist()]

@@ -1,26 +1,33 @@
-"""All sets of blocks that a device could hold, as a decision diagram: blocks in or out, one after the other.
+"""All sets of blocks that a device can hold, as a decision diagram: blocks in or out, one after the other.
 
-A node knows of the tensors still open only what later costs depend on: whether the maker is in, and whether
-anybody on the other side has paid for the trip. A path from the root to the end is a set, the sum along it the
-set's load. Where a layer grows beyond `MOST_NODES`, the open tensors that cost least are forgotten: the loads
-of the diagram are then too small, never too large, and bounds from it still hold (relaxed diagrams: Andersen et
-al. 2007).
+The state of a node holds, for each open tensor, what later costs depend on: whether its producer is in the set, and
+whether its transfer is paid for already. A path from the root to the end is a set, and the sum along it the set's load.
+Where a layer grows beyond `MOST_NODES`, the cheapest open tensors are dropped: the loads of the diagram are then too
+small, never too large, and bounds from it still hold (relaxed diagrams: Andersen et al. 2007).
+
+`best_sets` finds the sets of highest price by labels: partial sets at a node, with their use of each resource and their
+price. Labels that cannot exceed the target are pruned, by the multipliers that minimize the Lagrangian bound. Where too
+many labels remain at a node, neighbours are merged into one with the least use and the highest price among them: the
+result is then a bound only.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from placewise.model.columns import Ints, Longs, frozen
+from placewise import _native
+from placewise.model.columns import Bools, Ints, Longs, frozen
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
 
-MOST_NODES = 4000
+MOST_NODES, MOST_LABELS = 4000, 30_000_000
+_MARGIN = 1e-10
 _OPEN = 21
 _IN, _OUT, _DONE = 4, 5, 6
-"""Codes of an open tensor; 0–3 before its maker is decided: bit 0 a reader is in, bit 1 one is out."""
+"""States of an open tensor; 0–3 before its producer is decided: bit 0, a reader is in; bit 1, a reader is out."""
 _READ = np.array([[2, 3, 2, 3, _DONE, _OUT, _DONE], [1, 1, 3, 3, _IN, _DONE, _DONE]])
 _MAKE = np.array([[_OUT, _DONE, _OUT, _DONE], [_IN, _IN, _DONE, _DONE]])
 
@@ -41,14 +48,14 @@ class Diagram(NamedTuple):
 
 
 def order_blocks(costs: StageCosts, *, starts: int = 24) -> Ints:
-    """An order of the blocks [n] in which few tensors are open at any time: greedily, from several first blocks."""
+    """An order of the blocks [n] with few open tensors at any time: the best of several greedy ones."""
     n, members, touching = _incidence(costs)
-    found = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // starts))]
-    return np.array(min(found, key=lambda pair: pair[0])[1] if found else [], np.int32)
+    orders = [_greedy_order(first, n, members, touching) for first in range(0, n, max(1, n // starts))]
+    return np.array(min(orders, key=lambda pair: pair[0])[1] if orders else [], np.int32)
 
 
 def diagram(costs: StageCosts, kind: int, order: Ints, *, most: int = MOST_NODES) -> Diagram:
-    """The diagram of the sets that a device of class `kind` could hold."""
+    """The diagram of the sets that a device of class `kind` can hold."""
     n, rate = len(order), int(costs.rate[kind])
     tensors = len(costs.producer)
     enter = costs.enter[:, rate] if rate >= 0 else np.zeros(tensors, np.int64)
@@ -116,7 +123,7 @@ def _resources(costs: StageCosts, kind: int, block: int, side: int, sent: Longs,
 
 
 def _distinct(codes: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.int8], Longs]:
-    """The distinct rows, and which of them each row is."""
+    """The distinct rows, and the index of each row among them."""
     if codes.shape[1] > _OPEN:
         return codes, np.arange(len(codes))
     key = np.zeros(len(codes), np.int64)
@@ -127,7 +134,7 @@ def _distinct(codes: npt.NDArray[np.int8]) -> tuple[npt.NDArray[np.int8], Longs]
 
 
 def _incidence(costs: StageCosts) -> tuple[int, list[set[int]], list[list[int]]]:
-    """How many blocks, the blocks of each tensor, and the tensors of each block."""
+    """The number of blocks, the blocks of each tensor, and the tensors of each block."""
     n, members = len(costs.size), []
     touching: list[list[int]] = [[] for _ in range(n)]
     for t in range(len(costs.producer)):
@@ -141,7 +148,7 @@ def _incidence(costs: StageCosts) -> tuple[int, list[set[int]], list[list[int]]]
 
 
 def _greedy_order(first: int, n: int, members: list[set[int]], touching: list[list[int]]) -> tuple[float, list[int]]:
-    """Always the block next that opens fewest tensors and closes most; the sum of 2^open, and the order."""
+    """The order that always takes the block which opens fewest tensors and closes most, after the sum of its 2^open."""
     left = [len(blocks) for blocks in members]
     waiting, near, opened = set(range(n)), {first}, set[int]()
     order, total = [], 0.0
@@ -164,3 +171,50 @@ def _greedy_order(first: int, n: int, members: list[set[int]], touching: list[li
                 opened.discard(t)
         total += 2.0 ** len(opened)
     return total, order
+
+
+class PricedSets(NamedTuple):
+    """`ceiling` bounds the price of every set; `sets` [k, n] are good ones; `complete` is False if time was short."""
+
+    ceiling: int
+    sets: Bools
+    complete: bool
+
+
+def best_sets(
+    d: Diagram,
+    price: Longs,
+    limits: Longs,
+    target: int,
+    *,
+    width: int,
+    beam: bool = False,
+    most_sets: int = 12,
+    seconds: float = math.inf,
+) -> PricedSets:
+    """Sets of a price above `target` within `limits`; `price` [n] of blocks, |Σ| below 2^52.
+
+    `limits` apply to the first resources; others are ignored. `width`: the labels of a node before neighbours are
+    merged or, with `beam`, before the less promising are dropped: then the ceiling is no bound. The search ends after
+    `seconds`.
+    """
+    search = _native.LabelSearch(d.order, d.base, d.child, d.cost, price, limits.astype(np.int64))
+    unit = float(np.abs(price).sum()) or 1.0
+    weights = np.where(np.arange(len(limits)) == 0, 1.0, 0.3) * (np.arange(len(limits)) < d.cost.shape[2] - 1)
+    share = weights / np.maximum(limits, 1)
+    low, high = 0.0, 4 * unit
+    for _ in range(30):
+        thirds = low + (high - low) / 3, high - (high - low) / 3
+        first, second = (search.bound(share * s) + float(share @ limits) * s for s in thirds)
+        low, high = (low, thirds[1]) if first <= second else (thirds[0], high)
+    multipliers = share * (low + high) / 2
+    root = search.bound(multipliers) + float(multipliers @ limits)
+    none = np.zeros((0, len(price)), np.bool_)
+    if root + _MARGIN * unit <= target:
+        return PricedSets(target, none, True)
+    if not search.run(float(target) - _MARGIN * unit, width, beam, MOST_LABELS, seconds):
+        return PricedSets(int(root + _MARGIN * unit) + 1, none, False)
+    value = search.values
+    wanted = np.argsort(-value, kind="stable")
+    wanted = wanted[value[wanted] > target][:most_sets]
+    return PricedSets(max(target, int(value.max(initial=target))), search.sets(wanted).view(np.bool_), True)

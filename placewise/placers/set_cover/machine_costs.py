@@ -1,4 +1,4 @@
-"""Stage costs as costs of single machines, for the load of any set of blocks on one of them."""
+"""Stage costs as pipeline costs of single machines, to price any set of blocks on one of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import numpy as np
 
 from placewise.model.columns import frozen
 from placewise.placers.shared.stages.stage_costs import NEVER, StageCosts
-from placewise.placers.shared.throughput_search.pipeline_costs import Costs, no_chain
+from placewise.placers.shared.throughput_search.pipeline_costs import PipelineCosts, no_chain
+
+SHARED = (
+    "producer", "readers", "output", "consumer_offsets", "consumers", "use_offsets", "uses", "make_offsets", "makes",
+    "size", "storage_offsets", "storages", "storage_bytes",
+)  # fmt: skip
+"""Columns that stage costs and pipeline costs have in common."""
 
 
-def machines(costs: StageCosts, kinds: list[int]) -> Costs:
-    """Machines of the given classes, each behind a link of its own to the host.
+def machines(costs: StageCosts, kinds: list[int]) -> PipelineCosts:
+    """The costs of one machine per class in `kinds`, each with its own link to the host.
 
-    Class −1 is the host: it runs anything at no cost, and holds everything.
+    Class −1 is the host, which runs and holds everything at no cost.
     """
     width, rates = len(kinds), costs.enter.shape[1]
     seconds, capacity = np.zeros((len(costs.size), width), np.int64), np.full(width, NEVER)
@@ -24,24 +30,12 @@ def machines(costs: StageCosts, kinds: list[int]) -> Costs:
         if rate >= 0:
             location[m] = m
             link_class[width, m], link_class[m, width] = 1 + rate, 1 + rates + rate
-    return Costs(
+    return PipelineCosts(
+        **{column: getattr(costs, column) for column in SHARED},
         seconds=frozen(seconds, np.int64),
         kind=frozen(np.arange(width), np.int32),
         transfer=frozen(np.hstack((np.zeros((len(costs.producer), 1), np.int64), costs.enter, costs.leave)), np.int64),
         phase=frozen(np.zeros(len(costs.producer)), np.int8),
-        producer=costs.producer,
-        readers=costs.readers,
-        output=costs.output,
-        consumer_offsets=costs.consumer_offsets,
-        consumers=costs.consumers,
-        use_offsets=costs.use_offsets,
-        uses=costs.uses,
-        make_offsets=costs.make_offsets,
-        makes=costs.makes,
-        size=costs.size,
-        storage_offsets=costs.storage_offsets,
-        storages=costs.storages,
-        storage_bytes=costs.storage_bytes,
         capacity=frozen(capacity, np.int64),
         location=frozen(location, np.int32),
         link_class=frozen(link_class, np.int32),

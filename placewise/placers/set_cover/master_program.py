@@ -1,8 +1,7 @@
-"""The linear program of set cover: how many devices it takes to hold every block once, sets mixed at will.
+"""The linear program of set cover: how many devices it takes to hold every block once, with fractions of sets.
 
-Minimize θ such that the chosen shares of sets hold every block exactly once and no class of devices is used
-more than θ times over. Its dual variables are prices of blocks and of devices. Nothing here has to be exact:
-whoever uses the prices proves with them.
+Minimize θ such that the fractions of sets hold every block exactly once and no class of devices is used more than θ
+times. The dual variables are prices of blocks and devices. They need not be exact: the proof holds for any prices.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _WIDER = 1.5
 
 
 class Box(NamedTuple):
-    """Where the prices of blocks may lie: `centre` [n] ± `reach` [n]."""
+    """The range of the prices of blocks: `centre` [n] ± `reach` [n]."""
 
     centre: Floats
     reach: Floats
@@ -27,7 +26,7 @@ class Box(NamedTuple):
 class CoverMaster:
     """The program over the sets added so far.
 
-    A block may be missed, or held twice, at the prices that bound the box; see `widen`.
+    A block may be missed or held twice, at the prices at the border of the box; see `widen`.
     """
 
     def __init__(self, box: Box, machines: Longs) -> None:
@@ -57,7 +56,7 @@ class CoverMaster:
                 objective.SetCoefficient(variable, cost)
 
     def add(self, kind: int, blocks: Bools) -> bool:
-        """One more set for devices of class `kind`; False if it was there already."""
+        """Add a set for devices of class `kind`; False if it is known already."""
         key = (kind, blocks.tobytes())
         if key in self._known:
             return False
@@ -69,7 +68,7 @@ class CoverMaster:
         return True
 
     def widen(self) -> bool:
-        """Move the box to where prices reached its walls, and let them range further; False if none did."""
+        """Move and widen the box where prices reached its border; False if none did."""
         slacks = zip(self._missed, self._twice, strict=True)
         stopped = np.array([one.solution_value() + other.solution_value() > 1e-9 for one, other in slacks])
         if not stopped.any():

@@ -1,9 +1,8 @@
-"""cover: free placements for max-load, annealed from above and bounded by set cover from below.
+"""cover: free placements for max-load by annealing, and a lower bound by set cover.
 
-Blocks move between devices by annealing, with loads and memory kept up to date. The bound decides for single
-values of T whether sets of load ≤ T, one per device, can part the blocks, by column generation over decision
-diagrams (placers/cover). The search has the judge's loads (placers/search); the bound charges direct transfers once
-per tensor, at its quickest link, so that it holds.
+Blocks move between devices by annealing, with the judge's loads (`shared/throughput_search`). The bound decides for
+single values T whether sets of load ≤ T, one per device, can partition the blocks, by column generation over decision
+diagrams. It charges direct transfers once per tensor, at the quickest link, and so stays valid.
 """
 
 from __future__ import annotations
@@ -19,42 +18,37 @@ from placewise.model.columns import Floats, Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import OPTIMAL_GAP, Bound, Proposal, Reason
-from placewise.placers.base import (
-    OnProgress,
-    PlacerInfo,
-    Progress,
-    SearchContext,
-    Stopwatch,
-)
-from placewise.placers.set_cover.column_generation import Sets, raise_floor
+from placewise.placers.base import PlacerInfo, Progress, SearchContext
+from placewise.placers.set_cover.column_generation import DeviceSets, raise_floor
 from placewise.placers.shared.fit import fit_memory
 from placewise.placers.shared.interchangeable import relabel
-from placewise.placers.shared.rules import find_broken_rule
-from placewise.placers.shared.stages.line_split import find_best_split
 from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
-from placewise.placers.shared.throughput_search.clusters import clusters
+from placewise.placers.shared.starting_placements import find_starting_placements
+from placewise.placers.shared.throughput_search.annealing import WALKS, Annealer, AnnealingRound, clusters
 from placewise.placers.shared.throughput_search.pipeline_costs import costs_of, native_costs, whole_bytes
-from placewise.placers.shared.throughput_search.rounds import WALKS, Field, Round
 from placewise.simulate import lower_bound
-from placewise.simulate.contiguity import contract, depth_first
+from placewise.simulate.blocks import block_firsts
 
 MOST_BLOCKS = 5000
 ROUNDED = 1 - 1e-12
-"""Costs were rounded down to whole units; this covers the rounding of the sums that came before."""
+"""Covers the rounding of the floating-point sums before costs became whole units."""
 LONGEST_PROOF = 20.0
-"""Seconds for the bound where the budget names none; the placement does not depend on them."""
-_SEARCH_SHARE = 0.25
+"""Seconds for the bound without a time limit; the placement does not depend on them."""
+_START_SHARE, _SEARCH_SHARE = 0.1, 0.25
+"""Of the time, at most, for quick placers, and for both them and annealing; the rest is for the bound."""
+_STARTS = 3
+"""Annealing starts from the best few placements."""
 _LONGEST_ROUND = 1.0
-"""Seconds after which a round of annealing is not made longer: Ctrl-C is heard between two rounds."""
+"""Rounds of annealing do not grow beyond this many seconds: the search reacts to Ctrl-C between two rounds."""
 _HOT, _WARM, _COLD = 0.02, 0.004, 2e-5
 """Temperatures, as shares of the max-load: from a start, from the best, and at the end."""
 _SURE_PACE = 50_000
-"""Moves per second that any machine makes: the first round is not longer than the time for all of them."""
+"""Moves per second that any machine makes; the length of the first round follows from it."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoverOptions:
-    """`rounds` of annealing where the budget has no seconds, of `steps` moves per block; `bound`: prove as well."""
+    """`rounds` of annealing where the budget has no time limit, of `steps` moves per block; `bound`: prove one too."""
 
     rounds: int = 6
     steps: int = 1500
@@ -62,16 +56,14 @@ class CoverOptions:
 
 
 @dataclass(slots=True)
-class _Run:
-    """One call: the problem, the clock, every home of the blocks that was found, and seconds that none is below."""
+class _CoverSearch:
+    """One call: where annealing starts, every assignment of the blocks that it found, and the bounds known so far."""
 
-    problem: Problem
+    search: SearchContext
     options: CoverOptions
-    watch: Stopwatch
-    starts: list[Ints]
-    on_progress: OnProgress
+    starts: list[Ints] = field(default_factory=list)
     reason: Reason = Reason.FINISHED
-    homes: list[Ints] = field(default_factory=list)
+    assignments: list[Ints] = field(default_factory=list)
     floor: float = 0.0
     bound: Bound | None = None
     notes: list[str] = field(default_factory=list)
@@ -79,12 +71,12 @@ class _Run:
 
     @property
     def gap(self) -> float:
-        """What needs no closing."""
-        return max(self.watch.budget.gap, OPTIMAL_GAP / 2)
+        """The relative gap below which the search stops."""
+        return max(self.search.budget.gap, OPTIMAL_GAP / 2)
 
-    def search(self, capacity: Floats) -> Ints | None:
+    def anneal(self, capacity: Floats) -> Ints | None:
         """The best placement [n_ops] within `capacity` [n_devices], or None; the first call may take longest."""
-        problem = self.problem
+        problem = self.search.problem
         if self.reason is Reason.INTERRUPTED:
             return None
         costs, scale = costs_of(problem, problem.block, problem.n_blocks)
@@ -104,7 +96,7 @@ class _Run:
         if _native.PipelineState(native, best).missing_bytes:
             return None
         if not self._tries:
-            self.homes.append(best)
+            self.assignments.append(best)
         self._tries += 1
         placed: Ints = best[problem.block]
         return placed
@@ -112,40 +104,70 @@ class _Run:
     def _rounds(
         self, costs: _native.ThroughputCosts, joined: _native.Clusters, scale: float, starts: list[Ints]
     ) -> Iterator[Ints]:
-        """Annealing in pairs, from each start hot, then by turns hot from the start and warm from the best.
+        """Anneal pairs of walks: first hot from each start, then by turns hot from a start and warm from the best.
 
-        Gives the best devices of blocks [n_blocks] so far after each round.
+        Yields the best assignment [n_blocks] after each round.
         """
-        steps, until = min(self.options.steps * len(starts[0]), 1_000_000), self.watch.budget.seconds * _SEARCH_SHARE
+        watch = self.search.watch
+        steps, until = min(self.options.steps * len(starts[0]), 1_000_000), watch.budget.seconds * _SEARCH_SHARE
         timed = np.isfinite(until)
         if timed:
             steps = min(steps, max(int(until * _SURE_PACE), 1000))
-        best, round_, seed = starts[0], 0, self.watch.budget.seed * 1000 + 97 * self._tries
+        best, number, seed = starts[0], 0, watch.budget.seed * 1000 + 97 * self._tries
         state = _native.PipelineState(costs, best)
         least = state.missing_bytes, state.max_load
-        rounds = self.watch.budget.iterations or self.options.rounds
-        search = Field(costs, joined, lambda: self.watch.elapsed, threads=self.watch.budget.most_threads)
-        while (self.watch.elapsed < until if timed else round_ < rounds) or not round_:
-            begun = self.watch.elapsed
-            warm = round_ > 1 and round_ % 2 == 1
-            froms = [(best if warm else starts[(round_ + i) % len(starts)], None) for i in range(WALKS)]
-            plan = Round(_WARM if warm else _HOT, _COLD, steps)
-            seeds = range(seed + WALKS * round_, seed + WALKS * (round_ + 1))
-            for walk in search.run(froms, plan, seeds, lambda _: None):
+        rounds = watch.budget.iterations or self.options.rounds
+        annealer = Annealer(costs, joined, lambda: watch.elapsed, threads=watch.budget.most_threads)
+        while (watch.elapsed < until if timed else number < rounds) or not number:
+            started = watch.elapsed
+            warm = number > 1 and number % 2 == 1
+            picked = [(best if warm else starts[(number + i) % len(starts)], None) for i in range(WALKS)]
+            plan = AnnealingRound(_WARM if warm else _HOT, _COLD, steps)
+            seeds = range(seed + WALKS * number, seed + WALKS * (number + 1))
+            for walk in annealer.run(picked, plan, seeds, lambda _: None):
                 if not self._tries:
-                    self.homes.append(walk.incumbent)
+                    self.assignments.append(walk.incumbent)
                 if walk.quality < least:
                     least, best = walk.quality, walk.incumbent
             value = least[1] / scale
-            self.on_progress(Progress("cover", self.watch.elapsed, f"round {round_}", value))
+            self.search.on_progress(Progress("cover", watch.elapsed, f"round {number}", value))
             yield best
             if not least[0] and value * (1 - self.gap) <= self.floor:
                 break
-            round_ += 1
-            if timed and round_ % 4 == 0 and self.watch.elapsed - begun < _LONGEST_ROUND:
+            number += 1
+            if timed and number % 4 == 0 and watch.elapsed - started < _LONGEST_ROUND:
                 steps *= 2
             if costs.n_devices < 2:
                 break
+
+    def prove(self) -> None:
+        """Refute ever higher max-loads by set cover; `bound` is the highest so far at any time."""
+        problem, watch = self.search.problem, self.search.watch
+        priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
+        kind = {d: k for k, devices in enumerate(priced.devices) for d in devices}
+        end = watch.elapsed + min(watch.left, watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
+        sets = DeviceSets.of(priced.costs)
+        values = []
+        for assignment in self.assignments[-12:]:
+            parts = [(kind[d], assignment == d) for d in np.unique(assignment).tolist() if d in kind]
+            loads = [sets.load_of(k, part) for k, part in parts]
+            feasible = [load for load in loads if load is not None]
+            if len(feasible) == len(np.unique(assignment)):
+                values.append(max(feasible))
+                for (k, part), load in zip(parts, feasible, strict=True):
+                    sets.add(k, part, load)
+        if not values:
+            return
+        low = int(self.floor * priced.scale)
+
+        def report(floor: int) -> None:
+            self.bound = Bound((floor + 1) / priced.scale * ROUNDED, "set cover")
+            value = min(values) / priced.scale
+            self.search.on_progress(Progress("cover", watch.elapsed, "proving", value, self.bound.value))
+
+        if not raise_floor(sets, low, min(values), self.gap, lambda: end - watch.elapsed, report) and not watch.out:
+            self.reason = Reason.TIME_LIMIT
+            self.notes.append(f"the proof was given {LONGEST_PROOF:g} s: a longer time limit may raise the bound")
 
 
 class CoverPlacer:
@@ -177,71 +199,32 @@ class CoverPlacer:
         return None
 
     def propose(self, search: SearchContext) -> Proposal:
-        """The best placement met, hints included, under the highest bound that was proved in time."""
+        """The best placement found, hints included, under the highest bound proved in time."""
         problem, watch = search.problem, search.watch
-        valid = [h.device for h in search.hints.placements if not find_broken_rule(problem, h.device)]
-        found = list(valid)
-        starts = [_home(problem, device) for device in valid]
-        run = _Run(problem, self.options, watch, starts, search.on_progress)
+        run = _CoverSearch(search, self.options)
+        placements: list[Ints] = []
         try:
             run.floor = lower_bound(problem).value
-            run.starts += _split(problem, watch)
-            device, _ = fit_memory(problem, run.search)
-            found += [] if device is None else [device]
+            starts = find_starting_placements(search, quick_share=_START_SHARE)
+            if starts.infeasible:
+                return Proposal(None, reason=Reason.PROVED, infeasible=starts.infeasible)
+            placements += starts.devices
+            firsts = block_firsts(problem)
+            values = search.price(np.stack(placements)) if placements else np.zeros(0)
+            run.starts = [placements[k][firsts] for k in np.argsort(values, kind="stable")[:_STARTS].tolist()]
+            run.reason = Reason.INTERRUPTED if starts.interrupted else Reason.FINISHED
+            device, _ = fit_memory(problem, run.anneal)
+            placements += [] if device is None else [device]
             if self.options.bound and run.reason is Reason.FINISHED:
-                _prove(run)
+                run.prove()
         except KeyboardInterrupt:
             run.reason = Reason.INTERRUPTED
         if watch.out and run.reason is Reason.FINISHED:
             run.reason = Reason.TIME_LIMIT
-        if not found:
+        if not placements:
             run.notes.append("no placement was found that fits in memory")
             return Proposal(None, run.bound, run.reason, tuple(run.notes))
-        values = search.price(np.stack(found[::-1]))
-        best = found[::-1][int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
+        latest_first = placements[::-1]
+        values = search.price(np.stack(latest_first))
+        best = latest_first[int(np.argmin(np.where(np.isnan(values), np.inf, values)))]
         return Proposal(Placement(relabel(problem, best)), run.bound, run.reason, tuple(run.notes))
-
-
-def _prove(run: _Run) -> None:
-    """Refute ever higher max-loads by set cover; the run has the highest at any time."""
-    problem, watch = run.problem, run.watch
-    priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
-    kind = {d: k for k, devices in enumerate(priced.devices) for d in devices}
-    end = watch.elapsed + min(watch.left, watch.left if np.isfinite(watch.budget.seconds) else LONGEST_PROOF)
-    sets = Sets.of(priced.costs)
-    values = []
-    for home in run.homes[-12:]:
-        parts = [(kind[d], home == d) for d in np.unique(home).tolist() if d in kind]
-        loads = [sets.load_of(k, part) for k, part in parts]
-        known = [load for load in loads if load is not None]
-        if len(known) == len(np.unique(home)):
-            values.append(max(known))
-            for (k, part), load in zip(parts, known, strict=True):
-                sets.add(k, part, load)
-    if not values:
-        return
-    low = int(run.floor * priced.scale)
-
-    def tell(floor: int) -> None:
-        run.bound = Bound((floor + 1) / priced.scale * ROUNDED, "set cover")
-        value = min(values) / priced.scale
-        run.on_progress(Progress("cover", watch.elapsed, "proving", value, run.bound.value))
-
-    if not raise_floor(sets, low, min(values), run.gap, lambda: end - watch.elapsed, tell) and not watch.out:
-        run.reason = Reason.TIME_LIMIT
-        run.notes.append(f"the proof was given {LONGEST_PROOF:g} s: a longer time limit may raise the bound")
-
-
-def _home(problem: Problem, device: Ints) -> Ints:
-    """The device of each block [n_blocks] of a placement [n_ops] that keeps blocks together."""
-    home = np.zeros(problem.n_blocks, np.int32)
-    home[problem.block] = device
-    return home
-
-
-def _split(problem: Problem, watch: Stopwatch) -> list[Ints]:
-    """Where a contiguous pipeline along one line of the ops would have the blocks, if there is one."""
-    graph = contract(problem)
-    lines = (np.arange(graph.n, dtype=np.int32), depth_first(graph))
-    split = find_best_split(problem, graph.component, lines, problem.capacity, lambda *_: not watch.out)
-    return [] if split.device is None else [_home(problem, split.device)]

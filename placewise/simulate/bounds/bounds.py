@@ -1,16 +1,15 @@
-"""Lower bounds that hold for every placement, proved in floating point rounded down.
+"""Lower bounds on the value of every placement, in floating point rounded down.
 
-Throughput: *fractional assignment*. If max-load T can be reached, blocks can be spread over the devices,
-CPUs included, with Σ time ≤ T on each and memory kept. For any prices λ ≥ 0 (of device time, Σ m_c λ_c ≤ 1
-over classes of m_c equal devices) and μ ≥ 0 (of memory) the Lagrangian
-Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound, however the prices were found; column
-generation (Dantzig and Wolfe 1960) finds good ones. Pairs with t[b,c] > T cannot be used, so that a restricted
-bound above T refutes T. Where r devices may share a stage, each takes an r-th of a block and holds all of its bytes,
-which the fractions allow; then pairs with t[b,c] > r T cannot be used.
+Throughput: *fractional assignment*. If max-load T can be reached, the blocks can be spread over the devices, CPUs
+included, with Σ time ≤ T on each and within memory. For any prices λ ≥ 0 of device time (Σ m_c λ_c ≤ 1 over classes of
+m_c equal devices) and μ ≥ 0 of memory, the Lagrangian Σ_b min_c (λ_c t[b,c] + μ_c w[b]) − Σ_c μ_c m_c M_c is a bound;
+column generation (Dantzig and Wolfe 1960) finds good prices. Pairs with t[b,c] > T cannot occur, so that a bound
+without them above T refutes T. Where r devices may share a stage, each runs an r-th of a block and holds all of its
+bytes, which the fractions allow; then pairs with t[b,c] > r T cannot occur.
 
-Latency: *critical path* at each op's best time; where devices run one op at a time, also the fractional
-assignment with one machine per stream; in `subgraph` execution a *path of minimum cuts*, in the others a
-*path with hops* (both in `paths`); in `sequential` execution the sum of best times.
+Latency: the *critical path* at each op's best time; where devices run one op at a time, also the fractional assignment
+with one machine per stream; a *path of minimum cuts* in `subgraph` execution and a *path with hops* in the others
+(`paths.py`); in `sequential` execution the sum of best times.
 """
 
 from __future__ import annotations
@@ -19,25 +18,27 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
+from ortools.linear_solver import pywraplp
 
 from placewise import _native
 from placewise.model.columns import Bools, Floats, Longs
 from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import DeviceClasses, block_bytes, block_seconds, device_classes, unshared_bytes
-from placewise.simulate.bounds.master_program import Master
 from placewise.simulate.bounds.paths import WORK, hop_bound, path_bound
 from placewise.simulate.phases import phase_problems
 from placewise.simulate.problem_arrays import arrays_of, native_problem
 from placewise.simulate.replicas import equal_devices
 
 _STEP = 0.2
+"""How far prices move from the best ones towards those of the master program."""
+_PENALTY = 1e6
 
 
 def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Bound:
-    """The best lower bound here, in seconds, on the value of any placement that keeps the rules.
+    """The best lower bound, in seconds, on the value of any valid placement.
 
-    `work` and `go_on` limit what may take long, as in `path_bound`.
+    `work` and `go_on` limit slow bounds, as in `path_bound`.
     """
     if not problem.n_ops:
         return Bound(0.0, "empty graph")
@@ -52,18 +53,18 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
     candidates = [Bound(0.0, "nonnegative costs")]
     if objective.kind == "throughput":
         alone = (times / _sharers(problem, classes)).min(axis=1)
-        candidates.append(Bound(_rounded_down(float(alone.max()), problem.n_ops), "largest group"))
+        candidates.append(Bound(_round_down(float(alone.max()), problem.n_ops), "largest group"))
         candidates.append(_assignment_bound(problem, classes, times, classes.count))
         candidates += _phase_bounds(problem)
     else:
-        candidates.append(Bound(_rounded_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
+        candidates.append(Bound(_round_down(_critical_path(problem, classes, times), problem.n_ops), "critical path"))
         if objective.execution == "subgraph":
             candidates.append(path_bound(problem, work=work, go_on=go_on))
         else:
             candidates.append(hop_bound(problem))
         streams = np.array([problem.cluster.devices[d].streams for d in classes.example.tolist()])
         if objective.execution == "sequential":
-            candidates.append(Bound(_rounded_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))
+            candidates.append(Bound(_round_down(float(times.min(axis=1).sum()), problem.n_ops), "sum of best times"))
         elif objective.execution == "operator" or not problem.cluster.is_host.any():
             width = streams if objective.execution == "operator" else np.ones_like(streams)
             candidates.append(_assignment_bound(problem, classes, times, classes.count * width))
@@ -71,9 +72,9 @@ def lower_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], boo
 
 
 def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:
-    """The most devices that may share a stage, of the device class of each column [n_classes].
+    """The most devices that may share a stage, per device class [n_classes].
 
-    Links between devices tell apart what a class does not: some of its devices may share with more than others.
+    Links between devices differ within a class: the largest number in it counts.
     """
     most = np.ones(len(classes.count), np.int64)
     if problem.most_replicas > 1:
@@ -83,7 +84,7 @@ def _sharers(problem: Problem, classes: DeviceClasses) -> Longs:
 
 
 def _phase_bounds(problem: Problem) -> list[Bound]:
-    """The fractional assignments of forward and of backward ops, where their loads add up."""
+    """The sum of the fractional assignments of forward and backward ops, where their loads add up."""
     phases = phase_problems(problem)
     if len(phases) < 2:
         return []
@@ -92,11 +93,11 @@ def _phase_bounds(problem: Problem) -> list[Bound]:
         _assignment_bound(phase, own, block_seconds(phase, own.example), own.count).value
         for phase, own in zip(phases, each, strict=True)
     ]
-    return [Bound(_rounded_down(sum(bounds), 2), "fractional assignment, phase by phase")]
+    return [Bound(_round_down(sum(bounds), 2), "fractional assignment, phase by phase")]
 
 
-def _rounded_down(value: float, terms: int) -> float:
-    """Less than `value` would be without rounding, if it is a sum of that many terms ≥ 0."""
+def _round_down(value: float, terms: int) -> float:
+    """A lower bound of the exact sum behind `value`, which has this many terms ≥ 0."""
     return value * (1 - 4 * sys.float_info.epsilon * (terms + 1000))
 
 
@@ -112,7 +113,7 @@ def _critical_path(problem: Problem, classes: DeviceClasses, times: Floats) -> f
 
 
 def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, machines: Longs) -> Bound:
-    """The fractional-assignment bound, sharpened by refuting values of T between it and what is surely reached."""
+    """The fractional-assignment bound, sharpened by bisection: values of T above it are refuted."""
     weight = unshared_bytes(problem)
     capacity = problem.capacity[classes.example] * classes.count
     usable = np.isfinite(times)
@@ -129,16 +130,16 @@ def _assignment_bound(problem: Problem, classes: DeviceClasses, times: Floats, m
             else:
                 high = middle
         best = low
-    return Bound(_rounded_down(best, problem.n_ops), "fractional assignment")
+    return Bound(_round_down(best, problem.n_ops), "fractional assignment")
 
 
 def _lagrangian_bound(
     times: Floats, usable: Bools, weight: Floats, capacity: Floats, machines: Longs, *, rounds: int = 60
 ) -> float:
-    """Max over prices of the Lagrangian; every evaluation is itself a valid bound.
+    """The best Lagrangian over prices; each evaluation is a valid bound.
 
-    The prices of the master program jump about, so that two rounds of three try prices near the best so far
-    (Wentges 1997); the third tries the program's own, which end the search on small problems.
+    The prices of the master program oscillate: two rounds of three use prices near the best so far (Wentges 1997), the
+    third those of the program, which end the search on small problems.
     """
     priced = np.flatnonzero(np.isfinite(capacity))
     cost = np.where(usable, times, 0.0)
@@ -148,13 +149,13 @@ def _lagrangian_bound(
     room = capacity[priced] / unit
     n_classes, rows = len(machines), np.arange(len(times))
     prices = np.concatenate((np.full(n_classes, 1.0 / machines.sum()), np.zeros(len(priced))))
-    master, best, best_prices = Master(machines, room), 0.0, prices
+    master, best, best_prices = AssignmentMaster(machines, room), 0.0, prices
     for round_ in range(rounds):
         reduced = cost * prices[:n_classes] + unusable
         reduced[:, priced] += weight[:, None] * (scale * prices[n_classes:] / unit)
         choice = reduced.argmin(axis=1)
         gained, paid = float(reduced[rows, choice].sum()), scale * float(prices[n_classes:] @ room)
-        bound = _rounded_down(gained, len(times)) - paid * (1 + 1e-12)
+        bound = _round_down(gained, len(times)) - paid * (1 + 1e-12)
         if bound > best:
             best, best_prices = bound, prices
         time_used = np.bincount(choice, weights=cost[rows, choice], minlength=n_classes) / scale
@@ -167,3 +168,42 @@ def _lagrangian_bound(
         target[:n_classes] /= max(float(machines @ target[:n_classes]), 1.0)
         prices = target if round_ % 3 == 0 else best_prices + _STEP * (target - best_prices)
     return best
+
+
+class AssignmentMaster:
+    """The master program of the fractional assignment: a linear program with generated columns, solved by GLOP.
+
+    A column is an assignment: its seconds on each class of devices, then its bytes in limited memories. The program
+    mixes columns such that no class needs more than T per device, with a penalty for missing memory, and minimizes T.
+    Its dual variables are prices; they need not be exact, as the bound holds for any prices.
+    """
+
+    def __init__(self, machines: Longs, room: Floats) -> None:
+        self._n_time = len(machines)
+        self._solver = solver = pywraplp.Solver("master", pywraplp.Solver.GLOP_LINEAR_PROGRAMMING)
+        right = (*np.zeros(len(machines)).tolist(), *room.tolist())
+        self._rows = [solver.Constraint(-solver.infinity(), bound) for bound in right]
+        self._whole = solver.Constraint(1.0, 1.0)
+        objective = solver.Objective()
+        pace = solver.NumVar(0.0, solver.infinity(), "T")
+        objective.SetCoefficient(pace, 1.0)
+        for row, count in zip(self._rows, machines.tolist(), strict=False):
+            row.SetCoefficient(pace, -float(count))
+        for row in self._rows[self._n_time :]:
+            missing = solver.NumVar(0.0, solver.infinity(), "")
+            row.SetCoefficient(missing, -1.0)
+            objective.SetCoefficient(missing, _PENALTY)
+        objective.SetMinimization()
+
+    def add(self, column: Floats) -> None:
+        """Add an assignment: seconds per class, then bytes per limited memory."""
+        share = self._solver.NumVar(0.0, self._solver.infinity(), "")
+        for row, amount in zip(self._rows, column.tolist(), strict=True):
+            row.SetCoefficient(share, amount)
+        self._whole.SetCoefficient(share, 1.0)
+
+    def solve(self) -> tuple[Floats, float]:
+        """The prices of the classes' time and of memory, and the least T (with penalties) over all mixtures."""
+        self._solver.Solve()
+        duals = np.array([row.dual_value() for row in self._rows])
+        return np.maximum(-duals, 0.0), float(self._solver.Objective().Value())

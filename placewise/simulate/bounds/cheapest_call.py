@@ -1,10 +1,10 @@
 """The cheapest call that runs some ops and leaves out others: a minimum cut, in whole units rounded down.
 
-A call is a set C of ops on one accelerator. It costs their times, every tensor that it receives (made outside,
-read inside) and every tensor that it sends (made inside, read outside or an output of the model). All three are
-submodular in C, so that the cheapest C that contains given ops and avoids others is a minimum cut (Picard and
-Queyranne 1980, "On the structure of all minimum cuts"; hyperedges as in Ihler, Wagner and Wagner 1993). A
-resident byte may have a price on top: a block is held as soon as one of its ops is in C.
+A call is a set C of ops on one accelerator. It costs their times, each tensor that it receives (made outside, read
+inside) and each tensor that it sends (made inside, read outside or an output of the model). All three are submodular in
+C: the cheapest C that contains given ops and avoids others is a minimum cut (Picard and Queyranne 1980, "On the
+structure of all minimum cuts"; hyperedges as in Ihler, Wagner and Wagner 1993). Resident bytes may have a price too: a
+block is held as soon as one of its ops is in C.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def call_costs(problem: Problem) -> CallCosts:
 
 
 def _least(problem: Problem, classes: set[int]) -> Floats:
-    """The least seconds of every tensor over link classes, 0 if there are none."""
+    """The least seconds of each tensor over link classes, 0 without any."""
     if not classes:
         return np.zeros(problem.graph.n_tensors)
     least: Floats = problem.costs.transfer_seconds[:, sorted(classes)].min(axis=1)
@@ -62,7 +62,7 @@ def _least(problem: Problem, classes: set[int]) -> Floats:
 
 
 class CheapestCall:
-    """The network of one problem, solved again and again for other ops inside and outside."""
+    """The flow network of one problem, solved for different ops inside and outside."""
 
     def __init__(self, problem: Problem, costs: CallCosts) -> None:
         graph, n = problem.graph, problem.n_ops
@@ -76,7 +76,7 @@ class CheapestCall:
             minlength=n,
         )
         self._own = np.where(finite, self._units(np.where(finite, costs.seconds, 0.0) + leaving), 2 * _TOTAL)
-        tails, heads, units = self._wires(problem)
+        tails, heads, units = self._tensor_arcs(problem)
         blocks = 2 + n + 2 * graph.n_tensors + np.arange(problem.n_blocks)
         ops = 2 + np.arange(n)
         self._flow = max_flow.SimpleMaxFlow()
@@ -91,7 +91,7 @@ class CheapestCall:
         units: Longs = np.floor(seconds * self._scale).astype(np.int64)
         return units
 
-    def _wires(self, problem: Problem) -> tuple[Ints, Ints, Longs]:
+    def _tensor_arcs(self, problem: Problem) -> tuple[Ints, Ints, Longs]:
         """Arcs of tensors: reader → in → maker costs a receive, maker → out → reader a send; in, out are nodes."""
         graph = problem.graph
         tensor = np.repeat(np.arange(graph.n_tensors), np.diff(graph.consumer_offsets))
@@ -110,12 +110,12 @@ class CheapestCall:
         )
 
     def cheapest(self, inside: Ints, outside: Ints, *, rounds: int = 8) -> tuple[float, Bools]:
-        """No call that runs the ops `inside`, none of the ops `outside`, and fits in memory costs less seconds.
+        """A lower bound in seconds on calls that run `inside`, avoid `outside` and fit in memory; and such a call.
 
-        Blocks that do not fit beside those of `inside` are left out. Bytes are priced until the cheapest call
-        about fits: any price gives a bound (Lagrange), less the price of the room that there is. The second
-        answer is a call [n_ops] found on the way, one that fits if there was any. Where `inside` does not fit by itself
-        or shares an op with `outside` the answer is inf: there is no such call.
+        Blocks that do not fit beside those of `inside` are excluded. The price of bytes grows until the cheapest call
+        about fits: each price gives a bound (Lagrange), less the price of the available memory. The second result is a
+        call [n_ops] found on the way, one that fits if there was any. The bound is inf where `inside` does not fit by
+        itself or shares an op with `outside`.
         """
         room = self._costs.room
         held = self._costs.held[np.unique(self._block[inside])].sum()

@@ -1,4 +1,4 @@
-"""A cheap proof, before any search, that nothing fits."""
+"""A cheap proof of infeasibility, before any search."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from placewise.simulate.in_place import in_place_ops
 
 @once
 def why_infeasible(problem: Problem) -> str:
-    """A proof in words that no placement exists, or "" if this simple look finds none."""
+    """A proof in words that no placement exists, or "" if simple checks find none."""
     if not problem.n_ops:
         return ""
     times = op_times(problem)
@@ -47,14 +47,14 @@ def why_infeasible(problem: Problem) -> str:
             f"{format_bytes(needed)} must fit on {devices}, which is {format_bytes(missing)} ({missing:.0f} bytes) "
             f"more than they hold; {largest_group(problem)}"
         )
-    return _against_the_order(problem, runs[:, times.of]) if problem.constraints.ordered else ""
+    return _order_conflict(problem, runs[:, times.of]) if problem.constraints.ordered else ""
 
 
-def _against_the_order(problem: Problem, runs: Bools) -> str:
-    """Two ops that no placement has in the order of the devices, in words; `runs` [n_blocks, n_devices].
+def _order_conflict(problem: Problem, runs: Bools) -> str:
+    """Two ops that no placement can keep in the order of the devices, in words; `runs` [n_blocks, n_devices].
 
-    Each component goes to the first device that may run it and is not before one it reads of: if that fails, memory
-    aside, nothing keeps the order.
+    Each component goes to the first device that may run it and is not before the device of a predecessor. If there is
+    none, no placement keeps the order, regardless of memory.
     """
     if runs.all(axis=0).any():
         return ""
@@ -81,9 +81,9 @@ def _against_the_order(problem: Problem, runs: Bools) -> str:
 
 
 def _working_bytes(problem: Problem) -> Floats:
-    """Live bytes that some op of each block [n_blocks] needs while it runs: its inputs and outputs, all at once.
+    """The most live bytes that an op of each block [n_blocks] needs while it runs: all its inputs and outputs.
 
-    The first output of an op that works in place may take that of an operand.
+    The first output of an op that works in place may take the memory of an operand.
     """
     graph, working = problem.graph, np.zeros(problem.n_blocks)
     if problem.objective.memory == "sum":
@@ -100,7 +100,7 @@ def _working_bytes(problem: Problem) -> Floats:
 
 
 def _replacing(graph: Graph) -> Longs:
-    """The ops whose first output may take the place of an operand, wherever they and others run."""
+    """The ops whose first output may take the memory of an operand under some placement."""
     tensors, (value, reader) = graph.tensors, (graph.edges.value, graph.edges.consumer)
     first = graph.out_offsets[reader]
     makes = in_place_ops(graph)[reader] & (first < graph.out_offsets[reader + 1])
@@ -109,7 +109,7 @@ def _replacing(graph: Graph) -> Longs:
 
 
 def largest_group(problem: Problem) -> str:
-    """Which block needs most bytes, in words."""
+    """The block with the most bytes, in words."""
     size = block_bytes(problem)
     block = int(size.argmax())
     return f"the largest group is {_named(problem, block)} with {format_bytes(size[block])}"

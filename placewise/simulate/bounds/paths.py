@@ -1,20 +1,19 @@
 """Lower bounds for latency from paths through the graph, strong for `subgraph` execution.
 
-Take any path v₁ → … → v_m of ops, and any placement with any calls that can run. An op ends before the op behind it on
-the path begins, unless both are in one call, so the value is at least the time of everything that the path passes
-through, one after the other: ops on the host, and calls. Calls do not wait for each other in a circle, so no
-path returns to a call that it has left: what a call has of the path is a segment v_i … v_j, and all of the
-call's time (overhead, receiving, ops, sending) lies between the moments at which the path enters and leaves it.
-What lies between two ops of the call is in it too, or it would wait for what waits for it; for the same reason what
-comes behind a later op of the path, or before an earlier one, is not (`Beside`). The call's time is at least the
-cheapest set of ops that keeps to this and fits on one accelerator (`CheapestCall`). The value is therefore at least
-the cheapest way to cut the path into host ops and segments: a shortest path over its positions. Where two ops that
-follow each other are in one colocation group, both are on the host or both on one accelerator: segments that meet
-there must fit on it together.
+Take any path v₁ → … → v_m of ops, and any placement with calls that can run. An op ends before the next op of the path
+begins, unless both are in one call. The value is therefore at least the time of everything that the path passes
+through, one after the other: ops on the host, and calls. Calls do not wait for each other in a circle, so a path never
+returns to a call that it has left: a call contains a segment v_i … v_j of the path, and all of the call's time
+(overhead, receiving, ops, sending) lies between the moments at which the path enters and leaves it. Ops between two ops
+of the call are in it too, or it would wait for itself; for the same reason ops after a later op of the path, or before
+an earlier one, are not (`PathPositions`). The call's time is at least that of the cheapest set of ops that meets these
+conditions and fits on one accelerator (`CheapestCall`). The value is therefore at least that of the cheapest partition
+of the path into host ops and segments: a shortest path over its positions. Two consecutive ops of one colocation group
+are both on the host or both on one accelerator: segments that meet there must fit on it together.
 
-Cuts are computed where they matter only. Segments start with what is sure without one (their ops, what crosses
-between them and the path); the shortest path is found, its segments are cut exactly, and so on until all of it is
-exact. Each of these shortest paths is itself a bound, so that the work may end at any moment.
+Cuts are computed only where they matter. Segments start with a simple lower bound (their ops, and the tensors between
+them and the path). The segments of the shortest path are then cut exactly, until all of a shortest path is exact. Each
+shortest path is itself a bound, so that the work may end at any moment.
 """
 
 from __future__ import annotations
@@ -30,21 +29,21 @@ from placewise.model.problem import Problem
 from placewise.model.result import Bound
 from placewise.simulate.blocks import best_seconds
 from placewise.simulate.bounds.cheapest_call import CallCosts, CheapestCall, call_costs
-from placewise.simulate.problem_arrays import Arrays, arrays_of, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem
 
 LONGEST = 1500
 WORK = 1e6
-"""So many ops and uses of tensors are looked at by all cuts together, unless there is time for more."""
+"""Ops and uses of tensors that all cuts together may process by default."""
 
 METHOD, HOPS = "path of minimum cuts", "path with hops"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cutting:
-    """The cheapest way to cut a path: `value` bounds every placement; what is in no segment is on the host.
+    """The cheapest partition of a path: `value` bounds every placement; ops in no segment are on the host.
 
     `path` [m] are ops; a segment (i, j) is path[i:j]; `run` numbers the accelerators: segments that meet inside a
-    group share one. `calls` [n_ops] are sets that may run each segment at what the bound charges, or near it.
+    group share one. `calls` [n_ops] are sets of ops that run each segment at about the cost in the bound.
     """
 
     value: float
@@ -61,9 +60,9 @@ def path_bound(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool
 
 
 def best_cutting(problem: Problem, *, work: float = WORK, go_on: Callable[[], bool] = lambda: True) -> Cutting | None:
-    """The cutting with the largest value of a few paths; None if they are too long, or there is no work to spend.
+    """The cutting with the largest value over a few paths; None if they are too long or `work` is too small.
 
-    It stops after `work` ops and uses of tensors, or when `go_on` says so, with what it has.
+    It ends after `work` ops and uses of tensors, or when `go_on` returns False, with the best so far.
     """
     a, costs = arrays_of(problem), call_costs(problem)
     host = _host_seconds(problem)
@@ -83,11 +82,10 @@ def best_cutting(problem: Problem, *, work: float = WORK, go_on: Callable[[], bo
 def hop_bound(problem: Problem) -> Bound:
     """A weaker bound of the same paths for `operator` and `sequential` execution, in seconds.
 
-    A path is cut into segments that fit on an accelerator and ops on the host, and where two of them meet, what one op
-    makes for the next must move: the longest of their tensors by the quickest links, once for direct transfers and
-    twice between accelerators for staged ones. Ops of one device need not be one call, and may have stopped for others
-    in between, so nothing beside the path is charged; but in `sequential` execution all other ops come on top, at
-    their best.
+    A path is cut into segments that fit on an accelerator and ops on the host. Where two of these meet, the tensors
+    between their ops must move: the longest of them counts, by the quickest links, once for direct transfers and twice
+    between accelerators for staged ones. A device may run other ops in between, so nothing beside the path counts; in
+    `sequential` execution all other ops are added at their best times.
     """
     a, costs, host = arrays_of(problem), call_costs(problem)._replace(overhead=0.0), _host_seconds(problem)
     quickest = np.minimum(costs.seconds, host)
@@ -97,10 +95,10 @@ def hop_bound(problem: Problem) -> Bound:
         if len(path) > LONGEST:
             continue
         alone = only_path(problem.n_ops, path)
-        fits = _fitting(problem, alone, costs)
+        fits = _fits(problem, alone, costs)
         seconds = _sure_seconds(problem, path, alone, costs, hops=True)
         seconds[~fits] = np.inf
-        value = _Ways(problem, path, host, fits).shortest(seconds)[0]
+        value = _SegmentGraph(problem, path, host, fits).shortest(seconds)[0]
         if problem.objective.execution == "sequential":
             value += float(np.delete(quickest, path).sum())
         best = max(best, value * (1 - 1e-14 * (problem.n_ops + 1000))) if np.isfinite(value) else best
@@ -111,8 +109,8 @@ def _host_seconds(problem: Problem) -> Floats:
     return best_seconds(problem, np.flatnonzero(problem.cluster.is_host))
 
 
-def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> list[Floats]:
-    """What a path should have much of: time if every op were a call of its own; best time; host time; ops."""
+def _weights(problem: Problem, a: ProblemArrays, costs: CallCosts, host: Floats) -> list[Floats]:
+    """Weights for longest paths: time with each op as a call of its own, best time, time on the host, and 1."""
     alone = costs.seconds + costs.overhead
     made = a.producer >= 0
     alone += np.bincount(a.producer[made], weights=costs.send[made], minlength=problem.n_ops)
@@ -121,17 +119,17 @@ def _weights(problem: Problem, a: Arrays, costs: CallCosts, host: Floats) -> lis
     return [np.where(np.isfinite(weight), weight, 0.0) for weight in weights]
 
 
-def longest_path(a: Arrays, weight: Floats) -> Ints:
+def longest_path(a: ProblemArrays, weight: Floats) -> Ints:
     """The ops of a path with the largest Σ weight [n_ops], in order."""
     return _native.longest_path(native_problem(a), weight)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Beside:
-    """Where every op stands to a path of `length` ops.
+class PathPositions:
+    """The position of each op relative to a path of `length` ops.
 
-    `after` [n_ops] is the last position of the path that leads to the op, −1 if none does; `before` [n_ops] the first
-    one that it leads to, `length` if there is none; an op of the path has its own position in both.
+    `after` [n_ops] is the last position of the path that leads to the op, −1 without one; `before` [n_ops] the first
+    one that the op leads to, `length` without one. An op of the path has its own position in both.
     """
 
     after: Ints
@@ -139,11 +137,11 @@ class Beside:
     length: int
 
     def inside(self, i: int, j: int) -> Ints:
-        """The ops that a call on path[i:j] must have: they lie between two of its ops."""
+        """The ops that a call with path[i:j] must contain: they lie between two of its ops."""
         return np.flatnonzero((self.after >= i) & (self.before < j)).astype(np.int32)
 
     def outside(self, i: int, j: int) -> Ints:
-        """The ops that it cannot have: something of the path that is not in the call lies between."""
+        """The ops that it cannot contain: an op of the path outside the call lies between."""
         return np.flatnonzero((self.after >= j) | (self.before < i)).astype(np.int32)
 
     def sums(self, values: Floats, m: int) -> Floats:
@@ -155,17 +153,17 @@ class Beside:
         return result
 
 
-def beside_path(a: Arrays, path: Ints) -> Beside:
-    """Where every op stands to a path."""
+def path_positions(a: ProblemArrays, path: Ints) -> PathPositions:
+    """The position of each op relative to a path."""
     after, before = _native.locate_beside_path(native_problem(a), path)
-    return Beside(after, before, len(path))
+    return PathPositions(after, before, len(path))
 
 
-def only_path(n_ops: int, path: Ints) -> Beside:
-    """As if nothing else were joined to the path."""
+def only_path(n_ops: int, path: Ints) -> PathPositions:
+    """Positions that ignore all ops beside the path."""
     after, before = np.full(n_ops, -1, np.int32), np.full(n_ops, len(path), np.int32)
     after[path] = before[path] = np.arange(len(path))
-    return Beside(after, before, len(path))
+    return PathPositions(after, before, len(path))
 
 
 def cut_path(
@@ -177,15 +175,15 @@ def cut_path(
     cuts: float,
     go_on: Callable[[], bool],
 ) -> tuple[Cutting, int]:
-    """The cutting of one path [m] with about `cuts` cuts at most, and how many were used."""
-    m, beside = len(path), beside_path(arrays_of(problem), path)
-    shared = _fitting(problem, only_path(problem.n_ops, path), costs)
-    seconds, ways = _sure_seconds(problem, path, beside, costs), _Ways(problem, path, host, shared)
-    seconds[~_fitting(problem, beside, costs)] = np.inf
+    """The cutting of one path [m] with about `cuts` cuts at most, and the number of cuts made."""
+    m, beside = len(path), path_positions(arrays_of(problem), path)
+    shared = _fits(problem, only_path(problem.n_ops, path), costs)
+    seconds, segments = _sure_seconds(problem, path, beside, costs), _SegmentGraph(problem, path, host, shared)
+    seconds[~_fits(problem, beside, costs)] = np.inf
     exact: dict[tuple[int, int], Bools] = {}
     used = 0
     while True:
-        value, steps = ways.shortest(seconds)
+        value, steps = segments.shortest(seconds)
         open_ = [step for step in steps if step not in exact]
         if not open_ or used >= cuts or not go_on():
             break
@@ -194,16 +192,18 @@ def cut_path(
             seconds[i, j] = max(seconds[i, j], least)
         used += len(open_)
     steps = [step for step in steps[::-1] if step in exact]
-    run = np.cumsum([not (k and ways.tied[i] and steps[k - 1][1] == i) for k, (i, _) in enumerate(steps)]) - 1
+    run = np.cumsum([not (k and segments.tied[i] and steps[k - 1][1] == i) for k, (i, _) in enumerate(steps)]) - 1
     proved = value * (1 - 1e-14 * (m + 1000))
     return Cutting(proved, path, tuple(steps), tuple(run.tolist()), tuple(exact[step] for step in steps)), used
 
 
-def _sure_seconds(problem: Problem, path: Ints, beside: Beside, costs: CallCosts, *, hops: bool = False) -> Floats:
-    """What a call on path[i:j] takes at least [m + 1, m + 1]: inf if it cannot be; entries with i ≥ j mean nothing.
+def _sure_seconds(
+    problem: Problem, path: Ints, beside: PathPositions, costs: CallCosts, *, hops: bool = False
+) -> Floats:
+    """The least seconds of a call with path[i:j] [m + 1, m + 1], inf if impossible; entries with i ≥ j are undefined.
 
-    Its ops, those between them, and the tensors that join it to the ops before and behind it on the path; with
-    `hops` only the longest of these, received only where transfers are staged.
+    They count its ops, the ops between them, and the tensors between it and its neighbours on the path; with `hops`
+    only the longest of these tensors, received only where transfers are staged.
     """
     m, staged = len(path), problem.cluster.transfers == "staged"
     endless = ~np.isfinite(costs.seconds)
@@ -224,8 +224,8 @@ def _sure_seconds(problem: Problem, path: Ints, beside: Beside, costs: CallCosts
     return result
 
 
-def _fitting(problem: Problem, beside: Beside, costs: CallCosts) -> Bools:
-    """Whether the blocks that a call on path[i:j] has fit on one accelerator together [m + 1, m + 1]."""
+def _fits(problem: Problem, beside: PathPositions, costs: CallCosts) -> Bools:
+    """Whether the blocks of a call with path[i:j] fit on one accelerator [m + 1, m + 1]."""
     m = beside.length
     fitting = np.ones((m + 1, m + 1), np.bool_)
     if not np.isfinite(costs.room):
@@ -243,8 +243,8 @@ def _fitting(problem: Problem, beside: Beside, costs: CallCosts) -> Bools:
     return fitting
 
 
-class _Ways:
-    """How the segments of one path can be joined."""
+class _SegmentGraph:
+    """The ways to join the segments of one path."""
 
     def __init__(self, problem: Problem, path: Ints, host: Floats, fits: Bools) -> None:
         block = problem.block[path]

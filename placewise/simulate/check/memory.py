@@ -1,7 +1,7 @@
-"""The checker's memory: bytes of every device, summed and swept a second time, apart from the judge's own.
+"""The checker's memory: the bytes of each device, summed and swept independently of the judge.
 
-One table has a row for every tensor and every device that needs it, made by sorting all uses of tensors by the
-places at which they stand when the devices' ops are written one after the other in running order.
+One table has a row per tensor and device that needs it. It comes from sorting the uses of tensors by the places of
+their ops in the list of all devices' ops, device after device, in running order.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from placewise.simulate.in_place import in_place_ops
 def check_memory(
     problem: Problem, placement: Placement, piece: Ints | None, timeline: Timeline | None
 ) -> list[Violation]:
-    """The devices that need more than they may use; every member of a replicated stage needs what its stage does."""
+    """The devices that need more than they may use; each member of a replicated stage needs all its bytes."""
     if not problem.n_ops:
         return []
-    line = _Line.of(problem, placement.device, piece, timeline)
+    line = _RunningOrder.of(problem, placement.device, piece, timeline)
     used = _resident(problem, line)
     scheduled = piece is not None or timeline is not None
     if problem.objective.memory == "live" and scheduled:
@@ -43,7 +43,7 @@ def check_memory(
     return found
 
 
-class _Line(NamedTuple):
+class _RunningOrder(NamedTuple):
     """The ops of device 0 in running order, then those of device 1, …: places 0, 1, …"""
 
     op: Longs  # [n_ops] by place
@@ -54,7 +54,7 @@ class _Line(NamedTuple):
     timeline: Timeline | None
 
     @classmethod
-    def of(cls, problem: Problem, device: Ints, piece: Ints | None, timeline: Timeline | None) -> _Line:
+    def of(cls, problem: Problem, device: Ints, piece: Ints | None, timeline: Timeline | None) -> _RunningOrder:
         if timeline is not None:
             key: Ints | Floats = timeline.start
         else:
@@ -95,7 +95,7 @@ class _Line(NamedTuple):
         return found
 
 
-def _resident(problem: Problem, line: _Line) -> Floats:
+def _resident(problem: Problem, line: _RunningOrder) -> Floats:
     """State, and every storage of weights once, on each device [n_devices]."""
     graph, weights = problem.graph, problem.graph.weights
     total = line.sums(graph.ops.state_bytes[line.op].astype(np.float64))
@@ -112,8 +112,8 @@ def _resident(problem: Problem, line: _Line) -> Floats:
     return total
 
 
-class _Uses(NamedTuple):
-    """A row for every tensor and every device with readers of it, sorted by tensor."""
+class _TensorUses(NamedTuple):
+    """A row per tensor and device with readers of it, sorted by tensor."""
 
     tensor: Longs
     device: Ints
@@ -121,7 +121,7 @@ class _Uses(NamedTuple):
     last: Longs  # the place of its last reader there
 
 
-def _uses(problem: Problem, line: _Line) -> _Uses:
+def _uses(problem: Problem, line: _RunningOrder) -> _TensorUses:
     edges, count = problem.graph.edges, max(problem.n_ops, 1)
     uses = np.sort(edges.value.astype(np.int64) * count + line.place[edges.consumer])
     tensor, place = uses // count, uses % count
@@ -129,10 +129,10 @@ def _uses(problem: Problem, line: _Line) -> _Uses:
     starts = np.ones(len(uses) + 1, np.bool_)
     starts[1:-1] = (tensor[1:] != tensor[:-1]) | (device[1:] != device[:-1])
     first, last = np.flatnonzero(starts[:-1]), np.flatnonzero(starts[1:])
-    return _Uses(tensor[first], device[first], place[first], place[last])
+    return _TensorUses(tensor[first], device[first], place[first], place[last])
 
 
-def _most_alive(problem: Problem, line: _Line) -> Floats:
+def _most_alive(problem: Problem, line: _RunningOrder) -> Floats:
     """The most bytes of tensors that are alive at one place of each device [n_devices]."""
     objective, uses = problem.objective, _uses(problem, line)
     size = np.maximum(problem.graph.tensors.bytes, 0).astype(np.float64)
@@ -140,7 +140,7 @@ def _most_alive(problem: Problem, line: _Line) -> Floats:
     maker = problem.graph.tensors.producer
     home = np.where(maker >= 0, line.device[line.place[maker]], -1)
     away = uses.device != home[uses.tensor]
-    here, gone = _Uses(*(column[~away] for column in uses)), _Uses(*(column[away] for column in uses))
+    here, gone = _TensorUses(*(column[~away] for column in uses)), _TensorUses(*(column[away] for column in uses))
     came = np.minimum(_arrivals(problem, line, gone), gone.last)
     made, until, leaves = _kept(problem, line, home, here, gone)
     until = until - _replaced(problem, line, made, until, leaves)
@@ -156,8 +156,8 @@ def _most_alive(problem: Problem, line: _Line) -> Floats:
     return most
 
 
-def _arrivals(problem: Problem, line: _Line, gone: _Uses) -> Longs:
-    """The place from which on a device holds a tensor of another."""
+def _arrivals(problem: Problem, line: _RunningOrder, gone: _TensorUses) -> Longs:
+    """The first place at which a device holds a tensor of another device."""
     if line.timeline is None:
         return line.piece_starts()[gone.first]
     maker = problem.graph.tensors.producer[gone.tensor]
@@ -165,8 +165,10 @@ def _arrivals(problem: Problem, line: _Line, gone: _Uses) -> Longs:
     return line.working_at(gone.device, made)
 
 
-def _kept(problem: Problem, line: _Line, home: Ints, here: _Uses, gone: _Uses) -> tuple[Longs, Longs, Bools]:
-    """The tensors that ops make, up to which place their makers hold them, and whether these send them away."""
+def _kept(
+    problem: Problem, line: _RunningOrder, home: Ints, here: _TensorUses, gone: _TensorUses
+) -> tuple[Longs, Longs, Bools]:
+    """The tensors that ops make, the last place at which their makers hold them, and whether these send them away."""
     tensors, is_host = problem.graph.tensors, problem.cluster.is_host
     made = np.flatnonzero(tensors.producer >= 0)
     own = line.place[tensors.producer]
@@ -191,10 +193,10 @@ def _kept(problem: Problem, line: _Line, home: Ints, here: _Uses, gone: _Uses) -
     return made, np.where(stays, ends, until), leaves
 
 
-def _replaced(problem: Problem, line: _Line, made: Longs, until: Longs, leaves: Bools) -> Bools:
-    """Which of the tensors `made` their last reader replaces: it works in place, one operand per op.
+def _replaced(problem: Problem, line: _RunningOrder, made: Longs, until: Longs, leaves: Bools) -> Bools:
+    """The tensors of `made` that their last reader overwrites: it works in place, on one operand.
 
-    Equal operands are worth the same, whichever of them it is.
+    Of several equal operands any one counts.
     """
     graph = problem.graph
     size, reader, value = graph.tensors.bytes, graph.edges.consumer, graph.edges.value

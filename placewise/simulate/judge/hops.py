@@ -1,4 +1,4 @@
-"""The log of hops that the kernels of latency write down when somebody wants to see a timeline."""
+"""Timelines from the hop logs of the latency kernels."""
 
 from __future__ import annotations
 

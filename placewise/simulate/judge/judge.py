@@ -24,20 +24,20 @@ from placewise.simulate.judge import schedule, sequential, subgraph, throughput
 from placewise.simulate.judge.memory import device_memory, piece_numbers
 from placewise.simulate.judge.waits import longest_waits
 from placewise.simulate.phases import phase_arrays, summed_loads
-from placewise.simulate.problem_arrays import Arrays, arrays_of, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, arrays_of, native_problem
 from placewise.simulate.replicas import replicated_loads
 
 Rows = Callable[[Ints, int, int, Floats], None]
 LITTLE = 16_000
-"""Ops of placements that are priced before another thread has begun."""
+"""Ops of placements below which another thread does not pay."""
 SLICE = 250_000
-"""Ops of placements that are priced between two looks at Ctrl-C."""
+"""Ops of placements that are priced between two checks for Ctrl-C."""
 
 
 class Evaluator:
     """Values of many placements of one problem, fast: seconds [K] of placements [K, n_ops], inf if one cannot run.
 
-    It prices and does not check; up to `threads` (default: one per core) share a batch that is worth it. Calls and
+    It prices placements without checking them; up to `threads` (default: one per core) share a large batch. Calls and
     orders are the judge's own.
     """
 
@@ -71,7 +71,7 @@ class Evaluator:
         return values
 
 
-def _rows_of(problem: Problem, a: Arrays) -> Rows:
+def _rows_of(problem: Problem, a: ProblemArrays) -> Rows:
     objective = problem.objective
     if objective.kind == "throughput":
         phases = [native_problem(phase) for phase in phase_arrays(problem, a)]
@@ -79,8 +79,7 @@ def _rows_of(problem: Problem, a: Arrays) -> Rows:
             phases, rows, objective.communication, first, last, values
         )
     if objective.execution == "operator":
-        prepared = schedule.prepare(problem, a)
-        return partial(schedule.makespans, prepared)
+        return partial(schedule.makespans, schedule.schedule_inputs(problem, a))
     if objective.execution == "subgraph":
         return partial(subgraph.makespans, native_problem(a))
     native, edges = native_problem(a), (problem.graph.in_offsets, problem.graph.edges.value)
@@ -93,9 +92,9 @@ def evaluate(problem: Problem, placements: Ints) -> Floats:
 
 
 def judge_placement(problem: Problem, placement: Placement) -> Judgement:
-    """Price any complete placement, also one that breaks rules, and list every rule that it breaks.
+    """Price any complete placement, even an invalid one, and list every rule that it breaks.
 
-    Raises PlanError only if an op has no device at all.
+    Raises PlanError only if an op has no device.
     """
     incomplete = check_coverage(problem, placement)
     if incomplete:
@@ -107,16 +106,16 @@ def judge_placement(problem: Problem, placement: Placement) -> Judgement:
     return _judge_latency(problem, placement, value, timeline)
 
 
-def _latency(problem: Problem, a: Arrays, placement: Placement) -> tuple[float, Timeline]:
+def _latency(problem: Problem, a: ProblemArrays, placement: Placement) -> tuple[float, Timeline]:
     execution = problem.objective.execution
     if execution == "operator":
-        return schedule.timeline(schedule.prepare(problem, a, placement.order), placement.device)
+        return schedule.timeline(schedule.schedule_inputs(problem, a, placement.order), placement.device)
     if execution == "subgraph":
         return subgraph.timeline(a, placement.device, placement.call)
     return sequential.timeline(a, placement.device, problem.graph.in_offsets, problem.graph.edges.value)
 
 
-def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judgement:
+def _judge_throughput(problem: Problem, a: ProblemArrays, placement: Placement) -> Judgement:
     mode, names = problem.objective.communication, (*problem.cluster.names, *problem.cluster.wires)
     phases = phase_arrays(problem, a)
     parts = [replicated_loads(problem, phase, placement, syncs=phase is phases[-1]) for phase in phases]
@@ -140,7 +139,7 @@ def _judge_throughput(problem: Problem, a: Arrays, placement: Placement) -> Judg
 
 
 def _shared_uses(problem: Problem, devices: Sequence[DeviceUse], stage: Ints, sync: Floats) -> tuple[DeviceUse, ...]:
-    """What devices do, with the replicas: members of a stage run the same ops."""
+    """The use of devices with replicas: members of a stage run the same ops."""
     names, count = problem.cluster.names, np.bincount(stage, minlength=problem.n_devices)
     found = []
     for d, e in enumerate(stage.tolist()):
@@ -150,7 +149,7 @@ def _shared_uses(problem: Problem, devices: Sequence[DeviceUse], stage: Ints, sy
 
 
 def _pace_makers(names: Sequence[str], busiest: Sequence[str], idle: Floats) -> list[str]:
-    """Whom each device waits for: the busiest of a phase, of the one in which it idles most; "" if it is that itself.
+    """For whom each device waits: the busiest device of the phase in which it idles most; "" if that is itself.
 
     `busiest` names the device or wire that sets the pace of each phase, `idle` [n_phases, n_devices] is in seconds.
     """
@@ -181,7 +180,7 @@ def _judge_latency(problem: Problem, placement: Placement, value: float, timelin
 
 
 def _phase_uses(problem: Problem, timeline: Timeline) -> tuple[PhaseUse, ...]:
-    """What one run of each phase takes: from the end of the phase before to its own end, shared out over its runs."""
+    """The seconds of one run of each phase: from the end of the phase before to its own end, divided by its runs."""
     phases = problem.graph.phases
     end = np.zeros(len(phases) + 1)
     if phases:

@@ -1,4 +1,4 @@
-"""What peaks when: for every device, the op during which it holds most, and what it holds then."""
+"""Memory peaks: for each device, the op during which it holds most, and what it holds then."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from placewise.simulate.blocks import storage_bytes
 from placewise.simulate.judge.memory import Spans, memory_while, spans_of
 
 
-class Held(NamedTuple):
-    """One thing that a device holds: a ``"weight"``, the ``"state"`` of an op, or a ``"tensor"``."""
+class HeldItem(NamedTuple):
+    """Something that a device holds: a ``"weight"``, the ``"state"`` of an op, or a ``"tensor"``."""
 
     kind: str
     name: str
@@ -28,18 +28,18 @@ class MemoryPeak(NamedTuple):
     device: str
     op: str
     bytes: float
-    held: tuple[Held, ...]
+    held: tuple[HeldItem, ...]
 
     def total(self, kind: str) -> float:
-        """Bytes of all that is of a kind."""
+        """The bytes of all items of a kind."""
         return sum(part.bytes for part in self.held if part.kind == kind)
 
 
 def memory_peaks(problem: Problem, placement: Placement, timeline: Timeline | None = None) -> tuple[MemoryPeak, ...]:
-    """The peak of every device that the placement names, in the cluster's order; `timeline` as for `device_memory`.
+    """The peak of each device that the placement uses, in the cluster's order; `timeline` as in `device_memory`.
 
     Tied weights are held once, under the name of the largest that is used there; a tensor with two copies in flight
-    counts twice. Where the memory model counts no tensors, or the placement cannot run, only what stays resident is.
+    counts twice. Without live tensors in the memory model, or if the placement cannot run, only resident items count.
     """
     spans, found = spans_of(problem, placement, timeline), []
     held = memory_while(problem, placement, timeline)
@@ -55,7 +55,7 @@ def memory_peaks(problem: Problem, placement: Placement, timeline: Timeline | No
     return tuple(found)
 
 
-def _weights(problem: Problem, ops: list[int]) -> Iterator[Held]:
+def _weights(problem: Problem, ops: list[int]) -> Iterator[HeldItem]:
     graph, largest = problem.graph, dict[int, int]()
     for op in ops:
         for weight in graph.weights_of(op).tolist():
@@ -64,16 +64,16 @@ def _weights(problem: Problem, ops: list[int]) -> Iterator[Held]:
             if graph.weights.bytes[weight] > graph.weights.bytes[known]:
                 largest[storage] = weight
     size = storage_bytes(graph)
-    yield from (Held("weight", graph.weights.name[weight], float(size[s])) for s, weight in largest.items())
+    yield from (HeldItem("weight", graph.weights.name[weight], float(size[s])) for s, weight in largest.items())
 
 
-def _states(problem: Problem, ops: list[int]) -> Iterator[Held]:
+def _states(problem: Problem, ops: list[int]) -> Iterator[HeldItem]:
     table = problem.graph.ops
-    yield from (Held("state", table.name[op], float(table.state_bytes[op])) for op in ops)
+    yield from (HeldItem("state", table.name[op], float(table.state_bytes[op])) for op in ops)
 
 
-def _live(problem: Problem, spans: Spans | None, op: int) -> Iterator[Held]:
+def _live(problem: Problem, spans: Spans | None, op: int) -> Iterator[HeldItem]:
     if spans is not None:
         at = spans.position[op]
         for row in np.flatnonzero((spans.first <= at) & (at <= spans.last)).tolist():
-            yield Held("tensor", problem.graph.tensors.name[spans.tensor[row]], float(spans.bytes[row]))
+            yield HeldItem("tensor", problem.graph.tensors.name[spans.tensor[row]], float(spans.bytes[row]))

@@ -1,4 +1,4 @@
-"""Mean costs and upward ranks: the order in which a dynamic scheduler takes ops."""
+"""Mean costs and upward ranks, the priorities of list schedulers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import numpy as np
 from placewise import _native
 from placewise.model.columns import Floats
 from placewise.model.problem import Problem, once
-from placewise.simulate.problem_arrays import Arrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, native_problem
 
 
-def upward_ranks(problem: Problem, a: Arrays) -> Floats:
+def upward_ranks(problem: Problem, a: ProblemArrays) -> Floats:
     """Longest remaining path from each op [n_ops], itself included, at mean cost (HEFT, Topcuoglu et al. 2002).
 
     Mean over the devices that may run the op, and over ordered pairs of different devices for a transfer.
@@ -18,7 +18,7 @@ def upward_ranks(problem: Problem, a: Arrays) -> Floats:
     return _native.upward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
 
 
-def downward_ranks(problem: Problem, a: Arrays) -> Floats:
+def downward_ranks(problem: Problem, a: ProblemArrays) -> Floats:
     """Longest path to each op [n_ops], itself not included, at the same mean costs."""
     return _native.downward_ranks(native_problem(a), mean_op_seconds(problem), mean_transfer_seconds(problem))
 
@@ -48,7 +48,7 @@ def mean_transfer_seconds(problem: Problem) -> Floats:
 
 
 def _row_sums(table: Floats) -> Floats:
-    """Column after column, so that every machine rounds alike: equal ranks are equal everywhere."""
+    """Sums of rows, column after column: every machine rounds alike, and equal ranks are equal everywhere."""
     total = np.zeros(len(table))
     for column in table.T:
         total += column

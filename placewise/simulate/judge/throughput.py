@@ -1,4 +1,4 @@
-"""Max-load of a pipeline in its steady state (Tarnawski et al. 2020); docs/judge.md works it by hand.
+"""Max-load of a pipeline in its steady state (Tarnawski et al. 2020); docs/judge.md has a worked example.
 
 A tensor crosses to a location at most once. Staged: the producing accelerator sends it to host memory once,
 each accelerator that needs it receives it once. Direct: it is sent once per destination, at that link's
@@ -15,7 +15,7 @@ import numpy as np
 
 from placewise import _native
 from placewise.model.columns import Floats, Ints
-from placewise.simulate.problem_arrays import Arrays, native_problem
+from placewise.simulate.problem_arrays import ProblemArrays, native_problem
 
 MODES = {"blocking": 0, "overlap": 1, "duplex": 2}
 
@@ -27,10 +27,10 @@ class Loads(NamedTuple):
     send: Floats
     receive: Floats
     wires: Floats
-    sync: Floats  # [n_devices] what replicas spend on keeping their weights the same
+    sync: Floats  # [n_devices] synchronization of the weights of replicas
 
 
-def loads(a: Arrays, device: Ints) -> Loads:
+def loads(a: ProblemArrays, device: Ints) -> Loads:
     """The loads of one placement [n_ops], before they are combined by a communication mode."""
     places = len(a.location)
     compute, send, receive, wires = _native.pipeline_loads(native_problem(a), device)
@@ -47,5 +47,5 @@ def combine(parts: Loads, mode: str) -> Floats:
 
 
 def max_loads(problem: _native.Problem, placements: Ints, mode: str, first: int, last: int, values: Floats) -> None:
-    """Max-load of placements [K, n_ops], rows first to last, into `values` [K]."""
+    """Write the max-loads of placements [K, n_ops], rows first to last, into `values` [K]."""
     _native.max_loads(problem, placements, MODES[mode], first, last, values)

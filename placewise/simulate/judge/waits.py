@@ -1,4 +1,4 @@
-"""What each device waits for while it is idle."""
+"""The device for whose tensors each device waits while it is idle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ def longest_waits(problem: Problem, placement: Placement, timeline: Timeline, pi
     """
     ops, gaps = _gaps(placement, timeline)
     group, count = _groups(problem, placement, piece)
-    latest = _latest_input(problem, placement, timeline, group, count, group[ops], made=piece is not None)[group[ops]]
+    latest = _find_latest_input(problem, placement, timeline, group, count, group[ops], made=piece is not None)[
+        group[ops]
+    ]
     ops, gaps, latest = ops[latest >= 0], gaps[latest >= 0], latest[latest >= 0]
     maker = problem.graph.tensors.producer[problem.graph.edges.value[latest]]
     names = (*problem.cluster.names, HOST)
@@ -54,7 +56,7 @@ def _gaps(placement: Placement, timeline: Timeline) -> tuple[Longs, Floats]:
 
 
 def _groups(problem: Problem, placement: Placement, piece: Ints | None) -> tuple[Longs, int]:
-    """The group [n_ops] of ops that are handed over together, of this many: a piece, or an op alone."""
+    """The group [n_ops] of ops that run without interruption, a piece or a single op, and the number of groups."""
     n = problem.n_ops
     if piece is None or not n:
         return np.arange(n), n
@@ -67,12 +69,12 @@ def _groups(problem: Problem, placement: Placement, piece: Ints | None) -> tuple
     return group, len(groups)
 
 
-def _latest_input(
+def _find_latest_input(
     problem: Problem, placement: Placement, timeline: Timeline, group: Longs, count: int, asked: Longs, *, made: bool
 ) -> Longs:
-    """The edge [count] whose tensor comes to each of the groups in `asked` last, the first such; −1 where none comes.
+    """The edge [count] whose tensor comes last to each of the groups in `asked`, the first such; −1 for none.
 
-    A tensor comes when it is `made`, or when it arrives.
+    A tensor comes when it is `made`, else when it arrives.
     """
     edges, producer = problem.graph.edges, problem.graph.tensors.producer
     wanted = np.zeros(count, np.bool_)
@@ -94,7 +96,7 @@ def _latest_input(
 
 
 def _arrived(timeline: Timeline, tensor: Ints, place: Ints, places: int, otherwise: Floats) -> Floats:
-    """When each tensor arrived at a location; `otherwise` where it was never sent there."""
+    """The moment at which each tensor arrived at a location; `otherwise` where it was never sent there."""
     if not len(timeline.tensor):
         return otherwise
     sent = timeline.tensor.astype(np.int64) * places + timeline.target

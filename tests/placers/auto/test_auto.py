@@ -12,7 +12,7 @@ from placewise.core.place import place
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
-from placewise.placers.auto.history import REMEMBERED, History
+from placewise.placers.auto.history import POOL, History
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
 from placewise.report.sentences import history_line
 from placewise.simulate import Evaluator, judge_placement
@@ -55,35 +55,35 @@ def test_stops_at_the_asked_gap() -> None:
     assert len(result.history) == 1
 
 
-def ledger_of(problem: Problem) -> History:
+def history_of(problem: Problem) -> History:
     budget = Budget(5.0)
     return History(problem, Evaluator(problem), Stopwatch(budget), ignore, True)
 
 
-def test_ledger_keeps_claims_that_the_judge_confirms() -> None:
+def test_history_keeps_claims_that_the_judge_confirms() -> None:
     """A claim below what the judge then says is dropped; one above it is a step on the way."""
     problem = posed(1, OBJECTIVES[1])
     on_first = Placement(np.zeros(problem.n_ops, np.int32))
     value = judge_placement(problem, on_first).value
-    ledger = ledger_of(problem)
+    history = history_of(problem)
     for claim in (value * 3, value * 2, value / 2):
-        ledger.tell(Progress("someone", 0.0, "", claim))
-    assert ledger.hear("someone", Proposal(on_first))
-    assert [step.value for step in ledger.history] == pytest.approx([value * 3, value * 2, value])
+        history.report(Progress("someone", 0.0, "", claim))
+    assert history.record("someone", Proposal(on_first))
+    assert [step.value for step in history.history] == pytest.approx([value * 3, value * 2, value])
 
 
-def test_ledger_remembers_the_best_once_each() -> None:
+def test_history_remembers_the_best_once_each() -> None:
     """The pool is sorted, has each placement once and no more than a few; the bound is the highest."""
     problem = random_problem(seeded(2), max_ops=14, objective=OBJECTIVES[1], constraints=Constraints(), max_devices=4)
-    ledger, rng = ledger_of(problem), np.random.default_rng(0)
+    history, rng = history_of(problem), np.random.default_rng(0)
     for number in range(20):
         device = rng.integers(0, problem.n_devices, problem.n_blocks).astype(np.int32)[problem.block]
         for _ in range(2):
-            ledger.hear("someone", Proposal(Placement(device), Bound(float(number), "a test")))
-    values = [held.value for held in ledger.pool]
-    assert values == sorted(values) and 0 < len(values) <= REMEMBERED
-    assert len({held.proposal.placement.device.tobytes() for held in ledger.pool}) == len(values)  # type: ignore[union-attr]
-    assert ledger.bound is not None and ledger.bound.value == 19.0
+            history.record("someone", Proposal(Placement(device), Bound(float(number), "a test")))
+    values = [held.value for held in history.pool]
+    assert values == sorted(values) and 0 < len(values) <= POOL
+    assert len({held.proposal.placement.device.tobytes() for held in history.pool}) == len(values)  # type: ignore[union-attr]
+    assert history.bound is not None and history.bound.value == 19.0
 
 
 def test_goes_on_from_a_hint() -> None:

@@ -25,7 +25,7 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Outcome, Reason
 from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer, on_machines
-from placewise.placers.cp_sat.throughput_model import Program, n_variables, unit_of
+from placewise.placers.cp_sat.throughput_model import ThroughputModel, n_variables, unit_of
 from placewise.placers.shared.stages.stage_costs import price_stages
 from placewise.simulate import evaluate, judge_placement
 from placewise.simulate.contiguity import contract
@@ -112,7 +112,7 @@ def test_coarse_units_are_told_and_bad_ones_refused() -> None:
     said = ROUNDED.search(" ".join(proposal.notes))
     assert said is not None and float(said[3]) > 10
     for options in ({"units": 0}, {"units": 1.5}, {"workers": 0}, {"units": 1 << 50}):
-        with pytest.raises(PlacerError, match="give a number from 1 to"):
+        with pytest.raises(PlacerError, match="give a whole number from 1 to"):
             CpsatOptions(**options)  # type: ignore[arg-type]
 
 
@@ -162,7 +162,7 @@ def test_hints_are_solutions_of_the_program(problem: Problem) -> None:
     home = on_machines(priced, group, n, device)
     if (home < 0).any():
         return
-    program = Program(priced.costs, unit_of(priced, 0.0, 1 << 24))
+    program = ThroughputModel(priced.costs, unit_of(priced, 0.0, 1 << 24))
     if rules.contiguous:
         program.chain(graph)
     else:

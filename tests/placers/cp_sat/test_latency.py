@@ -25,10 +25,10 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Proposal, Reason
-from placewise.placers.base import Budget, Hints, Stopwatch, ignore, run_placer
-from placewise.placers.cp_sat.latency import TimedLimits, improve
+from placewise.placers.base import Budget, Hints, SearchContext, run_placer
+from placewise.placers.cp_sat.latency import LatencyLimits, improve
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
-from placewise.placers.shared.schedule_models.incumbents import Known
+from placewise.placers.shared.schedule_models.incumbent import Incumbent
 from placewise.simulate import judge_placement
 from placewise.simulate.bounds.infeasible import why_infeasible
 
@@ -38,7 +38,8 @@ def from_nothing(problem: Problem, units: int = 1 << 30) -> Proposal:
     missing = why_infeasible(problem)
     if missing:
         return Proposal(None, infeasible=missing)
-    return improve(Known(problem, None, Bound(0.0, "none")), TimedLimits(units, 1, None), Stopwatch(Budget()), ignore)
+    limits = LatencyLimits(units, 1, None)
+    return improve(SearchContext(problem), Incumbent(problem, None, Bound(0.0, "none")), limits)
 
 
 def small(seed: int, execution: str, constraints: Constraints | None = None) -> Problem:
@@ -135,8 +136,8 @@ def test_calls_of_its_own():
 def test_more_calls_than_tried_leave_the_bound_to_others():
     """With one call per accelerator the program's optimum is no bound, and the note says so."""
     problem = small(5, "subgraph")
-    known = Known(problem, None, Bound(0.0, "none"))
-    proposal = improve(known, TimedLimits(1 << 30, 1, 1), Stopwatch(Budget()), ignore)
+    known = Incumbent(problem, None, Bound(0.0, "none"))
+    proposal = improve(SearchContext(problem), known, LatencyLimits(1 << 30, 1, 1))
     if max(problem.n_ops, 1) > 1:
         assert proposal.bound == Bound(0.0, "none")
         assert "calls per accelerator" in " ".join(proposal.notes)
@@ -160,7 +161,7 @@ def test_too_large_is_said_before_it_starts():
     """The refusal has an estimate and names what to use; bad options are refused."""
     problem = chains(40, 100, "subgraph")
     refusal = str(CpsatPlacer(CpsatOptions(calls=30)).supports(problem))
-    assert "literals" in refusal and "temper" in refusal
+    assert "literals" in refusal and "local" in refusal
     for execution in ("operator", "sequential"):
         assert CpsatPlacer().supports(chains(50, 500, execution)) is not None
     with pytest.raises(PlacerError, match="calls=0"):
@@ -172,7 +173,7 @@ import sys, signal
 sys.path.insert(0, sys.argv[1])
 from toy_problems import chains
 from placewise.model.placement import Placement
-from placewise.placers.base import Budget, Hints
+from placewise.placers.base import Budget, Hints, run_placer
 from placewise.placers.cp_sat.placer import CpsatOptions, CpsatPlacer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 def tell(progress):
@@ -181,7 +182,7 @@ def tell(progress):
 problem = chains(3, 12, sys.argv[2])
 hints = Hints((Placement.on(4, problem.n_ops),))
 placer = CpsatPlacer(CpsatOptions(search=0.0))
-proposal = placer.propose(problem, Budget(seconds=120), hints=hints, on_progress=tell)
+proposal = run_placer(placer, problem, Budget(seconds=120), hints=hints, on_progress=tell)
 print(proposal.reason, proposal.placement is not None, proposal.bound is not None, flush=True)
 """
 
@@ -205,16 +206,17 @@ def test_ctrl_c_returns_the_best_so_far(execution):
 
 _ON_THE_COMMAND_LINE = """
 import os, signal, threading
+from dataclasses import replace
 from placewise.placers.cp_sat.placer import CpsatPlacer
 propose = CpsatPlacer.propose
-def interrupted(self, problem, budget, *, on_progress, **others):
+def interrupted(self, search):
     sent = []
     def told(progress):
-        on_progress(progress)
+        search.on_progress(progress)
         if progress.value is not None and not sent:
             sent.append(threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)))
             sent[0].start()
-    return propose(self, problem, budget, on_progress=told, **others)
+    return propose(self, replace(search, on_progress=told))
 CpsatPlacer.propose = interrupted
 from placewise.cli import main
 main()

@@ -14,11 +14,10 @@ from strategies import problems
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
-from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore, run_placer
-from placewise.placers.large_neighbourhood.choice import KINDS, choose
-from placewise.placers.large_neighbourhood.subproblem import cut
-from placewise.placers.large_neighbourhood.throughput_windows import Search
-from placewise.placers.large_neighbourhood.units import units_of
+from placewise.placers.base import Budget, Hints, Progress, SearchContext, run_placer
+from placewise.placers.large_neighbourhood.choice import KINDS, choose_window
+from placewise.placers.large_neighbourhood.subproblem import cut_window, movable_units
+from placewise.placers.large_neighbourhood.throughput_windows import ThroughputWindows
 from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer
 from placewise.simulate import judge_placement
 
@@ -29,7 +28,7 @@ FROM_HINTS = WindowsPlacer(WindowsOptions(search=0.0))
 def states(problem: Problem, seed: int) -> list[Placement]:
     """Some placements of a problem that keep the rules."""
     rng = np.random.default_rng(seed)
-    units = units_of(problem)
+    units = movable_units(problem)
     drawn = [np.zeros(units.n, int), rng.integers(problem.n_devices, size=units.n)]
     if problem.constraints.contiguous:
         drawn += [np.sort(row) for row in drawn]
@@ -67,20 +66,22 @@ def test_a_part_is_worth_what_it_says(shape: Constraints, mode: str) -> None:
             seeded(seed), max_ops=14, max_devices=4, objective=objective, transfers="staged", wires=False,
             constraints=shape, training=False,
         )  # fmt: skip
-        rng, units = np.random.default_rng(seed), units_of(problem)
+        rng, units = np.random.default_rng(seed), movable_units(problem)
         for now in states(problem, seed):
             before = judge_placement(problem, now)
             loads = np.array([use.load for use in before.devices])
             kind = KINDS[int(rng.integers(len(KINDS)))]
-            part = cut(problem, units, now, choose(kind, units, units.home(now.device), loads, 5, 2, rng))
-            assert part.whole(part.hint) == now
+            part = cut_window(
+                problem, units, now, choose_window(kind, units, units.assignment(now.device), loads, 5, 2, rng)
+            )
+            assert part.lift(part.hint) == now
             small = part.coarse.problem
             for answer in (part.hint, *(Placement(draw(small, rng)) for _ in range(5))):
                 inside = judge_placement(small, answer)
                 outside = [d for d in range(problem.n_devices) if d not in part.devices]
                 if not inside.valid or max((inside.devices[d].load for d in outside), default=0.0) == inside.value:
                     continue
-                after = judge_placement(problem, part.whole(answer))
+                after = judge_placement(problem, part.lift(answer))
                 assert after.valid and inside.value == pytest.approx(max(after.devices[d].load for d in part.devices))
                 told += 1
     assert told > 30
@@ -106,7 +107,7 @@ def test_small_problems_are_solved_from_a_bad_start(shape: Constraints) -> None:
         )  # fmt: skip
         start = [Placement.on(d, problem.n_ops) for d in range(problem.n_devices)]
         search = searching(problem, start, Budget(iterations=8))
-        if not search.found:
+        if search.answer().placement is None:
             continue
         search.run()
         placement = search.answer().placement
@@ -117,10 +118,12 @@ def test_small_problems_are_solved_from_a_bad_start(shape: Constraints) -> None:
     assert tried > 15 and solved == tried
 
 
-def searching(problem: Problem, starts: list[Placement], budget: Budget, size: int = 16) -> Search:
+def searching(problem: Problem, starts: list[Placement], budget: Budget, size: int = 16) -> ThroughputWindows:
     """A search from given placements, one window at a time."""
-    watch, none = Stopwatch(budget), Bound(0.0, "none")
-    return Search(problem, Hints(tuple(starts)), watch, none, size=size, together=1, evaluate=None, on_progress=ignore)
+    hints = Hints(tuple(starts), bound=Bound(0.0, "none"))
+    search = ThroughputWindows(SearchContext(problem, budget, hints), size=size, together=1)
+    search.start(0.0)
+    return search
 
 
 def large(n: int) -> Problem:
@@ -154,12 +157,12 @@ def test_large_windows_take_groups() -> None:
     """Of a graph much larger than a window, chunks hold every op of their devices, and the part stays small."""
     for shape in SHAPES:
         problem = large(80).with_(constraints=shape)
-        units, now = units_of(problem), states(problem, 1)[0]
+        units, now = movable_units(problem), states(problem, 1)[0]
         loads = np.array([use.load for use in judge_placement(problem, now).devices])
-        window = choose("chunks", units, units.home(now.device), loads, 12, 3, np.random.default_rng(0))
-        part = cut(problem, units, now, window)
-        assert part.coarse.problem.n_blocks < 40 < problem.n_ops and part.whole(part.hint) == now
-        assert (window.group[np.isin(units.home(now.device), window.devices)] >= 0).all()
+        window = choose_window("chunks", units, units.assignment(now.device), loads, 12, 3, np.random.default_rng(0))
+        part = cut_window(problem, units, now, window)
+        assert part.coarse.problem.n_blocks < 40 < problem.n_ops and part.lift(part.hint) == now
+        assert (window.group[np.isin(units.assignment(now.device), window.devices)] >= 0).all()
 
 
 def test_stages_that_share_devices() -> None:

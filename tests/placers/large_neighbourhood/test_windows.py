@@ -14,9 +14,9 @@ from placewise.errors import PlacerError
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Reason
-from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore, run_placer
-from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer, _Search
-from placewise.placers.shared.schedule_models.incumbents import Known
+from placewise.placers.base import Budget, Hints, Progress, SearchContext, run_placer
+from placewise.placers.large_neighbourhood.windows import WindowsOptions, WindowsPlacer, _LatencyWindows
+from placewise.placers.shared.schedule_models.incumbent import Incumbent
 from placewise.simulate import judge_placement
 
 
@@ -45,12 +45,12 @@ def test_small_problems_are_solved_from_a_bad_start(execution):
         objective = Objective(execution=execution, memory="sum")
         problem = random_problem(seeded(seed), max_ops=4, max_devices=3, objective=objective)
         problem = problem.with_(objective=objective)
-        known = Known(problem, None, Bound(0.0, "none"))
+        known = Incumbent(problem, None, Bound(0.0, "none"))
         for d in range(problem.n_devices):
             known.offer(Placement.on(d, problem.n_ops))
         if known.best is None:
             continue
-        _Search(problem, known, WindowsOptions(), Stopwatch(Budget(iterations=6)), ignore).run()
+        _LatencyWindows(SearchContext(problem, Budget(iterations=6)), known, WindowsOptions()).run()
         best = optimum(problem)
         assert known.value >= best * (1 - 1e-12)
         tried, solved = tried + 1, solved + (known.value <= best * (1 + 1e-6))
@@ -63,9 +63,9 @@ def test_windows_improve_what_they_start_from(execution):
     problem = chains(2, 8, execution)
     hint = Placement(np.arange(problem.n_ops, dtype=np.int32) // 4)
     before = judge_placement(problem, hint)
-    known = Known(problem, None, Bound(0.0, "none"))
+    known = Incumbent(problem, None, Bound(0.0, "none"))
     assert known.offer(hint) and before.valid
-    _Search(problem, known, WindowsOptions(), Stopwatch(Budget(iterations=2)), ignore).run()
+    _LatencyWindows(SearchContext(problem, Budget(iterations=2)), known, WindowsOptions()).run()
     assert known.value < before.value
     assert known.best is not None and judge_placement(problem, known.best).value == known.value
 
@@ -85,6 +85,6 @@ def test_time_interruption_and_refusals():
     shaped = problem.with_(constraints=Constraints(contiguous=True))
     assert "contiguous" in str(WindowsPlacer().supports(shaped))
     assert "sequential" in str(WindowsPlacer().supports(problem.with_(objective=Objective(execution="sequential"))))
-    assert "temper" in str(WindowsPlacer().supports(chains(40, 100, "subgraph")))
+    assert "local" in str(WindowsPlacer().supports(chains(40, 100, "subgraph")))
     with pytest.raises(PlacerError, match="size=0"):
         WindowsOptions(size=0)

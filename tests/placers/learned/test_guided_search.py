@@ -20,9 +20,9 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, Hints, run_placer
-from placewise.placers.local_search import local, temper
-from placewise.placers.local_search.latency_problem import search_problem_of
+from placewise.placers.local_search.latency_chains import latency_search_problem
 from placewise.placers.registry import create
+from placewise.placers.shared import starting_placements
 from placewise.placers.shared.move_space import build_move_space
 from placewise.placers.shared.priors import draw_placements, empty_priors, match_labels, pick_quantiles, read_priors
 from placewise.placers.shared.rules import find_broken_rule
@@ -159,7 +159,7 @@ def test_a_placement_with_other_names_gets_those_of_the_probabilities() -> None:
 
 def wandered(problem: Problem, likely: Floats | None, home: Ints) -> list[Ints]:
     """Where a chain of `operator` moves is after each of 300, all accepted."""
-    chain, seen = _native.LatencyChain(search_problem_of(problem, likely), home, 1), []
+    chain, seen = _native.LatencyChain(latency_search_problem(problem, likely), home, 1), []
     chain.temperature = 1e9
     for _ in range(300):
         chain.run(1)
@@ -210,8 +210,7 @@ def test_the_favourite_of_sure_probabilities_is_where_a_search_begins(objective:
 @pytest.mark.parametrize("seed", range(12))
 def test_wrong_probabilities_hide_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Told for sure to use the worst placement, searches still find the optimum of small problems."""
-    monkeypatch.setattr(temper, "DRAWN", 1)
-    monkeypatch.setattr(local, "DRAWN", 1)
+    monkeypatch.setattr(starting_placements, "DRAWN", 1)
     objective = replace(OBJECTIVES[seed % 3], memory="sum")
     problem = random_problem(seeded(seed), max_ops=5, max_devices=3, objective=objective)
     best = (least_latency if objective.kind == "latency" else least_load)(problem)

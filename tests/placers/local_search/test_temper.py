@@ -20,9 +20,8 @@ from placewise.model.costs import CostTable
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, Hints, run_placer
-from placewise.placers.local_search.latency_problem import search_problem_of
-from placewise.placers.local_search.scope_levels import levels_of
-from placewise.placers.local_search.temper import TemperOptions, TemperPlacer
+from placewise.placers.local_search.latency_chains import latency_search_problem, scope_levels
+from placewise.placers.local_search.local import LocalOptions, LocalPlacer
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import find_broken_rule
 from placewise.simulate import evaluate, judge_placement
@@ -51,7 +50,7 @@ def test_a_schedule_from_any_checkpoint_is_the_judges(seed):
     problem, home = drawn(seed)
     if home is None:
         return
-    search, device = search_problem_of(problem), home[problem.block]
+    search, device = latency_search_problem(problem), home[problem.block]
     chain = _native.LatencyChain(search, home, seed)
     assert not chain.run(0)
     judged = judge_placement(problem, Placement(device))
@@ -104,7 +103,7 @@ def test_peaks_in_place_are_those_of_the_twin(seed):
     transfers[:, 0] = 0.0
     problem = Problem(graph, cluster, CostTable.given(seconds, transfers), replace(OPERATOR, memory="live"))
     device = np.array([0 if choose(0, 3) else 1 for _ in range(n)], np.int32)
-    search = search_problem_of(problem)
+    search = latency_search_problem(problem)
     chain = _native.LatencyChain(search, device, seed)
     chain.run(0)
     assert peaks_of(search, chain, device) == peak_memory(problem, Placement(device))
@@ -116,7 +115,7 @@ def test_a_long_walk_keeps_the_judges_value_and_the_rules(seed):
     problem, home = drawn(seed, max_ops=24)
     if home is None or find_broken_rule(problem, home[problem.block]):
         return
-    chain = _native.LatencyChain(search_problem_of(problem), home, seed)
+    chain = _native.LatencyChain(latency_search_problem(problem), home, seed)
     chain.run(0)
     for tried in range(120):
         before = chain.assignment
@@ -142,7 +141,7 @@ def test_the_shape_of_stages_awaits_a_verdict():
             continue
         home = np.empty(problem.n_blocks, np.int32)
         home[problem.block] = start.device
-        chain = _native.LatencyChain(search_problem_of(problem), home, seed)
+        chain = _native.LatencyChain(latency_search_problem(problem), home, seed)
         chain.temperature = 1e3
         waits = chain.run(100)
         while waits:
@@ -168,7 +167,7 @@ def test_moves_go_on_from_checkpoints():
         builder.add_tensor(op, nbytes=1)
     cluster = Cluster((Device("a", kind="cpu"), Device("b", kind="cpu")))
     table = CostTable.given(np.ones((64, 2)), np.zeros((64, len(cluster.class_bandwidth))))
-    search = search_problem_of(Problem(builder.build(), cluster, table, OPERATOR))
+    search = latency_search_problem(Problem(builder.build(), cluster, table, OPERATOR))
     chain = _native.LatencyChain(search, np.zeros(64, np.int32), 1)
     chain.temperature = 1e-9
     seen = set()
@@ -188,7 +187,7 @@ def test_levels_are_parts_of_the_model():
     cluster = Cluster((Device("a", kind="cpu"),))
     graph = builder.build()
     table = CostTable.given(np.ones((12, 1)), np.zeros((0, len(cluster.class_bandwidth))))
-    levels = levels_of(Problem(graph, cluster, table, OPERATOR))
+    levels = scope_levels(Problem(graph, cluster, table, OPERATOR))
     groups = {
         frozenset(frozenset(np.flatnonzero(row == g).tolist()) for g in np.unique(row[row >= 0]))
         for row in levels.group
@@ -218,9 +217,7 @@ def test_without_a_bound_it_searches_at_once():
     hint = Placement(home[problem.block])
     if find_broken_rule(problem, hint.device):
         return
-    proposal = run_placer(
-        TemperPlacer(TemperOptions(bound=False)), problem, Budget(iterations=20), hints=Hints((hint,))
-    )
+    proposal = run_placer(LocalPlacer(LocalOptions(bound=False)), problem, Budget(iterations=20), hints=Hints((hint,)))
     assert proposal.bound is not None and proposal.bound.value == 0
     assert proposal.placement is not None
     assert judge_placement(problem, proposal.placement).value <= judge_placement(problem, hint).value
@@ -240,7 +237,7 @@ def test_chains_are_apart():
     """Chains of one problem that run side by side on threads go where they go alone."""
     problem, home = drawn(10, max_ops=40)
     assert home is not None
-    search = search_problem_of(problem)
+    search = latency_search_problem(problem)
     alone = [trace(search, home, seed) for seed in range(8)]
     assert len({places[-1] for places in alone}) > 1
     with ThreadPoolExecutor(4) as pool:
@@ -252,7 +249,7 @@ def test_a_run_that_is_stopped_goes_on_later():
     """A stop flag or a deadline ends a run at once, wherever it is; the chain stays what the judge says of it."""
     problem, home = drawn(10, max_ops=40)
     assert home is not None
-    chain, stop = _native.LatencyChain(search_problem_of(problem), home, 1), _native.StopFlag()
+    chain, stop = _native.LatencyChain(latency_search_problem(problem), home, 1), _native.StopFlag()
     stop.set()
     for _ in range(3):
         chain.run(1 << 31, stop=stop)
@@ -271,7 +268,7 @@ def test_nonsense_is_refused():
     """Assignments of another length or to no device, checkpoints that there are not, and other types raise."""
     problem, home = drawn(9)
     assert home is not None
-    search = search_problem_of(problem)
+    search = latency_search_problem(problem)
     chain = _native.LatencyChain(search, home, 1)
     for wrong in (home[1:], home + problem.n_devices, home - problem.n_devices):
         with pytest.raises(InternalError):

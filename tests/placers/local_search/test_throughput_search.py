@@ -19,9 +19,8 @@ from placewise.core.options import ProblemOptions
 from placewise.errors import InternalError
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
-from placewise.placers.shared.throughput_search.clusters import clusters
-from placewise.placers.shared.throughput_search.pipeline_costs import Costs, costs_of, native_costs
-from placewise.placers.shared.throughput_search.rounds import NO_PAIRS, Field, Round
+from placewise.placers.shared.throughput_search.annealing import NO_PAIRS, Annealer, AnnealingRound, clusters
+from placewise.placers.shared.throughput_search.pipeline_costs import PipelineCosts, costs_of, native_costs
 from placewise.simulate import evaluate
 from placewise.simulate.judge.memory import resident_bytes
 
@@ -93,7 +92,7 @@ def test_looking_at_a_move_changes_nothing(problem: Problem) -> None:
     assert np.array_equal(trial, _native.PipelineState(costs, home).sums)
 
 
-def plain_clusters(columns: Costs) -> list[set[frozenset[int]]]:
+def plain_clusters(columns: PipelineCosts) -> list[set[frozenset[int]]]:
     """The clusters of every size: the makers and readers of tensors joined, the dearest first, as work allows it."""
     n, sets = len(columns.size), [{group} for group in range(len(columns.size))]
     work = columns.seconds.reshape(n, columns.n_phases, -1).sum(axis=1)
@@ -135,8 +134,8 @@ def test_the_incumbent_is_what_a_walk_says(problem: Problem, seed: int) -> None:
     columns, scale = costs_of(problem, problem.block, problem.n_blocks)
     costs = native_costs(columns)
     start = _native.PipelineState(costs, home)
-    for walk in Field(costs, clusters(columns), float).run(
-        [(home, None)] * 2, Round(0.02, 2e-5, 500), [seed, 7], print
+    for walk in Annealer(costs, clusters(columns), float).run(
+        [(home, None)] * 2, AnnealingRound(0.02, 2e-5, 500), [seed, 7], print
     ):
         state = _native.PipelineState(costs, walk.incumbent)
         assert walk.quality == (state.missing_bytes, state.max_load) <= (start.missing_bytes, start.max_load)
@@ -146,7 +145,7 @@ def test_the_incumbent_is_what_a_walk_says(problem: Problem, seed: int) -> None:
         assert all(device in able for device, able in zip(walk.incumbent.tolist(), choices, strict=True))
 
 
-def many_ops() -> tuple[Costs, Ints]:
+def many_ops() -> tuple[PipelineCosts, Ints]:
     """A problem that no walk finishes soon, and a start."""
     problem = build("zoo:random-layered", "4xP100", ProblemOptions("throughput", contiguous=False, dims={"n_ops": 400}))
     columns, _ = costs_of(problem, problem.block, problem.n_blocks)
@@ -158,8 +157,8 @@ def test_threads_change_nothing_where_work_is_limited() -> None:
     columns, home = many_ops()
     found = []
     for threads in (1, 2, 3, 5):
-        field = Field(native_costs(columns), clusters(columns), float, threads=threads)
-        walks = field.run([(home, None)] * 3, Round(0.02, 2e-5, 40_000), range(3), lambda _: None)
+        field = Annealer(native_costs(columns), clusters(columns), float, threads=threads)
+        walks = field.run([(home, None)] * 3, AnnealingRound(0.02, 2e-5, 40_000), range(3), lambda _: None)
         found.append([(walk.quality, walk.n_evaluated, walk.incumbent.tolist()) for walk in walks])
     assert found[0] == found[1] == found[2] == found[3]
     assert len({tuple(home) for _, _, home in found[0]}) > 1
@@ -169,9 +168,9 @@ def test_threads_change_nothing_where_work_is_limited() -> None:
 def test_walks_share_the_time_of_a_round(threads: int) -> None:
     """By the clock, every walk has its turn, and the round ends when it should."""
     columns, home = many_ops()
-    field = Field(native_costs(columns), clusters(columns), time.monotonic, threads=threads)
+    field = Annealer(native_costs(columns), clusters(columns), time.monotonic, threads=threads)
     begun = time.monotonic()
-    walks = field.run([(home, None)] * 4, Round(0.02, 2e-5, until=begun + 0.4), range(4), lambda _: None)
+    walks = field.run([(home, None)] * 4, AnnealingRound(0.02, 2e-5, until=begun + 0.4), range(4), lambda _: None)
     assert 0.35 < time.monotonic() - begun < 2
     assert all(walk.n_evaluated > 100 for walk in walks)
 

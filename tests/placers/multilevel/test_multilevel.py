@@ -14,7 +14,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Hints, Progress, run_placer
-from placewise.placers.multilevel.levels import levels_of, shares, tightened
+from placewise.placers.multilevel.levels import level_shares, levels_of, tightened
 from placewise.placers.multilevel.placer import MultilevelPlacer
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import find_broken_rule
@@ -124,11 +124,11 @@ def test_levels_project_there_and_back() -> None:
 def test_time_goes_to_levels_by_their_size_or_not_at_all() -> None:
     """Shares add up to one; a level whose share is too short for its size gets none; without a clock all are equal."""
     levels = levels_of(chain(4000), [np.arange(4000) // 10, np.arange(4000) // 100])
-    whole = shares(levels, 10.0)
+    whole = level_shares(levels, 10.0)
     assert sum(whole) == pytest.approx(1) and min(whole) > 0
-    hurried = shares(levels, 0.02)
+    hurried = level_shares(levels, 0.02)
     assert hurried[0] == 0 and hurried[-1] > 0 and sum(hurried) == pytest.approx(1)
-    assert shares(levels, np.inf) == [1.0] * 3
+    assert level_shares(levels, np.inf) == [1.0] * 3
 
 
 def test_tightened_devices_hold_less() -> None:

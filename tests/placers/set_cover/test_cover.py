@@ -14,9 +14,8 @@ from strategies import problems
 from placewise import _native
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.set_cover.column_generation import Sets, Verdict, refute
-from placewise.placers.set_cover.decision_diagram import diagram, order_blocks
-from placewise.placers.set_cover.label_pricing import best_sets
+from placewise.placers.set_cover.column_generation import DeviceSets, Verdict, refute
+from placewise.placers.set_cover.decision_diagram import best_sets, diagram, order_blocks
 from placewise.placers.set_cover.machine_costs import machines
 from placewise.placers.set_cover.placer import CoverOptions, CoverPlacer
 from placewise.placers.shared.stages.stage_costs import NEVER, price_stages
@@ -107,7 +106,7 @@ def test_what_is_refuted_cannot_be_reached(problem: Problem) -> None:
     assume(math.isfinite(best) and best > 0)
     priced = price_stages(problem, problem.block, problem.n_blocks, problem.capacity)
     for factor in (0.3, 0.7, 0.999, 1.0, 1.3):
-        verdict = refute(Sets.of(priced.costs), int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
+        verdict = refute(DeviceSets.of(priced.costs), int(best * factor * priced.scale * (1 + 1e-12)), lambda: math.inf)
         assert factor < 1 or verdict is not Verdict.REFUTED
 
 

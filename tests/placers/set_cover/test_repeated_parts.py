@@ -11,7 +11,7 @@ from placewise.model.cluster import HOST, Cluster, Device, Link
 from placewise.model.columns import Ints
 from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.problem import Constraints, Objective, Problem
-from placewise.placers.set_cover.column_generation import Sets
+from placewise.placers.set_cover.column_generation import DeviceSets
 from placewise.placers.set_cover.repeated_parts import shifts
 from placewise.placers.shared.stages.stage_costs import price_stages
 
@@ -71,7 +71,7 @@ def test_nothing_repeats_among_different_ops() -> None:
 def test_a_layer_costs_the_same_wherever_it_is() -> None:
     """The load of an inner layer is that of its images in other inner layers."""
     problem = stack()
-    sets = Sets.of(price_stages(problem, problem.block, problem.n_blocks, problem.capacity).costs)
+    sets = DeviceSets.of(price_stages(problem, problem.block, problem.n_blocks, problem.capacity).costs)
     blocks = np.zeros(problem.n_blocks, np.bool_)
     blocks[4:8] = True
     own, moved = sets.load_of(0, blocks), 0

@@ -1,1 +1,1 @@
-"""Schedules as constraint programs for CP-SAT: latency in `operator` and `subgraph` execution."""
+"""Latency in `operator` and `subgraph` execution as CP-SAT models."""

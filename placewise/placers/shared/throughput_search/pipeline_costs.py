@@ -1,8 +1,8 @@
-"""What a pipeline costs, in whole numbers, as local search reads it: exactly the judge's loads.
+"""The costs of a pipeline as whole numbers, for local search: exactly the judge's loads.
 
-Ops are grouped: in blocks, or in components where stages form a chain. Seconds become integers, so that sums are exact
-in any order and moving back restores them. A device's location is its own number, the host's is ``n_devices``, as in
-the judge. With the schedule `gpipe` there are two phases, whose largest loads add up.
+Ops are grouped into blocks, or into components where stages form a chain. Seconds become integers: sums are exact in
+any order, and undoing a move restores them. As in the judge, a device's location is its own number and the host's is
+``n_devices``. The schedule `gpipe` has two phases, whose largest loads add up.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from placewise.simulate.phases import two_phases
 NOTHING = frozen([], np.int32)
 
 
-class Costs(NamedTuple):
+class PipelineCosts(NamedTuple):
     """Groups, the tensors between them, and devices: flat read-only arrays.
 
     `seconds` [n, n_phases · n_kinds], phase by phase, is NEVER where a group may not run; device d is of kind
@@ -65,8 +65,8 @@ class Costs(NamedTuple):
     n_wires: int
 
 
-def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = None) -> tuple[Costs, float]:
-    """The costs of ops grouped as `group` [n_ops] says, and how many of their units make a second.
+def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = None) -> tuple[PipelineCosts, float]:
+    """The costs of ops in the groups `group` [n_ops], and how many of their units make a second.
 
     `chain` orders the groups where stages must form a chain of ideals.
     """
@@ -79,7 +79,7 @@ def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = 
     maker = problem.graph.tensors.producer[kept]
     late = two_phases(problem) & (maker >= 0) & problem.graph.ops.backward[maker]
     size, _, storages = resident_sizes(problem, group, n)
-    costs = Costs(
+    costs = PipelineCosts(
         seconds=frozen(columns, np.int64),
         kind=frozen(kind, np.int32),
         transfer=frozen(np.rint(transfers[kept] * scale), np.int64),
@@ -102,8 +102,8 @@ def costs_of(problem: Problem, group: Ints, n: int, chain: Contraction | None = 
     return costs, scale
 
 
-def native_costs(c: Costs) -> _native.ThroughputCosts:
-    """The same columns as C++ kernels read them: checked once, never copied."""
+def native_costs(c: PipelineCosts) -> _native.ThroughputCosts:
+    """The same columns for the C++ kernels: checked once, never copied."""
     return _native.ThroughputCosts(**c._asdict())
 
 
@@ -143,7 +143,7 @@ def _kinds(problem: Problem, group: Ints, n: int, scale: float) -> tuple[Longs, 
 
 
 def no_chain(n: int) -> dict[str, npt.NDArray[Any]]:
-    """The columns that say that no group need be before or after another."""
+    """The columns of a problem without an order between groups."""
     none = frozen(np.zeros(n + 1), np.int64)
     return {"after_offsets": none, "after": NOTHING, "before_offsets": none, "before": NOTHING}
 

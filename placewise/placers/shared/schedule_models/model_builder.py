@@ -1,22 +1,64 @@
-"""A CP-SAT model in which what is known already costs nothing: literals may be plain True or False.
+"""Building CP-SAT models of schedules: literals that may be constants, and seconds as whole units.
 
-Windows of a search fix most of a placement. What follows from it is worked out here, so that the solver
-never sees it.
+Windows of a search fix most of a placement. Literals may therefore be plain True or False, and what follows from them
+never reaches the solver.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from ortools.sat.python import cp_model
+
+from placewise.model.columns import Floats, Longs
+from placewise.model.problem import Problem
+
+ROUNDED = 1 - 1e-12
+"""Covers the rounding of quotients and sums in floating point."""
+_LARGEST_SUM = 1 << 44
+"""Units of all costs together: far below what 64 bits hold."""
 
 Literal = Any
 """A Boolean variable of CP-SAT, or True, or False."""
 
 
+@dataclass(frozen=True, slots=True)
+class TimeScale:
+    """`seconds` per unit: a power of two, so that division is exact, and so are costs that are multiples of it."""
+
+    seconds: float
+
+    def round_down(self, seconds: Floats) -> Longs:
+        """Whole units, rounded down; 0 for infinite seconds."""
+        whole: Longs = np.floor(np.where(np.isfinite(seconds), seconds, 0.0) / self.seconds).astype(np.int64)
+        return whole
+
+    def lower_bound(self, units: int) -> float:
+        """A lower bound in seconds of a value that takes `units` after its costs were rounded down."""
+        return max(units, 0) * self.seconds * ROUNDED
+
+    def rounding_error(self, terms: int) -> float:
+        """The most seconds that rounding takes from a sum of this many terms."""
+        return terms * self.seconds
+
+
+def time_scale(problem: Problem, value: float, count: int) -> TimeScale:
+    """About `count` units for `value` seconds, fewer where the sum of all costs would become too large."""
+    seconds, transfer = problem.costs.op_seconds, problem.costs.transfer_seconds
+    total = float(np.where(np.isfinite(seconds), seconds, 0.0).max(axis=1, initial=0.0).sum())
+    total += float(transfer.max(axis=1, initial=0.0).sum()) * (problem.n_devices + 1)
+    total += sum(device.call_overhead for device in problem.cluster) * problem.n_ops
+    value = value if 0 < value < math.inf else total
+    size = max(value / count, total / _LARGEST_SUM)
+    return TimeScale(2.0 ** math.floor(math.log2(size)) if size > 0 else 1.0)
+
+
 class Sum:
-    """A linear sum that is collected term by term."""
+    """A linear sum, collected term by term."""
 
     def __init__(self) -> None:
         self.constant = 0
@@ -33,7 +75,7 @@ class Sum:
 
     @property
     def largest(self) -> int:
-        """The value where every literal is true and no factor negative."""
+        """The value if every literal is true; factors must not be negative."""
         return self.constant + sum(self._factors)
 
     def expression(self) -> Any:
@@ -42,8 +84,8 @@ class Sum:
         return cp_model.LinearExpr.weighted_sum(self._variables, self._factors) + self.constant
 
 
-class Program:
-    """The model under construction, and the number of its literals and terms, which is what it costs."""
+class ModelBuilder:
+    """A CP-SAT model under construction, with helpers that fold constant literals."""
 
     def __init__(self) -> None:
         self.model = cp_model.CpModel()
@@ -55,7 +97,7 @@ class Program:
         return self.model.new_int_var(low, high, "")
 
     def one_of(self, literals: list[Literal]) -> None:
-        """Exactly one of them holds."""
+        """Require that exactly one literal holds."""
         open_ = [x for x in literals if x is not False]
         if any(x is True for x in open_):
             for x in open_:
@@ -65,7 +107,7 @@ class Program:
             self.model.add_exactly_one(open_)
 
     def either(self, literals: Iterable[Literal]) -> Literal:
-        """True if one of literals that exclude each other is."""
+        """A literal that is true if one of `literals` is; these exclude each other."""
         open_ = [x for x in literals if x is not False]
         if any(x is True for x in open_):
             return True
@@ -76,7 +118,7 @@ class Program:
         return result
 
     def unless(self, causes: Iterable[Literal], excuse: Literal) -> Literal:
-        """A literal that must be true if one of `causes` is and `excuse` is not; nothing keeps it from being true."""
+        """A literal that must be true if one of `causes` is and `excuse` is not; it may be true in other cases."""
         open_ = [x for x in causes if x is not False]
         if excuse is True or not open_:
             return False
@@ -91,7 +133,7 @@ class Program:
         return result
 
     def unless_all(self, cause: Literal, excuses: Iterable[Literal]) -> Literal:
-        """A literal that must be true if `cause` is and one of `excuses` is not; nothing keeps it from being true."""
+        """A literal that must be true if `cause` is and one of `excuses` is not; it may be true in other cases."""
         open_ = [x for x in excuses if x is not True]
         if cause is False or not open_:
             return False
@@ -103,7 +145,7 @@ class Program:
         return result
 
     def both(self, one: Literal, other: Literal) -> Literal:
-        """A literal that must be true if both are; nothing keeps it from being true."""
+        """A literal that must be true if both are; it may be true in other cases."""
         if one is False or other is False:
             return False
         if one is True or other is True:
@@ -113,7 +155,7 @@ class Program:
         return result
 
     def require(self, constraint: Any, *conditions: Literal) -> None:
-        """`constraint` holds where all conditions do."""
+        """Require `constraint` where all conditions hold."""
         if any(x is False for x in conditions) or constraint is True:
             return
         open_ = [x for x in conditions if x is not True]
@@ -123,7 +165,7 @@ class Program:
 
 
 def negated(literal: Literal) -> Literal:
-    """Not `literal`."""
+    """The negation of a literal."""
     return not literal if isinstance(literal, bool) else ~literal
 
 
