@@ -10,6 +10,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
+from placewise.placers.learned.options import rename_options
 
 _PLACERS = {
     "auto": "placewise.placers.auto.placer:AutoPlacer",
@@ -91,6 +92,7 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
     if library and find_spec(library) is None:
         raise MissingExtraError(f"the placer {name!r} ({library})", extra)
     known = {f.name: f for f in dataclasses.fields(kind.Options)} if hasattr(kind, "Options") else {}
+    options = rename_options(options or {}, known)
     stranger = next((key for key in options or {} if key not in known), None)
     if stranger is not None:
         offered = f"it has {', '.join(known)}" if known else "it has none"

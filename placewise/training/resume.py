@@ -8,7 +8,7 @@ from typing import Any
 
 from placewise.errors import InputError
 from placewise.files.policy_file import ensure_room, header_of, load_header, safetensors
-from placewise.placers.learned.checkpoint import Checkpoint, read
+from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
 
 
 def begun(checkpoint: str | PathLike[str] | None, every: int, *, resume: bool) -> Checkpoint | None:
@@ -23,7 +23,7 @@ def begun(checkpoint: str | PathLike[str] | None, every: int, *, resume: bool) -
     if resume:
         if not place.exists():
             raise InputError("there is no checkpoint to go on from", where=str(place), remedy="leave out --resume")
-        return read(checkpoint)
+        return read_checkpoint(checkpoint)
     if place.exists():
         raise InputError("a training is kept there already", where=str(place),
                          remedy="go on with it (--resume), or choose another place")  # fmt: skip

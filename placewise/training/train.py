@@ -22,10 +22,10 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
-from placewise.placers.learned.observer import Observer
-from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.pricing import alone
-from placewise.placers.learned.workers.backend import Crew
+from placewise.placers.learned.options import rename_options
+from placewise.placers.learned.placer import LearnedPlacer, Observer
+from placewise.placers.learned.pricing import single_device_rows
+from placewise.placers.learned.workers.backend import WorkerConfig
 from placewise.placers.learned.workers.processes import Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.runtimes import registry as runtimes
@@ -35,7 +35,7 @@ from placewise.training.train_result import SIMULATED, Judged, Trained
 from placewise.training.training_log import TrainingLog
 
 try:
-    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, written
+    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, dump_checkpoint
     from placewise.placers.learned.trainer import Trainer, Update
     from placewise.training.resume import begun
 except ModuleNotFoundError as error:
@@ -71,7 +71,7 @@ class TrainingSetting:
     resume: bool = False
     log: str | PathLike[str] | None = None
     measuring: Setting = field(default_factory=Setting)
-    crew: Crew | None = None
+    crew: WorkerConfig | None = None
 
 
 def train(
@@ -99,7 +99,7 @@ def train(
         stack.callback(keeper.close)
         rated = None
         if setting.crew is not None:
-            placer.hire(setting.crew, make)
+            placer.use_workers(setting.crew, make)
         elif make is not None:
             rated = JudgedReward(problem, stack.enter_context(make()))
         result = place(problem, placer, setting.budget, hints=hints, evaluate=rated, on_progress=on_progress)
@@ -119,7 +119,7 @@ def learner(setting: TrainingSetting) -> LearnedPlacer:
     return placer
 
 
-def crew_of(controllers: int | None, workers: int | None, ray: str | None, reward: str | None) -> Crew | None:
+def crew_of(controllers: int | None, workers: int | None, ray: str | None, reward: str | None) -> WorkerConfig | None:
     """The crew that is wished for, on a Ray cluster where its address is given; None where nothing is.
 
     Two controllers, if not said otherwise, with one worker each for a measured reward; the judge needs none.
@@ -142,12 +142,12 @@ def policies() -> tuple[str, ...]:
 
 def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
     """The setting, with what the checkpoint says where it says nothing. Raises PlacerError where they differ."""
-    header, budget = before.header, setting.budget
+    header, budget, options = before.header, setting.budget, rename_options(setting.options)
     where = str(header_of(before.path))
     if setting.policy not in (None, header.policy):
         raise PlacerError(f"is of the policy {header.policy!r}, not {setting.policy!r}", where=where,
                           remedy="go on with that one")  # fmt: skip
-    for name, value in setting.options.items():
+    for name, value in options.items():
         if name not in OF_A_RUN and name in header.options and header.options[name] != value:
             raise PlacerError(f"was trained with {name}={header.options[name]}, not {value}", where=where,
                               remedy=f"leave out the option {name}")  # fmt: skip
@@ -161,7 +161,7 @@ def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
         setting,
         policy=header.policy,
         reward=setting.reward or header.reward,
-        options={**kept, **setting.options},
+        options={**kept, **options},
         budget=replace(
             budget,
             seconds=max(seconds - header.seconds, 0.0),
@@ -251,7 +251,7 @@ class Keeper(Observer):
             seconds=self._spent + spent,
             rate=asked / spent if spent > 0 else 0.0,
             learned=pricing.value,
-            alone=trainer.learner.scale if len(alone(result.problem)) else math.inf,
+            alone=trainer.learner.scale if len(single_device_rows(result.problem)) else math.inf,
             resumed=0 if earlier is None else earlier.updates,
             checkpoint="" if setting.checkpoint is None else str(header_of(setting.checkpoint)),
             judged=judged,
@@ -266,5 +266,5 @@ class Keeper(Observer):
                 budget = replace(budget, seconds=budget.seconds + self._spent)
             spent = self._spent + self._when - self._began
             reward = self._setting.reward or SIMULATED
-            save_policy(*written(trainer, self._name, reward=reward, budget=budget, spent=spent),
+            save_policy(*dump_checkpoint(trainer, self._name, reward=reward, budget=budget, spent=spent),
                         self._setting.checkpoint)  # fmt: skip
