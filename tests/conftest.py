@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import settings
 
+from placewise._util.voice import SPEAKS_FLAGS
 from placewise.core import place as core_place
 from placewise.placers.set_cover import placer as set_cover
 
@@ -16,6 +17,14 @@ if os.environ.get("CI"):
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell: children would ignore it too
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture(autouse=True)
+def _flags_in_messages() -> Iterator[None]:
+    """Messages as they are written, with flags; tests/api has how Python users read them."""
+    spoken = SPEAKS_FLAGS.set(True)
+    yield
+    SPEAKS_FLAGS.reset(spoken)
 
 
 @pytest.fixture(scope="module")

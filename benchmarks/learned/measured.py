@@ -46,7 +46,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placers.learned.placer import proposal_of
+from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
 from placewise.runtimes.base import Job
 from placewise.runtimes.binding import bind
@@ -126,7 +126,7 @@ class Measured(Method):
         trainer: Any = registry.create(self.placer, self.options).trainer(problem, price, seed)  # type: ignore[attr-defined]
         trainer.begin()
         reason = trainer.run(Budget(self.seconds, evaluations=self.evaluations, seed=seed))
-        return proposal_of(problem, trainer, self.placer, reason).placement, str(reason)
+        return build_proposal(problem, trainer, self.placer, reason).placement, str(reason)
 
 
 class Noted(Pricing):

@@ -23,9 +23,9 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.placer import proposal_of
+from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
-from placewise.placers.learned.units import chains
+from placewise.placers.learned.units import chain_labels
 from placewise.simulate import Evaluator, judge_placement, lower_bound
 
 LEARNED = ("hsdag", "colocrl", "hdp", "placeto")
@@ -122,7 +122,7 @@ def _placed(method: Method, problem: Problem, seed: int) -> tuple[Placement | No
 
 def _chained(method: Method, problem: Problem, seed: int) -> tuple[Placement | None, Found]:
     sets: dict[int, list[str]] = {}
-    for name, unit in zip(problem.graph.ops.name, chains(problem).tolist(), strict=True):
+    for name, unit in zip(problem.graph.ops.name, chain_labels(problem).tolist(), strict=True):
         sets.setdefault(unit, []).append(name)
     together = (*problem.constraints.together, *(tuple(names) for names in sets.values() if len(names) > 1))
     joined = problem.with_(constraints=replace(problem.constraints, together=together))
@@ -157,7 +157,7 @@ def _learned(method: Method, problem: Problem, seed: int) -> tuple[Placement | N
     most = method.options.get("updates", max(method.evaluations // FRESH, LEAST_UPDATES))
     reason = trainer.run(Budget(method.seconds, iterations=most, evaluations=method.evaluations, seed=seed))
     count = trainer.pricing.evaluations
-    proposal = proposal_of(problem, trainer, method.placer, reason)
+    proposal = build_proposal(problem, trainer, method.placer, reason)
     favourites = trainer.pricing(trainer.policy.greedy(trainer.pricing))
     favourite = float(np.nanmin(favourites)) if np.isfinite(favourites).any() else None
     status = "diverged" if trainer.diverged else "out of time" if reason is Reason.TIME_LIMIT else str(reason)

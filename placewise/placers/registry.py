@@ -10,6 +10,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
+from placewise.placers.learned.options import rename_options
 
 _PLACERS = {
     "auto": "placewise.placers.auto.placer:AutoPlacer",
@@ -113,6 +114,7 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
     if library and find_spec(library) is None:
         raise MissingExtraError(f"the placer {name!r} ({library})", extra)
     known = {f.name: f for f in dataclasses.fields(kind.Options)} if hasattr(kind, "Options") else {}
+    values = rename_options(values, known)
     unknown = next((key for key in values if key not in known), None)
     if unknown is not None:
         remedy = f"it has {', '.join(known)}" if known else "it has none"

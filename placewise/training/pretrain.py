@@ -24,17 +24,17 @@ from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, OnProgress, Progress, ignore
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import LearnedPlacer, settings
-from placewise.placers.learned.workers.backend import Crew
+from placewise.placers.learned.placer import LearnedPlacer, option_values
+from placewise.placers.learned.workers.backend import WorkerConfig
 from placewise.training.corpus import Corpus, open_corpus
 from placewise.training.pretrain_result import Learned, Pretrained
 from placewise.training.training_log import TrainingLog
 
 try:
-    from placewise.placers.learned.checkpoint import Checkpoint, read
-    from placewise.placers.learned.corpus.messages import Brief
-    from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
-    from placewise.placers.learned.corpus.worker_pool import Class, Private, WorkerPool
+    from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
+    from placewise.placers.learned.corpus.messages import CorpusWorkerSpec
+    from placewise.placers.learned.corpus.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
+    from placewise.placers.learned.corpus.worker_pool import DistributedPool, LocalPool, WorkerPool
     from placewise.placers.learned.policy import Policy
     from placewise.training.resume import find_checkpoint, require_same_policy
     from placewise.training.search_cache import FOLDER, SearchCache
@@ -75,7 +75,7 @@ class PretrainSetting:
     resume: bool = False
     weights: str | PathLike[str] | None = None
     log: str | PathLike[str] | None = None
-    crew: Crew | None = None
+    crew: WorkerConfig | None = None
 
 
 def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> Pretrained:
@@ -96,13 +96,13 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         registry.placer_class(training.teacher)
     make_policy = partial(_untrained_policy, type(placer), placer.options)
     shelf = _search_cache(setting, training.teacher)
-    brief = Brief(corpus.problem, make_policy, placer.options, training.teacher, shelf, training.only)
-    names = {one.name for one in fields(Course)} & set(type(training).model_fields)
-    course = Course(
+    brief = CorpusWorkerSpec(corpus.problem, make_policy, placer.options, training.teacher, shelf, training.only)
+    names = {one.name for one in fields(TrainingPlan)} & set(type(training).model_fields)
+    course = TrainingPlan(
         problems=corpus.recipe.problems, batch=training.problems,
         **{name: getattr(training, name) for name in names - {"problems"}},
     )  # fmt: skip
-    learner = learner_of(brief)
+    learner = build_learner(brief)
     if not learner.policy.any_devices:
         raise PlacerError(f"the policy {placer.info.name!r} fits single problems", remedy="choose gdp or placeto")
     _require_parameters(learner.policy, training)
@@ -117,7 +117,7 @@ def pretrain(setting: PretrainSetting, *, on_progress: OnProgress = ignore) -> P
         callback.save()
     finally:
         callback.close()
-        pretrainer.school.close()
+        pretrainer.pool.close()
     return callback.summarize(reason)
 
 
@@ -142,9 +142,9 @@ def _search_cache(setting: PretrainSetting, teacher: str) -> SearchCache | None:
     return SearchCache(str(folder.resolve()), teacher)
 
 
-def create_pool(brief: Brief, crew: Crew | None) -> WorkerPool:
+def create_pool(brief: CorpusWorkerSpec, crew: WorkerConfig | None) -> WorkerPool:
     """A pool of workers, or one worker in this process."""
-    return Private(brief) if crew is None else Class(brief, crew)
+    return LocalPool(brief) if crew is None else DistributedPool(brief, crew)
 
 
 def _untrained_policy(kind: type[LearnedPlacer], options: LearningOptions, problem: Problem) -> Policy:
@@ -180,7 +180,7 @@ def _require_same(before: Checkpoint, recipe: CorpusFile, placer: LearnedPlacer,
     require_same_policy(before, placer.info.name, setting.budget.seed)
     there, here = dict(header.corpus), recipe.model_dump(mode="json")
     kept = {name: value for name, value in header.options.items() if name != "checkpoint"}
-    mine = {name: value for name, value in settings(placer.options).items() if name != "checkpoint"}
+    mine = {name: value for name, value in option_values(placer.options).items() if name != "checkpoint"}
     for name in sorted(there.keys() | here.keys()):
         old, new = there.get(name), here.get(name)
         if name == "training" and isinstance(old, dict) and isinstance(new, dict):
@@ -207,13 +207,13 @@ class PretrainCheckpointCallback:
         """Start from the weights of the setting, if there are any."""
         pretrainer, weights = self._pretrainer, self._setting.weights
         if weights is not None:
-            read(weights).fill(pretrainer.learner.policy, self._placer.info.name)
+            read_checkpoint(weights).load_weights(pretrainer.learner.policy, self._placer.info.name)
         self._open_log(0)
 
     def resume(self, before: Checkpoint) -> None:
         """Continue from a checkpoint. Raises PlacerError, ModelFileError."""
         header, pretrainer = before.header, self._pretrainer
-        before.fill(pretrainer.learner.policy, self._placer.info.name)
+        before.load_weights(pretrainer.learner.policy, self._placer.info.name)
         with locate_errors(header_path(before.path)):
             try:
                 pretrainer.restore({**header.figures, "updates": header.updates}, before.arrays)
@@ -235,13 +235,13 @@ class PretrainCheckpointCallback:
     def listener(self, on_progress: OnProgress) -> Any:
         """A function to call after every update."""
 
-        def on_update(step: Step) -> None:
+        def on_update(step: PretrainUpdate) -> None:
             if self._log is not None:
                 self._log.scalars(_scalars(step), step.number)
             overdue = time.monotonic() - self._saved > CHECKPOINT_SECONDS
             if step.number and (overdue or step.number % self._setting.every == 0):
                 self.save()
-            on_progress(Progress(self._placer.info.name, step.seconds, describe_update(step, self._pretrainer.course)))
+            on_progress(Progress(self._placer.info.name, step.seconds, describe_update(step, self._pretrainer.plan)))
 
         return on_update
 
@@ -258,7 +258,7 @@ class PretrainCheckpointCallback:
             arrays = {key: array for key, array in arrays.items() if not key.startswith("adam/")}
         document = {
             "policy": placer.info.name,
-            "options": {key: value for key, value in settings(placer.options).items()
+            "options": {key: value for key, value in option_values(placer.options).items()
                         if key not in ("checkpoint", "pretrained")},
             "network": pretrainer.learner.policy.version,
             "features": [{"name": key, "columns": width} for key, width in pretrainer.learner.policy.features.layout],
@@ -307,17 +307,17 @@ TITLES = 100
 """Problems that have a title in the result."""
 
 
-def describe_update(step: Step, course: Course) -> str:
+def describe_update(step: PretrainUpdate, course: TrainingPlan) -> str:
     """The progress message of an update."""
     if not step.number:
         return f"searched {step.searched} of {course.problems + course.validated} problems"
-    lesson = step.lesson
-    learned = "" if math.isnan(lesson.reward) else f"reward {lesson.reward:.3f}, entropy {lesson.entropy:.3f}, "
+    stats = step.stats
+    learned = "" if math.isnan(stats.reward) else f"reward {stats.reward:.3f}, entropy {stats.entropy:.3f}, "
     tried = "" if math.isnan(step.score) else f" · unseen {step.score:.3f} × best known"
     return f"update {step.number} · {learned}distance {step.distance:.3f}{tried}"
 
 
-def _scalars(step: Step) -> Mapping[str, float]:
-    lesson = asdict(step.lesson)
-    figures = {f"corpus/{name}": lesson[name] for name in ("reward", "entropy", "norm", "loss")}
+def _scalars(step: PretrainUpdate) -> Mapping[str, float]:
+    stats = asdict(step.stats)
+    figures = {f"corpus/{name}": stats[name] for name in ("reward", "entropy", "norm", "loss")}
     return figures | {"corpus/distance": step.distance, "corpus/unseen": step.score}

@@ -8,7 +8,7 @@ from typing import Any
 
 from placewise.errors import InputError, PlacerError
 from placewise.files.policy_file import ensure_checkpoint_writable, header_path, import_safetensors, load_header
-from placewise.placers.learned.checkpoint import Checkpoint, read
+from placewise.placers.learned.checkpoint import Checkpoint, read_checkpoint
 
 
 def find_checkpoint(checkpoint: str | PathLike[str] | None, every: int, *, resume: bool) -> Checkpoint | None:
@@ -26,7 +26,7 @@ def find_checkpoint(checkpoint: str | PathLike[str] | None, every: int, *, resum
     if resume:
         if not place.exists():
             raise InputError("there is no checkpoint to resume from", where=str(place), remedy="leave out --resume")
-        return read(checkpoint)
+        return read_checkpoint(checkpoint)
     if place.exists():
         raise InputError("there is a training already", where=str(place),
                          remedy="continue it (--resume), or choose another place")  # fmt: skip

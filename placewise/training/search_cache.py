@@ -15,7 +15,7 @@ from placewise.errors import OutputError
 from placewise.files.atomic import atomic_write
 from placewise.model.problem import Problem
 from placewise.placers.learned.checkpoint import problem_digest
-from placewise.placers.learned.corpus.messages import Known
+from placewise.placers.learned.corpus.messages import BestKnown
 
 FOLDER = "answers"
 DAMAGED = (OSError, EOFError, KeyError, TypeError, ValueError, BadZipFile, zlib.error)
@@ -33,16 +33,16 @@ class SearchCache:
     folder: str
     teacher: str
 
-    def find(self, problem: Problem) -> Known | None:
+    def find(self, problem: Problem) -> BestKnown | None:
         """The result for a problem; None if it was not searched, or if its file is damaged."""
         try:
             with self._path(problem).open("rb") as raw, np.load(raw, allow_pickle=False) as file:
-                found = Known(file["best"].astype(np.int32), float(file["value"]), float(file["scale"]))
+                found = BestKnown(file["best"].astype(np.int32), float(file["value"]), float(file["scale"]))
         except DAMAGED:
             return None
         return found if found.best.shape == (problem.n_ops,) else None
 
-    def keep(self, problem: Problem, known: Known) -> None:
+    def keep(self, problem: Problem, known: BestKnown) -> None:
         """Write the result for a problem, if the folder exists and can be written."""
         if Path(self.folder).is_dir():
             with suppress(OutputError), atomic_write(self._path(problem), "wb") as file:

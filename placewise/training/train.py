@@ -22,10 +22,10 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
-from placewise.placers.learned.observer import Observer
-from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.pricing import alone
-from placewise.placers.learned.workers.backend import Crew
+from placewise.placers.learned.options import rename_options
+from placewise.placers.learned.placer import LearnedPlacer, Observer
+from placewise.placers.learned.pricing import single_device_rows
+from placewise.placers.learned.workers.backend import WorkerConfig
 from placewise.placers.learned.workers.processes import Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.runtimes import registry as runtimes
@@ -35,7 +35,7 @@ from placewise.training.train_result import SIMULATED, Judged, Trained
 from placewise.training.training_log import TrainingLog
 
 try:
-    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, written
+    from placewise.placers.learned.checkpoint import OF_A_RUN, Checkpoint, dump_checkpoint
     from placewise.placers.learned.trainer import Trainer, Update
     from placewise.training.resume import find_checkpoint, require_same_policy
 except ModuleNotFoundError as error:
@@ -69,7 +69,7 @@ class TrainingSetting:
     resume: bool = False
     log: str | PathLike[str] | None = None
     measuring: Setting = field(default_factory=Setting)
-    crew: Crew | None = None
+    crew: WorkerConfig | None = None
 
 
 def train(
@@ -97,7 +97,7 @@ def train(
         stack.callback(callback.close)
         judged = None
         if setting.crew is not None:
-            placer.hire(setting.crew, make)
+            placer.use_workers(setting.crew, make)
         elif make is not None:
             judged = JudgedReward(problem, stack.enter_context(make()))
         result = place(problem, placer, setting.budget, hints=hints, evaluate=judged, on_progress=on_progress)
@@ -117,7 +117,7 @@ def create_policy(setting: TrainingSetting) -> LearnedPlacer:
     return placer
 
 
-def crew_of(controllers: int | None, workers: int | None, ray: str | None, reward: str | None) -> Crew | None:
+def crew_of(controllers: int | None, workers: int | None, ray: str | None, reward: str | None) -> WorkerConfig | None:
     """The workers to train in, on a Ray cluster if its address is given; None if no argument asks for workers.
 
     By default there are two controllers, with one worker each for a measured reward and none for the simulated one.
@@ -140,10 +140,10 @@ def policies() -> tuple[str, ...]:
 
 def _restore_setting(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
     """The setting, completed from the checkpoint. Raises PlacerError if they contradict each other."""
-    header, budget = before.header, setting.budget
+    header, budget, options = before.header, setting.budget, rename_options(setting.options)
     where = str(header_path(before.path))
     require_same_policy(before, setting.policy, budget.seed)
-    for name, value in setting.options.items():
+    for name, value in options.items():
         if name not in OF_A_RUN and name in header.options and header.options[name] != value:
             raise PlacerError(f"was trained with {name}={header.options[name]}, not {value}", where=where,
                               remedy=f"leave out the option {name}")  # fmt: skip
@@ -154,7 +154,7 @@ def _restore_setting(setting: TrainingSetting, before: Checkpoint) -> TrainingSe
         setting,
         policy=header.policy,
         reward=setting.reward or header.reward,
-        options={**kept, **setting.options},
+        options={**kept, **options},
         budget=replace(
             budget,
             seconds=max(seconds - header.seconds, 0.0),
@@ -244,7 +244,7 @@ class TrainCheckpointCallback(Observer):
             seconds=self._spent + spent,
             rate=asked / spent if spent > 0 else 0.0,
             learned=pricing.value,
-            alone=trainer.learner.scale if len(alone(result.problem)) else math.inf,
+            alone=trainer.learner.scale if len(single_device_rows(result.problem)) else math.inf,
             resumed=0 if earlier is None else earlier.updates,
             checkpoint="" if setting.checkpoint is None else str(header_path(setting.checkpoint)),
             judged=judged,
@@ -259,5 +259,5 @@ class TrainCheckpointCallback(Observer):
                 budget = replace(budget, seconds=budget.seconds + self._spent)
             spent = self._spent + self._written - self._began
             reward = self._setting.reward or SIMULATED
-            save_policy(*written(trainer, self._name, reward=reward, budget=budget, spent=spent),
+            save_policy(*dump_checkpoint(trainer, self._name, reward=reward, budget=budget, spent=spent),
                         self._setting.checkpoint)  # fmt: skip

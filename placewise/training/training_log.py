@@ -33,13 +33,13 @@ class TrainingLog:
 
     def add(self, update: Update) -> None:
         """Log the figures of an update."""
-        lesson = update.lesson
+        stats = update.stats
         figures = {
-            "reward/mean": lesson.reward,
-            "reward/baseline": lesson.baseline,
-            "policy/entropy": lesson.entropy,
-            "policy/gradient_norm": lesson.norm,
-            "policy/loss": lesson.loss,
+            "reward/mean": stats.reward,
+            "reward/baseline": stats.baseline,
+            "policy/entropy": stats.entropy,
+            "policy/gradient_norm": stats.norm,
+            "policy/loss": stats.loss,
             "time/best_seconds": update.best,
             "speed/samples_per_second": 0.0,
             "speed/evaluations_per_second": 0.0,

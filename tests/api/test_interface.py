@@ -6,7 +6,7 @@ import dataclasses
 import doctest
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -22,6 +22,14 @@ from placewise.api.learning import pretrain
 from placewise.cli import compare, diff, execute, explain, export, place, price, profile, report, train
 from placewise.core.options import ProblemKeywords, ProblemOptions
 from placewise.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _keywords_in_messages() -> Iterator[None]:
+    spoken = SPEAKS_FLAGS.set(False)
+    yield
+    SPEAKS_FLAGS.reset(spoken)
+
 
 DOCUMENTED = (
     "placewise.api.placing", "placewise.api.models", "placewise.api.plans", "placewise.api.learning",

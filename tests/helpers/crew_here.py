@@ -1,4 +1,4 @@
-"""A crew in this very process: every question is answered at once, in order; who raises Death is dead."""
+"""Workers in this very process: every call runs at once, in order. A call that raises Death kills its worker."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from importlib import import_module
 from typing import Any
 
 from placewise.errors import RunError
-from placewise.placers.learned.workers.backend import Seat
+from placewise.placers.learned.workers.backend import WorkerHandle
 
 
 class Death(BaseException):
-    """What kills a seat."""
+    """Kills a worker."""
 
 
-class HereSeat:
+class LocalHandle:
     """An object of this process."""
 
     def __init__(self) -> None:
@@ -46,25 +46,25 @@ class HereSeat:
         self.alive = False
 
 
-class HereHouse:
+class LocalBackend:
     """This process."""
 
-    def seat(self, served: str, *args: Any, name: str, worker: bool) -> HereSeat:
-        seat = HereSeat()
-        seat.tell(served, *args)
-        return seat
+    def start_worker(self, served: str, *args: Any, name: str, measures: bool) -> LocalHandle:
+        handle = LocalHandle()
+        handle.tell(served, *args)
+        return handle
 
-    def ready(self, seats: Sequence[Seat], seconds: float) -> Sequence[Seat]:
-        return [seat for seat in seats if seat.answers]
+    def ready(self, handles: Sequence[WorkerHandle], seconds: float) -> Sequence[WorkerHandle]:
+        return [handle for handle in handles if handle.answers]
 
 
 @dataclass(frozen=True)
 class Here:
-    """A crew in this process."""
+    """Workers in this process."""
 
     controllers: int = 2
     workers: int = 2
     limit: float = 60.0
 
-    def house(self) -> HereHouse:
-        return HereHouse()
+    def backend(self) -> LocalBackend:
+        return LocalBackend()

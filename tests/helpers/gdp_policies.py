@@ -32,9 +32,9 @@ def zoo_problem(family: str, n_ops: int, seed: int, devices: str, objective: Obj
 def some_policy(problem: Problem, seed: int = 0, **options: object) -> Gdp:
     """A small policy, its last layers drawn as well, so that what is untrained is not all the same."""
     policy = gdp(problem, GdpOptions(**{**SMALL, **options}), seed)  # type: ignore[arg-type]
-    dice = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, value in policy.named_parameters():
             if name.startswith(("score", "lean")) or ".gate" in name:
-                value.add_(torch.randn(value.shape, generator=dice) * 0.3)
+                value.add_(torch.randn(value.shape, generator=generator) * 0.3)
     return policy

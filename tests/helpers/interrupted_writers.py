@@ -41,7 +41,7 @@ from placewise.model.costs import CostTable
 from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.placers.learned.corpus.messages import Known as Answer
+from placewise.placers.learned.corpus.messages import BestKnown as Answer
 from placewise.profiling.profile_cache import CachedProfile, ProfileCache
 from placewise.training.search_cache import SearchCache
 

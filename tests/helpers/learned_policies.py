@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from placewise.model.columns import Ints
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget, PlacerInfo, Stopwatch
-from placewise.placers.learned.features import features_of
+from placewise.placers.learned.features import build_features
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer
-from placewise.placers.learned.policy import Policy, Price, Rollout, draw, masked, scored
-from placewise.placers.learned.view import View, view_of
+from placewise.placers.learned.policy import Policy, Price, Rollout, draw, mask_logits, score_choices
+from placewise.placers.learned.view import View, build_view
 
 
 class TablePolicy(Policy):
@@ -23,20 +23,20 @@ class TablePolicy(Policy):
 
     def __init__(self, view: View) -> None:
         super().__init__()
-        self.view, self.features = view, features_of(view, ("kind", "fractal"))
+        self.view, self.features = view, build_features(view, ("kind", "fractal"))
         self.logits = nn.Parameter(torch.zeros(view.n, view.n_devices))
         self.register_buffer("allowed", torch.from_numpy(view.allowed.copy()), persistent=False)
 
     def _rows(self, count: int) -> Tensor:
-        return masked(self.logits, self.get_buffer("allowed")).expand(count, -1, -1)
+        return mask_logits(self.logits, self.get_buffer("allowed")).expand(count, -1, -1)
 
     @torch.no_grad()
-    def rollout(self, count: int, dice: torch.Generator, price: Price) -> Rollout:
-        device = draw(self._rows(count), dice)
+    def rollout(self, count: int, generator: torch.Generator, price: Price) -> Rollout:
+        device = draw(self._rows(count), generator)
         return Rollout({"device": device}, price(self.view.placements(device.numpy())))
 
     def log_prob(self, choices: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return scored(self._rows(len(choices["device"])), choices["device"])
+        return score_choices(self._rows(len(choices["device"])), choices["device"])
 
     @torch.no_grad()
     def greedy(self, price: Price) -> Ints:
@@ -45,7 +45,7 @@ class TablePolicy(Policy):
 
 def table(problem: Problem, options: LearningOptions, seed: int) -> TablePolicy:
     """A table over the ops of a problem; `options` and `seed` change nothing in it."""
-    return TablePolicy(view_of(problem, np.arange(problem.n_ops)))
+    return TablePolicy(build_view(problem, np.arange(problem.n_ops)))
 
 
 class TablePlacer(LearnedPlacer):

@@ -1,4 +1,4 @@
-"""How policies learn: rewards from seconds, baselines, REINFORCE and PPO."""
+"""Learning: rewards from seconds, baselines, REINFORCE and PPO."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 
 from placewise.model.columns import Bools, Floats
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.policy import Policy, Rollout, parameters_of
+from placewise.placers.learned.policy import Policy, Rollout, copy_parameters
 
 
 @dataclass(frozen=True, slots=True)
 class TrainStats:
-    """What one update did: mean reward, baseline, mean entropy of a decision, norm of the gradient, loss.
+    """Statistics of one update: mean reward, baseline, mean entropy of a decision, gradient norm, loss.
 
-    `steps` [D]: the mean of what each step gained with what came after, where a policy is rewarded on its way.
+    `steps` [D] is the mean return of each step, for policies with intermediate rewards.
     """
 
     reward: float
@@ -34,15 +34,15 @@ class TrainStats:
 
 
 class Diverged(Exception):
-    """A loss, a gradient or a parameter is not finite any more."""
+    """A loss, a gradient or a parameter is not finite."""
 
 
 @dataclass(slots=True, eq=False)
 class Learner:
-    """A policy's parameters and what changes them. `scale`: the seconds that count as one.
+    """Updates the parameters of a policy. Rewards are in units of `scale` seconds.
 
-    `baseline` is the moving average of rewards, `steps` [D] those of what each step of an episode gained with what
-    came after, where a policy is rewarded on its way.
+    `baseline` is the moving average of rewards; `steps` [D] are those of the return of each step, for policies with
+    intermediate rewards.
     """
 
     policy: Policy
@@ -56,48 +56,48 @@ class Learner:
     def __post_init__(self) -> None:
         self.optimizer = torch.optim.Adam(self.policy.parameters(), self.options.rate)
 
-    def renew(self, parameters: Mapping[str, Tensor]) -> None:
-        """Begin anew with these parameters: no moments, no averages. `updates` go on."""
+    def restart(self, parameters: Mapping[str, Tensor]) -> None:
+        """Load parameters, and reset moments and averages. The count of `updates` continues."""
         self.policy.load_state_dict(dict(parameters))
         self.optimizer = torch.optim.Adam(self.policy.parameters(), self.options.rate)
         self.baseline, self.steps = None, None
 
     def learn(self, rollout: Rollout, progress: float = 0.0, old: Tensor | None = None) -> TrainStats:
-        """One update: a step of REINFORCE, or `epochs` steps of PPO. `progress`: how much of the budget is spent.
+        """One update: a step of REINFORCE, or `epochs` steps of PPO. `progress` is the spent share of the budget.
 
-        `old`: log p of the decisions [K, D] by the policy that drew them, where that was an older one. Raises
-        Diverged, with the parameters as they were before; Ctrl-C leaves them so too.
+        `old`: log p of the decisions [K, D] under the policy that drew them, if that was an older one. Raises
+        Diverged. After that, as after Ctrl-C, the parameters are unchanged.
         """
-        with self._unharmed(progress):
+        with self._guard_update(progress):
             for _ in range(self.options.epochs if self.options.algorithm == "ppo" else 1):
-                lesson, now = self.descend(rollout, old, progress)
+                stats, now = self.compute_gradients(rollout, old, progress)
                 old = now if old is None else old
-                lesson = self._step(lesson)
-        self.follow(lesson)
-        return lesson
+                stats = self._step(stats)
+        self.update_baseline(stats)
+        return stats
 
-    def apply(self, gradients: Mapping[str, Tensor], lesson: TrainStats, progress: float = 0.0) -> TrainStats:
-        """One update by the gradients that `descend` left on another copy of the policy; raises as `learn` does."""
-        with self._unharmed(progress):
+    def apply(self, gradients: Mapping[str, Tensor], stats: TrainStats, progress: float = 0.0) -> TrainStats:
+        """One update with the gradients of another copy of the policy. Raises as `learn` does."""
+        with self._guard_update(progress):
             for name, value in self.policy.named_parameters():
                 value.grad = gradients.get(name)
-            lesson = self._step(lesson)
-        self.follow(lesson)
-        return lesson
+            stats = self._step(stats)
+        self.update_baseline(stats)
+        return stats
 
-    def descend(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[TrainStats, Tensor]:
-        """Leave the gradients of a rollout's loss on the parameters; log p of its decisions [K, D] as they are now."""
-        loss, lesson, now = self.loss(rollout, old, progress)
+    def compute_gradients(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[TrainStats, Tensor]:
+        """Set the gradients of a rollout's loss; return statistics and the current log p of its decisions [K, D]."""
+        loss, stats, now = self.loss(rollout, old, progress)
         self.optimizer.zero_grad(set_to_none=True)
         torch.autograd.backward(loss)
-        return replace(lesson, loss=float(loss.detach())), now
+        return replace(stats, loss=float(loss.detach())), now
 
     @contextmanager
-    def _unharmed(self, progress: float) -> Iterator[None]:
-        """An update at the rate of this moment, after which all parameters are finite; or as if it had not been."""
+    def _guard_update(self, progress: float) -> Iterator[None]:
+        """Set the learning rate, and undo the update if it fails or leaves a parameter that is not finite."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.options.rate * (1 + (self.options.final_rate - 1) * min(progress, 1.0))
-        before = parameters_of(self.policy)
+        before = copy_parameters(self.policy)
         try:
             yield
             if not all(bool(torch.isfinite(value).all()) for value in self.policy.parameters()):
@@ -107,49 +107,49 @@ class Learner:
             raise
         self.updates += 1
 
-    def _step(self, lesson: TrainStats) -> TrainStats:
+    def _step(self, stats: TrainStats) -> TrainStats:
         norm = float(torch.nn.utils.clip_grad_norm_(self.policy.parameters(), self.options.clip_norm))
-        if not (math.isfinite(lesson.loss) and math.isfinite(norm)):
+        if not (math.isfinite(stats.loss) and math.isfinite(norm)):
             raise Diverged
         self.optimizer.step()
-        return replace(lesson, norm=norm)
+        return replace(stats, norm=norm)
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The parameters (``policy/…``) and Adam's moments (``adam/…``)."""
-        found = {f"policy/{name}": value.numpy().copy() for name, value in self.policy.state_dict().items()}
+        arrays = {f"policy/{name}": value.numpy().copy() for name, value in self.policy.state_dict().items()}
         for number, slot in self.optimizer.state_dict()["state"].items():
-            found |= {f"adam/{number}/{name}": value.numpy().copy() for name, value in slot.items()}
-        return found
+            arrays |= {f"adam/{number}/{name}": value.numpy().copy() for name, value in slot.items()}
+        return arrays
 
     def restore(self, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Take parameters and moments from where `arrays` were taken."""
-        self.policy.load_state_dict(tensors(arrays, "policy/"))
+        """Load parameters and moments from `arrays`."""
+        self.policy.load_state_dict(to_tensors(arrays, "policy/"))
         slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in tensors(arrays, "adam/").items():
+        for name, value in to_tensors(arrays, "adam/").items():
             number, _, key = name.partition("/")
             slots.setdefault(int(number), {})[key] = value
         groups = self.optimizer.state_dict()["param_groups"]
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
 
-    def follow(self, lesson: TrainStats) -> None:
-        """Move a baseline towards the mean reward of a lesson, or those of steps towards the mean gains of its own."""
+    def update_baseline(self, stats: TrainStats) -> None:
+        """Move a baseline towards the mean reward of a rollout, or those of steps towards the mean gains of its own."""
         decay = self.options.decay
-        if lesson.steps is None and math.isfinite(lesson.reward):
+        if stats.steps is None and math.isfinite(stats.reward):
             self.baseline = (
-                lesson.reward if self.baseline is None else decay * self.baseline + (1 - decay) * lesson.reward
+                stats.reward if self.baseline is None else decay * self.baseline + (1 - decay) * stats.reward
             )
-        if lesson.steps is not None:
-            before = lesson.steps if self.steps is None or self.steps.shape != lesson.steps.shape else self.steps
-            self.steps = decay * before + (1 - decay) * lesson.steps
+        if stats.steps is not None:
+            before = stats.steps if self.steps is None or self.steps.shape != stats.steps.shape else self.steps
+            self.steps = decay * before + (1 - decay) * stats.steps
 
     def loss(self, rollout: Rollout, old: Tensor | None, progress: float) -> tuple[Tensor, TrainStats, Tensor]:
-        """The loss of a rollout, what it says of it, and log p of its decisions [K, D] as they are now.
+        """The loss of a rollout, its statistics, and the current log p of its decisions [K, D].
 
-        `old`: log p as they were when PPO began its epochs.
+        `old`: log p before the first epoch of PPO.
         """
         options = self.options
         log_prob, entropy = self.policy.log_prob(rollout.choices)
-        reward, kept = self._kept(rollout)
+        reward, kept = self._counted_rewards(rollout)
         base = self._baseline(reward)
         advantage = torch.from_numpy(self._advantages(rollout, kept, base)).to(log_prob.dtype)
         advantage = advantage[:, None] if advantage.ndim == 1 else advantage
@@ -164,15 +164,15 @@ class Learner:
         spread = options.entropy * max(0.0, 1.0 - progress)
         loss = -((gain + spread * entropy) * weight).sum()
         n_decisions = int((entropy.detach() > 0).sum())
-        mean = float(entropy.detach().sum()) / max(n_decisions, 1)
-        seen = float(reward.mean()) if len(reward) else math.nan
-        steps = None if rollout.path is None else self._gains(rollout.path).mean(axis=0)
-        return loss, TrainStats(seen, base, mean, math.nan, math.nan, steps), log_prob.detach()
+        mean_entropy = float(entropy.detach().sum()) / max(n_decisions, 1)
+        mean_reward = float(reward.mean()) if len(reward) else math.nan
+        steps = None if rollout.path is None else self._returns(rollout.path).mean(axis=0)
+        return loss, TrainStats(mean_reward, base, mean_entropy, math.nan, math.nan, steps), log_prob.detach()
 
-    def _kept(self, rollout: Rollout) -> tuple[Floats, Bools]:
-        """Rewards of the episodes that count, and which those are [K]."""
+    def _counted_rewards(self, rollout: Rollout) -> tuple[Floats, Bools]:
+        """Rewards of the episodes that count, and a mask [K] of those."""
         failed = ~np.isfinite(rollout.seconds)
-        kept = ~failed if self.updates >= self.options.forgiven else np.ones(len(failed), np.bool_)
+        kept = ~failed if self.updates >= self.options.invalid_grace else np.ones(len(failed), np.bool_)
         return self.rewards(rollout.seconds)[kept], kept
 
     def _baseline(self, reward: Floats) -> float:
@@ -183,11 +183,11 @@ class Learner:
         return self.baseline
 
     def _advantages(self, rollout: Rollout, kept: Bools, base: float) -> Floats:
-        """[K], or [K, D] where a policy is rewarded on its way: discounted sums of what its later decisions gained."""
+        """Advantages [K], or [K, D] for policies with intermediate rewards."""
         if rollout.path is None:
             advantage = self.rewards(rollout.seconds) - base
         else:
-            advantage = self._gains(rollout.path)
+            advantage = self._returns(rollout.path)
             if self.options.baseline == "moving" and self.steps is not None and len(self.steps) == advantage.shape[1]:
                 advantage = advantage - self.steps
             elif self.options.baseline != "none" and kept.any():
@@ -199,16 +199,16 @@ class Learner:
             advantage = advantage / deviation if deviation > 1e-8 else np.zeros_like(advantage)
         return advantage.astype(np.float32)
 
-    def _gains(self, path: Floats) -> Floats:
-        """What each step [K, D] gained, and what came after it, discounted."""
+    def _returns(self, path: Floats) -> Floats:
+        """The discounted return of each step [K, D]."""
         gains = np.diff(self.rewards(path), axis=1)
         for step in range(gains.shape[1] - 2, -1, -1):
             gains[:, step] += self.options.discount * gains[:, step + 1]
         return gains
 
     def rewards(self, seconds: Floats) -> Floats:
-        """The rewards of seconds; a failure counts as `failed` times the scale."""
-        times = np.where(np.isfinite(seconds), seconds / self.scale, self.options.failed)
+        """The rewards of seconds; a failure counts as `failure_penalty` times the scale."""
+        times = np.where(np.isfinite(seconds), seconds / self.scale, self.options.failure_penalty)
         match self.options.reward:
             case "root":
                 return -np.sqrt(times)
@@ -219,8 +219,8 @@ class Learner:
         return -times
 
 
-def tensors(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, Tensor]:
-    """The arrays whose names begin with `prefix`, as tensors by the rest of their names."""
+def to_tensors(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, Tensor]:
+    """The arrays whose names begin with `prefix`, as to_tensors by the rest of their names."""
     return {
         name.removeprefix(prefix): torch.from_numpy(np.array(value))
         for name, value in arrays.items()

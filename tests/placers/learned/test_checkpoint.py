@@ -20,7 +20,7 @@ from placewise.files.policy_file import PolicyFile, SectionRecord, header_path, 
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Constraints, Problem
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.checkpoint import problem_digest, read, written
+from placewise.placers.learned.checkpoint import dump_checkpoint, problem_digest, read_checkpoint
 from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.trainer import Trainer, Update
 from placewise.simulate import judge_placement
@@ -47,7 +47,7 @@ def trained(problem: Problem, updates: int = 6, of: int | None = None, **options
 
 def kept(trainer: Trainer, path: Path) -> Path:
     """The trainer's checkpoint at that path."""
-    save_policy(*written(trainer, "table", reward="simulated", budget=Budget(), spent=1.0), path)
+    save_policy(*dump_checkpoint(trainer, "table", reward="simulated", budget=Budget(), spent=1.0), path)
     return path
 
 
@@ -56,7 +56,7 @@ def test_a_training_goes_on_from_its_file_as_if_nothing_had_been(tmp_path: Path)
     problem = wide_problem()
     whole = trained(problem, 12)
     again = TablePlacer().trainer(problem, None, 0)
-    read(kept(trained(problem, 6, of=12), tmp_path)).resume(again, "table", "simulated")
+    read_checkpoint(kept(trained(problem, 6, of=12), tmp_path)).resume(again, "table", "simulated")
     again.run(Budget(iterations=12))
     figures, arrays = whole.state()
     others, twins = again.state()
@@ -93,28 +93,30 @@ def test_an_older_checkpoint_gives_way_to_a_newer_one_and_to_no_other(tmp_path: 
     stranger.write_bytes(b"x")
     for updates in (1, 2, 3):
         kept(trained(problem, updates), tmp_path)
-    assert read(tmp_path).header.updates == 3
+    assert read_checkpoint(tmp_path).header.updates == 3
     assert len(list(tmp_path.iterdir())) == 3 and stranger.exists()
     kept(trained(problem, 1), tmp_path / "other.json")
-    assert read(tmp_path).header.updates == 3 and read(tmp_path / "other.json").header.updates == 1
+    assert (
+        read_checkpoint(tmp_path).header.updates == 3 and read_checkpoint(tmp_path / "other.json").header.updates == 1
+    )
 
 
 def test_torn_and_mixed_up_files_are_refused(tmp_path: Path) -> None:
     """No header, no tensors, other tensors, a path out of the folder, JSON that is no checkpoint."""
     problem = wide_problem()
     with pytest.raises(ModelFileError, match=r"policy\.json: cannot be read"):
-        read(tmp_path)
+        read_checkpoint(tmp_path)
     kept(trained(problem, 1), tmp_path)
     place = header_path(tmp_path)
     document = json.loads(place.read_text())
     beside = tmp_path / document["tensors"]
     whole = beside.read_bytes()
     beside.write_bytes(whole[:-1])
-    with pytest.raises(ModelFileError, match=r"is not the file that policy\.json was written with"):
-        read(tmp_path)
+    with pytest.raises(ModelFileError, match=r"is not the file that policy\.json was dump_checkpoint with"):
+        read_checkpoint(tmp_path)
     beside.unlink()
     with pytest.raises(ModelFileError, match=r"safetensors: cannot be read"):
-        read(tmp_path)
+        read_checkpoint(tmp_path)
     for change, words in (
         ({"tensors": "../x"}, "names no file of tensors"),
         ({"tensors": ""}, "names no file of tensors"),
@@ -124,7 +126,7 @@ def test_torn_and_mixed_up_files_are_refused(tmp_path: Path) -> None:
     ):
         place.write_text(json.dumps({**document, **change}))
         with pytest.raises(ModelFileError, match=words):
-            read(tmp_path)
+            read_checkpoint(tmp_path)
     with pytest.raises(OutputError, match="make the directory"):
         kept(trained(problem, 1), tmp_path / "a" / "b")
 
@@ -133,11 +135,11 @@ def test_weights_without_the_rest_are_refused_for_going_on(tmp_path: Path) -> No
     """A header whose tensors lack Adam's and the prices says what is missing."""
     problem = wide_problem()
     trainer = trained(problem, 1)
-    header, arrays = written(trainer, "table", reward="simulated", budget=Budget(), spent=0.0)
+    header, arrays = dump_checkpoint(trainer, "table", reward="simulated", budget=Budget(), spent=0.0)
     save_policy(header, {name: array for name, array in arrays.items() if name.startswith("policy/")}, tmp_path)
     with pytest.raises(ModelFileError, match="lacks what training goes on from"):
-        read(tmp_path).resume(TablePlacer().trainer(problem, None, 0), "table", "simulated")
-    read(tmp_path).fill(TablePlacer().policy(problem, 0), "table")
+        read_checkpoint(tmp_path).resume(TablePlacer().trainer(problem, None, 0), "table", "simulated")
+    read_checkpoint(tmp_path).load_weights(TablePlacer().policy(problem, 0), "table")
 
 
 def renamed(problem: Problem) -> Problem:
@@ -152,7 +154,7 @@ def renamed(problem: Problem) -> Problem:
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     """Another policy, reward, graph, cluster, cost; other features, parameters and shapes."""
     problem = wide_problem()
-    checkpoint = read(kept(trained(problem, 1), tmp_path))
+    checkpoint = read_checkpoint(kept(trained(problem, 1), tmp_path))
     trainer = TablePlacer().trainer(problem, None, 0)
     with pytest.raises(PlacerError, match=r"policy\.json: is of the policy 'table', not 'hsdag'"):
         checkpoint.resume(trainer, "hsdag", "simulated")
@@ -167,13 +169,13 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     ):
         checkpoint.resume(elsewhere, "table", "simulated")
     with pytest.raises(PlacerError, match="was trained for the devices"):
-        checkpoint.fill(elsewhere.policy, "table")
+        checkpoint.load_weights(elsewhere.policy, "table")
     elsewhere.policy.__class__ = type("Careless", (elsewhere.policy.__class__,), {"any_devices": True})
-    checkpoint.fill(elsewhere.policy, "table")
+    checkpoint.load_weights(elsewhere.policy, "table")
     slower = replace(problem, costs=replace(problem.costs, op_seconds=problem.costs.op_seconds * 2))
     with pytest.raises(PlacerError, match="was trained with other costs, another objective or other rules"):
         checkpoint.resume(TablePlacer().trainer(slower, None, 0), "table", "simulated")
-    checkpoint.fill(TablePlacer().policy(slower, 0), "table")
+    checkpoint.load_weights(TablePlacer().policy(slower, 0), "table")
 
     sections = checkpoint.header.features
     for features, words in (
@@ -187,7 +189,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     ):
         changed = replace(checkpoint, header=checkpoint.header.model_copy(update={"features": features}))
         with pytest.raises(PlacerError, match=words):
-            changed.fill(trainer.policy, "table")
+            changed.load_weights(trainer.policy, "table")
     logits = checkpoint.arrays["policy/logits"]
     for arrays, words in (
         ({}, "only the policy has 'logits'"),
@@ -195,7 +197,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
         ({"policy/logits": logits[:, :1]}, "has 'logits' of shape"),
     ):
         with pytest.raises(PlacerError, match=words):
-            replace(checkpoint, arrays=arrays).fill(trainer.policy, "table")
+            replace(checkpoint, arrays=arrays).load_weights(trainer.policy, "table")
 
 
 def test_the_digest_of_a_problem_tells_what_prices_depend_on() -> None:

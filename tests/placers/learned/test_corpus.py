@@ -35,18 +35,15 @@ from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget
-from placewise.placers.learned.checkpoint import problem_digest, read
-from placewise.placers.learned.corpus.evolution import portfolio
-from placewise.placers.learned.corpus.local_moves import climb, neighbours
-from placewise.placers.learned.corpus.messages import Answer, Brief, Known, Task
-from placewise.placers.learned.corpus.pretrainer import Course, Pretrainer, Step, learner_of
+from placewise.placers.learned.checkpoint import problem_digest, read_checkpoint
+from placewise.placers.learned.corpus.evolution import select_portfolio
+from placewise.placers.learned.corpus.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
+from placewise.placers.learned.corpus.pretrainer import Pretrainer, PretrainUpdate, TrainingPlan, build_learner
 from placewise.placers.learned.corpus.worker import CorpusWorker
-from placewise.placers.learned.corpus.worker_pool import Class, Private, WorkerPool
+from placewise.placers.learned.corpus.worker_pool import DistributedPool, LocalPool, WorkerPool
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
-from placewise.placers.learned.pricing import Pricing
-from placewise.placers.learned.view import view_of
 from placewise.placers.learned.workers.processes import Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.training.corpus import Corpus, open_corpus
@@ -120,13 +117,13 @@ class Made:
         return PlacetoPlacer(self.options).policy(problem, 0)
 
 
-def brief(options: PlacetoOptions | None = None, teacher: str = "etf", **changes: Any) -> Brief:
+def brief(options: PlacetoOptions | None = None, teacher: str = "etf", **changes: Any) -> CorpusWorkerSpec:
     """What pupils are made from."""
     options = options or small()
-    return Brief(corpus(**changes).problem, Made(options), options, teacher)
+    return CorpusWorkerSpec(corpus(**changes).problem, Made(options), options, teacher)
 
 
-COURSE = Course(problems=5, updates=6, batch=3, imitated=0.5, validated=2, every=3)
+COURSE = TrainingPlan(problems=5, updates=6, batch=3, imitated=0.5, validated=2, every=3)
 
 
 @settings(max_examples=8, deadline=None)
@@ -233,14 +230,14 @@ def test_files_that_are_no_corpus(tmp_path: Path) -> None:
         load_corpus(tmp_path / "d.toml")
 
 
-def pretrainer(brief: Brief, school: WorkerPool, course: Course, seed: int = 0) -> Pretrainer:
+def pretrainer(brief: CorpusWorkerSpec, school: WorkerPool, course: TrainingPlan, seed: int = 0) -> Pretrainer:
     """A training that has not begun."""
-    return Pretrainer(learner_of(brief), school, course, seed)
+    return Pretrainer(build_learner(brief), school, course, seed)
 
 
-def study(course: Course = COURSE, seed: int = 0, **given: Any) -> Pretrainer:
+def study(course: TrainingPlan = COURSE, seed: int = 0, **given: Any) -> Pretrainer:
     """A training in this process, at its end."""
-    made = pretrainer(brief(**given), Private(brief(**given)), course, seed)
+    made = pretrainer(brief(**given), LocalPool(brief(**given)), course, seed)
     made.run(Budget())
     return made
 
@@ -256,7 +253,7 @@ def test_one_process_and_two_end_in_the_same_parameters() -> None:
     """Imitation and PPO of two epochs: every array equal to the last bit, another seed not."""
     options = small(algorithm="ppo", epochs=2)
     alone = study(options=options)
-    crew = Class(brief(options), Processes(2, 0))
+    crew = DistributedPool(brief(options), Processes(2, 0))
     many = pretrainer(brief(options), crew, COURSE)
     many.run(Budget())
     crew.close()
@@ -276,7 +273,7 @@ def test_on_a_real_ray_cluster_it_ends_in_the_same_parameters(monkeypatch: pytes
     course, made = replace(COURSE, updates=3), Cluster()
     try:
         made.add_node(num_cpus=2, include_dashboard=False, object_store_memory=80 << 20)
-        crew = Class(brief(), RayCluster(made.address, 2, 0))
+        crew = DistributedPool(brief(), RayCluster(made.address, 2, 0))
         many = pretrainer(brief(), crew, course)
         many.run(Budget())
         crew.close()
@@ -289,10 +286,10 @@ def test_on_a_real_ray_cluster_it_ends_in_the_same_parameters(monkeypatch: pytes
 def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
     """Three updates, what they left, another training and three more: the same as six."""
     whole = study()
-    half = pretrainer(brief(), Private(brief()), COURSE)
+    half = pretrainer(brief(), LocalPool(brief()), COURSE)
     half.run(Budget(), lambda step: (_ for _ in ()).throw(KeyboardInterrupt) if step.number == 3 else None)
     assert half.learner.updates == 3
-    again = pretrainer(brief(), Private(brief()), COURSE)
+    again = pretrainer(brief(), LocalPool(brief()), COURSE)
     figures, arrays = half.state()
     again.restore(json.loads(json.dumps(figures)), arrays)
     again.run(Budget())
@@ -302,13 +299,13 @@ def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
 
 def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
     """An update moves the parameters as Adam does with the mean of what single pupils say."""
-    made = pretrainer(brief(), Private(brief()), replace(COURSE, imitated=1.0), 0)
+    made = pretrainer(brief(), LocalPool(brief()), replace(COURSE, imitated=1.0), 0)
     twin = Learner(Made(small())(corpus().problem(0)), small(), 1.0)
     pupil, total = CorpusWorker(brief()), dict[str, Any]()
     start = {name: value.numpy().copy() for name, value in twin.policy.state_dict().items()}
     for number in made.numbers(0):
-        known = pupil.study(Task(number, "search", taught=True)).known
-        told = pupil.study(Task(number, "learn", known, start, imitate=1.0))
+        known = pupil.run(CorpusTask(number, "search", use_expert=True)).known
+        told = pupil.run(CorpusTask(number, "learn", known, start, imitate=1.0))
         assert told.gradients is not None
         total = {name: total.get(name, 0) + value / 3 for name, value in told.gradients.items()}
     made.run(Budget(iterations=1))
@@ -322,7 +319,7 @@ def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
 
 def test_every_problem_has_its_turn_in_every_round() -> None:
     """Fifteen places of five updates are five problems three times, in orders that differ."""
-    made = pretrainer(brief(), Private(brief()), COURSE)
+    made = pretrainer(brief(), LocalPool(brief()), COURSE)
     places = [number for update in range(5) for number in made.numbers(update)]
     rounds = [places[k : k + 5] for k in (0, 5, 10)]
     assert all(sorted(turn) == list(range(5)) for turn in rounds) and len(set(map(tuple, rounds))) > 1
@@ -332,52 +329,12 @@ def test_imitation_comes_nearer_to_what_is_imitated() -> None:
     """After sixty updates that only imitate, decisions of the teacher are far likelier."""
     distances: list[float] = []
     options = small(rate=1e-2)
-    made = pretrainer(brief(options), Private(brief(options)), replace(COURSE, updates=60, imitated=1.0), 0)
+    made = pretrainer(brief(options), LocalPool(brief(options)), replace(COURSE, updates=60, imitated=1.0), 0)
     made.run(Budget(), lambda step: distances.append(step.distance) if step.number else None)
     assert np.mean(distances[-5:]) < 0.6 * np.mean(distances[:5])
 
 
-@settings(max_examples=8, deadline=None)
-@given(number=st.integers(0, 10_000), seed=st.integers(0, 10_000))
-def test_a_climb_never_ends_lower_and_stays_where_units_may_be(number: int, seed: int) -> None:
-    """From anywhere: on allowed devices, never from a slower one than before, gains as priced, one seed one way."""
-    problem, chance = corpus().problem(number), np.random.default_rng(seed)
-    view, price = view_of(problem, problem.block), Pricing(problem)
-    start = np.array([chance.choice(np.flatnonzero(row)) for row in view.allowed], np.int32)
-    tried, again = (climb(view, neighbours(view), start, price, 64, np.random.default_rng(seed)) for _ in range(2))
-    np.testing.assert_array_equal(tried.there, again.there)
-    assert tried.gain.shape == (64,) and view.allowed[np.arange(view.n), tried.there].all()
-    values = [np.nan_to_num(price(view.placements(rows)), nan=np.inf) for rows in (tried.here, tried.there)]
-    assert (values[0][1:] <= values[0][:-1]).all(), "what is tried from never gets slower"
-    known = np.isfinite(values[0])
-    share = np.clip((values[0][known] - values[1][known]) / values[0][known], -1, 1)
-    np.testing.assert_allclose(tried.gain[known], share, atol=1e-12)
-
-
-def test_neighbours_are_both_ends_of_edges() -> None:
-    """Every edge is found from either end, and nothing else is."""
-    problem = corpus().problem(1)
-    view = view_of(problem, problem.block)
-    near = neighbours(view)
-    found = {(u, int(v)) for u in range(view.n) for v in near.of[near.offsets[u] : near.offsets[u + 1]]}
-    edges = set(zip(view.tail.tolist(), view.head.tolist(), strict=True))
-    assert found == edges | {(b, a) for a, b in edges}
-
-
-def test_moves_tried_from_its_own_placements_make_a_policy_better() -> None:
-    """On two small problems, twenty updates from tried moves bring its favourites closer to the best known."""
-    options = small(rate=1e-2)
-    course = replace(COURSE, problems=2, batch=2, updates=20, imitated=0.0, held=0.0, climbed=64, rewarded=False)
-    made = pretrainer(brief(options, seed=3), Private(brief(options, seed=3)), course, 0)
-    pupil = CorpusWorker(brief(options, seed=3))
-
-    def worth() -> float:
-        tried = [pupil.study(Task(n, "try", made.known.get(n), parameters=made.parameters())) for n in range(2)]
-        return sum(answer.seconds for answer in tried)
-
-    before = worth()
-    made.run(Budget())
-    assert worth() < before and made.asked > 20 * 2 * 64
+TINY_GDP = {"pretrained": False, "rounds": 2, "layers": 1, "attentions": 1, "hidden": 8, "inner": 8, "heads": 2}
 
 
 class MadeGdp(Made):
@@ -387,54 +344,43 @@ class MadeGdp(Made):
         return GdpPlacer(self.options).policy(problem, 0)
 
 
-def test_moves_between_devices_that_are_as_likely_are_learned_from() -> None:
-    """A policy that knows nothing yet gives all devices one probability: tried moves tell it of every decision."""
-    options = GdpOptions(pretrained=False, advice=False, prior=0.0, rounds=1, layers=1, attentions=1, hidden=8,
-                         inner=8, heads=2)  # fmt: skip
-    clusters = {"devices": ["K80"], "count": {"least": 2, "most": 2}, "kinds": {"least": 1, "most": 1}, "host": 0.0,
-                "tight": 0.0}  # fmt: skip
-    pupil = CorpusWorker(Brief(corpus(clusters=clusters).problem, MadeGdp(options), options, ""))
-    answer = pupil.study(Task(0, "learn", climb=64))
-    assert answer.gradients is not None and any(value.any() for value in answer.gradients.values())
-
-
 def test_ways_of_scoring_are_bred() -> None:
     """Those that stay are together never worse where they were compared; other parameters stay as they were."""
-    options = GdpOptions(pretrained=False, rounds=2, layers=1, attentions=1, hidden=8, inner=8, heads=2, leanings=3)
+    options = GdpOptions(**TINY_GDP, prior_sets=3)  # type: ignore[arg-type]
     only, seeds = ("lean_pair.weight", "lean_belief.weight"), {"least": 0, "most": 99}
     models = [{"model": "random-layered", "dims": {"n_ops": 40, "seed": seeds}}]
-    told = Brief(corpus(models=models).problem, MadeGdp(options), options, "etf", only=only)
-    course = Course(4, 3, 4, 0.0, 0.0, bred=6, only=only, rewarded=False)
-    made, pupil = pretrainer(told, Private(told), course), CorpusWorker(told)
+    told = CorpusWorkerSpec(corpus(models=models).problem, MadeGdp(options), options, "etf", only=only)
+    course = TrainingPlan(4, 3, 4, 0.0, 0.0, bred=6, only=only, rewarded=False)
+    made, pupil = pretrainer(told, LocalPool(told), course), CorpusWorker(told)
     start = {key: value.copy() for key, value in made.parameters().items()}
-    known = [pupil.study(Task(n, "search", parameters=start)).known for n in range(4)]
+    known = [pupil.run(CorpusTask(n, "search", parameters=start)).known for n in range(4)]
 
     def tried(parameters: Mapping[str, npt.NDArray[Any]]) -> float:
-        return sum(math.log(pupil.study(Task(n, "try", known[n], parameters)).seconds) for n in range(4))
+        return sum(math.log(pupil.run(CorpusTask(n, "validate", known[n], parameters)).seconds) for n in range(4))
 
     before = tried(start)
     made.run(Budget())
     after = {key: value.copy() for key, value in made.parameters().items()}
     assert {key for key, value in after.items() if not np.array_equal(value, start[key])} <= set(only)
     assert tried(after) <= before + 1e-9 and made.learner.updates == 3
-    again = pretrainer(told, Private(told), course)
+    again = pretrainer(told, LocalPool(told), course)
     again.run(Budget())
     assert all(np.array_equal(value, after[key]) for key, value in again.parameters().items())
 
 
 def test_what_ways_are_worth_is_what_their_favourites_take() -> None:
     """Each way by itself, as a policy with that row alone; the pupil's own parameters are not touched."""
-    options = GdpOptions(pretrained=False, rounds=2, layers=1, attentions=1, hidden=8, inner=8, heads=2, leanings=2)
-    told = Brief(corpus().problem, MadeGdp(options), options, "etf")
+    options = GdpOptions(pretrained=False, rounds=2, layers=1, attentions=1, hidden=8, inner=8, heads=2, prior_sets=2)
+    told = CorpusWorkerSpec(corpus().problem, MadeGdp(options), options, "etf")
     pupil = CorpusWorker(told)
-    known = pupil.study(Task(1, "search", taught=True)).known
+    known = pupil.run(CorpusTask(1, "search", use_expert=True)).known
     policy = MadeGdp(options)(corpus().problem(1))
     start = {name: value.detach().numpy().copy() for name, value in policy.named_parameters()}
     both = {name: start[name] for name in ("lean_pair.weight", "lean_belief.weight")}
-    answer = pupil.study(Task(1, "compare", known, start, ways=both))
-    assert answer.worth is not None
-    best = pupil.study(Task(1, "try", known)).seconds
-    assert math.exp(answer.worth.min()) * known.value == pytest.approx(best)
+    answer = pupil.run(CorpusTask(1, "compare", known, start, candidates=both))
+    assert answer.scores is not None
+    best = pupil.run(CorpusTask(1, "validate", known)).seconds
+    assert math.exp(answer.scores.min()) * known.value == pytest.approx(best)
 
 
 @settings(max_examples=50, deadline=None)
@@ -442,14 +388,14 @@ def test_what_ways_are_worth_is_what_their_favourites_take() -> None:
 def test_a_portfolio_is_as_good_as_its_greedy_choice_and_begins_with_the_best(seed: int, count: int) -> None:
     """No exchange of one member helps it, the first is the best alone, and one of all ways is the best of all."""
     worth = np.random.default_rng(seed).normal(size=(8, 9))
-    chosen = portfolio(worth, count)
+    chosen = select_portfolio(worth, count)
     value = worth[:, chosen].min(axis=1).mean()
     assert len(chosen) == count and chosen[0] == worth.mean(axis=0).argmin()
     for place in range(1, count):
         for other in range(9):
             exchanged = [*chosen[:place], other, *chosen[place + 1 :]]
             assert worth[:, exchanged].min(axis=1).mean() >= value - 1e-6
-    assert worth[:, portfolio(worth, 9)].min(axis=1).mean() == pytest.approx(worth.min(axis=1).mean())
+    assert worth[:, select_portfolio(worth, 9)].min(axis=1).mean() == pytest.approx(worth.min(axis=1).mean())
 
 
 def test_what_is_known_only_gets_better() -> None:
@@ -458,50 +404,53 @@ def test_what_is_known_only_gets_better() -> None:
     for number, known in made.known.items():
         problem = corpus().problem(number)
         assert pw.judge(problem, Placement(known.best)).value == pytest.approx(known.value)
-        first = CorpusWorker(brief()).study(Task(number, "search", taught=True)).known
+        first = CorpusWorker(brief()).run(CorpusTask(number, "search", use_expert=True)).known
         assert known.value <= first.value <= pw.place(problem, placer="etf").value * (1 + 1e-9)
-        worse = Known(first.best, math.inf, 1.0)
-        tried = CorpusWorker(brief()).study(Task(number, "try", worse))
+        worse = BestKnown(first.best, math.inf, 1.0)
+        tried = CorpusWorker(brief()).run(CorpusTask(number, "validate", worse))
         assert tried.known.value <= tried.seconds < math.inf
 
 
-class Heard(Private):
+class Heard(LocalPool):
     """A pupil in this process, whose tasks and answers can be read afterwards."""
 
-    def __init__(self, brief: Brief) -> None:
+    def __init__(self, brief: CorpusWorkerSpec) -> None:
         super().__init__(brief)
-        self.told: list[tuple[Task, Answer]] = []
+        self.sent: list[tuple[CorpusTask, CorpusResult]] = []
 
-    def answers(self, tasks: Any, parameters: Any) -> list[tuple[Task, Answer]]:
-        found = super().answers(tasks, parameters)
-        self.told += found
+    def run(self, tasks: Any, parameters: Any) -> list[tuple[CorpusTask, CorpusResult]]:
+        found = super().run(tasks, parameters)
+        self.sent += found
         return found
 
 
 def test_of_two_turns_in_one_update_the_better_placement_is_kept() -> None:
     """Three problems, two per update: in the end the best that any answer had is known, and all prices are counted."""
-    course = Course(3, 7, batch=2, imitated=0.0, held=0.0, climbed=8, rewarded=False, validated=1, every=3)
+    course = TrainingPlan(3, 7, batch=2, imitated=0.0, held=0.0, rewarded=False, validated=1, every=3)
     school = Heard(brief())
     made = pretrainer(brief(), school, course)
     made.run(Budget())
-    assert made.asked == sum(answer.asked for _, answer in school.told) > 0
+    assert made.asked == sum(answer.asked for _, answer in school.sent) > 0
     for number, known in made.known.items():
-        assert known.value == min(answer.known.value for task, answer in school.told if task.number == number)
+        assert known.value == min(answer.known.value for task, answer in school.sent if task.number == number)
 
 
 def test_all_epochs_of_an_update_have_one_baseline() -> None:
     """PPO's second epoch sees the average from before the update, which moves once, as in training on one problem."""
-    options = small(algorithm="ppo", epochs=2, rewarded="end")
-    school, course = Heard(brief(options)), replace(COURSE, problems=3, imitated=0.0)
-    pretrainer(brief(options), school, course).run(Budget())
-    first, again = ([(t, a) for t, a in school.told if t.explore and (t.drawn is None) == new] for new in (True, False))
+    options = GdpOptions(**TINY_GDP, samples=3, moving=0.0, epochs=2)  # type: ignore[arg-type]
+    spec = CorpusWorkerSpec(corpus().problem, MadeGdp(options), options, "etf")
+    school, course = Heard(spec), replace(COURSE, problems=3, imitated=0.0)
+    pretrainer(spec, school, course).run(Budget())
+    first, again = (
+        [(t, a) for t, a in school.sent if t.explore and (t.rollout is None) == new] for new in (True, False)
+    )
     assert len(first) == len(again) == 18
     assert [t.known.baseline for t, _ in first if t.known] == [t.known.baseline for t, _ in again if t.known]
     for (task, one), (_, other) in zip(first, again, strict=True):
         assert one.known.baseline is not None and one.known.baseline == other.known.baseline
-        assert task.known is not None and one.lesson is not None
+        assert task.known is not None and one.stats is not None
         if task.known.baseline is not None:
-            moved = options.decay * task.known.baseline + (1 - options.decay) * one.lesson.reward
+            moved = options.decay * task.known.baseline + (1 - options.decay) * one.stats.reward
             assert one.known.baseline == pytest.approx(moved)
 
 
@@ -509,28 +458,31 @@ def test_favourites_are_tried_without_what_is_known() -> None:
     """Placeto can begin at the best placement so far: that of a teacher is not its own."""
     pupil = CorpusWorker(brief())
     for number in range(5):
-        known = pupil.study(Task(number, "search", taught=True)).known
-        alone = replace(known, best=pupil.study(Task(number, "search")).known.best)
-        assert pupil.study(Task(number, "try", known)).seconds == pupil.study(Task(number, "try", alone)).seconds
+        known = pupil.run(CorpusTask(number, "search", use_expert=True)).known
+        alone = replace(known, best=pupil.run(CorpusTask(number, "search")).known.best)
+        assert (
+            pupil.run(CorpusTask(number, "validate", known)).seconds
+            == pupil.run(CorpusTask(number, "validate", alone)).seconds
+        )
 
 
 def test_what_was_searched_too_late_is_still_asked_of_the_teacher() -> None:
     """Without time nothing is known, and nothing is tried; on what was not searched, a trial asks the teacher."""
-    made = pretrainer(brief(), Private(brief()), COURSE)
+    made = pretrainer(brief(), LocalPool(brief()), COURSE)
     assert made.run(Budget(seconds=0.0)) is Reason.TIME_LIMIT and not made.known and not made.trials
     school = Heard(brief())
     made = pretrainer(brief(), school, replace(COURSE, problems=1, validated=1, batch=1, updates=0))
     made.run(Budget(), lambda step: made.known.clear())
-    told = [(task.kind, task.taught) for task, _ in school.told if task.number == 1]
-    assert told == [("search", True), ("try", True)]
+    told = [(task.kind, task.taught) for task, _ in school.sent if task.number == 1]
+    assert told == [("search", True), ("validate", True)]
 
 
 def test_a_limit_of_time_counts_what_was_spent_before() -> None:
     """Three quarters of the time were over when it stopped: imitation alone, the first half, does not come again."""
-    made, steps = pretrainer(brief(), Private(brief()), COURSE), list[Step]()
+    made, steps = pretrainer(brief(), LocalPool(brief()), COURSE), list[PretrainUpdate]()
     made.began -= 300
     made.run(Budget(seconds=100, iterations=1), steps.append)
-    assert math.isfinite(steps[-1].lesson.reward)
+    assert math.isfinite(steps[-1].stats.reward)
 
 
 def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -543,7 +495,7 @@ def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monke
 
     monkeypatch.setattr(registry.placer_class("etf"), "propose", interrupted)
     told = replace(brief(), shelf=SearchCache(str(folder), "etf"))
-    made = pretrainer(told, Private(told), COURSE)
+    made = pretrainer(told, LocalPool(told), COURSE)
     assert made.run(Budget()) is Reason.INTERRUPTED
     assert not made.known and not list(folder.iterdir())
 
@@ -551,7 +503,7 @@ def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monke
 def test_damaged_answers_are_searched_again(tmp_path: Path) -> None:
     """An empty file, half of one, another array, and text are no answers; a whole one is."""
     problem, shelf = corpus().problem(0), SearchCache(str(tmp_path), "etf")
-    known = Known(np.zeros(problem.n_ops, np.int32), 2.0, 1.0)
+    known = BestKnown(np.zeros(problem.n_ops, np.int32), 2.0, 1.0)
     shelf.keep(problem, known)
     found = shelf.find(problem)
     assert found is not None and (found.value, found.scale) == (2.0, 1.0)
@@ -565,7 +517,7 @@ def test_damaged_answers_are_searched_again(tmp_path: Path) -> None:
 
 def test_a_score_without_end_is_gone_on_from() -> None:
     """Favourites that cannot run score infinity, which JSON writes as null."""
-    made, again = study(replace(COURSE, updates=1)), pretrainer(brief(), Private(brief()), COURSE)
+    made, again = study(replace(COURSE, updates=1)), pretrainer(brief(), LocalPool(brief()), COURSE)
     figures, arrays = made.state()
     again.restore({**figures, "trials": [[0, 1.0, None]]}, arrays)
     assert again.trials == [(0, 1.0, math.inf)]
@@ -591,12 +543,12 @@ def test_pupils_forget_what_is_too_much_and_answer_the_same(monkeypatch: pytest.
 
 def test_a_pupil_that_dies_costs_its_part_of_an_update() -> None:
     """Killed in the middle: its update lacks it, somebody new comes, and training ends as planned."""
-    crew = Class(brief(), Processes(1, 0))
+    crew = DistributedPool(brief(), Processes(1, 0))
     made = pretrainer(brief(), crew, COURSE)
 
     def kill(step: Any) -> None:
         if step.number == 2:
-            os.kill(crew.members[0].seat.worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
+            os.kill(crew.members[0].handle.worker.pid, signal.SIGKILL)  # type: ignore[attr-defined]
 
     made.run(Budget(), kill)
     crew.close()
@@ -628,13 +580,13 @@ class Grave:
 def test_where_all_pupils_die_it_is_said() -> None:
     """Five deaths in a row end the training with their reason."""
     with pytest.raises(RunError, match="pupils died one after the other without a result; the last one: it is dead"):
-        pretrainer(brief(), Class(brief(), Grave()), COURSE).run(Budget())
+        pretrainer(brief(), DistributedPool(brief(), Grave()), COURSE).run(Budget())
 
 
 def test_divergence_keeps_the_last_good_parameters() -> None:
     """A rate that is far too high: finite parameters, and it is said."""
     options = small(rate=1e15, clip_norm=1e15)
-    made = pretrainer(brief(options), Private(brief(options)), COURSE, 0)
+    made = pretrainer(brief(options), LocalPool(brief(options)), COURSE, 0)
     made.run(Budget())
     assert made.diverged and made.learner.updates < 6
     assert all(np.isfinite(value.detach().numpy()).all() for value in made.learner.policy.parameters())
@@ -644,7 +596,7 @@ def test_patience_ends_what_gets_no_better() -> None:
     """Without any rate, no trial is better than the first."""
     options = small(rate=1e-12)
     course = replace(COURSE, updates=50, every=1, patience=2, imitated=1.0)
-    made = pretrainer(brief(options), Private(brief(options)), course, 0)
+    made = pretrainer(brief(options), LocalPool(brief(options)), course, 0)
     made.run(Budget())
     assert made.learner.updates == len(made.trials) - 1 == 2
 
@@ -736,7 +688,7 @@ def test_a_checkpoint_of_another_network_is_refused_by_version(tmp_path: Path) -
     header, arrays = load_policy(kept)
     save_policy(header.model_copy(update={"network": 7}), arrays, kept)
     with pytest.raises(PlacerError, match="is of version 7 of the network of 'placeto', and this is version 1"):
-        read(kept).fill(Made(small())(corpus().problem(0)), "placeto")
+        read_checkpoint(kept).load_weights(Made(small())(corpus().problem(0)), "placeto")
 
 
 def test_searched_problems_are_not_searched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

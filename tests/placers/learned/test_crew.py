@@ -39,30 +39,30 @@ from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.policy import Rollout
 from placewise.placers.learned.pricing import LOST, Pricing
 from placewise.placers.learned.trainer import Update
-from placewise.placers.learned.workers.controller import told
+from placewise.placers.learned.workers.controller import drop_lost_episodes
 from placewise.placers.learned.workers.measuring import Measuring
-from placewise.placers.learned.workers.messages import Brief
+from placewise.placers.learned.workers.messages import ControllerSpec
 from placewise.placers.learned.workers.processes import ProcessBackend, Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
-from placewise.placers.learned.workers.server import CrewTrainer, crew_trainer
+from placewise.placers.learned.workers.server import DistributedTrainer, distributed_trainer
 from placewise.simulate import evaluate
 from placewise.training.train import TrainingSetting, crew_of, train
 
 
 @contextmanager
-def training(crew: Any, make: Any = None, options: LearningOptions = OPTIONS) -> Iterator[CrewTrainer]:
+def training(crew: Any, make: Any = None, options: LearningOptions = OPTIONS) -> Iterator[DistributedTrainer]:
     """A trainer of the table with a crew, closed in the end."""
     problem = free_problem()
-    trainer = crew_trainer(Brief(partial(table, problem, options, 0), options, crew, make), seed=1)
+    trainer = distributed_trainer(ControllerSpec(partial(table, problem, options, 0), options, crew, make), seed=1)
     try:
         yield trainer
     finally:
         trainer.close()
 
 
-def controllers(trainer: CrewTrainer) -> list[int]:
+def controllers(trainer: DistributedTrainer) -> list[int]:
     """The numbers of the processes of the controllers."""
-    return [member.seat.worker.pid for member in trainer.staff.members]
+    return [member.handle.worker.pid for member in trainer.controllers.members]
 
 
 class Frail:
@@ -95,7 +95,7 @@ def test_a_crew_learns(algorithm: str) -> None:
     random = evaluate(problem, np.array(list(itertools.islice(possible(problem), 500))))
     assert favourite <= np.quantile(random, 0.05) and pricing.value <= favourite
     assert updates[-1].asked >= 150 * OPTIONS.samples
-    assert trainer.learner.baseline is not None and updates[-1].lesson.entropy < updates[0].lesson.entropy
+    assert trainer.learner.baseline is not None and updates[-1].stats.entropy < updates[0].stats.entropy
 
 
 def possible(problem: Problem) -> Iterator[Ints]:
@@ -134,11 +134,11 @@ def test_lost_samples_are_neither_failures_nor_counted() -> None:
     with training(Here(controllers=2, workers=2), frail) as trainer:
         trainer.begin()
         trainer.run(Budget(evaluations=100), updates.append)
-    lost = trainer.staff.lost
-    assert not trainer.trouble and lost >= 10 and trainer.pricing.evaluations == 100
-    assert frail.count == pytest.approx(100 * 5 / 4, abs=trainer.staff.deaths - lost + 10)
+    lost = trainer.controllers.lost
+    assert not trainer.early_stop and lost >= 10 and trainer.pricing.evaluations == 100
+    assert frail.count == pytest.approx(100 * 5 / 4, abs=trainer.controllers.deaths - lost + 10)
     worst = trainer.learner.rewards(evaluate(problem, np.array(list(itertools.islice(possible(problem), 500)))).max())
-    assert min(update.lesson.reward for update in updates) >= worst > trainer.learner.rewards(np.array(np.nan))
+    assert min(update.stats.reward for update in updates) >= worst > trainer.learner.rewards(np.array(np.nan))
 
 
 def test_where_everything_dies_the_run_ends_with_the_reason_and_the_best() -> None:
@@ -147,8 +147,8 @@ def test_where_everything_dies_the_run_ends_with_the_reason_and_the_best() -> No
     with training(Here(controllers=2, workers=1), Frail(problem, most=60)) as trainer:
         trainer.begin()
         assert trainer.run(Budget(evaluations=200)) is Reason.FINISHED
-    assert "workers died one after the other without a result; the last one: it fell over" in trainer.trouble
-    assert trainer.pricing.failure == trainer.trouble and trainer.pricing.evaluations == 60
+    assert "workers died one after the other without a result; the last one: it fell over" in trainer.early_stop
+    assert trainer.pricing.failure == trainer.early_stop and trainer.pricing.evaluations == 60
     assert trainer.pricing.value == evaluate(problem, trainer.pricing.best[None])[0]
     with training(Here(workers=1), Frail(problem, most=0)) as trainer, pytest.raises(RunError, match="it fell over"):
         trainer.begin()
@@ -178,7 +178,7 @@ def test_workers_agree_on_what_a_single_device_takes(workers: int) -> None:
         trainer.pricing.record = lambda rows, seconds: (priced.append((rows, seconds)), record(rows, seconds))[1]
         trainer.begin()
         trainer.run(Budget(evaluations=60))
-    single = trainer.staff.reference
+    single = trainer.controllers.reference
     assert Slow.made == 3 * max(workers, 1) and 1 <= single <= Slow.made
     rows, seconds = (np.concatenate(parts) for parts in zip(*priced, strict=True))
     keeping = ~np.isnan(seconds)
@@ -196,7 +196,7 @@ def test_a_placement_that_kills_twice_has_failed() -> None:
             raise Death("it fell over")
         return np.ones(len(placements))
 
-    measuring = Measuring(Here().house(), lambda: measure, 2, 60.0, "worker")
+    measuring = Measuring(Here().backend(), lambda: measure, 2, 60.0, "worker")
     rows = np.stack([deadly, deadly + 1, deadly + 1])
     assert measuring(rows).tolist() == [LOST, 1, 1]
     np.testing.assert_array_equal(measuring(rows), [np.nan, 1, 1])
@@ -219,12 +219,12 @@ def test_gradients_of_a_copy_are_as_good_as_ones_own() -> None:
     own, other, copy = (Learner(table(problem, OPTIONS, 0), OPTIONS, 1.0) for _ in range(3))
     for _ in range(3):
         rollout = own.policy.rollout(8, torch.Generator().manual_seed(0), Pricing(problem))
-        lesson = own.learn(rollout, 0.5)
+        stats = own.learn(rollout, 0.5)
         copy.policy.load_state_dict(other.policy.state_dict())
         copy.baseline = other.baseline
-        found, _ = copy.descend(rollout, None, 0.5)
+        found, _ = copy.compute_gradients(rollout, None, 0.5)
         gradients = {name: value.grad for name, value in copy.policy.named_parameters()}
-        assert other.apply(gradients, found, 0.5) == lesson
+        assert other.apply(gradients, found, 0.5) == stats
         assert torch.equal(own.policy.logits, other.policy.logits) and own.baseline == other.baseline
 
 
@@ -233,11 +233,11 @@ def test_episodes_with_losses_are_left_out() -> None:
     path = np.arange(12.0).reshape(4, 3)
     path[2, 1] = LOST
     seconds = np.array([1.0, LOST, 3.0, np.nan])
-    rollout = told(Rollout({"device": torch.arange(4)}, seconds, path, np.arange(4.0)))
+    rollout = drop_lost_episodes(Rollout({"device": torch.arange(4)}, seconds, path, np.arange(4.0)))
     assert rollout is not None and rollout.choices["device"].tolist() == [0, 3]
     assert rollout.seconds[0] == 1 and np.isnan(rollout.seconds[1])
     assert rollout.path.tolist() == path[[0, 3]].tolist() and rollout.weight.tolist() == [0, 3]
-    assert told(Rollout({}, np.full(3, LOST))) is None
+    assert drop_lost_episodes(Rollout({}, np.full(3, LOST))) is None
 
 
 @pytest.mark.parametrize("wrong", [{"controllers": 0}, {"workers": -1}, {"controllers": 1001}, {"limit": 0.0}])
@@ -273,7 +273,7 @@ def test_workers_and_controllers_may_be_killed(tmp_path: Path) -> None:
     def kill(update: Any) -> None:
         if update.number == 2:
             victims.append(next(pid for pid in workers(tmp_path) if not gone(pid, 0.0)))
-        elif trainer.staff.deaths == 1 and len(victims) == 1:
+        elif trainer.controllers.deaths == 1 and len(victims) == 1:
             victims.append(controllers(trainer)[0])
         else:
             return
@@ -282,9 +282,9 @@ def test_workers_and_controllers_may_be_killed(tmp_path: Path) -> None:
     with training(Processes(controllers=2, workers=2), Reward(problem, str(tmp_path), pause=0.01)) as trainer:
         trainer.begin()
         reason = trainer.run(Budget(evaluations=150, seconds=300), kill)
-        staff, pricing = trainer.staff, trainer.pricing
+        staff, pricing = trainer.controllers, trainer.pricing
         everybody = {*controllers(trainer), *workers(tmp_path), *victims}
-    assert reason is Reason.FINISHED and not trainer.trouble
+    assert reason is Reason.FINISHED and not trainer.early_stop
     assert pricing.evaluations == 150 and staff.deaths >= 2 and len(victims) == 2
     seen = measured(tmp_path)
     assert len(set(seen)) >= 150 - problem.n_devices and pricing.value == evaluate(problem, np.array(seen)).min()
@@ -333,7 +333,7 @@ def test_an_early_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(registry._PLACERS, "table", "learned_policies:TablePlacer")
     problem = free_problem()
     placer = registry.create("table")
-    placer.hire(Here(2, 1), Frail(problem, most=60))
+    placer.use_workers(Here(2, 1), Frail(problem, most=60))
     result = place(problem, placer, Budget(evaluations=200))
     assert result.placement is not None
     assert any("table stopped early: " in note and "it fell over" in note for note in result.notes)

@@ -22,13 +22,13 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers.base import Budget, Stopwatch, run_placer
-from placewise.placers.learned.features import ALL, features_of, fractal_dimensions
+from placewise.placers.learned.features import ALL, build_features, fractal_dimensions
 from placewise.placers.learned.objectives import Diverged, Learner
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.policy import Rollout, draw, masked, scored
+from placewise.placers.learned.policy import Rollout, draw, mask_logits, score_choices
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.trainer import Trainer
-from placewise.placers.learned.view import view_of
+from placewise.placers.learned.view import build_view
 from placewise.simulate import evaluate, judge_placement
 
 
@@ -48,13 +48,13 @@ def free_problem() -> Problem:
 def test_units_part_neither_groups_nor_labels(problem: Problem, label: list[int]) -> None:
     """Units are unions of blocks and labels, numbered without gaps; features are finite whatever the problem."""
     labels = np.array(label[: problem.n_ops])
-    view = view_of(problem, labels)
+    view = build_view(problem, labels)
     for groups in (problem.block, labels):
         for group in np.unique(groups):
             assert len(set(view.unit[groups == group].tolist())) == 1
     assert sorted(set(view.unit.tolist())) == list(range(view.n))
     assert (view.tail != view.head).all() and (view.flow >= 0).all()
-    features = features_of(view)
+    features = build_features(view)
     assert np.isfinite(features.matrix).all() and [name for name, _ in features.layout] == list(ALL)
     assert features.matrix.shape == (view.n, sum(width for _, width in features.layout))
 
@@ -125,11 +125,11 @@ def test_prices_are_the_judges_where_rules_are_kept(problem: Problem, seed: int)
 
 def test_draws_follow_their_logits() -> None:
     """Of 20,000 draws from 1/8, 7/8 and nothing: within five deviations; the barred choice never comes."""
-    logits = masked(torch.log(torch.tensor([1.0, 7.0, 5.0])), torch.tensor([True, True, False]))
+    logits = mask_logits(torch.log(torch.tensor([1.0, 7.0, 5.0])), torch.tensor([True, True, False]))
     drawn = draw(logits.expand(20_000, -1), torch.Generator().manual_seed(1))
     assert not (drawn == 2).any()
     assert abs(int((drawn == 0).sum()) - 2500) < 5 * math.sqrt(2500 * 7 / 8)
-    log_prob, entropy = scored(logits, torch.tensor(1))
+    log_prob, entropy = score_choices(logits, torch.tensor(1))
     assert float(log_prob) == pytest.approx(math.log(7 / 8))
     assert float(entropy) == pytest.approx(-(math.log(1 / 8) + 7 * math.log(7 / 8)) / 8)
 
@@ -153,19 +153,19 @@ def test_rewards_of_seconds(reward: str, expected: list[float]) -> None:
 def test_the_gradient_is_that_of_reinforce() -> None:
     """Two episodes, no baseline, no entropy: −mean of reward × ∇ log p, by finite differences of the score."""
     problem = some_problem(3)
-    policy = TablePolicy(view_of(problem, np.arange(problem.n_ops)))
+    policy = TablePolicy(build_view(problem, np.arange(problem.n_ops)))
     teacher = Learner(policy, LearningOptions(baseline="none", normalized=False, entropy=0.0, reward="negative"), 1.0)
-    dice = torch.Generator().manual_seed(2)
-    rollout = policy.rollout(2, dice, lambda rows: np.array([3.0, 5.0]))
-    loss, lesson, _ = teacher.loss(rollout, None, 0.0)
+    generator = torch.Generator().manual_seed(2)
+    rollout = policy.rollout(2, generator, lambda rows: np.array([3.0, 5.0]))
+    loss, stats, _ = teacher.loss(rollout, None, 0.0)
     loss.backward()
-    every = torch.softmax(masked(policy.logits, policy.get_buffer("allowed")), -1).detach()
+    every = torch.softmax(mask_logits(policy.logits, policy.get_buffer("allowed")), -1).detach()
     wanted = torch.zeros_like(every)
     for reward, device in zip((-3.0, -5.0), rollout.choices["device"], strict=True):
         one_hot = torch.nn.functional.one_hot(device, problem.n_devices)
         wanted -= reward * (one_hot - every) / 2
     assert torch.allclose(policy.logits.grad, wanted, atol=1e-6)
-    assert lesson.reward == -4.0
+    assert stats.reward == -4.0
 
 
 def test_rewards_on_the_way_are_discounted_sums_of_gains() -> None:
@@ -185,7 +185,7 @@ def test_the_best_share_alone_counts() -> None:
 
 def test_failures_are_forgiven_after_so_many_updates() -> None:
     """First a failure counts as the constant; later it is left out, and an update of failures only moves nothing."""
-    teacher = learner(forgiven=1, entropy=0.0)
+    teacher = learner(invalid_grace=1, entropy=0.0)
     policy = teacher.policy
     assert isinstance(policy, TablePolicy)
     failing = policy.rollout(4, torch.Generator().manual_seed(0), lambda rows: np.array([1.0, 2.0, np.nan, np.nan]))
@@ -262,7 +262,7 @@ def test_a_policy_that_diverges_stops_with_the_parameters_it_had() -> None:
     assert trainer.run(Budget(iterations=3)) is Reason.FINISHED and trainer.diverged
     assert torch.equal(before, policy.logits.detach()) and trainer.pricing.value <= best
     with pytest.raises(Diverged):
-        trainer.learner.learn(policy.rollout(2, trainer.dice, trainer.pricing))
+        trainer.learner.learn(policy.rollout(2, trainer.generator, trainer.pricing))
 
 
 def test_the_budget_of_evaluations_is_kept() -> None:
@@ -311,33 +311,33 @@ def test_options_are_checked() -> None:
         with pytest.raises(PlacerError, match=name):
             LearningOptions(**{name: value})  # type: ignore[arg-type]
     with pytest.raises(PlacerError, match="no feature 'nonsense'"):
-        features_of(view_of(some_problem(), np.zeros(some_problem().n_ops)), ("nonsense",))
+        build_features(build_view(some_problem(), np.zeros(some_problem().n_ops)), ("nonsense",))
 
 
 def test_who_draws_nothing_new_grows_restless_and_who_does_calms_down() -> None:
-    """`unrest` rises by `restless` per update of known placements, makes decisions less sure, and falls again."""
+    """`extra_decisions` rises with every update of known placements, makes decisions less sure, and falls again."""
     problem = free_problem()
-    options = LearningOptions(samples=4, restless=0.5)
+    options = LearningOptions(samples=4, extra_exploration=0.5)
     trainer = Trainer(table(problem, options, 0), options, Pricing(problem))
     trainer.begin()
-    assert trainer.policy.chance(1.0, 10) == 0.1
+    assert trainer.policy.exploration_share(1.0, 10) == 0.1
     for number in (1, 2, 3):
         trainer._stir(0)
-        assert trainer.policy.unrest == 0.5 * number
-    assert trainer.policy.chance(1.0, 10) == 0.25
+        assert trainer.policy.extra_decisions == 0.5 * number
+    assert trainer.policy.exploration_share(1.0, 10) == 0.25
     figures, arrays = trainer.state()
     again = Trainer(table(problem, options, 0), options, Pricing(problem))
     again.restore(figures, arrays)
-    assert again.policy.unrest == 1.5
+    assert again.policy.extra_decisions == 1.5
     for _ in range(5):
         trainer._stir(4)
-    assert trainer.policy.unrest == 0.0
+    assert trainer.policy.extra_decisions == 0.0
 
 
 def test_who_finds_nothing_better_begins_anew_and_keeps_what_was_found() -> None:
     """After `renewed` stale updates: the first weights, no averages, moves from elsewhere; also when resumed."""
     problem = free_problem()
-    options = LearningOptions(samples=4, renewed=3, rate=1.0, explore=0.0, restless=0.0)
+    options = LearningOptions(samples=4, restart_after=3, rate=1.0, explore=0.0, extra_exploration=0.0)
     trainer = Trainer(table(problem, options, 0), options, Pricing(problem))
     before = {name: value.clone() for name, value in trainer.policy.state_dict().items()}
     trainer.begin()

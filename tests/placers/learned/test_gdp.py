@@ -31,11 +31,11 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned import gdp as module
-from placewise.placers.learned.checkpoint import written
+from placewise.placers.learned.checkpoint import dump_checkpoint
 from placewise.placers.learned.gdp import GdpOptions, GdpPlacer
-from placewise.placers.learned.networks.gdp import _counts, gdp
-from placewise.placers.learned.networks.gdp_layers import Segments
-from placewise.placers.learned.pricing import Pricing, alone
+from placewise.placers.learned.networks.gdp import _device_counts, gdp
+from placewise.placers.learned.networks.gdp_layers import SegmentAttention
+from placewise.placers.learned.pricing import Pricing, single_device_rows
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
 from placewise.placers.shared.rules import find_broken_rule
@@ -103,7 +103,7 @@ def test_devices_are_known_by_what_they_are(seed: int) -> None:
 
 def test_what_says_nothing_is_not_worked_out_and_changes_nothing() -> None:
     """Scores of an untrained policy are those of the whole network, and each set of leanings is one of its own."""
-    policy = gdp(zoo_problem("layered", 60, 3, "4xK80,cpu"), GdpOptions(pretrained=False, leanings=3), 0)
+    policy = gdp(zoo_problem("layered", 60, 3, "4xK80,cpu"), GdpOptions(pretrained=False, prior_sets=3), 0)
     with torch.no_grad():
         assert policy.embedded() is None
         brief = policy.scores(policy.scene, None, slice(0, 3))
@@ -134,7 +134,7 @@ def test_attention_is_what_it_would_be_one_unit_after_the_other() -> None:
     """Softmax over the own segment and the one before, and no gradient into that; in pieces, the same numbers."""
     torch.manual_seed(0)
     n, hidden, heads, segment = 23, 8, 2, 5
-    layer, x = Segments(hidden, heads, 4, attention=True), torch.randn(n, hidden, requires_grad=True)
+    layer, x = SegmentAttention(hidden, heads, 4, attention=True), torch.randn(n, hidden, requires_grad=True)
     found = layer._attended(x, segment, 100)
     query, key, value = (part(x).view(n, heads, -1) for part in (layer.query, layer.key, layer.value))
     for unit in range(n):
@@ -244,7 +244,7 @@ def test_favourites_are_made_to_fit() -> None:
     need = device_memory(problem, Placement(np.zeros(problem.n_ops, np.int32)))[1][0]
     devices = tuple(replace(device, memory=0.8 * need) for device in problem.cluster)
     tight = Problem(problem.graph, replace(problem.cluster, devices=devices), problem.costs, problem.objective)
-    assert not len(alone(tight))
+    assert not len(single_device_rows(tight))
     for objective in (Objective(), Objective(execution="sequential"), Objective("throughput")):
         proposal = run_placer(GdpPlacer(GdpOptions(**SMALL, updates=0)), tight.with_(objective=objective), Budget())  # type: ignore[arg-type]
         assert proposal.placement is not None and not find_broken_rule(tight, proposal.placement.device)
@@ -275,7 +275,7 @@ from gdp_policies import some_policy, zoo_problem
 
 from placewise.model.result import Reason
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.placer import proposal_of
+from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.trainer import Trainer
 
@@ -291,7 +291,7 @@ resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_IN
 assert abs(share.sum(axis=1) - 1).max() < 1e-6
 trainer = Trainer(policy, LearningOptions(), Pricing(problem))
 trainer.begin()
-print(policy.segment, *proposal_of(problem, trainer, "gdp", Reason.FINISHED).notes)
+print(policy.segment, *build_proposal(problem, trainer, "gdp", Reason.FINISHED).notes)
 """
 
 
@@ -309,7 +309,7 @@ def test_where_memory_is_short_segments_become_shorter() -> None:
 
 
 @pytest.mark.parametrize("switch", [{"attention": False}, {"superposition": False}, {"device_features": False},
-                                    {"advice": False}, {"prior": 0.0}, {"algorithm": "reinforce"}, {"start": "own"},
+                                    {"advice": False}, {"prior": 0.0}, {"algorithm": "reinforce"},
                                     {"layers": 0, "attentions": 0, "rounds": 1}])  # fmt: skip
 def test_every_switch_trains(switch: dict[str, object]) -> None:
     """Two updates, after which the parameters are others and finite."""
@@ -343,7 +343,7 @@ def test_weights_of_the_package_are_taken_where_they_fit(tmp_path: Path, monkeyp
     trainer = GdpPlacer(GdpOptions(**options)).trainer(problem, None, 5)  # type: ignore[arg-type]
     trainer.begin()
     trainer.run(Budget(iterations=2))
-    save_policy(*written(trainer, "gdp", reward="simulated", budget=Budget(), spent=1.0), tmp_path / "kept")
+    save_policy(*dump_checkpoint(trainer, "gdp", reward="simulated", budget=Budget(), spent=1.0), tmp_path / "kept")
     monkeypatch.setattr(module, "SHIPPED", tmp_path / "kept")
     other = zoo_problem("layered", 25, 3, "3xP100,cpu")
     for wanted in (True, False):
@@ -359,5 +359,5 @@ def test_weights_of_the_package_are_taken_where_they_fit(tmp_path: Path, monkeyp
 
 def test_large_graphs_try_fewer_numbers_of_devices() -> None:
     """All of them, and 1, 2, 4, … fewer; never none."""
-    assert _counts(9, many=True) == [9, 8, 7, 5, 1] and _counts(1, many=True) == [1]
-    assert _counts(3, many=False) == [3, 2, 1]
+    assert _device_counts(9, many=True) == [9, 8, 7, 5, 1] and _device_counts(1, many=True) == [1]
+    assert _device_counts(3, many=False) == [3, 2, 1]

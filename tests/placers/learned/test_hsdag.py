@@ -27,10 +27,10 @@ from placewise.model.costs import CostTable
 from placewise.model.problem import Objective, Problem, Rule
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.hsdag import PAPER, HsdagOptions, HsdagPlacer
-from placewise.placers.learned.networks.hsdag import HsdagPolicy, policy_of
-from placewise.placers.learned.parsing import best_edges, edges_between, groups_of
+from placewise.placers.learned.networks.hsdag import HsdagPolicy, hsdag
+from placewise.placers.learned.parsing import best_edges, edges_between, join_groups
 from placewise.placers.learned.pricing import Pricing
-from placewise.placers.learned.units import chains, colocation, part_of
+from placewise.placers.learned.units import chain_labels, colocation_labels, model_part
 from placewise.placers.registry import create
 from placewise.simulate import evaluate
 
@@ -91,29 +91,29 @@ def plain(problem: Problem, wanted: Callable[[set[int], set[int]], bool]) -> set
 def test_chains_are_those_of_the_plain_twin(problem: Problem) -> None:
     """A sole child and its sole parent are merged, where they may run on the same devices; nothing else is."""
     twin = plain(problem, lambda children, parents: len(children) == len(parents) == 1)
-    assert partition(chains(problem)) == twin
+    assert partition(chain_labels(problem)) == twin
 
 
 @settings(max_examples=60, deadline=None)
 @given(problems(max_ops=8))
 def test_sole_readers_are_those_of_the_plain_twin(problem: Problem) -> None:
     """What one unit alone reads goes with that one, where they may run on the same devices."""
-    assert partition(colocation(problem)) == plain(problem, lambda children, _: len(children) == 1)
+    assert partition(colocation_labels(problem)) == plain(problem, lambda children, _: len(children) == 1)
 
 
 def test_colocation_keeps_parts_apart_that_scopes_tell() -> None:
     """Two steps of a cell, each whole, and what feeds one of them alone; the sole reader of a step is apart."""
     scopes = ["", "rnn.step.0.gate", "rnn.step.0", "rnn.step.1.gate", "rnn.step.1", ""]
     problem = wired([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5)], scopes)
-    assert partition(colocation(problem)) == {frozenset({0, 1, 2}), frozenset({3, 4}), frozenset({5})}
-    assert partition(colocation(problem, scopes=False)) == {frozenset(range(6))}
+    assert partition(colocation_labels(problem)) == {frozenset({0, 1, 2}), frozenset({3, 4}), frozenset({5})}
+    assert partition(colocation_labels(problem, scopes=False)) == {frozenset(range(6))}
 
 
 def test_units_lose_no_device() -> None:
     """An op that may not run on a device joins none that may, be it in a chain or in one part of the model."""
     problem = wired([(0, 1), (1, 2), (2, 3)], ["x.0"] * 4, barred=(1,))
-    assert partition(chains(problem)) == {frozenset({0}), frozenset({1}), frozenset({2, 3})}
-    assert partition(colocation(problem)) == {frozenset({0, 2, 3}), frozenset({1})}
+    assert partition(chain_labels(problem)) == {frozenset({0}), frozenset({1}), frozenset({2, 3})}
+    assert partition(colocation_labels(problem)) == {frozenset({0, 2, 3}), frozenset({1})}
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_units_lose_no_device() -> None:
 )
 def test_parts_of_scopes(scope: str, part: str) -> None:
     """A step, a branch, a part of a numbered layer; where there is no number, nothing."""
-    assert part_of(scope) == part
+    assert model_part(scope) == part
 
 
 def test_parsing_by_hand() -> None:
@@ -137,7 +137,7 @@ def test_parsing_by_hand() -> None:
     tail, head = np.array([0, 1, 2, 3]), np.array([1, 2, 3, 4])
     kept = best_edges(tail, head, np.array([0.9, 0.2, 0.4, 0.4]), 5)
     assert kept.tolist() == [0, 0, 2, 2, 3]
-    group = groups_of(tail, head, kept, 5)
+    group = join_groups(tail, head, kept, 5)
     assert group.tolist() == [0, 0, 1, 1, 1] and firsts_of(group).tolist() == [0, 2]
     assert edges_between(group, tail, head).tolist() == [1]
     assert best_edges(tail[:1], head[:1], np.array([0.5]), 3).tolist() == [0, 0, -1]
@@ -150,7 +150,7 @@ def test_parsing_as_a_plain_walk(n: int, rows: list[tuple[int, int, int]]) -> No
     edges = [(a % n, b % n, s / 4) for a, b, s in rows]
     tail, head = np.array([a for a, *_ in edges], np.int64), np.array([b for _, b, _ in edges], np.int64)
     kept = best_edges(tail, head, np.array([s for *_, s in edges]), n)
-    group = groups_of(tail, head, kept, n)
+    group = join_groups(tail, head, kept, n)
     home = list(range(n))
     for node in range(n):
         mine = [k for k, (a, b, _) in enumerate(edges) if node in (a, b)]
@@ -206,7 +206,7 @@ def test_probabilities_add_up(options: dict[str, object]) -> None:
         problem = random_problem(seeded(seed), max_ops=8, max_devices=3, rules=True)
         if not all(problem.allowed[problem.block == b].all(axis=0).any() for b in range(problem.n_blocks)):
             continue
-        policy = policy_of(problem, HsdagOptions(hidden=16, steps=2, **options), seed)
+        policy = hsdag(problem, HsdagOptions(hidden=16, steps=2, **options), seed)
         total, before = enumerated(policy)
         assert total == pytest.approx(1.0, abs=1e-5) and before >= 1
 
@@ -214,7 +214,7 @@ def test_probabilities_add_up(options: dict[str, object]) -> None:
 def test_rows_of_a_rollout_are_scored_in_their_states() -> None:
     """Later parameters score the groups that were drawn; groups are whole, and scores of edges get gradients."""
     problem = zoo("branchy", 60, 3, "operator")
-    policy = policy_of(problem, HsdagOptions(hidden=32, steps=3, alone="always"), 1)
+    policy = hsdag(problem, HsdagOptions(hidden=32, steps=3, alone="always"), 1)
     rollout = policy.rollout(8, torch.Generator().manual_seed(2), lambda rows: evaluate(problem, rows))
     assert rollout.choices["step"].tolist() == [0, 0, 0, 1, 1, 1, 2, 2]
     assert rollout.weight is not None and rollout.weight.tolist() == [1.0] * 8
@@ -237,7 +237,7 @@ def test_moves_add_up() -> None:
     problem = zoo("branchy", 20, 3, "operator")
     price = Pricing(problem)
     price(np.zeros((1, 20), np.int32))
-    policy = policy_of(
+    policy = hsdag(
         problem, HsdagOptions(**PLAIN | {"alone": "always"}, hidden=16, steps=1, rounds=1, moves=1, varied=False), 1
     )
     choices = policy.rollout(1, torch.Generator().manual_seed(5), price).choices
@@ -251,7 +251,7 @@ def test_moves_add_up() -> None:
 def test_samples_are_moves_from_the_best_so_far() -> None:
     """Each differs from the best of its moment by one or two groups; the path tells the seconds of both."""
     problem = zoo("branchy", 60, 3, "operator")
-    policy = policy_of(problem, HsdagOptions(hidden=16, steps=3, rounds=2), 1)
+    policy = hsdag(problem, HsdagOptions(hidden=16, steps=3, rounds=2), 1)
     price = Pricing(problem)
     price(np.zeros((1, 60), np.int32))
     rollout = policy.rollout(12, torch.Generator().manual_seed(2), price)
@@ -272,7 +272,7 @@ def test_samples_are_moves_from_the_best_so_far() -> None:
 def test_a_state_may_lose_all_its_samples(moves: int, lost: int) -> None:
     """Every episode that is left is scored in its own state: those before the loss as they were."""
     problem = zoo("branchy", 30, 3, "operator")
-    policy, price = policy_of(problem, HsdagOptions(hidden=16, steps=3, moves=moves), 1), Pricing(problem)
+    policy, price = hsdag(problem, HsdagOptions(hidden=16, steps=3, moves=moves), 1), Pricing(problem)
     price(np.zeros((1, 30), np.int32))
     choices = policy.rollout(3, torch.Generator().manual_seed(1), price).choices
     rows = torch.tensor([row for row in range(3) if row != lost])
@@ -286,7 +286,7 @@ def test_a_state_may_lose_all_its_samples(moves: int, lost: int) -> None:
 
 def test_states_are_parsed_ever_more_often() -> None:
     """Where rounds are varied, the first two states are units alone and whole chains; later groups are larger."""
-    policy = policy_of(zoo("series-parallel", 60, 3, "operator"), HsdagOptions(hidden=16, chains="alternate"), 1)
+    policy = hsdag(zoo("series-parallel", 60, 3, "operator"), HsdagOptions(hidden=16, chains="alternate"), 1)
     with torch.no_grad():
         counts = [len(step.logits) for step in policy._walk(6, seed=4)]
     assert counts[0] == len(np.unique(policy.chain)) < counts[1] == policy.view.n
@@ -301,7 +301,7 @@ def test_the_paper_places_every_group_anew() -> None:
     rollouts = []
     for row in (np.zeros((1, 60), np.int32), np.ones((1, 60), np.int32)):
         price(row)
-        policy = policy_of(problem, HsdagOptions(**options), 1)
+        policy = hsdag(problem, HsdagOptions(**options), 1)
         rollouts.append(policy.rollout(6, torch.Generator().manual_seed(2), price))
     assert rollouts[0].path is None and "held" not in rollouts[0].choices
     assert torch.equal(rollouts[0].choices["device"], rollouts[1].choices["device"])
@@ -311,7 +311,7 @@ def test_groups_lose_no_device() -> None:
     """Ops that may run on one device only are in no group with others, and every placement drawn keeps the rules."""
     problem = zoo("branchy", 60, 3, "operator")
     pinned = problem.with_(constraints=problem.constraints.__class__(pins=(Rule(problem.graph.ops.name[20], "cpu"),)))
-    policy = policy_of(pinned, HsdagOptions(hidden=16, steps=4, rounds=3), 1)
+    policy = hsdag(pinned, HsdagOptions(hidden=16, steps=4, rounds=3), 1)
     seen = []
     policy.rollout(16, torch.Generator().manual_seed(2), lambda rows: seen.append(rows) or np.zeros(len(rows)))
     trainer = HsdagPlacer().trainer(pinned, None, 0)
@@ -332,8 +332,8 @@ def test_groups_lose_no_device() -> None:
 def test_ablations_leave_features_out(switch: str, sections: set[str]) -> None:
     """Each switch takes away its columns and no others."""
     problem = wired([(0, 1), (0, 2), (1, 3), (2, 3)], [""] * 4)
-    every = {name for name, _ in policy_of(problem, HsdagOptions(), 0).features.layout}
-    fewer = {name for name, _ in policy_of(problem, HsdagOptions(**{switch: False}), 0).features.layout}
+    every = {name for name, _ in hsdag(problem, HsdagOptions(), 0).features.layout}
+    fewer = {name for name, _ in hsdag(problem, HsdagOptions(**{switch: False}), 0).features.layout}
     assert every - fewer == sections and fewer < every
 
 

@@ -231,8 +231,8 @@ def test_rounds_are_repeated_where_they_disagree_or_something_is_best(problem, c
         before = clockwork.asked
         assert reward(good[None])[0] == 0.5
         assert clockwork.asked - before == 2 * (1 + 3) + 2 * (1 + 6)
-        dice = np.random.default_rng(0)
-        clockwork.seconds = lambda device: 2.0 + 9.0 * dice.random() if device.any() else 1.0
+        generator = np.random.default_rng(0)
+        clockwork.seconds = lambda device: 2.0 + 9.0 * generator.random() if device.any() else 1.0
         before = clockwork.asked
         reward(dealt(problem, "i")[None])
         assert clockwork.asked - before == 2 * (1 + 3) + 2 * (1 + 6)

@@ -23,7 +23,7 @@ from placewise.placers.base import Budget, Stopwatch, run_placer
 from placewise.placers.learned.networks import placeto as network
 from placewise.placers.learned.networks.placeto import Placeto, placeto
 from placewise.placers.learned.placeto import PlacetoOptions, PlacetoPlacer
-from placewise.placers.learned.pricing import Pricing, Spent
+from placewise.placers.learned.pricing import BudgetExhausted, Pricing
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import create
 from placewise.simulate import evaluate, why_infeasible
@@ -189,11 +189,11 @@ def test_moves_that_fail_count_as_failures() -> None:
     tight = problem.with_(cluster=read_cluster("2xK80@6MiB"))
     options = PlacetoOptions(**SMALL, units="blocks", start="random")  # type: ignore[arg-type]
     trainer = Trainer(placeto(tight, options, 0), options, Pricing(tight))
-    rollout = trainer.policy.rollout(6, trainer.dice, trainer.pricing)
+    rollout = trainer.policy.rollout(6, trainer.generator, trainer.pricing)
     assert rollout.path is not None and np.isnan(rollout.path).any()
     trainer.begin()
-    lesson = trainer.update(Stopwatch(Budget())).lesson
-    assert np.isfinite([lesson.loss, lesson.norm, lesson.reward]).all()
+    stats = trainer.update(Stopwatch(Budget())).stats
+    assert np.isfinite([stats.loss, stats.norm, stats.reward]).all()
 
 
 def test_a_budget_of_prices_is_kept_inside_an_update() -> None:
@@ -209,10 +209,10 @@ def test_a_budget_of_prices_is_kept_inside_an_update() -> None:
     found = run_placer(PlacetoPlacer(), problem, Budget(evaluations=40), evaluate=measured)
     assert found.placement is not None and 20 < asked <= 40
     pricing = Pricing(problem)
-    with pricing.within(1, 60.0), pytest.raises(Spent):
+    with pricing.limit_to(1, 60.0), pytest.raises(BudgetExhausted):
         pricing(np.array([[0] * 30, [1] * 30], np.int32))
     assert pricing.evaluations == 1, "what there is room for is priced"
-    with pricing.within(None, -1.0), pytest.raises(Spent):
+    with pricing.limit_to(None, -1.0), pytest.raises(BudgetExhausted):
         pricing(np.ones((1, 30), np.int32))
     assert pricing.evaluations == 1 and len(pricing(np.ones((1, 30), np.int32))) == 1
 
@@ -246,7 +246,7 @@ def test_the_same_seed_and_a_resumed_training_end_alike() -> None:
 
 
 @pytest.mark.parametrize(
-    "switch", [{"rewarded": "end"}, {"pooled": False}, {"rounds": 0}, {"start": "single"}, {"start": "random"},
+    "switch", [{"rounds": 0}, {"start": "single"}, {"start": "random"},
                {"units": "colocation"}, {"baseline": "batch"}, {"algorithm": "ppo", "epochs": 2}],
 )  # fmt: skip
 def test_every_switch_trains(switch: dict[str, object]) -> None:

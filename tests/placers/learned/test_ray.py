@@ -25,9 +25,9 @@ from processes_seen import gone
 from placewise.errors import MissingExtraError, RunError
 from placewise.model.result import Reason
 from placewise.placers.base import Budget
-from placewise.placers.learned.workers.messages import Brief
+from placewise.placers.learned.workers.messages import ControllerSpec
 from placewise.placers.learned.workers.ray_cluster import RayCluster
-from placewise.placers.learned.workers.server import crew_trainer
+from placewise.placers.learned.workers.server import distributed_trainer
 from placewise.simulate import evaluate
 
 LONGEST = 240
@@ -95,14 +95,14 @@ def test_a_worker_and_a_node_may_be_killed(cluster: Any, tmp_path: Path) -> None
 
     make = Reward(problem, str(tmp_path), pause=0.02)
     crew = RayCluster(cluster.address, controllers=1, workers=2)
-    trainer = crew_trainer(Brief(partial(table, problem, OPTIONS, 0), OPTIONS, crew, make), seed=1)
+    trainer = distributed_trainer(ControllerSpec(partial(table, problem, OPTIONS, 0), OPTIONS, crew, make), seed=1)
     try:
         trainer.begin()
         reason = trainer.run(Budget(evaluations=150), kill)
     finally:
         trainer.close()
-    assert reason is Reason.FINISHED and not trainer.trouble
-    assert len(victims) >= 2 and len(cluster.worker_nodes) == 1 and trainer.staff.deaths >= 1
+    assert reason is Reason.FINISHED and not trainer.early_stop
+    assert len(victims) >= 2 and len(cluster.worker_nodes) == 1 and trainer.controllers.deaths >= 1
     assert trainer.pricing.evaluations == 150
     assert trainer.pricing.value == evaluate(problem, np.array(measured(tmp_path))).min()
     assert all(gone(pid, 30.0) for pid in (*victims, *workers(tmp_path)))
@@ -120,11 +120,11 @@ def raylet(node: Any) -> int:
 def test_a_cluster_that_is_not_there_is_told_of(address: str, said: str) -> None:
     """By its address, in an error of ours, at once."""
     with pytest.raises(RunError, match=f"no Ray cluster at '{address}': .*{said}"):
-        RayCluster(address).house()
+        RayCluster(address).backend()
 
 
 def test_a_library_that_is_not_there_is_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
     """With the extra that brings it."""
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match="'ray'"):
-        RayCluster("auto").house()
+        RayCluster("auto").backend()

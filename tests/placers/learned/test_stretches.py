@@ -17,10 +17,10 @@ from placewise.placers.learned.colocrl import ColocRLOptions
 from placewise.placers.learned.hdp import HDPOptions
 from placewise.placers.learned.networks.colocrl import colocrl
 from placewise.placers.learned.networks.hdp import hdp
-from placewise.placers.learned.networks.segments import stretch
+from placewise.placers.learned.networks.segments import segment_of
 from placewise.placers.learned.objectives import Learner
 from placewise.placers.learned.policy import Policy, Rollout
-from placewise.placers.learned.pricing import Pricing, alone
+from placewise.placers.learned.pricing import Pricing, single_device_rows
 
 MAKERS = {"colocrl": (colocrl, ColocRLOptions(moving=1.0)), "hdp": (hdp, HDPOptions(moving=1.0))}
 
@@ -29,9 +29,9 @@ def rolled(problem: Problem, name: str, seed: int) -> tuple[Policy, Rollout, np.
     """A policy, its moves, and the placement that they began with; None where no device can run all."""
     make, options = MAKERS[name]
     pricing = Pricing(problem)
-    if not len(alone(problem)):
+    if not len(single_device_rows(problem)):
         return None
-    pricing(alone(problem))
+    pricing(single_device_rows(problem))
     assert pricing.best is not None
     began, policy = pricing.best.copy(), make(problem, options, seed)
     return policy, policy.rollout(5, torch.Generator().manual_seed(seed), pricing), began
@@ -70,8 +70,8 @@ def test_a_stretch_goes_to_one_device_and_its_odds_add_up(name: str, problem: Pr
 
 @given(st.integers(1, 300), st.floats(0, 1), st.floats(0, 1))
 def test_stretches_are_of_all_lengths_and_never_long(n: int, long: float, place: float) -> None:
-    """Units of a stretch stand side by side; there are no more than a quarter and two of them."""
-    inside = np.flatnonzero(stretch(torch.arange(n) + 0.5, torch.tensor([long, place])).numpy())
+    """Units of a segment are adjacent; there are no more than a quarter and two of them."""
+    inside = np.flatnonzero(segment_of(torch.arange(n) + 0.5, torch.tensor([long, place])).numpy())
     assert (np.diff(inside) == 1).all()
     assert len(inside) <= n / 4 + 2
 

@@ -31,7 +31,7 @@ from placewise.model.placement import Placement
 from placewise.model.result import Outcome, Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, Progress
-from placewise.placers.learned.checkpoint import read
+from placewise.placers.learned.checkpoint import read_checkpoint
 from placewise.training import train as study
 from placewise.training.train import TrainingSetting, train
 from placewise.training.train_result import lines
@@ -102,7 +102,7 @@ def test_killed_and_gone_on_with_it_ends_as_if_it_had_not_been(tmp_path: Path, p
     for name in ("updates", "asked", "evaluations", "learned"):
         assert one["training"][name] == other["training"][name], name
     assert other["training"]["resumed"] == middle and one["training"]["updates"] == updates
-    first, second = read(whole), read(killed)
+    first, second = read_checkpoint(whole), read_checkpoint(killed)
     assert set(first.arrays) == set(second.arrays)
     for name, array in first.arrays.items():
         np.testing.assert_array_equal(array, second.arrays[name], err_msg=name)
@@ -160,7 +160,7 @@ def test_a_policy_that_diverges_leaves_its_last_finite_weights(tmp_path: Path, m
     found = train(problem(), setting(tmp_path))
     assert found.updates == 3 and found.result.placement is not None
     assert "diverged" in found.result.notes[0] and "after update 3" in found.result.notes[0]
-    kept = read(tmp_path)
+    kept = read_checkpoint(tmp_path)
     assert kept.header.diverged and kept.header.updates == 3 and kept.header.value == found.learned
     assert all(np.isfinite(array).all() for name, array in kept.arrays.items() if name.startswith(("policy/", "adam/")))
     monkeypatch.setattr(TablePolicy, "log_prob", scored)

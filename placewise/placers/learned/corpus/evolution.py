@@ -1,8 +1,8 @@
-"""Several ways of scoring at once: those of many that together serve best, each problem by the one that suits it.
+"""Evolution of several sets of parameters (candidates) that together serve a corpus best.
 
-One setting of a few numbers cannot suit every graph. A portfolio can: a problem takes the best of what its members say,
-so that a new member is worth what it saves where the others are bad (as in algorithm portfolios: Xu et al. 2010, Hydra,
-whose greedy choice this is). No gradient is needed, and the best of discrete favourites has none.
+One set of a few numbers cannot suit every graph, but a portfolio can: every problem takes the best of what its members
+propose, so that a new member is worth what it saves where the others are bad (as in algorithm portfolios: Xu et al.
+2010, Hydra, whose greedy choice this is). It needs no gradient, and the best of discrete choices has none.
 """
 
 from __future__ import annotations
@@ -14,57 +14,60 @@ import numpy.typing as npt
 
 from placewise.model.columns import Floats
 
-Ways = Mapping[str, npt.NDArray[np.float32]]
-"""Rows of parameters by name [W, …]: row k of all of them is one way."""
-FINER = 3
-"""Children vary by the whole spread, by half of it, by a quarter, and so on: so many kinds."""
-KEPT = 0.5
-"""The share of numbers that a child has from its parent as they are."""
+CandidateRows = Mapping[str, npt.NDArray[np.float32]]
+"""Rows of parameters by name [C, …]: row k of all of them is one candidate."""
+SCALES = 3
+"""Children vary by the whole spread, by half of it or by a quarter."""
+INHERITED = 0.5
+"""The share of numbers that a child inherits unchanged."""
 CROSSED = 0.25
-"""The share of children that have numbers from two parents."""
+"""The share of children with two parents."""
 
 
-def children(ways: Ways, count: int, spread: float, chance: np.random.Generator) -> dict[str, npt.NDArray[np.float32]]:
-    """So many new ways: parents at random, numbers of which are otherwise by a share of themselves and by a number."""
-    size = len(next(iter(ways.values())))
-    first, second = chance.integers(size, size=(2, count))
-    crossed = chance.random(count) < CROSSED
-    scale = spread * 0.5 ** chance.integers(FINER, size=count)
-    found = {}
-    for name, rows in ways.items():
+def create_children(
+    candidates: CandidateRows, count: int, spread: float, rng: np.random.Generator
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Create `count` new candidates from random parents. Changed numbers get relative and absolute noise."""
+    size = len(next(iter(candidates.values())))
+    first, second = rng.integers(size, size=(2, count))
+    crossed = rng.random(count) < CROSSED
+    scale = spread * 0.5 ** rng.integers(SCALES, size=count)
+    children = {}
+    for name, rows in candidates.items():
         row = (count, *(1 for _ in rows.shape[1:]))
-        other = crossed.reshape(row) & (chance.random((count, *rows.shape[1:])) < KEPT)
+        other = crossed.reshape(row) & (rng.random((count, *rows.shape[1:])) < INHERITED)
         parent = np.where(other, rows[second], rows[first])
-        noise = chance.standard_normal((2, *parent.shape)) * scale.reshape(row)
-        changed = chance.random(parent.shape) >= KEPT
-        found[name] = np.where(changed, parent * (1 + noise[0]) + noise[1], parent).astype(np.float32)
-    return found
+        noise = rng.standard_normal((2, *parent.shape)) * scale.reshape(row)
+        changed = rng.random(parent.shape) >= INHERITED
+        children[name] = np.where(changed, parent * (1 + noise[0]) + noise[1], parent).astype(np.float32)
+    return children
 
 
-def portfolio(worth: Floats, count: int) -> list[int]:
-    """The `count` ways whose best is least on the mean over problems, of what each is worth there [problems, W].
+def select_portfolio(scores: Floats, count: int) -> list[int]:
+    """Select `count` candidates with a small mean over problems of the least of their `scores` [problems, C].
 
-    The first is the best alone, each next one what helps those before most; members are exchanged while that helps.
+    The first is the best on its own, and each next one improves those before it most. Then members are exchanged while
+    that helps.
     """
-    chosen: list[int] = []
-    best = np.full(len(worth), np.inf)
-    for _ in range(min(count, worth.shape[1])):
-        means = np.minimum(best[:, None], worth).mean(axis=0)
-        means[chosen] = np.inf
-        chosen.append(int(means.argmin()))
-        best = np.minimum(best, worth[:, chosen[-1]])
-    while _exchanged(worth, chosen):
+    members: list[int] = []
+    best = np.full(len(scores), np.inf)
+    for _ in range(min(count, scores.shape[1])):
+        means = np.minimum(best[:, None], scores).mean(axis=0)
+        means[members] = np.inf
+        members.append(int(means.argmin()))
+        best = np.minimum(best, scores[:, members[-1]])
+    while _exchange_members(scores, members):
         pass
-    return chosen
+    return members
 
 
-def _exchanged(worth: Floats, chosen: list[int]) -> bool:
-    """Exchange members but the first, one after the other, for what helps the others most; whether any was."""
+def _exchange_members(scores: Floats, members: list[int]) -> bool:
+    """Replace each member but the first by the best complement of the others. Returns whether any was replaced."""
     changed = False
-    for place in range(1, len(chosen)):
-        others = worth[:, chosen[:place] + chosen[place + 1 :]].min(axis=1)
-        means = np.minimum(others[:, None], worth).mean(axis=0)
+    for place in range(1, len(members)):
+        others = scores[:, members[:place] + members[place + 1 :]].min(axis=1)
+        means = np.minimum(others[:, None], scores).mean(axis=0)
         better = int(means.argmin())
-        if means[better] < means[chosen[place]] - 1e-9:
-            chosen[place], changed = better, True
+        if means[better] < means[members[place]] - 1e-9:
+            members[place], changed = better, True
     return changed

@@ -1,6 +1,6 @@
-"""What GDP sees of a problem, as tensors: units, devices, and units on devices; for all devices or some of them.
+"""Features of GDP: of the graph, of devices, and of units on devices; for all devices or some of them.
 
-Everything is a share or the logarithm of one, so that it means the same on any graph and any cluster.
+All features are shares or logarithms of shares, so that they have the same meaning on any graph and any cluster.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torch import Tensor
 from placewise.coarsen.merging import sums
 from placewise.model.columns import Bools, Floats, Longs
 from placewise.placers.base import Budget, run_placer
-from placewise.placers.learned.networks.walk import pace
-from placewise.placers.learned.orders import BUCKETS, buckets, fastest, places
+from placewise.placers.learned.networks.walk import link_pace, to_single
+from placewise.placers.learned.orders import BUCKETS, fastest_seconds, order_positions, path_buckets
 from placewise.placers.learned.view import View
 from placewise.placers.registry import create
 from placewise.placers.shared.interchangeable import interchangeable
@@ -24,15 +24,15 @@ from placewise.placers.shared.memory_footprint import compute_footprint
 from placewise.simulate.judge.ranks import mean_transfer_seconds
 
 NUMBERS = 16
-"""Without device features, a device is known by its number alone; the last column is for all that come after."""
+"""Without device features, a device is identified by its number; the last column is for all further ones."""
 DEVICE = 4 + 4 + 4 + 6 + 1
-"""Speed, share, where that begins and ends; work allowed, room, need of it, host; links out and in, streams, alike;
-sines of the number among devices alike; devices."""
+"""Speed; share of the work, its start and end; work allowed; need of memory (log and linear); host; links out and in;
+streams; share of equal devices; sines and cosines of the number among these; number of devices."""
 ADVISERS = ("critical_path", "etf")
-"""List schedulers that are asked, by their names as placers, where each unit would go."""
+"""Placers (list schedulers) whose choices are features."""
 PAIR = 4 + 6 + len(ADVISERS)
-"""Log seconds above the least, log share of the work, memory, allowed; how far outside, and on which side of, the
-device's part of each order; whether the advisers take it."""
+"""Allowed, log seconds above the least, log share of the work, memory; distance from, and side of, the device's part of
+each order; choices of the advisers."""
 GRAPH = 7 + 6
 """Execution or throughput, communication; units, edges per unit, devices, longest path, traffic, memory."""
 FLOOR = 1e-6
@@ -41,10 +41,10 @@ FAR = 2.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GdpFeatures:
-    """n units, D devices, E edges; D are all devices, of which units may use the `allowed` ones [n, D].
+    """n units, D devices (all of them; units may use the `allowed` ones [n, D]), E edges.
 
     `graph` [GRAPH], `device` [D, DEVICE], `pair` [n, D, PAIR]; `tail`, `head` [E]; `into`, `out` [E], the share of an
-    edge in what arrives at its head and leaves its tail; `arrives`, `leaves` [n], that traffic against the unit's own
+    edge in the traffic into its head and out of its tail; `arrives`, `leaves` [n], that traffic relative to the unit's
     work; `load` [n, D], seconds over an even share of all work; `held` [n, D], share of the memory; `bucket` [n].
     """
 
@@ -72,8 +72,8 @@ class GdpFeatures:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Facts:
-    """What scenes of one view share: work, places and buckets of units, bytes that they hold, speeds of devices."""
+class GdpFacts:
+    """Facts for all subsets of devices: work, positions, buckets and bytes of units, speeds and links of devices."""
 
     work: Floats
     place: Floats
@@ -83,21 +83,22 @@ class Facts:
     pace: Floats
 
 
-def facts_of(view: View) -> Facts:
-    """`speed` [D]: the work that a device may run, over its seconds for it, times what share of all work that is."""
-    work = fastest(view)
+def gdp_facts(view: View) -> GdpFacts:
+    """Compute the facts. `speed` [D] is a device's allowed work over its seconds, times that work's share of all."""
+    work = fastest_seconds(view)
     can = np.where(view.allowed, work[:, None], 0.0).sum(axis=0)
     takes = np.where(view.allowed, view.seconds, 0.0).sum(axis=0)
     whole = float(work.sum()) or 1.0
     speed = np.where(takes > 0, can / np.where(takes > 0, takes, 1.0), 0.0) * can / whole
     held = compute_footprint(view.problem, view.unit, view.n).totals().astype(np.float64)
-    return Facts(work, places(view), buckets(view), held, np.maximum(speed, FLOOR), pace(view.problem))
+    speed = np.maximum(speed, FLOOR)
+    return GdpFacts(work, order_positions(view), path_buckets(view), held, speed, link_pace(view.problem))
 
 
-def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: bool) -> GdpFeatures:
-    """The scene where only the devices of `keep` [D] are used, but by units that none of those may run.
+def gdp_features(view: View, facts: GdpFacts, keep: Bools, *, device_features: bool, advice: bool) -> GdpFeatures:
+    """Compute features for the devices of `keep` [D]; units that may run on none of them keep all their devices.
 
-    `known` false: of devices, the number alone is told. `advised`: list schedulers are asked.
+    Without `device_features`, only the numbers of devices remain. `advice` adds the choices of list schedulers.
     """
     allowed = view.allowed & keep
     homeless = ~allowed.any(axis=1)
@@ -108,26 +109,26 @@ def scene_of(view: View, facts: Facts, keep: Bools, *, known: bool, advised: boo
     held = facts.bytes[:, None] / np.maximum(view.problem.capacity, 1.0)
     flow_in, flow_out = sums(view.flow, view.head, view.n), sums(view.flow, view.tail, view.n)
     device, part = _devices(view, facts, keep)
-    advice = _advice(view, int(keep.sum())) if advised else np.zeros((view.n, view.n_devices, len(ADVISERS)))
-    pair = np.concatenate((_pairs(view, facts, allowed, held, part), advice), axis=2)
-    if not known:
+    choices = _advice(view, int(keep.sum())) if advice else np.zeros((view.n, view.n_devices, len(ADVISERS)))
+    pair = np.concatenate((_pairs(view, facts, allowed, held, part), choices), axis=2)
+    if not device_features:
         device = np.zeros_like(device)
         device[np.arange(len(device)), np.minimum(np.arange(len(device)), NUMBERS)] = 1.0
         pair = np.where(np.arange(PAIR) == 0, allowed[:, :, None], np.zeros_like(pair))
     return GdpFeatures(
-        graph=_single(_graph(view, facts, keep, balanced)), device=_single(device), pair=_single(pair),
+        graph=to_single(_graph(view, facts, keep, balanced)), device=to_single(device), pair=to_single(pair),
         allowed=torch.from_numpy(allowed), tail=torch.from_numpy(view.tail.astype(np.int64)),
-        head=torch.from_numpy(view.head.astype(np.int64)), into=_single(view.flow / _above(flow_in)[view.head]),
-        out=_single(view.flow / _above(flow_out)[view.tail]),
-        arrives=_single(flow_in / _above(flow_in + facts.work)),
-        leaves=_single(flow_out / _above(flow_out + facts.work)),
-        load=_single(np.minimum(seconds / balanced, FAR)), held=_single(held),
+        head=torch.from_numpy(view.head.astype(np.int64)), into=to_single(view.flow / _above(flow_in)[view.head]),
+        out=to_single(view.flow / _above(flow_out)[view.tail]),
+        arrives=to_single(flow_in / _above(flow_in + facts.work)),
+        leaves=to_single(flow_out / _above(flow_out + facts.work)),
+        load=to_single(np.minimum(seconds / balanced, FAR)), held=to_single(held),
         bucket=torch.from_numpy(facts.bucket),
     )  # fmt: skip
 
 
-def _devices(view: View, facts: Facts, keep: Bools) -> tuple[Floats, Floats]:
-    """Features [D, DEVICE], and the part [D, 2] of the work from the first to the last that is a device's by speed."""
+def _devices(view: View, facts: GdpFacts, keep: Bools) -> tuple[Floats, Floats]:
+    """Features [D, DEVICE], and each device's interval [D, 2] of the work, in proportion to speed."""
     problem, n_devices = view.problem, view.n_devices
     cluster, kind = problem.cluster, interchangeable(problem)
     speed = np.where(keep, facts.speed, 0.0)
@@ -155,7 +156,7 @@ def _devices(view: View, facts: Facts, keep: Bools) -> tuple[Floats, Floats]:
     return np.stack(columns, axis=1), np.stack((end - share, end), axis=1)
 
 
-def _pairs(view: View, facts: Facts, allowed: Bools, held: Floats, part: Floats) -> Floats:
+def _pairs(view: View, facts: GdpFacts, allowed: Bools, held: Floats, part: Floats) -> Floats:
     """[n, D, PAIR]."""
     seconds = np.where(view.allowed, view.seconds, 0.0)
     above = np.where(allowed, np.log10((seconds + 1e-12) / (facts.work[:, None] + 1e-12)), 0.0)
@@ -168,7 +169,7 @@ def _pairs(view: View, facts: Facts, allowed: Bools, held: Floats, part: Floats)
 
 
 def _advice(view: View, devices: int) -> Floats:
-    """The share of each unit's ops that each adviser puts on each device [n, D, advisers], using so many devices."""
+    """The share of each unit's ops that each adviser puts on each device [n, D, advisers], on `devices` devices."""
     size = np.maximum(np.bincount(view.unit, minlength=view.n), 1)[:, None]
     tables = np.zeros((len(ADVISERS), view.n, view.n_devices))
     for table, name in zip(tables, ADVISERS, strict=True):
@@ -179,7 +180,7 @@ def _advice(view: View, devices: int) -> Floats:
     return np.moveaxis(tables, 0, 2)
 
 
-def _graph(view: View, facts: Facts, keep: Bools, balanced: float) -> Floats:
+def _graph(view: View, facts: GdpFacts, keep: Bools, balanced: float) -> Floats:
     objective = view.problem.objective
     kinds = [objective.kind == "throughput"]
     kinds += [
@@ -198,14 +199,10 @@ def _graph(view: View, facts: Facts, keep: Bools, balanced: float) -> Floats:
 
 
 def _log(share: npt.ArrayLike) -> Floats:
-    """log10 of a share, from −1 at a millionth or less to 1 at a million or more."""
-    found: Floats = np.log10(np.clip(np.asarray(share, np.float64), FLOOR, 1 / FLOOR)) / 6
-    return found
+    """log10 of a share over six decades: −1 for a millionth or less, 1 for a million or more."""
+    scaled: Floats = np.log10(np.clip(np.asarray(share, np.float64), FLOOR, 1 / FLOOR)) / 6
+    return scaled
 
 
 def _above(values: Floats) -> Floats:
     return np.where(values > 0, values, 1.0)
-
-
-def _single(values: npt.NDArray[np.generic]) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values, np.float32))

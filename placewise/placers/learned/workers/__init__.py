@@ -1,1 +1,1 @@
-"""Many workers: controllers roll out and learn, workers measure, one server has the parameters and the best."""
+"""Distributed training: controllers roll out and learn, workers measure, one server owns the parameters."""

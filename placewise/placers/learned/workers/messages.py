@@ -1,4 +1,4 @@
-"""What server and controllers tell each other: plain data."""
+"""Messages between the server and its controllers: plain data."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
 from placewise.model.columns import Floats, Ints
-from placewise.placers.learned.objectives import TrainStats
+from placewise.placers.learned.objectives import TrainStats, to_tensors
 from placewise.placers.learned.options import LearningOptions
-from placewise.placers.learned.policy import Policy
-from placewise.placers.learned.workers.backend import Crew
+from placewise.placers.learned.policy import Policy, Rollout
+from placewise.placers.learned.workers.backend import WorkerConfig
 from placewise.placers.learned.workers.measuring import MakeEvaluate
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Brief:
-    """What a controller is made from. Its functions can be pickled; without `make_evaluate` the judge is the reward."""
+class ControllerSpec:
+    """Everything that creates a controller. Its functions can be pickled. Without `make_evaluate` the judge rewards."""
 
     make_policy: Callable[[], Policy]
     options: LearningOptions
-    crew: Crew
+    config: WorkerConfig
     make_evaluate: MakeEvaluate | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Errand:
-    """What a controller shall do: with these parameters, roll out `count` episodes and say how to change them.
+class ControllerTask:
+    """Roll out `count` episodes with these parameters, and return how to change them.
 
-    `most` is how many placements it may price, in `seconds`; `greedy`: the favourites as well. `keys` and `values` are
-    what others priced meanwhile; `reference` the seconds of a single device by which rewards are made comparable, NaN
-    if nobody measured it yet. The rest is how the server's learner stands.
+    The controller may price `most` placements within `seconds`; with `greedy` it prices the policy's own choices too.
+    `keys` and `values` are digests and seconds of placements that other controllers have priced. `reference` is the
+    time of the single device that makes rewards of different workers comparable (NaN: not measured yet). The other
+    fields are the state of the server's learner.
     """
 
     parameters: Arrays
@@ -43,7 +47,7 @@ class Errand:
     baseline: float | None
     steps: Floats | None
     updates: int
-    unrest: float
+    extra_decisions: float
     progress: float
     count: int
     most: int
@@ -55,12 +59,12 @@ class Errand:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Report:
-    """What a controller did: placements [n, n_ops] that it priced, at which seconds [n]; and what it learned.
+class ControllerResult:
+    """The placements [n, n_ops] that a controller priced, their seconds [n], and what it learned.
 
-    `lost` placements were handed to workers that died. Of `deaths` workers, `row` died after the last of the `results`
-    that came back. `spent`: what it was allowed to price did not suffice. What it learned is a `lesson` with its
-    `gradients` for REINFORCE, and `drawn` episodes for PPO.
+    `lost` placements were sent to workers that died. Of the `deaths` of workers, `row` came after the last of the
+    `results`. `exhausted`: the limit on placements ended the rollout. REINFORCE returns `stats` and `gradients`, PPO
+    the episodes themselves (`rollout`).
     """
 
     rows: Ints
@@ -72,18 +76,29 @@ class Report:
     results: int = 0
     failure: str = ""
     reference: float = math.nan
-    spent: bool = False
-    lesson: TrainStats | None = None
+    exhausted: bool = False
+    stats: TrainStats | None = None
     gradients: Arrays | None = None
-    drawn: Drawn | None = None
+    rollout: RolloutArrays | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Drawn:
-    """A rollout as arrays, and `old`, the log p of its decisions [K, D] by the policy that drew it."""
+class RolloutArrays:
+    """A rollout as arrays, and `old`: log p of its decisions [K, D] under the policy that drew it."""
 
     choices: Arrays
     seconds: Floats
     path: Floats | None
     weight: Floats | None
     old: npt.NDArray[Any]
+
+    @classmethod
+    def pack(cls, rollout: Rollout, old: Tensor) -> RolloutArrays:
+        """Convert a rollout to arrays."""
+        choices = {name: value.numpy() for name, value in rollout.choices.items()}
+        return cls(choices, rollout.seconds, rollout.path, rollout.weight, old.numpy())
+
+    def unpack(self) -> tuple[Rollout, Tensor]:
+        """The rollout, and `old` as a tensor."""
+        rollout = Rollout(to_tensors(self.choices, ""), self.seconds, self.path, self.weight)
+        return rollout, torch.from_numpy(np.array(self.old))

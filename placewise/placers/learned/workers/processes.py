@@ -1,4 +1,4 @@
-"""A crew of processes on this machine: none outlives the one that started it."""
+"""Workers as processes on this machine. None of them outlives the process that started it."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ from pickle import PicklingError
 from typing import Any
 
 from placewise.errors import PlacerError, RunError
-from placewise.placers.learned.workers.backend import LIMIT, Seat
+from placewise.placers.learned.workers.backend import LIMIT, WorkerHandle
 from placewise.processes.worker import Worker
 
+LONGEST_WAIT = 86400.0
+"""Seconds of one wait: operating systems accept no more than some weeks."""
 
-class Process:
-    """A seat in a process."""
+
+class ProcessHandle:
+    """A worker in a process."""
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
@@ -27,7 +30,7 @@ class Process:
         return self.worker.alive
 
     def tell(self, method: str, *args: Any) -> None:
-        with suppress(RunError):  # its link is at its end, and `answer` says why
+        with suppress(RunError):  # a broken link is reported by `answer`
             self.worker.tell(method, *args)
 
     def answer(self) -> Any:
@@ -38,35 +41,31 @@ class Process:
 
 
 class ProcessBackend:
-    """The machine that asks."""
+    """Starts processes on this machine."""
 
-    def seat(self, served: str, *args: Any, name: str, worker: bool) -> Process:
+    def start_worker(self, served: str, *args: Any, name: str, measures: bool) -> ProcessHandle:
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         try:
-            return Process(Worker(served, *args, name=name, environment={"PYTHONPATH": path}, start=None))
+            return ProcessHandle(Worker(served, *args, name=name, environment={"PYTHONPATH": path}, start=None))
         except (PicklingError, AttributeError, TypeError) as error:
             raise PlacerError(
-                f"this training cannot be sent to other processes ({error})", remedy="train without a crew"
+                f"this training cannot be sent to other processes ({error})", remedy="train in one process"
             ) from None
 
-    def ready(self, seats: Sequence[Seat], seconds: float) -> Sequence[Seat]:
-        processes = [seat for seat in seats if isinstance(seat, Process)]
+    def ready(self, handles: Sequence[WorkerHandle], seconds: float) -> Sequence[WorkerHandle]:
+        processes = [handle for handle in handles if isinstance(handle, ProcessHandle)]
         closed = [process for process in processes if process.worker.link.closed]
-        links = wait([process.worker.link for process in processes], min(seconds, LONGEST)) if not closed else ()
+        links = wait([process.worker.link for process in processes], min(seconds, LONGEST_WAIT)) if not closed else ()
         return closed or [process for process in processes if process.worker.link in links]
-
-
-LONGEST = 86400.0
-"""Seconds that are waited for at once: systems count no further than some weeks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """A crew of processes: `controllers`, each with `workers`; a measurement may take `limit` seconds."""
+    """`controllers` processes with `workers` each; one measurement may take `limit` seconds."""
 
     controllers: int = 2
     workers: int = 1
     limit: float = LIMIT
 
-    def house(self) -> ProcessBackend:
+    def backend(self) -> ProcessBackend:
         return ProcessBackend()

@@ -1,4 +1,4 @@
-"""A crew on a Ray cluster: its seats are actors, wherever the cluster has room for them."""
+"""Workers as actors on a Ray cluster, placed wherever the cluster has room."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from importlib import import_module
 from typing import Any
 
 from placewise.errors import MissingExtraError, PlacewiseError, RunError
-from placewise.placers.learned.workers.backend import LIMIT, Seat
+from placewise.placers.learned.workers.backend import LIMIT, WorkerHandle
 
-CONTROLLER = 0.0
-"""Processors that a controller asks of the cluster: it waits for its workers most of the time."""
+CONTROLLER_CPUS = 0.0
+"""Processors that a controller requests: it waits for its workers most of the time."""
 
 CONNECT = 10.0
 """Seconds until a cluster must answer."""
 
 
 class Actor:
-    """What runs on the cluster: an object that answers, or says in words why not."""
+    """Runs on the cluster and serves one object. Errors are returned as text."""
 
     def __init__(self) -> None:
         self._object: Any = None
 
-    def ask(self, method: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
-        """The first question makes the object."""
+    def call(self, method: str, args: tuple[Any, ...]) -> tuple[bool, Any]:
+        """Call a method of the object. The first call creates it: `method` is then ``module:Class``."""
         try:
             if self._object is None:
                 module, _, name = method.partition(":")
@@ -40,7 +40,7 @@ class Actor:
 
 
 class RayWorkerHandle:
-    """A seat in an actor."""
+    """A worker in an actor."""
 
     def __init__(self, ray: Any, actor: Any, name: str) -> None:
         self._ray, self._actor, self._name = ray, actor, name
@@ -48,16 +48,16 @@ class RayWorkerHandle:
         self.answers: list[Any] = []
 
     def tell(self, method: str, *args: Any) -> None:
-        self.answers.append(self._actor.ask.remote(method, args))
+        self.answers.append(self._actor.call.remote(method, args))
 
     def answer(self) -> Any:
         try:
-            well, value = self._ray.get(self.answers.pop(0))
+            succeeded, value = self._ray.get(self.answers.pop(0))
         except self._ray.exceptions.RayError as error:
             self.alive = False
-            words = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-            raise RunError(f"{self._name} is gone ({type(error).__name__}: {words[-1][:200]})") from None
-        if not well:
+            lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+            raise RunError(f"{self._name} is gone ({type(error).__name__}: {lines[-1][:200]})") from None
+        if not succeeded:
             raise RunError(f"{self._name} failed: {value}")
         return value
 
@@ -67,21 +67,21 @@ class RayWorkerHandle:
 
 
 class RayBackend:
-    """The cluster that this process is part of."""
+    """Starts actors on the cluster that this process has joined."""
 
     def __init__(self, ray: Any, cpus: float) -> None:
         self._ray, self._cpus = ray, cpus
 
-    def seat(self, served: str, *args: Any, name: str, worker: bool) -> RayWorkerHandle:
+    def start_worker(self, served: str, *args: Any, name: str, measures: bool) -> RayWorkerHandle:
         kind = self._ray.remote(Actor).options(
-            num_cpus=self._cpus if worker else CONTROLLER, scheduling_strategy="SPREAD", max_restarts=0
+            num_cpus=self._cpus if measures else CONTROLLER_CPUS, scheduling_strategy="SPREAD", max_restarts=0
         )
-        made = RayWorkerHandle(self._ray, kind.remote(), name)
-        made.tell(served, *args)
-        return made
+        handle = RayWorkerHandle(self._ray, kind.remote(), name)
+        handle.tell(served, *args)
+        return handle
 
-    def ready(self, seats: Sequence[Seat], seconds: float) -> Sequence[Seat]:
-        waiting = {seat.answers[0]: seat for seat in seats if isinstance(seat, RayWorkerHandle)}
+    def ready(self, handles: Sequence[WorkerHandle], seconds: float) -> Sequence[WorkerHandle]:
+        waiting = {handle.answers[0]: handle for handle in handles if isinstance(handle, RayWorkerHandle)}
         first, rest = self._ray.wait(list(waiting), timeout=seconds)
         more = self._ray.wait(rest, num_returns=len(rest), timeout=0)[0] if first and rest else []
         return [waiting[answer] for answer in (*first, *more)]
@@ -89,10 +89,10 @@ class RayBackend:
 
 @dataclass(frozen=True, slots=True)
 class RayCluster:
-    """A crew on the Ray cluster at `address` (``HOST:PORT``, or ``auto`` for the one that runs on this machine).
+    """Workers on the Ray cluster at `address` (``HOST:PORT``, or ``auto`` for the one that runs on this machine).
 
-    `controllers`, each with `workers`, which ask for `cpus` processors each; a measurement may take `limit` seconds.
-    Placewise and what a reward needs must be installed on every node. Who cannot be seated yet waits for room.
+    Each of the `controllers` has `workers`, which request `cpus` processors each; a measurement may take `limit`
+    seconds. Every node needs Placewise and the libraries of the reward. Workers wait until the cluster has room.
     """
 
     address: str
@@ -101,8 +101,8 @@ class RayCluster:
     limit: float = LIMIT
     cpus: float = 1.0
 
-    def house(self) -> RayBackend:
-        """The cluster, joined where this process is not part of it. Raises MissingExtraError, RunError."""
+    def backend(self) -> RayBackend:
+        """Join the cluster, unless this process is part of it. Raises MissingExtraError, RunError."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             ray = import_module("ray")
@@ -118,7 +118,7 @@ class RayCluster:
 
 
 def _require_listener(address: str) -> None:
-    """Raise OSError or ValueError where nobody listens: Ray itself would try for minutes."""
+    """Raise OSError or ValueError if no process listens at the address: Ray itself would retry for minutes."""
     if address == "auto":
         return
     host, _, port = address.rpartition(":")
