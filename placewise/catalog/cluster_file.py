@@ -58,7 +58,7 @@ def _build_cluster(table: ClusterTable, folder: Path) -> Cluster:
         named, topology_links = apply_topology(named, folder / table.topology)
         speeds |= topology_links
     return build_cluster(
-        named, given={**speeds, **_explicit_links(table, named)}, default=default, transfers=table.transfers
+        named, explicit={**speeds, **_explicit_links(table, named)}, default=default, transfers=table.transfers
     )
 
 

@@ -164,16 +164,16 @@ def find_device(name: str) -> str:
     Raises ClusterError, suggesting similar names.
     """
     names = _device_names()
-    if found := names.get(_normalize_name(name)):
-        return found
+    if canonical := names.get(_normalize_name(name)):
+        return canonical
     raise ClusterError(f"there is no device called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
 
 
 def find_link(name: str) -> LinkEntry:
     """The catalogue entry of a link. Raises ClusterError, suggesting similar names."""
     names = _link_names()
-    if found := names.get(_normalize_name(name)):
-        return catalog().links[found]
+    if canonical := names.get(_normalize_name(name)):
+        return catalog().links[canonical]
     raise ClusterError(f"there is no link called {name[:60]!r}", remedy=f"{_suggest_names(name, names)}{_LISTED}")
 
 

@@ -51,18 +51,18 @@ class _LinkBuilder:
 def build_cluster(
     specs: Sequence[DeviceSpec],
     *,
-    given: Mapping[Pair, LinkSpeed] | None = None,
+    explicit: Mapping[Pair, LinkSpeed] | None = None,
     default: LinkSpeed | None = None,
     transfers: Transfers | None = None,
 ) -> Cluster:
-    """The cluster of named devices. Links come from `given`, then `default`, then the catalogue.
+    """The cluster of named devices. Links come from `explicit`, then `default`, then the catalogue.
 
     Without `transfers`, devices send to each other directly if a link between two of them is given or two of the same
     model have NVLink; otherwise transfers are staged through host memory. Raises ClusterError.
     """
     accelerators = [spec for spec in specs if not spec.device.is_host]
     peers = [(a, b) for a in accelerators for b in accelerators if a is not b]
-    builder = _LinkBuilder(_redirect_hosts(specs, given or {}), default)
+    builder = _LinkBuilder(_redirect_hosts(specs, explicit or {}), default)
     mode = transfers or _default_transfers(peers, builder)
     _check_unified_memory(peers, builder)
     for spec in accelerators:
@@ -98,9 +98,9 @@ def _describe_link(entry: LinkEntry) -> str:
 
 
 def _default_transfers(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: _LinkBuilder) -> Transfers:
-    given = any((a.device.name, b.device.name) in builder.speeds for a, b in peers)
-    nvlink = builder.default is None and any(_have_nvlink(a, b) for a, b in peers)
-    return "direct" if given or nvlink else "staged"
+    has_link = any((a.device.name, b.device.name) in builder.speeds for a, b in peers)
+    has_nvlink = builder.default is None and any(_have_nvlink(a, b) for a, b in peers)
+    return "direct" if has_link or has_nvlink else "staged"
 
 
 def _check_unified_memory(peers: Sequence[tuple[DeviceSpec, DeviceSpec]], builder: _LinkBuilder) -> None:
@@ -118,7 +118,7 @@ def _have_nvlink(a: DeviceSpec, b: DeviceSpec) -> bool:
     return bool(a.peer_link) and a.model == b.model
 
 
-def _redirect_hosts(specs: Sequence[DeviceSpec], given: Mapping[Pair, LinkSpeed]) -> dict[Pair, LinkSpeed]:
+def _redirect_hosts(specs: Sequence[DeviceSpec], explicit: Mapping[Pair, LinkSpeed]) -> dict[Pair, LinkSpeed]:
     """The given pairs, with CPUs replaced by host memory."""
     hosts = {spec.device.name for spec in specs if spec.device.is_host}
-    return {(HOST if a in hosts else a, HOST if b in hosts else b): speed for (a, b), speed in given.items()}
+    return {(HOST if a in hosts else a, HOST if b in hosts else b): speed for (a, b), speed in explicit.items()}

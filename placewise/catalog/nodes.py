@@ -22,10 +22,10 @@ def expand_devices(table: ClusterTable) -> Iterator[tuple[str, DeviceTable, Node
     """
     for row, device in enumerate(table.devices):
         yield f"devices[{row}]", device, ()
-    for made, speeds in enumerate(_expand_nodes(table.nodes, "nodes", ())):
-        if made >= MAX_DEVICES:
+    for number, item in enumerate(_expand_nodes(table.nodes, "nodes", ())):
+        if number >= MAX_DEVICES:
             raise ClusterError("the nodes hold too many devices", remedy=f"describe at most {MAX_DEVICES}")
-        yield speeds
+        yield item
 
 
 def _expand_nodes(

@@ -78,10 +78,10 @@ def parse_line(text: str) -> Cluster:
     named = name_devices(specs)
     if "topology" in settings:
         named, speeds = apply_topology(named, Path(settings["topology"]))
-        return build_cluster(named, given=speeds)
+        return build_cluster(named, explicit=speeds)
     speed = catalog_speed(find_link(settings["link"])) if settings else None
     accelerators = [spec.device.name for spec in named if not spec.device.is_host]
-    return build_cluster(named, given=dict.fromkeys(permutations(accelerators, 2), speed) if speed else None)
+    return build_cluster(named, explicit=dict.fromkeys(permutations(accelerators, 2), speed) if speed else None)
 
 
 def _parse_item(item: str, room: int) -> list[DeviceSpec]:

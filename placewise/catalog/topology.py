@@ -47,7 +47,7 @@ def apply_topology(specs: Sequence[DeviceSpec], path: Path) -> tuple[tuple[Devic
     Raises ClusterError for devices missing in the topology, and for NVLinks between models without NVLink.
     """
     codes = read_topology(path)
-    gpus = {int(found[1]): spec for spec in specs if (found := re.fullmatch(r"cuda:(\d{1,9})", spec.device.name))}
+    gpus = {int(match[1]): spec for spec in specs if (match := re.fullmatch(r"cuda:(\d{1,9})", spec.device.name))}
     known = {gpu for gpu, _ in codes}
     missing = [f"cuda:{gpu}" for gpu in gpus if gpu not in known]
     if missing or not gpus:
@@ -76,15 +76,15 @@ def _link_speed(code: str, one: DeviceSpec, other: DeviceSpec, where: str) -> Li
     if code in _BRIDGES:
         routes = [catalog_speed(links[spec.host_link or catalog().defaults.link]) for spec in (one, other)]
         return min(routes, key=lambda speed: speed.bandwidth)
-    found, names = _NVLINKS.fullmatch(code), {one.nvlink, other.nvlink}
-    if found is None or len(names) > 1 or "" in names:
+    match, names = _NVLINKS.fullmatch(code), {one.nvlink, other.nvlink}
+    if match is None or len(names) > 1 or "" in names:
         pair = f"{one.device.name} and {other.device.name}"
         raise ClusterError(
             f"{pair} are connected by {code}, and the generation of that NVLink is unknown", where=where,
             remedy="name a model with NVLink, such as 8xA100-80GB, or give the links in a cluster file",
         )  # fmt: skip
     entry = links[one.nvlink]
-    return LinkSpeed(int(found[1]) * entry.brick * entry.efficiency, entry.latency)
+    return LinkSpeed(int(match[1]) * entry.brick * entry.efficiency, entry.latency)
 
 
 def _describe_links(gpu: int, codes: Mapping[tuple[int, int], str], gpus: Mapping[int, DeviceSpec], path: Path) -> str:
@@ -98,10 +98,10 @@ def _describe_links(gpu: int, codes: Mapping[tuple[int, int], str], gpus: Mappin
 
 def _parse_matrix(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
     """The codes by pair of GPUs. The matrix has a header line and a row per GPU, with an X on the diagonal."""
-    found = [words for words in lines if words and _GPU.fullmatch(words[0])]
-    head = next((words for words in found if "X" not in words), ())
+    gpu_lines = [words for words in lines if words and _GPU.fullmatch(words[0])]
+    head = next((words for words in gpu_lines if "X" not in words), ())
     columns = {place: gpu for place, word in enumerate(head) if (gpu := _gpu_number(word)) is not None}
-    rows = {_gpu_number(words[0]): words[1:] for words in found if "X" in words}
+    rows = {_gpu_number(words[0]): words[1:] for words in gpu_lines if "X" in words}
     if not columns or set(columns.values()) != set(rows) or len(rows) < len(columns):
         raise ClusterError("this is not a matrix with a row and a column per GPU", remedy=_REMEDY)
     codes = {
@@ -120,5 +120,5 @@ def _parse_matrix(lines: Sequence[Sequence[str]]) -> dict[tuple[int, int], str]:
 
 
 def _gpu_number(word: str) -> int | None:
-    found = _GPU.fullmatch(word)
-    return int(found[1]) if found and len(word) < 8 else None
+    match = _GPU.fullmatch(word)
+    return int(match[1]) if match and len(word) < 8 else None

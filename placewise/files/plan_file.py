@@ -277,13 +277,13 @@ def is_plan(path: str | os.PathLike[str]) -> bool:
         return not is_split(parse_json(data, PlanError))
 
 
-def find_model(path: str | os.PathLike[str], given: str | None = None) -> str:
+def find_model(path: str | os.PathLike[str], model: str | None = None) -> str:
     """The model of a plan, unless another one is given.
 
     Raises PlanError if no model is given and the plan names none, or one that no longer exists.
     """
-    if given is not None:
-        return given
+    if model is not None:
+        return model
     plan = load_plan_unless_split(path)
     if plan is None:
         raise PlanError("a published split names no model", where=str(path), remedy="give its workload with --model")

@@ -90,8 +90,8 @@ class PolicyFile(Record):
 
 def header_path(path: str | os.PathLike[str]) -> Path:
     """The path of a checkpoint's header: `path` itself if it ends in .json, else policy.json in that folder."""
-    given = Path(path)
-    return given if given.suffix == ".json" and not os.path.isdir(given) else given / NAME
+    checkpoint = Path(path)
+    return checkpoint if checkpoint.suffix == ".json" and not os.path.isdir(checkpoint) else checkpoint / NAME
 
 
 def save_policy(header: PolicyFile, tensors: Tensors, path: str | os.PathLike[str]) -> None:

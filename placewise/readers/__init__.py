@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from placewise._util.safe_open import open_regular
 from placewise.errors import ModelFileError
-from placewise.readers.base import ImportedModel
+from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.huggingface import read_huggingface
 from placewise.readers.onnx import read_onnx
 from placewise.readers.openvino import looks_like_openvino, read_openvino
@@ -21,7 +21,6 @@ from placewise.readers.tensorflow.file import resolve_file
 from placewise.readers.torch.file import looks_like_pt2, read_pt2
 from placewise.readers.workload import read_workload
 
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _START = 1 << 16
 """Bytes at the start of a file that are examined to detect its format."""
 
@@ -38,7 +37,7 @@ class ReadOptions(NamedTuple):
     ("inference" or "training") to profiles, `dtype` to models built from a configuration.
     """
 
-    dims: Mapping[str, int] = _NO_DIMS
+    dims: Mapping[str, int] = NO_DIMS
     objective: str = "throughput"
     graph: str = "inference"
     dtype: str | None = None

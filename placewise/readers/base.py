@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from placewise.model.columns import Floats
 from placewise.model.graph import Graph
 from placewise.model.problem import Problem
 
+NO_DIMS: Mapping[str, int] = MappingProxyType({})
 LARGEST_TEXT = 1 << 28
 """The largest text file in bytes; the largest published workload has 612 kB."""
 

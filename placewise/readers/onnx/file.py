@@ -22,7 +22,7 @@ from placewise.readers.protobuf import DROP, FieldPaths, strip_fields
 KEPT_ELEMENTS = 1_000
 """The values of longer tensors are dropped: shapes do not depend on them, and dims give their size."""
 MAX_NODES = 5_000_000
-_VALUES = (
+VALUE_FIELDS = (
     "raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data",
 )  # fmt: skip
 
@@ -128,7 +128,7 @@ def _walk_tensors(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.TensorProto]
 
 def _drop_values(tensor: onnx.TensorProto) -> None:
     if math.prod(tensor.dims) > KEPT_ELEMENTS:
-        for field in _VALUES:
+        for field in VALUE_FIELDS:
             tensor.ClearField(field)
 
 

@@ -15,7 +15,7 @@ import onnx
 import onnx.external_data_helper
 
 from placewise.errors import InputError, ModelFileError
-from placewise.readers.onnx.file import inline_functions, normalize_domains
+from placewise.readers.onnx.file import VALUE_FIELDS, inline_functions, normalize_domains
 from placewise.readers.onnx.ir import oldest_ir
 from placewise.readers.onnx.symbols import set_dims
 from placewise.readers.onnx.types import subgraphs
@@ -104,8 +104,7 @@ def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
 
 def _is_empty(tensor: onnx.TensorProto) -> bool:
     """Whether a tensor has elements but no values."""
-    fields = ("raw_data", "float_data", "int32_data", "string_data", "int64_data", "double_data", "uint64_data")
-    return math.prod(tensor.dims) > 0 and not any(len(getattr(tensor, field)) for field in fields)
+    return math.prod(tensor.dims) > 0 and not any(len(getattr(tensor, field)) for field in VALUE_FIELDS)
 
 
 def _first_readers(graph: onnx.GraphProto) -> dict[str, tuple[str, int]]:

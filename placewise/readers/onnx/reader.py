@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import onnx
 
 from placewise.errors import InputError
 from placewise.model.graph import Source
-from placewise.readers.base import ImportedModel, describe_unknown_shapes
+from placewise.readers.base import NO_DIMS, ImportedModel, describe_unknown_shapes
 from placewise.readers.onnx.contrib import has_rule
 from placewise.readers.onnx.control_flow_work import describe_bodies
 from placewise.readers.onnx.convert import build_graph
@@ -25,10 +24,8 @@ from placewise.readers.onnx.structure import check_structure
 from placewise.readers.onnx.symbols import model_inputs, set_dims, sizes_from_dims
 from placewise.readers.onnx.types import InferredValues
 
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
-
-def read_onnx(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel:
+def read_onnx(path: Path, *, dims: Mapping[str, int] = NO_DIMS) -> ImportedModel:
     """Read an ONNX file of any opset as the raw view: one op per node, constants included.
 
     `dims` sets symbolic dimensions (``{"batch": 8}``) and data-dependent ones (``{"found:1": 40}``: value and axis).

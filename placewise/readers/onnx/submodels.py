@@ -52,9 +52,11 @@ def _data_dependent(raw: Graph) -> set[int]:
     sizes = sizes_from_dims(raw.source.options.get("dims", {})) if raw.source is not None else {}
     dependent: set[int] = set()
     for op in range(raw.n_ops if sizes else 0):
-        made = set(raw.outputs_of(op))
-        if any(raw.tensors.name[row] in sizes for row in made) or not dependent.isdisjoint(raw.inputs_of(op).tolist()):
-            dependent |= made
+        outputs = set(raw.outputs_of(op))
+        if any(raw.tensors.name[row] in sizes for row in outputs) or not dependent.isdisjoint(
+            raw.inputs_of(op).tolist()
+        ):
+            dependent |= outputs
     return dependent
 
 
@@ -139,7 +141,7 @@ def _known_shape(whole: _IndexedModel, node: onnx.NodeProto) -> np.ndarray[tuple
 
 
 def _build_submodel(whole: _IndexedModel, draft: _SubmodelDraft, wanted: set[str]) -> Submodel:
-    made = [name for index in draft.own for name in whole.nodes[index].output if name in wanted]
+    outputs = [name for index in draft.own for name in whole.nodes[index].output if name in wanted]
     model = onnx.ModelProto(ir_version=max(whole.model.ir_version, _OLDEST_IR), producer_name="placewise")
     model.opset_import.extend(whole.model.opset_import)
     graph = model.graph
@@ -152,8 +154,8 @@ def _build_submodel(whole: _IndexedModel, draft: _SubmodelDraft, wanted: set[str
     weight_bytes = sum(tensor.ByteSize() for tensor in (*graph.initializer, *graph.sparse_initializer))
     graph.initializer.extend(draft.shapes.values())
     graph.input.extend(_value_infos(draft.reads, whole.kinds))
-    graph.output.extend(_value_infos(made, whole.kinds))
-    return Submodel(model, tuple(draft.reads), tuple(made), weight_bytes)
+    graph.output.extend(_value_infos(outputs, whole.kinds))
+    return Submodel(model, tuple(draft.reads), tuple(outputs), weight_bytes)
 
 
 def _value_infos(names: Iterable[str], kinds: ValueTypes) -> Iterable[onnx.ValueInfoProto]:

@@ -25,9 +25,9 @@ def set_dims(graph: onnx.GraphProto, dims: Mapping[str, int]) -> None:
         _name_anonymous(value)
     infos = list(_value_infos(graph))
     known = list(dict.fromkeys(dim.dim_param for value in infos for dim in dims_of(value.type) if dim.dim_param))
-    made = {name for node in graph.node for name in node.output}
+    outputs = {name for node in graph.node for name in node.output}
     for name, number in dims.items():
-        if name not in known and _split_axis(name)[0] not in made:
+        if name not in known and _split_axis(name)[0] not in outputs:
             shown = ", ".join(repr(symbol) for symbol in known[:8]) or "none: all its shapes are fixed"
             raise ModelFileError(f"the model has no dimension {name!r}", remedy=f"its symbolic dimensions are {shown}")
         if number < 1:
@@ -56,8 +56,8 @@ def _split_axis(name: str) -> tuple[str, int]:
 
 def model_inputs(graph: onnx.GraphProto) -> Iterator[onnx.ValueInfoProto]:
     """The inputs that are not initializers."""
-    given = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
-    return (value for value in graph.input if value.name not in given)
+    initializers = {tensor.name for tensor in graph.initializer} | {t.values.name for t in graph.sparse_initializer}
+    return (value for value in graph.input if value.name not in initializers)
 
 
 def _name_anonymous(value: onnx.ValueInfoProto) -> None:

@@ -87,12 +87,12 @@ def dims_of(kind: onnx.TypeProto) -> Iterator[onnx.TensorShapeProto.Dimension]:
 
 def subgraphs(node: onnx.NodeProto) -> list[onnx.GraphProto]:
     """The subgraphs of a node, such as the bodies of If, Loop and Scan."""
-    found: list[onnx.GraphProto] = []
+    bodies: list[onnx.GraphProto] = []
     for attribute in node.attribute:
         if attribute.HasField("g"):
-            found.append(attribute.g)
-        found.extend(attribute.graphs)
-    return found
+            bodies.append(attribute.g)
+        bodies.extend(attribute.graphs)
+    return bodies
 
 
 def compute_dtype(node: onnx.NodeProto, types: Types) -> str:
@@ -100,8 +100,8 @@ def compute_dtype(node: onnx.NodeProto, types: Types) -> str:
 
     For integer kernels it is the type of the first input.
     """
-    found = [dtype_of(types.get(name)) for name in [*node.input, *node.output] if name]
+    dtypes = [dtype_of(types.get(name)) for name in [*node.input, *node.output] if name]
     if node.op_type.startswith("QLinear") or node.op_type.endswith("Integer"):
-        return found[0] if found else "unknown"
-    floating = next((dtype for dtype in found if dtype.startswith(_FLOATING)), None)
+        return dtypes[0] if dtypes else "unknown"
+    floating = next((dtype for dtype in dtypes if dtype.startswith(_FLOATING)), None)
     return floating or next((dtype_of(types.get(name)) for name in node.output if name), "unknown")

@@ -96,12 +96,12 @@ def input_names(model: Any) -> list[set[str]]:
 
 def output_names(model: Any) -> list[set[str]]:
     """The names of each output: those of the tensor and of the op that produces it (``op:1`` with the port)."""
-    found = []
+    names_by_output = []
     for port in model.outputs:
         source = port.get_node().input(0).get_source_output()
         name = source.get_node().get_friendly_name()
-        found.append({*port.names, name, f"{name}:{source.get_index()}"})
-    return found
+        names_by_output.append({*port.names, name, f"{name}:{source.get_index()}"})
+    return names_by_output
 
 
 def _load_onnx(ov: Any, path: Path) -> tuple[Any, Origins, Origins, tuple[str, ...]]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 from placewise.errors import InputError
 from placewise.model.graph import Source
-from placewise.readers.base import ImportedModel, describe_unknown_shapes
+from placewise.readers.base import NO_DIMS, ImportedModel, describe_unknown_shapes
 from placewise.readers.openvino.convert import build_graph
 from placewise.readers.openvino.dims import set_dims
 from placewise.readers.openvino.parse import parse_ir
 from placewise.readers.openvino.structure import check_version, sources_of
-
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
 def looks_like_openvino(start: bytes) -> bool:
@@ -23,7 +20,7 @@ def looks_like_openvino(start: bytes) -> bool:
     return text.startswith(b"<net") or (text.startswith((b"<?xml", b"<!--")) and b"<net" in text)
 
 
-def read_openvino(path: Path, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel:
+def read_openvino(path: Path, *, dims: Mapping[str, int] = NO_DIMS) -> ImportedModel:
     """Read the XML of an OpenVINO IR (version 10 or 11) as the raw view: one op per layer.
 
     Inputs, constants and outputs are ops of the kinds Input, Constant and Output; the folded view replaces them by

@@ -53,8 +53,8 @@ def writes_of(node: fx.Node) -> list[fx.Node]:
     schema = getattr(node.target, "_schema", None)
     if schema is None or _is_assertion(node):
         return []
-    places = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
-    return [found for argument in places for found in _argument_nodes(node, schema, argument)]
+    written = [argument for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write]
+    return [value for argument in written for value in _argument_nodes(node, schema, argument)]
 
 
 def views_of(node: fx.Node) -> list[fx.Node]:
@@ -64,7 +64,7 @@ def views_of(node: fx.Node) -> list[fx.Node]:
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return []
-    return [found for item in schema.arguments if item.alias_info for found in _argument_nodes(node, schema, item)]
+    return [value for item in schema.arguments if item.alias_info for value in _argument_nodes(node, schema, item)]
 
 
 def make_pure(steps: Sequence[fx.Node]) -> None:
@@ -94,8 +94,8 @@ def check_writes(steps: Sequence[fx.Node], where: Mapping[fx.Node, int]) -> None
         root[node] = root.get(shared[0], shared[0]) if shared else node
         for used in [root[node], *(root.get(read, read) for read in node.all_input_nodes)]:
             users.setdefault(used, []).append(node)
-        for found in writes_of(node):
-            written[root.get(found, found)] = node
+        for value in writes_of(node):
+            written[root.get(value, value)] = node
     for used, writer in written.items():
         other = next((node for node in users[used] if where[node] != where[writer]), None)
         if other is not None:
@@ -149,7 +149,7 @@ def build_piece(
     graph, root, moved = fx.Graph(), nn.Module(), {} if moved is None else moved
     known: dict[fx.Node, fx.Node] = {}
     named, inside = {node.name: node for node in program.graph.nodes}, set(nodes)
-    needed = [found for node in nodes for found in node.all_input_nodes if found not in inside]
+    needed = [read for node in nodes for read in node.all_input_nodes if read not in inside]
     needed += [named[name] for name in makes if named[name] not in inside]
     inputs = [named[name] for name in reads]
     inputs += [node for node in needed if node.op != "get_attr" and node.name not in held]
@@ -168,59 +168,58 @@ def build_piece(
         root.register_buffer(name, value) if isinstance(value, torch.Tensor) else setattr(root, name, value)
         known[node] = graph.get_attr(name)
     for node in nodes:
-        made = graph.node_copy(node, known.__getitem__)
-        made.args, made.kwargs = _move_devices(made.args, device), _move_devices(made.kwargs, device)
-        known[node] = made
+        clone = known[node] = graph.node_copy(node, known.__getitem__)
+        clone.args, clone.kwargs = _move_devices(clone.args, device), _move_devices(clone.kwargs, device)
     graph.output(tuple(known[named[name]] for name in makes))
     return Piece(fx.GraphModule(root, graph), tuple(node.name for node in dict.fromkeys(inputs)), tuple(makes))
 
 
 def assign_steps(
-    program: ExportedProgram, steps: Sequence[fx.Node], said: Mapping[int, int], *, ordered: bool = False
+    program: ExportedProgram, steps: Sequence[fx.Node], place_of_call: Mapping[int, int], *, ordered: bool = False
 ) -> dict[fx.Node, int]:
-    """The place of every step: that of its call (`said`, by number), else of its first reader, else of its inputs.
+    """The place of every step: that of its call (by number), else of its first reader, else of its inputs.
 
     With `ordered`, places are stages, and other steps go to the earliest stage that reads them.
     """
     numbers = {node: number for number, node in enumerate(calls_of(program))}
     rank = {node: number for number, node in enumerate(steps)}
-    found: dict[fx.Node, int] = {}
+    places: dict[fx.Node, int] = {}
     for node in reversed(steps):
-        users = [user for user in node.users if user in found]
-        if numbers.get(node) in said:
-            found[node] = said[numbers[node]]
+        users = [user for user in node.users if user in places]
+        if numbers.get(node) in place_of_call:
+            places[node] = place_of_call[numbers[node]]
         elif users:
-            found[node] = min(found[user] for user in users) if ordered else found[min(users, key=rank.__getitem__)]
+            places[node] = min(places[user] for user in users) if ordered else places[min(users, key=rank.__getitem__)]
     for node in steps:
-        reads = [found[read] for read in node.all_input_nodes if read in found]
+        reads = [places[read] for read in node.all_input_nodes if read in places]
         if is_item(node) and reads:
-            found[node] = reads[0]
-        found.setdefault(node, max(reads) if reads else min(said.values(), default=0))
-    return found
+            places[node] = reads[0]
+        places.setdefault(node, max(reads) if reads else min(place_of_call.values(), default=0))
+    return places
 
 
-def build_stage(program: ExportedProgram, said: Mapping[int, int], place: int, *, device: Device) -> Piece:
-    """The module of the stage `place`; `said` gives the stage of calls by number, and other steps follow them.
+def build_stage(program: ExportedProgram, place_of_call: Mapping[int, int], place: int, *, device: Device) -> Piece:
+    """The module of the stage `place`; `place_of_call` gives the stage of calls by number, and other steps follow them.
 
     A stage takes all values that it or later stages need, and passes on those that later stages need. The first stage
     takes the program's inputs, the last returns its outputs. Raises ValueError if a value would flow backwards.
     """
     steps, held = steps_of(program), weights_of(program)
     make_pure(steps)
-    stages = assign_steps(program, steps, said, ordered=True)
+    stages = assign_steps(program, steps, place_of_call, ordered=True)
     check_writes(steps, stages)
     last = max(stages.values(), default=0)
-    made = dict.fromkeys(inputs_of(program), 0)
-    until = dict.fromkeys(outputs_of(program), last)
+    first_stage = dict.fromkeys(inputs_of(program), 0)
+    last_stage = dict.fromkeys(outputs_of(program), last)
     for node in steps:
-        made[node.name] = stages[node]
+        first_stage[node.name] = stages[node]
         for read in node.all_input_nodes:
-            until[read.name] = max(until.get(read.name, 0), stages[node])
-            if made.get(read.name, 0) > stages[node]:
+            last_stage[read.name] = max(last_stage.get(read.name, 0), stages[node])
+            if first_stage.get(read.name, 0) > stages[node]:
                 raise ValueError(f"{node.name!r} is in an earlier stage than {read.name!r}, which it reads")
 
     def passed_on(by: int) -> list[str]:
-        return [name for name in made if made[name] <= by < until.get(name, 0)]
+        return [name for name in first_stage if first_stage[name] <= by < last_stage.get(name, 0)]
 
     reads = inputs_of(program) if place == 0 else passed_on(place - 1)
     makes = outputs_of(program) if place == last else passed_on(place)
@@ -240,8 +239,8 @@ class MicrobatchStage(nn.Module):
         self.module, self.first, self.last = module, first, last
 
     def forward(self, *values: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        made = self.module(*([value[0] for value in values] if self.first else values))
-        return tuple(value[None] if self.last else value for value in made)
+        outputs = self.module(*([value[0] for value in values] if self.first else values))
+        return tuple(value[None] if self.last else value for value in outputs)
 
 
 def _argument_nodes(node: fx.Node, schema: Any, argument: Any) -> list[fx.Node]:

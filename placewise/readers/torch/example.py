@@ -157,19 +157,19 @@ def fake_example(example: Example) -> Example:
 
 def tensors_in(value: Any) -> list[torch.Tensor]:
     """The tensors in a nested result of sequences, mappings, dataclasses and other objects."""
-    found: list[torch.Tensor] = []
+    tensors: list[torch.Tensor] = []
     seen: set[int] = set()
 
     def visit(item: Any, depth: int) -> None:
         if isinstance(item, torch.Tensor):
-            found.append(item)
+            tensors.append(item)
         elif depth < _MAX_DEPTH and id(item) not in seen and not isinstance(item, (str, bytes, int, float, nn.Module)):
             seen.add(id(item))
             for part in _children(item):
                 visit(part, depth + 1)
 
     visit(value, 0)
-    return found
+    return tensors
 
 
 def _children(value: Any) -> Sequence[Any]:

@@ -5,19 +5,17 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from placewise._util.safe_open import open_regular
 from placewise.errors import InputError, ModelFileError
 from placewise.model.graph import Graph, Source
-from placewise.readers.base import ImportedModel
+from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.torch.archive import parse_json, read_descriptions
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inline_bodies
 from placewise.readers.torch.serialized import KNOWN_VERSION, parse_modules, parse_program
 
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 _ZIP = b"PK\3\4"
 
 
@@ -39,7 +37,7 @@ def read_pt2(path: Path, *, dims: Mapping[str, int] | None = None) -> ImportedMo
     (``batch``). Only descriptions are read, so memory use does not depend on the weights; `sha256` is that of the
     descriptions. Raises ModelFileError or GraphError, naming the file.
     """
-    dims = _NO_DIMS if dims is None else dims
+    dims = NO_DIMS if dims is None else dims
     try:
         texts = read_descriptions(Path(path))
         name = _program_name(texts)

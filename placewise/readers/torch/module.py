@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from placewise.errors import InputError, MissingExtraError
 from placewise.model.graph import Source
-from placewise.readers.base import ImportedModel
+from placewise.readers.base import NO_DIMS, ImportedModel
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.inline import inline_bodies
 from placewise.readers.torch.program import graph_of_program, modules_of
@@ -18,7 +17,6 @@ from placewise.readers.torch.sizes import is_data_dependent
 if TYPE_CHECKING:
     from torch import nn
 
-_NO_DIMS: Mapping[str, int] = MappingProxyType({})
 FORMAT = "torch-module"
 RECORDED = "torch-modules"
 """`Source.format` of graphs that were recorded because torch.export failed."""
@@ -63,7 +61,7 @@ def trace_module(
     return ImportedModel(assemble(inline_bodies(listing), source), warnings=_warnings(reason))
 
 
-def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = _NO_DIMS) -> ImportedModel | None:
+def read_live(model: Any, inputs: Any = None, *, dims: Mapping[str, int] = NO_DIMS) -> ImportedModel | None:
     """The raw view of a module with example `inputs`, or of an exported program; None for other objects.
 
     `inputs` is a tuple of arguments, a mapping from names to arguments, or the only argument. PyTorch is imported only

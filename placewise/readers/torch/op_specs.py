@@ -40,8 +40,8 @@ class CallSite:
 
     def meta(self, name: str) -> TensorMeta | None:
         """The metadata of the first tensor in the argument `name`."""
-        found = next(refs_in(self.call.arguments.get(name)), None)
-        return None if found is None else self.metas.get(found)
+        value = next(refs_in(self.call.arguments.get(name)), None)
+        return None if value is None else self.metas.get(value)
 
     @property
     def result(self) -> TensorMeta | None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from placewise.errors import MissingExtraError
 from placewise.model.graph import Graph, Source
+from placewise.readers.base import NO_DIMS
 from placewise.readers.torch.assemble import assemble
 from placewise.readers.torch.dtypes import dtype_name
 from placewise.readers.torch.inline import inline_bodies
@@ -27,8 +27,6 @@ from placewise.readers.torch.traced_program import (
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
     from torch.fx import GraphModule, Node
-
-NO_DIMS: Mapping[str, int] = MappingProxyType({})
 
 
 def graph_of_program(

@@ -188,13 +188,13 @@ class _Recorder:
         if scope not in self._unpacked:
             self.hidden += 1
             try:
-                found = tensors_in(value.__getstate__())
+                tensors = tensors_in(value.__getstate__())
             except (AttributeError, RuntimeError):
-                found = []
+                tensors = []
             finally:
                 self.hidden -= 1
-            names = [f"{scope}.packed_{place}".lstrip(".") for place in range(len(found))]
-            self._unpacked[scope] = [self._add_weight(name, item) for name, item in zip(names, found, strict=True)]
+            names = [f"{scope}.packed_{place}".lstrip(".") for place in range(len(tensors))]
+            self._unpacked[scope] = [self._add_weight(name, item) for name, item in zip(names, tensors, strict=True)]
         return self._unpacked[scope]
 
     def listing(self, outputs: list[torch.Tensor]) -> TracedProgram:
@@ -274,9 +274,9 @@ def _exit_hook(recorder: _Recorder) -> Any:
     def hook(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
         if recorder.hidden:
             recorder.hidden -= 1
-        found = None if recorder.hidden or result is None else arguments_of_layer(module, args, kwargs)
-        if found is not None:
-            target, arguments = found
+        layer_call = None if recorder.hidden or result is None else arguments_of_layer(module, args, kwargs)
+        if layer_call is not None:
+            target, arguments = layer_call
             recorder.call(target, arguments, result, module=f"nn.{type(module).__name__}")
         recorder.scopes.pop()
 
@@ -296,9 +296,9 @@ def _named_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 def _input_tensors(example: Example) -> Iterator[tuple[str, torch.Tensor]]:
     """Input tensors with the names of forward's arguments."""
     for name, _, value in named_inputs(example):
-        found = tensors_in(value)
-        for place, tensor in enumerate(found):
-            yield (name if found[0] is value else f"{name}_{place}"), tensor
+        tensors = tensors_in(value)
+        for place, tensor in enumerate(tensors):
+            yield (name if tensors[0] is value else f"{name}_{place}"), tensor
 
 
 def _meta_of(tensor: torch.Tensor) -> TensorMeta:
