@@ -10,7 +10,7 @@ from typing import Any, cast, get_args, get_type_hints
 
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
-from placewise.placers.learned.options import rename_options
+from placewise.placers.shared.option_names import rename_options
 
 _PLACERS = {
     "auto": "placewise.placers.auto.placer:AutoPlacer",

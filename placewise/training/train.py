@@ -22,12 +22,12 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
-from placewise.placers.learned.options import rename_options
 from placewise.placers.learned.placer import LearnedPlacer, Observer
 from placewise.placers.learned.pricing import single_device_rows
 from placewise.placers.learned.workers.backend import WorkerConfig
 from placewise.placers.learned.workers.processes import Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
+from placewise.placers.shared.option_names import rename_options
 from placewise.runtimes import registry as runtimes
 from placewise.simulate import Evaluator
 from placewise.training.measured_reward import MeasuredReward, reward_of

@@ -23,11 +23,12 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.placers.base import Budget
 from placewise.placers.learned.objectives import to_tensors
-from placewise.placers.learned.options import LearningOptions, rename_options
+from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import option_values
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.trainer import Trainer
 from placewise.placers.registry import require_types
+from placewise.placers.shared.option_names import rename_options
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
