@@ -17,7 +17,7 @@ from placewise.catalog.entries import catalog
 from placewise.errors import CostError
 from placewise.files.profile_file import DeviceProfile, ProfileFile
 from placewise.model.cluster import Cluster, Device
-from placewise.model.columns import Floats, Ints, Longs
+from placewise.model.columns import Floats, Longs
 
 MOST_CANDIDATES = 200
 """Values to try for a factor: quantiles of those that explain a kernel exactly."""
@@ -108,11 +108,12 @@ def collect_kernels(
     seconds = _sums(number, np.array([times[row] or 0.0 for row in rows]), len(names))
     flops, moved = np.array(profile.flops)[rows], np.array(profile.bytes)[rows]
     largest = _largest(number, np.where(flops > 0, 1 + flops, moved / (1 + moved.max(initial=0.0))), len(names))
-    main = rows[largest]
+    main, most_moved = rows[largest], np.zeros(len(names))
+    np.maximum.at(most_moved, number, moved)
     return KernelTable(
         seconds,
         _sums(number, flops, len(names)),
-        np.maximum.reduceat(moved[np.argsort(number, kind="stable")], _starts(number)) if len(names) else moved,
+        most_moved,
         np.array([_peak(device, profile.dtypes[row]) for row in main]),
         tuple(profile.classes[row] if profile.flops[row] > 0 else "" for row in main),
     )
@@ -224,11 +225,6 @@ def _largest(number: Longs, weight: Floats, count: int) -> Longs:
     order = np.lexsort((weight, number))
     last = np.append(np.flatnonzero(np.diff(number[order])), len(order) - 1)
     return order[last] if count else order
-
-
-def _starts(number: Longs) -> Ints:
-    ordered = np.sort(number, kind="stable")
-    return np.concatenate(([0], np.flatnonzero(np.diff(ordered)) + 1)).astype(np.int32)
 
 
 def _ranks(values: Floats) -> Floats:

@@ -41,21 +41,17 @@ def measure_hops(
     of these. Raises RunError.
     """
     pairs = list(combinations([number for number, place in enumerate(places) if place.kind == "cores"], 2))
-    chosen = (
-        [pairs[row] for row in sorted({row * len(pairs) // MOST_PAIRS for row in range(MOST_PAIRS)})] if pairs else []
-    )
+    rows = sorted({row * len(pairs) // MOST_PAIRS for row in range(MOST_PAIRS)}) if pairs else []
     figures: dict[Pair, tuple[list[float], list[float]]] = {}
     with scratch_folder() as folder:
         small, large = (write_chain(folder / f"{size}.onnx", size) for size in (SMALL, LARGE))
-        for one, other in chosen:
+        for one, other in (pairs[row] for row in rows):
             pair = cluster.names[one], cluster.names[other]
             call = (calls.get(pair[0], 0.0) + calls.get(pair[1], 0.0)) / 2
-            small_extra, large_extra = (
-                _extra_seconds(cluster, places, path, (one, other), seconds) for path in (small, large)
-            )
-            latency = [max(extra - call, 0.0) for extra in small_extra]
-            extra = [large - small for large, small in zip(large_extra, small_extra, strict=True)]
-            rates = [4 * (LARGE - SMALL) / max(seconds, 1e-9) for seconds in extra]
+            base = _extra_seconds(cluster, places, small, (one, other), seconds)
+            more = _extra_seconds(cluster, places, large, (one, other), seconds)
+            latency = [max(extra - call, 0.0) for extra in base]
+            rates = [4 * (LARGE - SMALL) / max(high - low, 1e-9) for high, low in zip(more, base, strict=True)]
             figures[pair] = figures[pair[::-1]] = latency, rates
     pooled = (
         [latency for latencies, _ in figures.values() for latency in latencies],
