@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from placewise.export.registry import create_exporter, names
+from placewise.exporters.registry import create_exporter, names
 
 PAGE = Path(__file__).parent.parent / "docs" / "export.md"
 RULE = "|---|---|---|---|---|---|"

@@ -14,7 +14,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Outcome, Reason, Result, gap_of
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, Progress, ignore
-from placewise.report.leaderboard import LeaderboardRow, LeaderboardTable, finite
+from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
 
 STOPPED = "not done: interrupted"
 EXPERT = "expert"

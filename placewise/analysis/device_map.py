@@ -14,8 +14,8 @@ from placewise.core.open_model import open_model
 from placewise.core.options import ProblemOptions
 from placewise.core.place import place
 from placewise.errors import InputError, MissingExtraError
-from placewise.export.device_map import Value, map_modules
-from placewise.export.module_units import NUMBERED, Modules, colocated_ops, find_units, find_whole_modules
+from placewise.exporters.device_map import Value, map_modules
+from placewise.exporters.module_units import NUMBERED, Modules, colocated_ops, find_units, find_whole_modules
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Rule
 from placewise.model.result import Result

@@ -19,10 +19,10 @@ from placewise.files.plan_file import PlanFile, find_model, load_plan_unless_spl
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Judgement, Result
-from placewise.report.breakdown import break_down_pace, break_down_value
-from placewise.report.difference import Difference, PlanSide
-from placewise.report.moves import list_moves, match_interchangeable, module_paths
-from placewise.report.sentences import value_name
+from placewise.reporting.breakdown import break_down_pace, break_down_value
+from placewise.reporting.difference import Difference, PlanSide
+from placewise.reporting.moves import list_moves, match_interchangeable, module_paths
+from placewise.reporting.sentences import value_name
 from placewise.simulate import judge_placement
 
 DRIFT = 1e-6

@@ -20,12 +20,12 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem, matching
 from placewise.model.result import Judgement, Result
 from placewise.placers.base import Budget, OnProgress, ignore
-from placewise.report.breakdown import break_down_value
-from placewise.report.copies import list_copies
-from placewise.report.difference import PartChange, compare_parts
-from placewise.report.explanation import Choice, ForcedMove, OpExplanation
-from placewise.report.moves import match_interchangeable
-from placewise.report.sentences import value_name
+from placewise.reporting.breakdown import break_down_value
+from placewise.reporting.copies import list_copies
+from placewise.reporting.difference import PartChange, compare_parts
+from placewise.reporting.explanation import Choice, ForcedMove, OpExplanation
+from placewise.reporting.moves import match_interchangeable
+from placewise.reporting.sentences import value_name
 from placewise.simulate import judge_placement, lower_bound
 from placewise.simulate.blocks import storage_bytes
 

@@ -15,8 +15,8 @@ from placewise.model.columns import Ints
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import SINGLE_DEVICE
-from placewise.report.leaderboard import LeaderboardRow, LeaderboardTable, finite
-from placewise.report.measured import MeasuredRow, MeasurementTable
+from placewise.reporting.leaderboard import LeaderboardRow, LeaderboardTable, finite
+from placewise.reporting.measured import MeasuredRow, MeasurementTable
 from placewise.runtimes import registry
 from placewise.runtimes.base import Job, PreparedPlacement, Realised, Runtime, RuntimeInfo
 from placewise.runtimes.binding import Place, bind

@@ -14,17 +14,17 @@ from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import NO_OPTIONS, ProblemOptions
 from placewise.errors import PlanError
-from placewise.export.timeline_tasks import schedule_tasks
+from placewise.exporters.timeline_tasks import schedule_tasks
 from placewise.files.atomic import atomic_write
 from placewise.files.plan_file import PlanFile, find_model, is_plan, load_plan, plan_of, require_same_file
 from placewise.model.columns import frozen
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement, Result
-from placewise.report.critical_path import critical_path
-from placewise.report.page.data import page_data
-from placewise.report.page.html import page_text
-from placewise.report.page.plan_view import Period, PlacedModel, PlanView
+from placewise.reporting.critical_path import critical_path
+from placewise.reporting.page.data import page_data
+from placewise.reporting.page.html import page_text
+from placewise.reporting.page.plan_view import Period, PlacedModel, PlanView
 from placewise.simulate import judge_placement
 
 

@@ -18,7 +18,7 @@ from placewise.core.build import Devices, build_for_plan
 from placewise.core.open_model import Model
 from placewise.core.options import ProblemKeywords, options_from
 from placewise.errors import ExportError, InputError
-from placewise.export.writing import Export, export_placement, plan_path, result_of, write_files
+from placewise.exporters.writing import Export, export_placement, plan_path, result_of, write_files
 from placewise.files.plan_file import find_model, require_same_file, save_plan
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem

@@ -29,15 +29,15 @@ from placewise.model.result import (
     Status,
     gap_of,
 )
-from placewise.report.console import result_view
-from placewise.report.difference import Difference, difference_view
-from placewise.report.explanation import OpExplanation, explanation_view
-from placewise.report.gantt import Gantt
-from placewise.report.leaderboard import board_view, format_for, render_leaderboard
-from placewise.report.measured import measurement_view
-from placewise.report.notebook import text_html
-from placewise.report.page.plan_view import PlanView
-from placewise.report.plain import plain
+from placewise.reporting.console import result_view
+from placewise.reporting.difference import Difference, difference_view
+from placewise.reporting.explanation import OpExplanation, explanation_view
+from placewise.reporting.gantt import Gantt
+from placewise.reporting.leaderboard import board_view, format_for, render_leaderboard
+from placewise.reporting.measured import measurement_view
+from placewise.reporting.notebook import text_html
+from placewise.reporting.page.plan_view import PlanView
+from placewise.reporting.plain import plain
 from placewise.simulate import judge_placement, lower_bound
 from placewise.training.train_result import Trained
 from placewise.training.train_result import lines as training_lines

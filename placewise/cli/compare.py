@@ -64,7 +64,7 @@ def compare(
     from placewise.core.build import build, start_of
     from placewise.files.atomic import atomic_write, ensure_writable
     from placewise.files.plan_file import save_plan as save
-    from placewise.report.leaderboard import board_view, document_of, format_for, render_leaderboard
+    from placewise.reporting.leaderboard import board_view, document_of, format_for, render_leaderboard
 
     listen(quiet)
     form = format_for(output, _wanted(form, as_json))

@@ -55,7 +55,7 @@ def devices(
         show_json({**listed, "this": _plain(asdict(here))})
         return
     from placewise._util.units import format_bytes, format_seconds
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     rows = [(d.name, d.kind, *_figures(d.memory, d.memory_bandwidth, dict(d.peak_flops)), d.title) for d in known]
     speeds = _figures(here.memory, here.memory_bandwidth, dict(here.peak_flops))
@@ -103,7 +103,7 @@ def _show_measured(
 
 def _links_view(links: Links) -> list[Any]:
     from placewise._util.units import format_bytes, format_seconds
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     def rate(figure: Figure) -> str:
         return f"{format_bytes(figure.value)}/s ± {figure.spread / 2:.0%}"
@@ -132,7 +132,7 @@ def _links_view(links: Links) -> list[Any]:
 
 
 def _fit_view(calibration: Calibration) -> list[Any]:
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     def said(fit: Fit | None) -> tuple[str, str]:
         return ("–", "–") if fit is None else (f"{fit.error:.1%}", f"{fit.rank:.3f}")
@@ -149,7 +149,7 @@ def _fit_view(calibration: Calibration) -> list[Any]:
 def _show_cluster(cluster: Cluster, as_json: bool) -> None:
     from placewise._util.units import format_bytes, format_seconds
     from placewise.files.cluster_record import cluster_to_dict
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     if as_json:
         show_json(cluster_to_dict(cluster))

@@ -27,7 +27,7 @@ def diff(
 ) -> None:
     """Show what differs between two plans: the value and where its seconds go, what moved, and what devices do."""
     from placewise.analysis.diff import diff as compare
-    from placewise.report.difference import difference_view, document_of
+    from placewise.reporting.difference import difference_view, document_of
 
     listen(quiet)
     with working(quiet, "reading the model"):

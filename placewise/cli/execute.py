@@ -70,7 +70,7 @@ def run(
     from placewise.core.build import build_for_plan
     from placewise.errors import RunError
     from placewise.files.plan_file import find_model
-    from placewise.report.measured import document_of, measurement_view
+    from placewise.reporting.measured import document_of, measurement_view
 
     listen(quiet)
     with working(quiet, "reading the model"):

@@ -49,7 +49,7 @@ def explain(
     from placewise.core.build import build_for_plan
     from placewise.files.atomic import ensure_writable
     from placewise.files.plan_file import find_model, save_plan
-    from placewise.report.explanation import document_of, explanation_view
+    from placewise.reporting.explanation import document_of, explanation_view
 
     listen(quiet)
     if output is not None:

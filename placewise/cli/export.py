@@ -13,7 +13,7 @@ from placewise.errors import InputError, OutputError
 
 if TYPE_CHECKING:
     from placewise.core.options import ProblemOptions
-    from placewise.export.writing import Export
+    from placewise.exporters.writing import Export
 
 
 @guarded
@@ -42,7 +42,7 @@ def export(
 
     Exit codes: 0 written, 2 bad input, 3 it would break a rule (nothing is written without --force).
     """
-    from placewise.export.writing import describe_projection, export_placement, plan_path, result_of, write_files
+    from placewise.exporters.writing import describe_projection, export_placement, plan_path, result_of, write_files
     from placewise.files.plan_file import save_plan as save
 
     if list_targets:
@@ -113,8 +113,8 @@ def _document(made: Export, n_ops: int, written: tuple[Path, ...], plan: Path | 
 
 
 def _show_targets(as_json: bool) -> None:
-    from placewise.export.registry import create_exporter, names
-    from placewise.report.console import rows_table
+    from placewise.exporters.registry import create_exporter, names
+    from placewise.reporting.console import rows_table
 
     infos = [create_exporter(name).info for name in names()]
     if as_json:

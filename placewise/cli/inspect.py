@@ -44,7 +44,7 @@ def inspect(
 
 def _print(found: Inspection) -> None:
     from placewise._util.units import format_bytes, format_count
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     flops = "unknown: the file gives times" if found.flops is None else f"{format_count(found.flops)}FLOP"
     backward = f" ({found.backward_ops} backward)" if found.backward_ops else ""

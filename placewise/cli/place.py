@@ -62,7 +62,7 @@ def place(
     if as_json:
         show_json(plan_of(result).model_dump(mode="json"))
     else:
-        from placewise.report.console import result_view
+        from placewise.reporting.console import result_view
 
         show(result_view(result, gantt=not quiet))
         if output is not None and result.placement is not None:

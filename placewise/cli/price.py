@@ -32,8 +32,8 @@ def judge(
 
     What is not said is the plan's own.
     """
-    from placewise.report.console import judgement_view
-    from placewise.report.devices import peak_record
+    from placewise.reporting.console import judgement_view
+    from placewise.reporting.devices import peak_record
     from placewise.simulate import memory_peaks
 
     problem, placement, judgement = _judge(model, plan, devices, problem_options, quiet)
@@ -60,7 +60,7 @@ def check(
     if as_json:
         show_json({"valid": judgement.valid, "violations": [asdict(broken) for broken in judgement.violations]})
     else:
-        from placewise.report.console import violation_view
+        from placewise.reporting.console import violation_view
 
         show(violation_view(judgement))
     if not judgement.valid:

@@ -67,7 +67,7 @@ def profile(
 
 def _show(found: ProfileFile) -> None:
     from placewise._util.units import format_seconds
-    from placewise.report.console import rows_table
+    from placewise.reporting.console import rows_table
 
     rows = []
     for device in found.devices:

@@ -35,8 +35,8 @@ def report(
     """
     from placewise.analysis.report import open_plan, write_page
     from placewise.files.atomic import ensure_writable
-    from placewise.report.page.data import page_data
-    from placewise.report.page.html import page_text
+    from placewise.reporting.page.data import page_data
+    from placewise.reporting.page.html import page_text
 
     listen(quiet)
     if output is None and not as_json:

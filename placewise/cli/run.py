@@ -75,7 +75,7 @@ def show(*parts: RenderableType) -> None:
     """
     from rich.console import Console
 
-    from placewise.report.plain import lines, printable
+    from placewise.reporting.plain import lines, printable
 
     console = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 10_000)
     if not console.is_terminal:
@@ -134,7 +134,7 @@ def progress(quiet: bool, limit: float = math.inf) -> Iterator[OnProgress]:
         return
     from rich.console import Console
 
-    from placewise.report.plain import printable
+    from placewise.reporting.plain import printable
 
     line = ProgressLine(limit)
     with Console(stderr=True).status("reading") as status:
@@ -149,7 +149,7 @@ def working(quiet: bool, on_what: str) -> Iterator[None]:
         return
     from rich.console import Console
 
-    from placewise.report.plain import printable
+    from placewise.reporting.plain import printable
 
     with Console(stderr=True).status(printable(on_what)):
         yield

@@ -137,7 +137,7 @@ def train(
     from placewise.files.plan_file import plan_of, save_plan
     from placewise.model.result import Outcome, Reason
     from placewise.placers.base import NO_HINTS, Hints
-    from placewise.report.console import result_view
+    from placewise.reporting.console import result_view
     from placewise.training.pretrain import PretrainSetting
     from placewise.training.resume import with_weights
     from placewise.training.train import TrainingSetting, crew_of

@@ -16,7 +16,7 @@ from placewise._util import regex
 from placewise.catalog import read_cluster
 from placewise.catalog.adapt import adapt_cluster
 from placewise.errors import InputError
-from placewise.export.module_units import find_whole_modules
+from placewise.exporters.module_units import find_whole_modules
 from placewise.files.graph_file import save_graph
 from placewise.model.graph import Graph
 from placewise.model.problem import Rule, matching, scopes_together

@@ -20,7 +20,7 @@ from placewise.errors import InputError, PlacerError, PlanError
 from placewise.model.placement import Placement
 from placewise.placers import registry
 from placewise.placers.base import Budget, Progress
-from placewise.report.leaderboard import (
+from placewise.reporting.leaderboard import (
     COLUMNS,
     LeaderboardRow,
     LeaderboardTable,

@@ -46,11 +46,11 @@ VERBS: dict[str, tuple[Callable[..., Any], Callable[..., Any], set[str]]] = {
     "judge": (price.judge, pw.judge, set()),
     "check": (price.check, pw.check, set()),
     "run": (execute.run, pw.run, set()),
-    "export": (export.export, importlib.import_module("placewise.api").export,
+    "export": (export.export, pw.export,
                {"save_plan", "force", "list_targets", "devices"}),
     "explain": (explain.explain, pw.explain, {"devices"}),
     "diff": (diff.diff, pw.diff, set()),
-    "report": (report.report, importlib.import_module("placewise.api").report, {"devices"}),
+    "report": (report.report, pw.report, {"devices"}),
     "profile": (profile.profile, pw.profile, set()),
     "train": (train.train, pw.train, {"corpus"}),
 }  # fmt: skip

@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto
 from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
 
 import placewise as pw
-from placewise.export.writing import export_placement
+from placewise.exporters.writing import export_placement
 
 BRIEF = ("--time-limit", "30s", "--gap", "25%")
 """A search ends where its answer is proved to be so good, however slow the machine."""

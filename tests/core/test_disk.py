@@ -17,7 +17,7 @@ from placewise.catalog import read_cluster
 from placewise.catalog.entries import catalog
 from placewise.catalog.write import format_cluster
 from placewise.errors import ClusterError, ExportError
-from placewise.export.writing import export_placement
+from placewise.exporters.writing import export_placement
 from placewise.files.cluster_record import cluster_from_dict, cluster_to_dict
 
 MiB = 2**20

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from locations import ROOT
 
-from placewise.export import registry as targets
+from placewise.exporters import registry as targets
 from placewise.placers import registry
 
 README = (ROOT / "README.md").read_text()

@@ -23,8 +23,8 @@ from placewise.files.policy_file import load_policy
 from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Judgement
-from placewise.report.console import judgement_view
-from placewise.report.plain import plain
+from placewise.reporting.console import judgement_view
+from placewise.reporting.plain import plain
 from placewise.runtimes.inputs import load_inputs
 from placewise.simulate import judge_placement
 

@@ -25,8 +25,8 @@ from placewise.analysis.report import write_page
 from placewise.catalog import read_cluster
 from placewise.catalog.write import format_cluster
 from placewise.errors import InputError
-from placewise.export.base import Exported, ExportInfo
-from placewise.export.writing import write_files
+from placewise.exporters.base import Exported, ExportInfo
+from placewise.exporters.writing import write_files
 from placewise.files import atomic
 from placewise.files.atomic import atomic_write
 from placewise.files.costs_file import save_costs_csv

@@ -20,7 +20,7 @@ from placewise.model.graph import Graph
 from placewise.model.placement import Placement
 from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.tables import Phase
-from placewise.report.sentences import phase_line
+from placewise.reporting.sentences import phase_line
 from placewise.simulate import evaluate, judge_placement
 
 LAYERS = 4

@@ -22,7 +22,7 @@ from placewise.core.options import ProblemOptions
 from placewise.core.split_model import cut
 from placewise.model.placement import Placement
 from placewise.readers.onnx import read_onnx
-from placewise.report.measured import document_of
+from placewise.reporting.measured import document_of
 from placewise.runtimes.inputs import fresh_inputs
 from placewise.runtimes.onnxruntime.memory.buffers import Span, plan_buffers
 from placewise.runtimes.onnxruntime.memory.chunks import simulate_arena

@@ -14,7 +14,7 @@ from placewise.model.problem import Constraints, Objective, Problem
 from placewise.model.result import Bound, Outcome, Proposal, Reason
 from placewise.placers.auto.history import POOL, History
 from placewise.placers.base import Budget, Hints, Progress, Stopwatch, ignore
-from placewise.report.sentences import history_line
+from placewise.reporting.sentences import history_line
 from placewise.simulate import Evaluator, judge_placement
 
 OBJECTIVES = (Objective("throughput"), Objective("latency"), Objective("latency", execution="subgraph"))

@@ -19,7 +19,7 @@ from placewise.model.costs import CostTable, transfer_seconds_of
 from placewise.model.graph import Source
 from placewise.model.placement import Placement
 from placewise.model.problem import Objective, Problem
-from placewise.report.devices import peak_line, peak_record
+from placewise.reporting.devices import peak_line, peak_record
 from placewise.simulate import device_memory, judge_placement, memory_peaks, memory_while, why_infeasible
 from placewise.transform.untied import untie_weights
 
