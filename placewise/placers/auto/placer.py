@@ -177,10 +177,11 @@ class _Portfolio:
         budget = replace(rest, seconds=min(seconds, most), iterations=work, seed=seed)
         history.report(Progress(turn.placer, self.watch.elapsed, "starting"))
         hints = replace(self.hints, placements=history.placements, by=(), baselines={}, bound=history.bound)
-        proposal = run_placer(
-            placer, self.problem, budget, hints=hints, evaluate=history.price, on_progress=history.report
-        )
+        problem = as_chain(self.problem) if turn.contiguous else self.problem
+        proposal = run_placer(placer, problem, budget, hints=hints, evaluate=history.price, on_progress=history.report)
         proposal = sound(placer.info, self.problem, proposal)
+        if turn.contiguous:
+            proposal = replace(proposal, bound=None, infeasible="")
         if proposal.infeasible:
             self._infeasible = proposal
             raise _RunOver
@@ -188,3 +189,8 @@ class _Portfolio:
         if proposal.reason is Reason.INTERRUPTED or history.optimal(gap):
             raise _RunOver
         return better
+
+
+def as_chain(problem: Problem) -> Problem:
+    """The problem with stages in a chain: its placements keep the problem's rules, its bounds do not hold there."""
+    return problem.with_(constraints=replace(problem.constraints, contiguous=True, convex=False))

@@ -32,6 +32,10 @@ TRIED_COUNTS = 6
 """How many numbers of devices list schedulers try, the powers of two first."""
 
 
+CHAIN_SHARE = 0.25
+"""Of the time, for stages in a chain where any sets are allowed: on large graphs a chain is often the better start."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """A placer with its options, its share of the remaining time, and the most work of a solver in it."""
@@ -40,6 +44,7 @@ class Turn:
     options: dict[str, Any] = field(default_factory=dict)
     share: float = 1.0
     work: int | None = None
+    contiguous: bool = False
 
 
 def quick(problem: Problem) -> tuple[Turn, ...]:
@@ -67,18 +72,21 @@ def main(problem: Problem) -> tuple[Turn, ...]:
     if problem.objective.kind == "latency":
         first = {"subgraph": (Turn("paths", share=0.25),), "sequential": (Turn("two_way"),)}
         return (*first.get(problem.objective.execution, ()), Turn(LAST_RESORT))
-    return Turn("dp", share=0.3 if problem.constraints.contiguous else 0.15), Turn(LAST_RESORT)
+    if problem.constraints.contiguous:
+        return Turn("dp", share=0.3), Turn(LAST_RESORT)
+    chain = (Turn("multilevel", share=CHAIN_SHARE, contiguous=True),) if problem.n_ops > MANY_OPS else ()
+    return Turn("dp", share=0.15), *chain, Turn(LAST_RESORT)
 
 
 def others(problem: Problem, seconds: float) -> tuple[Turn, ...]:
-    """Slower placers of the literature: seldom better, but different starting points for searches."""
-    latency = problem.objective.kind == "latency"
-    if problem.n_ops > HUGE_OPS:
-        return () if latency else (Turn("pipedream", share=0.1),)
-    turns = (Turn("max_load_dp", share=0.1) if latency else Turn("pipedream", share=0.1), Turn("sct", share=0.1))
-    if seconds < CUT_SECONDS and (latency or problem.n_ops > MANY_OPS):
-        return turns
-    return (*turns, Turn("metis", share=0.1), Turn("mincut", share=0.1))
+    """Graph partitioners: seldom better, but different starting points for searches.
+
+    PipeDream, m-SCT and the max-load split never improved a row of benchmarks/results/quality.json; `compare` has them.
+    """
+    slow = problem.objective.kind == "latency" or problem.n_ops > MANY_OPS
+    if problem.n_ops > HUGE_OPS or (seconds < CUT_SECONDS and slow):
+        return ()
+    return Turn("metis", share=0.1), Turn("mincut", share=0.1)
 
 
 def searches(problem: Problem) -> tuple[Turn, ...]:
