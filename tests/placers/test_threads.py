@@ -20,7 +20,7 @@ from placewise.core.place import place
 from placewise.errors import InputError
 from placewise.model.problem import Problem
 from placewise.placers import registry
-from placewise.placers.base import Budget, Stopwatch
+from placewise.placers.base import Budget, SearchContext, Stopwatch
 from placewise.simulate import Evaluator
 
 WORK = {
@@ -100,9 +100,9 @@ class Spy:
     def __call__(self, kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         propose = kind.propose
 
-        def spied(this: Any, problem: Problem, budget: Budget, **more: Any) -> Any:
-            self.budgets.append(budget)
-            return propose(this, problem, budget, **more)
+        def spied(this: Any, search: SearchContext) -> Any:
+            self.budgets.append(search.budget)
+            return propose(this, search)
 
         monkeypatch.setattr(kind, "propose", spied)
 
