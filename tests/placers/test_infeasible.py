@@ -69,12 +69,10 @@ def test_what_only_packing_proves(shape: Constraints) -> None:
 def test_components_that_no_chain_can_part() -> None:
     """A group around another op: the chain must hold all three together, 120 bytes, and 20 are missing."""
     problem = boxes([40, 40, 40], [100, 100], group=[0, -1, 0], constraints=Constraints(contiguous=True))
-    for name in ("dp", "dpl"):
+    for name in ("dp", "dpl", "cpsat"):
         result = place(problem, name, options=QUICK.get(name))
         assert result.status.outcome is Outcome.INFEASIBLE
         assert "must stay together" in result.unmet and "(20 bytes) are missing" in result.unmet
-    proved = place(problem, "cpsat")
-    assert proved.status.outcome is Outcome.INFEASIBLE and "would fit" in proved.unmet
     assert place(problem.with_(constraints=Constraints()), "cpsat").placement is not None
 
 

@@ -125,9 +125,9 @@ class SequentialModel:
         here = [b.both(self.assignment.of(op, device), number[op][k]) for op in range(self.problem.n_ops)]
         return b.unless(here, False)
 
-    def start_from(self, home: Ints) -> None:
+    def start_from(self, assignment: Ints) -> None:
         """Hint the devices [n] of groups to the solver."""
-        self.assignment.hint(home)
+        self.assignment.hint(assignment)
 
     def placement(self, value: Callable[[Any], int]) -> Placement:
         """The placement of a solution."""

@@ -151,26 +151,26 @@ class ThroughputModel:
             if self.kinds[m] == self.kinds[m - 1]:
                 self.model.add(self.compute[m - 1] >= self.compute[m])
 
-    def start_from(self, home: Ints, graph: Contraction | None) -> None:
+    def start_from(self, assignment: Ints, graph: Contraction | None) -> None:
         """Hint the machine [n] of each block to the solver; −1 is no hint.
 
         Machines of a class are renamed first, as the model orders them: by their place in the chain of `graph`, or by
         compute.
         """
-        rank = self._computes(home) if graph is None else _places(graph, home, len(self.kinds))
+        rank = self._computes(assignment) if graph is None else _places(graph, assignment, len(self.kinds))
         name = np.arange(len(self.kinds), dtype=np.int32)
         for kind in set(self.kinds):
             members = np.flatnonzero(np.array(self.kinds) == kind)
             name[members[np.argsort(rank[members], kind="stable")]] = members
-        for row, where in zip(self.at, home.tolist(), strict=True):
+        for row, where in zip(self.at, assignment.tolist(), strict=True):
             for m, x in row.items():
                 if where >= 0:
                     self.model.add_hint(x, m == name[where])
 
-    def _computes(self, home: Ints) -> Longs:
+    def _computes(self, assignment: Ints) -> Longs:
         """Minus the compute of each machine, in whole units, so that the largest sorts first."""
         total = np.zeros(len(self.kinds), np.int64)
-        for block, m in enumerate(home.tolist()):
+        for block, m in enumerate(assignment.tolist()):
             if m >= 0:
                 total[m] -= int(self.costs.seconds[block, self.kinds[m]]) // self.unit
         return total
@@ -193,10 +193,10 @@ def _lost(costs: StageCosts, unit: int) -> int:
     return int(work + moved) + len(costs.size) + len(costs.producer)
 
 
-def _places(graph: Contraction, home: Ints, width: int) -> Longs:
+def _places(graph: Contraction, assignment: Ints, width: int) -> Longs:
     """The position of each machine in the chain of a contiguous placement [n]; unused ones come last."""
-    waits: dict[int, set[int]] = {m: set() for m in set(home.tolist()) - {-1}}
-    for tail, head in zip(*(home[ends].tolist() for ends in graph.edges()), strict=True):
+    waits: dict[int, set[int]] = {m: set() for m in set(assignment.tolist()) - {-1}}
+    for tail, head in zip(*(assignment[ends].tolist() for ends in graph.edges()), strict=True):
         if tail != head and min(tail, head) >= 0:
             waits[head].add(tail)
     place = np.full(width, width, np.int64)

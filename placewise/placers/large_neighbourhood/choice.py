@@ -17,46 +17,46 @@ MOST_AROUND = 12
 
 
 def choose_window(
-    kind: str, units: MovableUnits, home: Ints, loads: Floats, size: int, n_inside: int, rng: np.random.Generator
+    kind: str, units: MovableUnits, assignment: Ints, loads: Floats, size: int, n_inside: int, rng: np.random.Generator
 ) -> ThroughputWindow:
     """A window of one of `KINDS` with about `size` groups on at most `n_inside` devices; `loads` [n_devices]."""
     n_devices = len(loads)
-    used = np.bincount(home, minlength=n_devices) > 0
+    used = np.bincount(assignment, minlength=n_devices) > 0
     busiest = np.flatnonzero(loads >= loads.max() * (1 - BUSY))
     first = int(rng.choice(busiest[used[busiest]] if used[busiest].any() else np.flatnonzero(used)))
     order = units.orders[int(rng.integers(len(units.orders)))]
     if units.graph is None:
-        devices, before = _choose_devices(units, home, loads, first, n_inside, rng), np.zeros(n_devices, np.bool_)
+        devices, before = _choose_devices(units, assignment, loads, first, n_inside, rng), np.zeros(n_devices, np.bool_)
         place = order
     else:
-        stages = _stages(units.graph, home)
+        stages = _stages(units.graph, assignment)
         devices, before = _choose_stages(stages, used, first, n_inside, rng)
         rank = np.zeros(n_devices, np.int64)
         rank[stages] = np.arange(len(stages))
         place = np.empty(units.n, np.int64)
-        place[np.lexsort((order, rank[home]))] = np.arange(units.n)
-    inside = np.flatnonzero(np.isin(home, devices))
+        place[np.lexsort((order, rank[assignment]))] = np.arange(units.n)
+    inside = np.flatnonzero(np.isin(assignment, devices))
     group = np.full(units.n, -1, np.int64)
     line = inside[np.argsort(place[inside])]
     if len(line) <= size:
         group[line] = np.arange(len(line))
-    elif kind == "chunks" or (units.graph is not None and (home[line] == home[line[0]]).all()):
-        line = line[np.argsort(home[line], kind="stable")] if units.graph is None else line
-        group[line] = _chunks(line, home, size, rng)
+    elif kind == "chunks" or (units.graph is not None and (assignment[line] == assignment[line[0]]).all()):
+        line = line[np.argsort(assignment[line], kind="stable")] if units.graph is None else line
+        group[line] = _chunks(line, assignment, size, rng)
     else:
         pick = _region if kind == "region" and units.graph is None else _borders
-        free = pick(units, line, home, size, rng)
+        free = pick(units, line, assignment, size, rng)
         group[free] = np.arange(len(free))
     return ThroughputWindow(tuple(int(d) for d in devices), group, before)
 
 
 def _choose_devices(
-    units: MovableUnits, home: Ints, loads: Floats, first: int, n_inside: int, rng: np.random.Generator
+    units: MovableUnits, assignment: Ints, loads: Floats, first: int, n_inside: int, rng: np.random.Generator
 ) -> list[int]:
     """The busiest device and others: the idlest, some that it exchanges tensors with, or any."""
-    mine = np.flatnonzero(home == first)
+    mine = np.flatnonzero(assignment == first)
     sample = rng.choice(mine, min(len(mine), 64), replace=False)
-    met = np.unique(home[np.concatenate([units.around(int(unit)) for unit in sample])]).tolist()
+    met = np.unique(assignment[np.concatenate([units.around(int(unit)) for unit in sample])]).tolist()
     others = [d for d in range(len(loads)) if d != first]
     met = [d for d in met if d != first] or others
     chosen = [first]
@@ -71,12 +71,12 @@ def _choose_devices(
     return sorted(chosen)
 
 
-def _stages(graph: Contraction, home: Ints) -> list[int]:
+def _stages(graph: Contraction, assignment: Ints) -> list[int]:
     """The devices in use, in the order of the chain; by their first unit where the order is free."""
     tail, head = graph.edges()
-    width = int(home.max(initial=0)) + 1
-    pairs = np.unique(home[tail].astype(np.int64) * width + home[head])
-    used, first = np.unique(home, return_index=True)
+    width = int(assignment.max(initial=0)) + 1
+    pairs = np.unique(assignment[tail].astype(np.int64) * width + assignment[head])
+    used, first = np.unique(assignment, return_index=True)
     waits = {int(d): set[int]() for d in used}
     for pair in pairs.tolist():
         if pair // width != pair % width:
@@ -100,19 +100,19 @@ def _choose_stages(
     return [*stages[start : start + length], *np.flatnonzero(~used).tolist()], before
 
 
-def _chunks(line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
+def _chunks(line: Longs, assignment: Ints, size: int, rng: np.random.Generator) -> Longs:
     """About `size` groups of neighbours on a line of units, none of them on two devices."""
     length = max(-(-len(line) // size), 1)
     cut = np.zeros(len(line), np.bool_)
     cut[int(rng.integers(length)) :: length] = True
-    cut[1:] |= home[line][1:] != home[line][:-1]
+    cut[1:] |= assignment[line][1:] != assignment[line][:-1]
     cut[0] = False
     return np.cumsum(cut)
 
 
-def _borders(units: MovableUnits, line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
+def _borders(units: MovableUnits, line: Longs, assignment: Ints, size: int, rng: np.random.Generator) -> Longs:
     """Units in a stretch of a line; for chains of stages, around the places where the device changes."""
-    borders = np.flatnonzero(home[line][1:] != home[line][:-1])
+    borders = np.flatnonzero(assignment[line][1:] != assignment[line][:-1])
     if units.graph is None:
         middle = int(rng.integers(len(line)))
         start = int(np.clip(middle - size // 2, 0, len(line) - size))
@@ -125,12 +125,12 @@ def _borders(units: MovableUnits, line: Longs, home: Ints, size: int, rng: np.ra
     return line[chosen]
 
 
-def _region(units: MovableUnits, line: Longs, home: Ints, size: int, rng: np.random.Generator) -> Longs:
+def _region(units: MovableUnits, line: Longs, assignment: Ints, size: int, rng: np.random.Generator) -> Longs:
     """Connected units of the devices inside, grown from where two of these devices meet, if they do."""
     able, chosen = np.zeros(units.n, np.bool_), np.zeros(units.n, np.bool_)
     able[line] = True
     seeds = [int(u) for u in rng.permutation(line)[: 4 * size]]
-    seeds.sort(key=lambda u: not (able[units.around(u)] & (home[units.around(u)] != home[u])).any())
+    seeds.sort(key=lambda u: not (able[units.around(u)] & (assignment[units.around(u)] != assignment[u])).any())
     region: list[int] = []
     frontier: list[int] = []
     while len(region) < size:

@@ -30,11 +30,11 @@ KINDS = ("time", "region", "pair")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WindowState:
-    """A placement, its calls without gaps, and its timeline: columns [n_ops]; `home` [n_groups] is a group's device."""
+    """A placement, its calls without gaps, and its timeline: columns [n_ops]; `assignment` [n_groups] has devices."""
 
     device: Ints
     call: Ints
-    home: Ints
+    assignment: Ints
     start: Floats
     finish: Floats
     value: float
@@ -50,9 +50,9 @@ def window_state(problem: Problem, groups: OpGroups, placement: Placement) -> Wi
     for d in np.unique(placement.device).tolist():
         here = placement.device == d
         dense[here] = np.unique(call[here], return_inverse=True)[1]
-    home = np.empty(groups.n, np.int32)
-    home[groups.of] = placement.device
-    return WindowState(placement.device, dense, home, timeline.start, timeline.finish, judgement.value)
+    assignment = np.empty(groups.n, np.int32)
+    assignment[groups.of] = placement.device
+    return WindowState(placement.device, dense, assignment, timeline.start, timeline.finish, judgement.value)
 
 
 class GroupNeighbours:
@@ -89,10 +89,10 @@ def choose_groups(
         return chosen
     seed = int(rng.integers(groups.n))
     if kind == "pair":
-        others = sorted({int(now.home[g]) for g in np.flatnonzero(now.home == now.home[seed]).tolist()
-                         for g in neighbours.of(g)} - {int(now.home[seed])})  # fmt: skip
-        pair = [int(now.home[seed]), *([int(rng.choice(others))] if others else [])]
-        members = np.flatnonzero(np.isin(now.home, pair))
+        others = sorted({int(now.assignment[g]) for g in np.flatnonzero(now.assignment == now.assignment[seed]).tolist()
+                         for g in neighbours.of(g)} - {int(now.assignment[seed])})  # fmt: skip
+        pair = [int(now.assignment[seed]), *([int(rng.choice(others))] if others else [])]
+        members = np.flatnonzero(np.isin(now.assignment, pair))
         middle = first[seed]
         chosen[members[np.argsort(np.abs(first[members] - middle), kind="stable")[:size]]] = True
         return chosen
@@ -116,13 +116,13 @@ def narrow_domains(
     rng: np.random.Generator,
 ) -> tuple[OpGroups, list[int]]:
     """The groups with the domains of a window, and the devices in these."""
-    devices = set(now.home[neighbours.around(free)].tolist())
+    devices = set(now.assignment[neighbours.around(free)].tolist())
     devices |= set(np.flatnonzero(problem.cluster.is_host).tolist())
     idle = sorted(set(range(problem.n_devices)) - devices)
     devices |= {int(rng.choice(idle))} if idle else set()
     domains = tuple(
-        tuple(d for d in domain if d in devices or d == home) if free[g] else (home,)
-        for g, (domain, home) in enumerate(zip(groups.domains, now.home.tolist(), strict=True))
+        tuple(d for d in domain if d in devices or d == device) if free[g] else (device,)
+        for g, (domain, device) in enumerate(zip(groups.domains, now.assignment.tolist(), strict=True))
     )
     return OpGroups(groups.of, groups.n, domains, groups.graph), sorted(devices)
 
@@ -177,5 +177,5 @@ def operator_window(
         stay = stay[np.lexsort((stay, now.start[stay]))].tolist()
         for before, after in pairwise(stay):
             model.builder.model.add(model.start[after] >= model.end[before])
-    model.start_from(now.home, now.start)
+    model.start_from(now.assignment, now.start)
     return model

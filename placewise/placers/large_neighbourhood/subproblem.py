@@ -114,12 +114,12 @@ class Subproblem:
 
 def cut_window(problem: Problem, units: MovableUnits, now: Placement, window: ThroughputWindow) -> Subproblem:
     """The subproblem of a window; linear in ops and edges."""
-    chained, home = units.graph is not None, units.assignment(now.device)
+    chained, assignment = units.graph is not None, units.assignment(now.device)
     is_inside = np.zeros(problem.n_devices, np.bool_)
     is_inside[list(window.devices)] = True
-    inside, n_groups = is_inside[home], int(window.group.max(initial=-1)) + 1
+    inside, n_groups = is_inside[assignment], int(window.group.max(initial=-1)) + 1
     stand_in = _stand_ins(problem, is_inside, window.before) if chained else np.arange(problem.n_devices)
-    held = np.where(inside, home, problem.n_devices + stand_in[home])
+    held = np.where(inside, assignment, problem.n_devices + stand_in[assignment])
     kinds = distinct(held[window.group < 0].astype(np.int64))
     label = np.where(window.group >= 0, window.group, n_groups + np.searchsorted(kinds, held))
     target = np.full(n_groups + len(kinds), -1, np.int64)
@@ -128,7 +128,7 @@ def cut_window(problem: Problem, units: MovableUnits, now: Placement, window: Th
     coarse = coarse_problem(problem, label[units.of].astype(np.int32))
     group = coarse.problem.graph.ops.group
     part = _silence_outside(coarse.problem, is_inside, outside[group], target[group])
-    device = np.where(inside, home, stand_in[home])[units.of].astype(np.int32)
+    device = np.where(inside, assignment, stand_in[assignment])[units.of].astype(np.int32)
     hint = Placement(coarse.down(device), replicas=_inside_replicas(now.replicas, is_inside))
     return Subproblem(replace(coarse, problem=part), now, inside[units.of], window.devices, hint)
 
