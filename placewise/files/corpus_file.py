@@ -76,7 +76,7 @@ class LearningRecord(_Strict):
     teacher: str = Field("temper", description="the placer that is imitated; empty: none")
     imitated: Share = Field(0.5, description="share of the training that only imitates")
     held: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of imitating the teacher in the rest of it")
-    climbed: Size = Field(0, description="moves tried from its favourite; what helps becomes likelier")
+    climbed: Size = Field(0, description="ignored; earlier versions learned from tried moves")
     bred: Size = Field(0, description="new rows of the parameters `only` that are tried in an update; the best stay")
     jitter: Factor = Field(0.35, description="standard deviation of what is new in such a row")
     only: tuple[str, ...] = Field((), description="parameters that are learned; none: all")
