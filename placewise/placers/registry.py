@@ -10,7 +10,6 @@ from typing import Any, cast, get_args, get_type_hints
 
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
-from placewise.placers.learned.options import rename_options
 
 _PLACERS = {
     "auto": "placewise.placers.auto.placer:AutoPlacer",
@@ -92,7 +91,7 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
     if library and find_spec(library) is None:
         raise MissingExtraError(f"the placer {name!r} ({library})", extra)
     known = {f.name: f for f in dataclasses.fields(kind.Options)} if hasattr(kind, "Options") else {}
-    options = rename_options(options or {}, known)
+    options = rename_options(options or {}, getattr(kind, "Options", None))
     stranger = next((key for key in options or {} if key not in known), None)
     if stranger is not None:
         offered = f"it has {', '.join(known)}" if known else "it has none"
@@ -101,6 +100,21 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
         return cast("Placer", kind())
     require_types(name, kind.Options, options or {})
     return cast("Placer", kind(kind.Options(**(options or {}))))
+
+
+def rename_options(values: Mapping[str, Any], kind: type[Any] | None) -> dict[str, Any]:
+    """Replace old names of options by the current ones, which the options `kind` has in its `aliases`.
+
+    Raises PlacerError if an option is given by both of its names.
+    """
+    aliases: Mapping[str, str] = getattr(kind, "aliases", {})
+    renamed: dict[str, Any] = {}
+    for name, value in values.items():
+        current = aliases.get(name, name)
+        if current in renamed:
+            raise PlacerError(f"the option {current!r} is given twice", remedy=f"leave out {name!r}")
+        renamed[current] = value
+    return renamed
 
 
 def require_types(name: str, kind: type[Any], values: Mapping[str, Any]) -> None:

@@ -22,7 +22,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
-from placewise.placers.learned.options import rename_options
+from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer, Observer
 from placewise.placers.learned.pricing import single_device_rows
 from placewise.placers.learned.workers.backend import WorkerConfig
@@ -142,7 +142,7 @@ def policies() -> tuple[str, ...]:
 
 def _as_before(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
     """The setting, with what the checkpoint says where it says nothing. Raises PlacerError where they differ."""
-    header, budget, options = before.header, setting.budget, rename_options(setting.options)
+    header, budget, options = before.header, setting.budget, registry.rename_options(setting.options, LearningOptions)
     where = str(header_of(before.path))
     if setting.policy not in (None, header.policy):
         raise PlacerError(f"is of the policy {header.policy!r}, not {setting.policy!r}", where=where,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import ClassVar, Literal
 
 from placewise.errors import PlacerError
 
@@ -21,20 +21,6 @@ RENAMED = {
     "told": "hints",
 }
 """Old names of options → their names. Both are read, from users and from checkpoints; the new ones are written."""
-
-
-def rename_options(values: Mapping[str, Any], known: Collection[str] = frozenset(RENAMED.values())) -> dict[str, Any]:
-    """Replace old names of options by current ones, as far as those are `known`.
-
-    Raises PlacerError if an option is given by both of its names.
-    """
-    renamed: dict[str, Any] = {}
-    for name, value in values.items():
-        current = RENAMED[name] if name not in known and RENAMED.get(name) in known else name
-        if current in renamed:
-            raise PlacerError(f"the option {current!r} is given twice", remedy=f"leave out {name!r}")
-        renamed[current] = value
-    return renamed
 
 
 def require_at_least(options: object, **least: int) -> None:
@@ -85,6 +71,7 @@ class LearningOptions:
     placement if the last update was mostly seen; the best placement and all prices are kept (0: never).
     """
 
+    aliases: ClassVar[Mapping[str, str]] = RENAMED
     samples: int = 16
     updates: int = 100
     algorithm: Literal["reinforce", "ppo"] = "reinforce"
