@@ -23,6 +23,7 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason
 from placewise.placers import registry
 from placewise.placers.base import Budget, run_placer
+from placewise.placers.learned.options import RENAMED
 from placewise.placers.learned.placer import build_proposal
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.learned.units import chain_labels
@@ -38,6 +39,14 @@ Unless its options say how many updates it makes.
 """
 LATER = {"elite": 1.0, "restless": 0.0, "renewed": 40}
 """Options that came when rows were saved already, and the value at which everything is as it was: no row knows them."""
+FIRST_NAMES = {name: old for old, name in RENAMED.items()}
+DELETED: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "colocrl": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
+    "hdp": {"device_width": {"attention": True}, "both_ways": {"adjacency": True, "costs": False}},
+    "gdp": {"regions": {"start": "best"}},
+    "placeto": {"start": {"rewarded": "moves"}, "hidden": {"pooled": True}},
+}
+"""Options that rows were saved with, by policy and by the option before them: digests of saved rows know them."""
 REPEATED = 50
 """A search may ask for so many times its distinct placements, so that one that asks again and again ends."""
 
@@ -74,12 +83,22 @@ def settings_of(method: Method) -> Mapping[str, Any]:
     told = asdict(method)
     if method.kind == "policy":
         placer: Any = registry.create(method.placer, method.options)
-        settings = asdict(placer.options)
+        settings = recorded(asdict(placer.options), method.placer)
+        options = recorded(method.options)
         told["settings"] = {name: value for name, value in settings.items() if LATER.get(name) != value}
-        told["options"] = {name: value for name, value in method.options.items() if LATER.get(name) != value}
+        told["options"] = {name: value for name, value in options.items() if LATER.get(name) != value}
         if placer.trained is not None:
             told["settings"]["weights"] = weights_of(placer.trained)
     return told
+
+
+def recorded(options: Mapping[str, Any], policy: str = "") -> dict[str, Any]:
+    """Options by the names that they had when rows were saved, with those of a policy that are deleted since."""
+    names: dict[str, Any] = {}
+    for name, value in options.items():
+        names[FIRST_NAMES.get(name, name)] = value
+        names.update(DELETED.get(policy, {}).get(name, {}))
+    return names
 
 
 def weights_of(trained: Any) -> str:

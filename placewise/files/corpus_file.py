@@ -77,7 +77,7 @@ class LearningRecord(_Strict):
     teacher: str = Field("temper", description="placer to imitate; empty: none")
     imitated: Share = Field(0.5, description="fraction of the training that only imitates")
     held: Annotated[float, Field(ge=0)] = Field(0.1, description="weight of the imitation loss afterwards")
-    climbed: Size = Field(0, description="local moves tried from the best placement; improvements are reinforced")
+    climbed: Size = Field(0, description="ignored; earlier versions learned from tried moves")
     bred: Size = Field(0, description="candidate rows of the parameters `only` per update; the best survive")
     jitter: Factor = Field(0.35, description="standard deviation of the mutations of such a row")
     only: tuple[str, ...] = Field((), description="parameters to train; empty: all")

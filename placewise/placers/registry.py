@@ -10,7 +10,6 @@ from typing import Any, cast, get_args, get_type_hints
 
 from placewise.errors import MissingExtraError, PlacerError
 from placewise.placers.base import Placer
-from placewise.placers.shared.option_names import rename_options
 
 _PLACERS = {
     "auto": "placewise.placers.auto.placer:AutoPlacer",
@@ -114,7 +113,7 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
     if library and find_spec(library) is None:
         raise MissingExtraError(f"the placer {name!r} ({library})", extra)
     known = {f.name: f for f in dataclasses.fields(kind.Options)} if hasattr(kind, "Options") else {}
-    values = rename_options(values, known)
+    values = rename_options(values, getattr(kind, "Options", None))
     unknown = next((key for key in values if key not in known), None)
     if unknown is not None:
         remedy = f"it has {', '.join(known)}" if known else "it has none"
@@ -126,6 +125,21 @@ def create(name: str, options: Mapping[str, Any] | None = None) -> Placer:
     if created.info.name != name:
         created.info = dataclasses.replace(created.info, name=name)
     return cast("Placer", created)
+
+
+def rename_options(values: Mapping[str, Any], kind: type[Any] | None) -> dict[str, Any]:
+    """Replace old names of options by the current ones, which the options `kind` has in its `aliases`.
+
+    Raises PlacerError if an option is given by both of its names.
+    """
+    renames: Mapping[str, str] = getattr(kind, "aliases", {})
+    renamed: dict[str, Any] = {}
+    for name, value in values.items():
+        current = renames.get(name, name)
+        if current in renamed:
+            raise PlacerError(f"the option {current!r} is given twice", remedy=f"leave out {name!r}")
+        renamed[current] = value
+    return renamed
 
 
 def _resolve(name: str) -> tuple[str, dict[str, Any]]:

@@ -22,12 +22,12 @@ from placewise.model.problem import Problem
 from placewise.model.result import Reason, Result
 from placewise.placers import registry
 from placewise.placers.base import NO_HINTS, Budget, Hints, OnProgress, ignore
+from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import LearnedPlacer, Observer
 from placewise.placers.learned.pricing import single_device_rows
 from placewise.placers.learned.workers.backend import WorkerConfig
 from placewise.placers.learned.workers.processes import Processes
 from placewise.placers.learned.workers.ray_cluster import RayCluster
-from placewise.placers.shared.option_names import rename_options
 from placewise.runtimes import registry as runtimes
 from placewise.simulate import Evaluator
 from placewise.training.measured_reward import MeasuredReward, reward_of
@@ -140,7 +140,7 @@ def policies() -> tuple[str, ...]:
 
 def _restore_setting(setting: TrainingSetting, before: Checkpoint) -> TrainingSetting:
     """The setting, completed from the checkpoint. Raises PlacerError if they contradict each other."""
-    header, budget, options = before.header, setting.budget, rename_options(setting.options)
+    header, budget, options = before.header, setting.budget, registry.rename_options(setting.options, LearningOptions)
     where = str(header_path(before.path))
     require_same_policy(before, setting.policy, budget.seed)
     for name, value in options.items():

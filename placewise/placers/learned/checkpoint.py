@@ -27,8 +27,7 @@ from placewise.placers.learned.options import LearningOptions
 from placewise.placers.learned.placer import option_values
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.trainer import Trainer
-from placewise.placers.registry import require_types
-from placewise.placers.shared.option_names import rename_options
+from placewise.placers.registry import rename_options, require_types
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -115,7 +114,7 @@ _WEIGHTS = "its weights alone are taken with --from PATH"
 def read_checkpoint(path: str | PathLike[str]) -> Checkpoint:
     """Read a checkpoint. Raises ModelFileError, and MissingExtraError if safetensors is not installed."""
     header, arrays = load_policy(path)
-    header = header.model_copy(update={"options": rename_options(header.options)})
+    header = header.model_copy(update={"options": rename_options(header.options, LearningOptions)})
     return Checkpoint(str(path), header, arrays)
 
 

@@ -6,6 +6,7 @@ its placements are hints), and the search can still reach everything that it wou
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -28,7 +29,7 @@ from placewise.placers.base import (
     Stopwatch,
     run_placer,
 )
-from placewise.placers.learned.options import require_at_least
+from placewise.placers.learned.options import RENAMED, require_at_least
 from placewise.placers.learned.placer import LearnedPlacer, build_proposal
 from placewise.placers.learned.pricing import BudgetExhausted, Pricing
 from placewise.placers.registry import create
@@ -53,6 +54,7 @@ class GuidedOptions:
     receives: the policy's best `placements`, its `probabilities`, or `both`.
     """
 
+    aliases: ClassVar[Mapping[str, str]] = RENAMED
     policy: Literal["gdp", "placeto", "hsdag", "colocrl", "hdp"] = "gdp"
     checkpoint: str = ""
     updates: int = 0

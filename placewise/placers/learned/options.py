@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from placewise.errors import PlacerError
 
 LARGEST = 1e15
 """Largest option value: the product of two of them is still a single-precision number."""
 AT_MOST = f" to {LARGEST:g}"
+RENAMED = {
+    "failed": "failure_penalty",
+    "forgiven": "invalid_grace",
+    "leanings": "prior_sets",
+    "looks": "refinements",
+    "renewed": "restart_after",
+    "restless": "extra_exploration",
+    "told": "hints",
+}
+"""Old names of options → their names. Both are read, from users and from checkpoints; the new ones are written."""
 
 
 def require_at_least(options: object, **least: int) -> None:
@@ -60,6 +71,7 @@ class LearningOptions:
     placement if the last update was mostly seen; the best placement and all prices are kept (0: never).
     """
 
+    aliases: ClassVar[Mapping[str, str]] = RENAMED
     samples: int = 16
     updates: int = 100
     algorithm: Literal["reinforce", "ppo"] = "reinforce"

@@ -19,6 +19,7 @@ from placewise.errors import InputError, ModelFileError, OutputError, PlacerErro
 from placewise.files.policy_file import PolicyFile, SectionRecord, header_path, load_policy, save_policy
 from placewise.model.cluster import Cluster
 from placewise.model.problem import Constraints, Problem
+from placewise.placers import registry
 from placewise.placers.base import Budget, run_placer
 from placewise.placers.learned.checkpoint import dump_checkpoint, problem_digest, read_checkpoint
 from placewise.placers.learned.options import LearningOptions
@@ -112,7 +113,7 @@ def test_torn_and_mixed_up_files_are_refused(tmp_path: Path) -> None:
     beside = tmp_path / document["tensors"]
     whole = beside.read_bytes()
     beside.write_bytes(whole[:-1])
-    with pytest.raises(ModelFileError, match=r"is not the file that policy\.json was dump_checkpoint with"):
+    with pytest.raises(ModelFileError, match=r"is not the file that policy\.json was written with"):
         read_checkpoint(tmp_path)
     beside.unlink()
     with pytest.raises(ModelFileError, match=r"safetensors: cannot be read"):
@@ -276,3 +277,17 @@ def test_the_smallest_header_is_read_back(tmp_path: Path) -> None:
     for name, array in arrays.items():
         assert found[name].dtype == array.dtype and found[name].shape == array.shape
         np.testing.assert_array_equal(found[name], array)
+
+
+def test_old_names_of_options_are_read(tmp_path: Path) -> None:
+    """By the registry and in checkpoints; deleted options of checkpoints are ignored, and no option is given twice."""
+    options = registry.create("hsdag", {"restless": 0.5, "renewed": 7}).options
+    assert (options.extra_exploration, options.restart_after) == (0.5, 7)
+    with pytest.raises(PlacerError, match="'restart_after' is given twice"):
+        registry.create("hsdag", {"renewed": 7, "restart_after": 8})
+    kept(trained(wide_problem(), 1), tmp_path)
+    header, arrays = load_policy(tmp_path)
+    old = {"failed": 3.0, "forgiven": 9, "costs": True}
+    save_policy(header.model_copy(update={"options": old}), arrays, header_path(tmp_path))
+    options = read_checkpoint(tmp_path).merge_options(LearningOptions())
+    assert (options.failure_penalty, options.invalid_grace) == (3.0, 9)

@@ -315,14 +315,14 @@ def test_options_are_checked() -> None:
 
 
 def test_who_draws_nothing_new_grows_restless_and_who_does_calms_down() -> None:
-    """`extra_decisions` rises with every update of known placements, makes decisions less sure, and falls again."""
+    """`extra_decisions` rises with every updates of known placements, makes decisions less sure, and falls again."""
     problem = free_problem()
     options = LearningOptions(samples=4, extra_exploration=0.5)
     trainer = Trainer(table(problem, options, 0), options, Pricing(problem))
     trainer.begin()
     assert trainer.policy.exploration_share(1.0, 10) == 0.1
     for number in (1, 2, 3):
-        trainer._stir(0)
+        trainer._adjust_exploration(0)
         assert trainer.policy.extra_decisions == 0.5 * number
     assert trainer.policy.exploration_share(1.0, 10) == 0.25
     figures, arrays = trainer.state()
@@ -330,7 +330,7 @@ def test_who_draws_nothing_new_grows_restless_and_who_does_calms_down() -> None:
     again.restore(figures, arrays)
     assert again.policy.extra_decisions == 1.5
     for _ in range(5):
-        trainer._stir(4)
+        trainer._adjust_exploration(4)
     assert trainer.policy.extra_decisions == 0.0
 
 

@@ -90,14 +90,14 @@ def test_devices_are_known_by_what_they_are(seed: int) -> None:
     problem = random_problem(seeded(seed), max_ops=8, max_devices=4)
     policy = some_policy(problem, seed)
     order = torch.from_numpy(np.random.default_rng(seed).permutation(problem.n_devices))
-    scene = policy.scene
+    inputs = policy.inputs
     shuffled = replace(
-        scene, device=scene.device[order], pair=scene.pair[:, order], allowed=scene.allowed[:, order],
-        load=scene.load[:, order], held=scene.held[:, order],
+        inputs, device=inputs.device[order], pair=inputs.pair[:, order], allowed=inputs.allowed[:, order],
+        load=inputs.load[:, order], held=inputs.held[:, order],
     )  # fmt: skip
     with torch.no_grad():
         embedded = policy.embedded()
-        expected = policy.scores(scene, embedded)[:, :, order]
+        expected = policy.scores(inputs, embedded)[:, :, order]
         assert torch.allclose(policy.scores(shuffled, embedded), expected, atol=1e-4)
 
 
@@ -106,9 +106,9 @@ def test_what_says_nothing_is_not_worked_out_and_changes_nothing() -> None:
     policy = gdp(zoo_problem("layered", 60, 3, "4xK80,cpu"), GdpOptions(pretrained=False, prior_sets=3), 0)
     with torch.no_grad():
         assert policy.embedded() is None
-        brief = policy.scores(policy.scene, None, slice(0, 3))
+        brief = policy.scores(policy.inputs, None, slice(0, 3))
     for way, scores in enumerate(brief):
-        whole = policy.scores(policy.scene, policy.embedded(), slice(way, way + 1)).detach()
+        whole = policy.scores(policy.inputs, policy.embedded(), slice(way, way + 1)).detach()
         torch.testing.assert_close(whole[0], scores)
     assert not torch.equal(brief[0], brief[1]) and len(policy.greedy(Pricing(policy.view.problem))) > 5
     with torch.no_grad():
@@ -135,7 +135,7 @@ def test_attention_is_what_it_would_be_one_unit_after_the_other() -> None:
     torch.manual_seed(0)
     n, hidden, heads, segment = 23, 8, 2, 5
     layer, x = SegmentAttention(hidden, heads, 4, attention=True), torch.randn(n, hidden, requires_grad=True)
-    found = layer._attended(x, segment, 100)
+    found = layer._attend(x, segment, 100)
     query, key, value = (part(x).view(n, heads, -1) for part in (layer.query, layer.key, layer.value))
     for unit in range(n):
         first = max(unit // segment - 1, 0) * segment
@@ -148,7 +148,7 @@ def test_attention_is_what_it_would_be_one_unit_after_the_other() -> None:
     reached = x.grad.abs().sum(dim=1) > 0
     assert torch.equal(reached, torch.arange(n) // segment == 12 // segment)
     with torch.no_grad():
-        assert torch.allclose(layer._attended(x, segment, 2), found, atol=1e-5)
+        assert torch.allclose(layer._attend(x, segment, 2), found, atol=1e-5)
 
 
 def test_gates_begin_at_one_and_are_the_graphs() -> None:
@@ -162,7 +162,7 @@ def test_gates_begin_at_one_and_are_the_graphs() -> None:
         embedded = gated.embedded()
         assert embedded is not None and embedded[1] is not None
         other = (embedded[0], 2 * embedded[1])
-        assert not torch.allclose(gated.scores(gated.scene, embedded), gated.scores(gated.scene, other))
+        assert not torch.allclose(gated.scores(gated.inputs, embedded), gated.scores(gated.inputs, other))
 
 
 @settings(max_examples=10, deadline=None)
@@ -180,7 +180,7 @@ def test_regions_that_move_are_scored_as_they_were_drawn(seed: int) -> None:
         for r, (region, device) in enumerate(zip(regions, moves.tolist(), strict=True)):
             if not region.any():
                 continue
-            useful = policy.scene.allowed[region].any(dim=0)
+            useful = policy.inputs.allowed[region].any(dim=0)
             mean = logits[region].clamp_min(-100).mean(dim=0).masked_fill(~useful, -torch.inf)
             spread = (1 - share) * torch.softmax(mean, dim=0) + share * useful / useful.sum()
             assert useful[device]

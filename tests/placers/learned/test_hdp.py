@@ -86,8 +86,8 @@ def test_what_a_group_is_told() -> None:
     policy = hdp(zoo("series-parallel", 4, 8), HDPOptions(groups=2, hidden=8), 0)
     tail, head = policy.view.tail.tolist(), policy.view.head.tolist()
     group = torch.tensor([[0, 0, 1, 1]])
-    told, allowed, used = policy._groups(group)
-    matrix = policy.get_buffer("told")
+    told, allowed, used = policy._describe_groups(group)
+    matrix = policy.get_buffer("basic")
     assert torch.allclose(told[0, 0, : matrix.shape[1]], matrix[:2].mean(dim=0))
     assert torch.allclose(told[0, 1, : matrix.shape[1]], matrix[2:].mean(dim=0))
     assert told[0, 0, matrix.shape[1]] == pytest.approx(np.log(3) / np.log(5))
@@ -125,7 +125,7 @@ def test_an_op_that_may_not_follow_its_group_goes_to_its_fastest_device() -> Non
     barred = problem.with_(costs=type(problem.costs).given(seconds, problem.costs.transfer_seconds))
     policy = hdp(barred, HDPOptions(groups=2, hidden=8), 0)
     group = torch.tensor([[0] * 6, [0, 0, 1, 0, 0, 0]])
-    _, allowed, _ = policy._groups(group)
+    _, allowed, _ = policy._describe_groups(group)
     assert allowed[0, 0].tolist() == [True, True] and allowed[1, 1].tolist() == [True, False]
     rows = policy.placements(group, torch.tensor([[1, 0], [1, 0]]))
     assert rows.tolist() == [[1, 1, 0, 1, 1, 1]] * 2
@@ -134,8 +134,8 @@ def test_an_op_that_may_not_follow_its_group_goes_to_its_fastest_device() -> Non
 def test_near_ops_begin_in_one_group() -> None:
     """Untrained, an op is likely in the group at its place of the order, without nearness anywhere."""
     problem = zoo("layered", 60, 1)
-    near = torch.softmax(hdp(problem, HDPOptions(groups=6, nearness=3.0), 0)._grouping(), dim=1)
-    far = torch.softmax(hdp(problem, HDPOptions(groups=6, nearness=0.0), 0)._grouping(), dim=1)
+    near = torch.softmax(hdp(problem, HDPOptions(groups=6, nearness=3.0), 0)._group_logits(), dim=1)
+    far = torch.softmax(hdp(problem, HDPOptions(groups=6, nearness=0.0), 0)._group_logits(), dim=1)
     wanted = torch.arange(60) * 6 // 60
     own = torch.arange(60)
     assert float(near[own, wanted].mean().detach()) > 0.6

@@ -255,7 +255,7 @@ def test_samples_are_moves_from_the_best_so_far() -> None:
     price = Pricing(problem)
     price(np.zeros((1, 60), np.int32))
     rollout = policy.rollout(12, torch.Generator().manual_seed(2), price)
-    held, path = rollout.choices["held"].numpy(), rollout.path
+    held, path = rollout.choices["start"].numpy(), rollout.path
     assert path is not None and path.shape == (12, 2) and np.array_equal(path[:, 1], rollout.seconds)
     assert path[:, 0] == pytest.approx(evaluate(problem, policy.view.placements(held)))
     assert (np.diff(path[:, 0]) <= 0).all() and path[-1, 0] < path[0, 0]
@@ -303,7 +303,7 @@ def test_the_paper_places_every_group_anew() -> None:
         price(row)
         policy = hsdag(problem, HsdagOptions(**options), 1)
         rollouts.append(policy.rollout(6, torch.Generator().manual_seed(2), price))
-    assert rollouts[0].path is None and "held" not in rollouts[0].choices
+    assert rollouts[0].path is None and "start" not in rollouts[0].choices
     assert torch.equal(rollouts[0].choices["device"], rollouts[1].choices["device"])
 
 

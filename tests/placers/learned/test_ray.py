@@ -17,10 +17,10 @@ from locations import SEARCH_PATH
 torch = pytest.importorskip("torch")
 ray = pytest.importorskip("ray")
 
-from crew_problems import OPTIONS, free_problem
-from crew_rewards import Reward, measured, workers
 from learned_policies import table
 from processes_seen import gone
+from worker_problems import OPTIONS, free_problem
+from worker_rewards import Reward, measured, workers
 
 from placewise.errors import MissingExtraError, RunError
 from placewise.model.result import Reason

@@ -16,16 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from crew_problems import OPTIONS, free_problem
 from locations import SEARCH_PATH
+from worker_problems import OPTIONS, free_problem
 
 torch = pytest.importorskip("torch")
 
-from crew_here import Death, Here
-from crew_rewards import Reward, measured, workers
 from learned_policies import table
 from processes_seen import gone
 from simulate_problems import random_placement
+from worker_here import Death, Here
+from worker_rewards import Reward, measured, workers
 
 from placewise.core.place import place
 from placewise.errors import PlacerError, RunError
@@ -296,7 +296,7 @@ def test_workers_and_controllers_may_be_killed(tmp_path: Path) -> None:
 def test_nobody_outlives_the_main_process(tmp_path: Path) -> None:
     """Killed in the midst of a training, it takes its controllers and their workers with it."""
     code = f"""
-from placers.learned import test_crew as tests
+from placers.learned import test_workers as tests
 from pathlib import Path
 make = tests.Reward(tests.free_problem(), {str(tmp_path)!r}, pause=0.01)
 with tests.training(tests.Processes(controllers=1, workers=1), make) as trainer:

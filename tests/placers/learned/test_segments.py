@@ -1,4 +1,4 @@
-"""Moves of stretches: what ColocRL and HDP, as GDP, do from the best placement so far."""
+"""Moves of segments: what ColocRL and HDP, as GDP, do from the best placement so far."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def rolled(problem: Problem, name: str, seed: int) -> tuple[Policy, Rollout, np.
 @pytest.mark.parametrize("name", sorted(MAKERS))
 @settings(max_examples=20, deadline=None)
 @given(problems(max_ops=6), st.integers(0, 2**20))
-def test_a_stretch_goes_to_one_device_and_its_odds_add_up(name: str, problem: Problem, seed: int) -> None:
+def test_a_segment_goes_to_one_device_and_its_odds_add_up(name: str, problem: Problem, seed: int) -> None:
     """Whoever may go there does, all others stay, and rewards are told from the best placement.
 
-    Over all devices, the probabilities of a stretch's move sum to one; the move that was drawn has one, and gradients.
+    Over all devices, the probabilities of a segment's move sum to one; the move that was drawn has one, and gradients.
     """
     found = rolled(problem, name, seed)
     if found is None:
@@ -51,9 +51,9 @@ def test_a_stretch_goes_to_one_device_and_its_odds_add_up(name: str, problem: Pr
     policy, rollout, began = found
     assert rollout.path is not None and rollout.path.shape == (5, 2)
     assert (rollout.path[:, 0] == Pricing(problem)(began[None])[0]).all()
-    stretches, move = (rollout.choices[name].numpy() for name in ("stretch", "move"))
-    held = rollout.choices["held"].numpy()
-    goes = stretches & policy.view.allowed[:, move].T
+    segments, move = (rollout.choices[name].numpy() for name in ("segment", "move"))
+    held = rollout.choices["start"].numpy()
+    goes = segments & policy.view.allowed[:, move].T
     placed = policy.view.placements(np.where(goes, move[:, None], held))
     assert np.array_equal(rollout.path[:, 1], Pricing(problem)(placed), equal_nan=True)
     log_prob, entropy = policy.log_prob(rollout.choices)
@@ -69,7 +69,7 @@ def test_a_stretch_goes_to_one_device_and_its_odds_add_up(name: str, problem: Pr
 
 
 @given(st.integers(1, 300), st.floats(0, 1), st.floats(0, 1))
-def test_stretches_are_of_all_lengths_and_never_long(n: int, long: float, place: float) -> None:
+def test_segments_are_of_all_lengths_and_never_long(n: int, long: float, place: float) -> None:
     """Units of a segment are adjacent; there are no more than a quarter and two of them."""
     inside = np.flatnonzero(segment_of(torch.arange(n) + 0.5, torch.tensor([long, place])).numpy())
     assert (np.diff(inside) == 1).all()
