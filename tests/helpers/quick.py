@@ -10,5 +10,5 @@ QUICK: dict[str, dict[str, Any]] = {
     "guided": {"samples": 4},
     "temper": {"searches": 4},
     **{name: {"updates": 2, "samples": 4} for name in LEARNED},
-    "gdp": {"updates": 2, "samples": 4, "leanings": 2, "looks": 1, "pretrained": False},
+    "gdp": {"updates": 2, "samples": 4, "prior_sets": 2, "refinements": 1, "pretrained": False},
 }

@@ -34,7 +34,7 @@ from placewise.model.placement import Placement
 from placewise.model.problem import Problem
 from placewise.model.result import Proposal, Reason
 from placewise.placers import registry
-from placewise.placers.base import Budget
+from placewise.placers.base import Budget, SearchContext
 from placewise.placers.learned.checkpoint import problem_digest, read_checkpoint
 from placewise.placers.learned.corpus.evolution import select_portfolio
 from placewise.placers.learned.corpus.messages import BestKnown, CorpusResult, CorpusTask, CorpusWorkerSpec
@@ -490,8 +490,8 @@ def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monke
     folder = tmp_path / "answers"
     folder.mkdir()
 
-    def interrupted(placer: Any, problem: Problem, budget: Budget, **given: Any) -> Proposal:
-        return Proposal(Placement.on(0, problem.n_ops), reason=Reason.INTERRUPTED)
+    def interrupted(placer: Any, search: SearchContext) -> Proposal:
+        return Proposal(Placement.on(0, search.problem.n_ops), reason=Reason.INTERRUPTED)
 
     monkeypatch.setattr(registry.placer_class("etf"), "propose", interrupted)
     told = replace(brief(), shelf=SearchCache(str(folder), "etf"))

@@ -79,7 +79,7 @@ def test_probabilities_are_for_ops(problem: Problem, seed: int) -> None:
     assert np.allclose(share.sum(axis=1), 1.0) and not share[~problem.allowed].any()
     found = policy.greedy(Pricing(problem))
     assert np.array_equal(found, policy.greedy(Pricing(problem)))
-    assert 1 <= len(found) <= policy.options.leanings * problem.n_devices
+    assert 1 <= len(found) <= policy.options.prior_sets * problem.n_devices
     assert problem.allowed[np.arange(problem.n_ops), found].all()
 
 
@@ -102,7 +102,7 @@ def test_devices_are_known_by_what_they_are(seed: int) -> None:
 
 
 def test_what_says_nothing_is_not_worked_out_and_changes_nothing() -> None:
-    """Scores of an untrained policy are those of the whole network, and each set of leanings is one of its own."""
+    """Scores of an untrained policy are those of the whole network, and each prior set is one of its own."""
     policy = gdp(zoo_problem("layered", 60, 3, "4xK80,cpu"), GdpOptions(pretrained=False, prior_sets=3), 0)
     with torch.no_grad():
         assert policy.embedded() is None
@@ -267,7 +267,7 @@ MEMORY = """
 import resource
 import sys
 
-sys.path.insert(0, "tests/helpers")
+sys.path[:0] = ["tests", "tests/helpers"]
 import torch
 
 torch.set_num_threads(1)

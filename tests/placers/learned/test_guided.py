@@ -22,7 +22,7 @@ from placewise.errors import PlacerError
 from placewise.model.columns import Floats, Ints
 from placewise.model.problem import Objective, Problem
 from placewise.model.result import Outcome, Reason
-from placewise.placers.base import Budget, Hints, Progress, run_placer
+from placewise.placers.base import Budget, Hints, Progress, SearchContext, run_placer
 from placewise.placers.learned.policy import Policy
 from placewise.placers.learned.pricing import Pricing
 from placewise.placers.local_search.local import TemperPlacer
@@ -46,9 +46,9 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[Hints]:
     told: list[Hints] = []
     propose = TemperPlacer.propose
 
-    def listen(self: TemperPlacer, problem: Problem, budget: Budget, **rest: Any) -> Any:
-        told.append(rest["hints"])
-        return propose(self, problem, budget, **rest)
+    def listen(self: TemperPlacer, search: SearchContext) -> Any:
+        told.append(search.hints)
+        return propose(self, search)
 
     monkeypatch.setattr(TemperPlacer, "propose", listen)
     return told
@@ -72,7 +72,7 @@ def test_every_policy_can_be_asked(policy: str, monkeypatch: pytest.MonkeyPatch)
 def test_a_policy_that_there_was_no_time_for_is_not_blamed() -> None:
     """Its note says that it was not asked."""
     found = place(zoo_problem(), "guided", Budget(evaluations=0), options={"policy": "hsdag"})
-    assert "hsdag alone: not asked: there was no time" in found.notes
+    assert "hsdag alone: not run: there was no time" in found.notes
 
 
 @pytest.mark.parametrize("told", ["both", "placements", "probabilities"])
@@ -138,9 +138,9 @@ def test_asking_ends_with_the_budget(most: int, monkeypatch: pytest.MonkeyPatch)
         asked.append(len(placements))
         return price(placements)
 
-    def begin(self: TemperPlacer, problem: Problem, budget: Budget, **rest: Any) -> Any:
-        spent.extend((sum(asked), budget.evaluations or 0))
-        return propose(self, problem, budget, **rest)
+    def begin(self: TemperPlacer, search: SearchContext) -> Any:
+        spent.extend((sum(asked), search.budget.evaluations or 0))
+        return propose(self, search)
 
     monkeypatch.setattr(TemperPlacer, "propose", begin)
     found = run_placer(create("guided", QUICKLY), problem, Budget(evaluations=most), evaluate=count)
