@@ -38,7 +38,7 @@ PROBLEM_OPTIONS = (
     OptionInfo("execution", "--execution", "text", "How latency is executed: operator, subgraph or sequential."),
     OptionInfo("communication", "--communication", "text", "Throughput: blocking, overlap or duplex."),
     OptionInfo("memory", "--memory", "text", "How memory is counted: live or sum."),
-    OptionInfo("contiguous", "--contiguous/--free", "either", "Must stages form a chain?"),
+    OptionInfo("contiguous", "--contiguous/--free", "either", "Stages form a chain; --free: any sets of ops."),
     OptionInfo("convex", "--convex", "switch", "No chain, but no path may leave a device and return."),
     OptionInfo(
         "replicas", "--replicas", "text", "Throughput: how many equal devices may share a stage, or 'any' (default: 1)."

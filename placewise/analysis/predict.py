@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from placewise.coarsen.contraction import coarse_problem
+from placewise.coarsen.coarse import coarse_problem
 from placewise.core.apply_profile import with_profile
 from placewise.errors import CostError
 from placewise.files.profile_file import ProfileFile

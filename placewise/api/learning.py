@@ -98,7 +98,7 @@ def train(
 
     """
     from placewise.training.resume import with_weights
-    from placewise.training.train import TrainingSetting, crew_of
+    from placewise.training.train import TrainingSetting, worker_config
     from placewise.training.train import train as learn
 
     problem = build(model, devices, options_from(problem_options), example_inputs=example_inputs)
@@ -119,7 +119,7 @@ def train(
         resume,
         tensorboard,
         measuring=measuring,
-        crew=crew_of(controllers, workers, ray, reward),
+        crew=worker_config(controllers, workers, ray, reward),
     )
     trained = learn(problem, setting, hints=hints, on_progress=on_progress)
     return Training(trained.result, trained)
@@ -174,10 +174,10 @@ def pretrain(
     """
     from placewise.training.pretrain import PretrainSetting
     from placewise.training.pretrain import pretrain as learn
-    from placewise.training.train import crew_of
+    from placewise.training.train import worker_config
 
     limits = budget_from(time_limit, None, seed or None, None, budget, iterations=updates)
-    crew = crew_of(controllers, None, ray, None)
+    crew = worker_config(controllers, None, ray, None)
     chosen = dict(options or {})
     setting = PretrainSetting(corpus, policy, chosen, limits, checkpoint, every, resume, weights, tensorboard, crew)
     return learn(setting, on_progress=on_progress)

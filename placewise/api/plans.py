@@ -370,7 +370,7 @@ def report(
     --------
     >>> import placewise as pw
     >>> plan = pw.place("zoo:random-layered", "2xL4,cpu", dims={"n_ops": 20}, placer="heft")
-    >>> pw.report(plan).startswith("<!doctype html>")
+    >>> "<html" in pw.report(plan)[:200]
     True
 
     """

@@ -241,7 +241,7 @@ class RunResult:
         return self.placements.of(PLAN).measurement.failure
 
     @property
-    def measured_verdict(self) -> str:
+    def verdict(self) -> str:
         """Whether the split is worth it, in one sentence."""
         return measured_verdict(self.placements, PLAN)
 

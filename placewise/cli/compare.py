@@ -33,7 +33,7 @@ def compare(
         Path | None, typer.Option(help="A human's split or plan, which the placer 'expert' takes.")
     ] = None,
     measure: Annotated[
-        int | None, typer.Option(min=1, help="Run the best so many placements for real, in turns.")
+        int | None, typer.Option(min=1, help="Run the N best placements on this machine, in turns.")
     ] = None,
     runtime: Runtime = None,
     bind: Bind = None,

@@ -24,12 +24,12 @@ def profile(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the profile here.")] = None,
     runtime: Annotated[str, typer.Option(help="onnxruntime, openvino or torch (default: by the model's format).")] = "",
     bind: Bind = None,
-    repeats: Annotated[int, typer.Option(min=3, help="Run the model at least so often on each device.")] = 20,
+    repeats: Annotated[int, typer.Option(min=3, help="The least number of runs on each device.")] = 20,
     loaded: Annotated[
         bool, typer.Option("--loaded", help="Measure also while all devices run the same: they share memory.")
     ] = False,
     cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep times, and use those that were kept.")] = True,
-    afresh: Annotated[bool, typer.Option("--afresh", help="Measure what is kept again, and keep that.")] = False,
+    afresh: Annotated[bool, typer.Option("--afresh", help="Ignore kept times, and replace them.")] = False,
     seed: opt.Seed = 0,
     *,
     problem_options: ProblemOptions,

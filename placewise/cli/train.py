@@ -34,22 +34,22 @@ Updates = Annotated[
     int | None,
     typer.Option(
         min=0,
-        help="Stop after so many updates (default: 100, without a limit; what a corpus file says).",
+        help="Stop after this many updates (default: 100 without another limit; the corpus file's).",
         rich_help_panel=LEARNING,
     ),
 ]
 Evaluations = Annotated[
-    int | None, typer.Option(min=0, help="Stop after pricing so many placements.", rich_help_panel=LEARNING)
+    int | None, typer.Option(min=0, help="Stop after pricing this many placements.", rich_help_panel=LEARNING)
 ]
 Patience = Annotated[
     int | None,
-    typer.Option(min=0, help="Stop after so many updates without a better placement.", rich_help_panel=LEARNING),
+    typer.Option(min=0, help="Stop after this many updates without a better placement.", rich_help_panel=LEARNING),
 ]
 CheckpointPath = Annotated[
     Path | None, typer.Option(help="Keep the training here: a folder, or a .json file.", rich_help_panel=LEARNING)
 ]
-Every = Annotated[int, typer.Option(min=1, help="Keep it at least every so many updates.", rich_help_panel=LEARNING)]
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with what is kept there.", rich_help_panel=LEARNING)]
+Every = Annotated[int, typer.Option(min=1, help="Keep a checkpoint every N updates.", rich_help_panel=LEARNING)]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the checkpoint.", rich_help_panel=LEARNING)]
 Weights = Annotated[
     Path | None,
     typer.Option(
@@ -71,21 +71,21 @@ CorpusPath = Annotated[
 ]
 TensorBoard = Annotated[Path | None, typer.Option("--tensorboard", help="Log here.", rich_help_panel=LEARNING)]
 
-CREW = "Many workers"
+WORKERS = "Many workers"
 Controllers = Annotated[
     int | None,
-    typer.Option(help="So many processes roll out and learn at the same time (default: 2).", rich_help_panel=CREW),
+    typer.Option(help="Processes that roll out and learn (default: 2).", rich_help_panel=WORKERS),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Each of them has so many that measure (default: 1; 0 where the reward is simulated).",
-        rich_help_panel=CREW,
+        help="Measuring processes per controller (default: 1; 0 where the reward is simulated).",
+        rich_help_panel=WORKERS,
     ),
 ]
 Ray = Annotated[
     str | None,
-    typer.Option("--ray", metavar="ADDRESS", help="On this Ray cluster: HOST:PORT, or auto.", rich_help_panel=CREW),
+    typer.Option("--ray", metavar="ADDRESS", help="On this Ray cluster: HOST:PORT, or auto.", rich_help_panel=WORKERS),
 ]
 
 
@@ -111,7 +111,7 @@ def train(
     workers: Workers = None,
     ray: Ray = None,
     start: Annotated[
-        Path | None, typer.Option(help="Know this plan or published split.", rich_help_panel=LEARNING)
+        Path | None, typer.Option(help="A plan or published split to start from.", rich_help_panel=LEARNING)
     ] = None,
     bind: Bind = None,
     inputs: Inputs = None,
@@ -140,14 +140,14 @@ def train(
     from placewise.reporting.console import result_view
     from placewise.training.pretrain import PretrainSetting
     from placewise.training.resume import with_weights
-    from placewise.training.train import TrainingSetting, crew_of
+    from placewise.training.train import TrainingSetting, worker_config
     from placewise.training.train import train as learn
     from placewise.training.train_result import SIMULATED, document, lines
 
     listen(quiet)
     budget = replace(opt.budget_of(time_limit, "0%", seed, threads), iterations=updates, evaluations=evaluations)
     options = opt.typed(option) | ({} if patience is None else {"patience": patience})
-    crew = crew_of(controllers, workers, ray, reward)
+    crew = worker_config(controllers, workers, ray, reward)
     if corpus is not None:
         given = {"MODEL": model, "--devices": devices, "--output": output, "--reward": reward, "--start": start,
                  "--evaluations": evaluations, "--patience": patience, "--workers": workers, "--bind": bind,

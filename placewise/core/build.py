@@ -46,7 +46,7 @@ def build(
     """The problem of placing `model` on `devices`.
 
     A published workload and a problem file bring their own devices, so `devices` must be left out there; a
-    model needs them. `example_inputs` are the arguments of a PyTorch module. Costs are the roofline's, but for those$
+    model needs them. `example_inputs` are the arguments of a PyTorch module. Costs are the roofline's, but for those
     that the options give. Raises InputError and its kin.
     """
     reading = open_model(model, options, example_inputs)
@@ -226,7 +226,7 @@ def _as_planned(plan: PlanFile, options: ProblemOptions) -> ProblemOptions:
 
 
 def _adjusted(problem: Problem, options: ProblemOptions) -> Problem:
-    """A problem that came whole, with what the user options otherwise."""
+    """A problem that came whole, with what the user asks otherwise."""
     before = problem.objective
     if options.objective and options.objective != before.kind:
         before = Objective(_kind(options.objective), memory=before.memory)
@@ -292,7 +292,7 @@ def _constraints(contiguous: bool, convex: bool, options: ProblemOptions) -> Con
 
 
 def _adapted(cluster: Cluster, graph: Graph, options: ProblemOptions) -> Cluster:
-    """The cluster with what the user options of its devices."""
+    """The cluster with what the user asks of its devices."""
     return adapt_cluster(
         cluster, max_memory=options.max_memory, excluded=options.exclude, offload=options.offload is not False,
         unsupported=options.unsupported or (), kinds=graph.ops.kind.values,

@@ -14,7 +14,7 @@ class DisjointSets:
 
     >>> sets = DisjointSets(4)
     >>> sets.join(3, 1)
-    >>> sets.labels().tolist(), sets.groups().tolist()
+    >>> sets.labels().tolist(), sets.groups()
     ([0, 1, 2, 1], [-1, 0, -1, 0])
     """
 
@@ -42,8 +42,8 @@ class DisjointSets:
         numbers: dict[int, int] = {}
         return np.array([numbers.setdefault(root, len(numbers)) for root in self.roots()], np.int32)
 
-    def groups(self) -> Ints:
+    def groups(self) -> list[int]:
         """The same for sets of two and more members, −1 for items that are alone."""
         roots, numbers = self.roots(), dict[int, int]()
         sizes = Counter(roots)
-        return np.array([numbers.setdefault(r, len(numbers)) if sizes[r] > 1 else -1 for r in roots], np.int32)
+        return [numbers.setdefault(root, len(numbers)) if sizes[root] > 1 else -1 for root in roots]

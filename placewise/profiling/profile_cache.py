@@ -22,6 +22,7 @@ import numpy as np
 from placewise.errors import OutputError
 from placewise.files.atomic import atomic_write
 from placewise.files.profile_file import Figures
+from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.graph import Graph
 from placewise.model.tables import Tensors, Weights
 from placewise.profiling.op_times import Fused
@@ -116,23 +117,17 @@ def _join_kernels(graph: Graph, inside: Sequence[Sequence[int]]) -> list[list[in
 
     None if such an argument has no producer.
     """
-    root = list(range(graph.n_ops))
-
-    def find(op: int) -> int:
-        while root[op] != op:
-            root[op] = op = root[root[op]]
-        return op
-
+    kernels = DisjointSets(graph.n_ops)
     for op, positions in enumerate(inside):
         for value, position in _arguments(graph, op):
             if position in positions:
                 producer = int(graph.tensors.producer[value])
                 if producer < 0:
                     return None
-                root[find(op)] = find(producer)
+                kernels.join(op, producer)
     sets: dict[int, list[int]] = defaultdict(list)
     for op in range(graph.n_ops):
-        sets[find(op)].append(op)
+        sets[kernels.find(op)].append(op)
     return list(sets.values())
 
 

@@ -117,7 +117,9 @@ def create_policy(setting: TrainingSetting) -> LearnedPlacer:
     return placer
 
 
-def crew_of(controllers: int | None, workers: int | None, ray: str | None, reward: str | None) -> WorkerConfig | None:
+def worker_config(
+    controllers: int | None, workers: int | None, ray: str | None, reward: str | None
+) -> WorkerConfig | None:
     """The workers to train in, on a Ray cluster if its address is given; None if no argument asks for workers.
 
     By default there are two controllers, with one worker each for a measured reward and none for the simulated one.

@@ -40,7 +40,7 @@ def test_an_op_on_a_disk_takes_as_long_as_on_the_cpu_and_its_weights_to_read(tmp
     np.testing.assert_allclose(disk - cpu, np.array([1, 1, 1, 0]) * MiB / (0.8 * 3.5e9), atol=1e-12)
     assert problem.cluster.names == ("cpu", "disk") and problem.cluster.is_host.all()
     assert (problem.costs.transfer_seconds[:, problem.cluster.link_class[2, 2]] == 0).all()
-    assert "computed as cpu does" in " ".join(problem.cluster.devices[1].notes)
+    assert "computed by cpu" in " ".join(problem.cluster.devices[1].notes)
 
 
 def test_what_fits_in_memory_stays_there(tmp_path: Path) -> None:

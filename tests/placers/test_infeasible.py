@@ -71,7 +71,7 @@ def test_components_that_no_chain_can_part() -> None:
     problem = boxes([40, 40, 40], [100, 100], group=[0, -1, 0], constraints=Constraints(contiguous=True))
     for name in ("dp", "dpl", "cpsat"):
         result = place(problem, name, options=QUICK.get(name))
-        assert result.status.outcome is Outcome.INFEASIBLE
+        assert result.status.outcome is Outcome.INFEASIBLE, name
         assert "must stay together" in result.unmet and "(20 bytes) are missing" in result.unmet
     assert place(problem.with_(constraints=Constraints()), "cpsat").placement is not None
 

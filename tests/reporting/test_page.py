@@ -258,7 +258,11 @@ def test_without_the_model_the_page_says_what_is_missing(plan_file: Path, tmp_pa
     bare = {"format": "placewise-plan", "version": 1, "assignment": {"a": "cpu"}}
     (tmp_path / "bare.json").write_text(json.dumps(bare))
     found = page_data(open_plan(tmp_path / "bare.json"))
-    assert found["ops"]["name"] == ["a"] and found["story"]["value"] is None and "which model" in found["missing"]
+    assert (
+        found["ops"]["name"] == ["a"]
+        and found["story"]["value"] is None
+        and "does not name its model" in found["missing"]
+    )
 
 
 def test_a_plan_that_is_priced_otherwise_says_so(plan_file: Path, tmp_path: Path) -> None:

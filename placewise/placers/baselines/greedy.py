@@ -56,7 +56,7 @@ class GreedyPlacer:
             return Proposal(None, notes=("filling the devices one after the other ran out of memory",))
         fault = find_broken_rule(problem, device)
         if fault:
-            return Proposal(None, notes=(f"filling the devices one after the other breaks a rule: {fault}",))
+            return Proposal(None, notes=(f"filling the devices one after the other is not valid: {fault}",))
         return Proposal(Placement(relabel(problem, device)))
 
 

@@ -56,7 +56,7 @@ def propose_path_cut(search: SearchContext, name: str) -> Proposal:
     device = _assign_cutting(problem, cutting)
     fault = "some group has no room left" if device is None else find_broken_rule(problem, device)
     if device is None or fault:
-        return Proposal(None, bound, reason, (f"the placement behind the bound breaks a rule: {fault}",))
+        return Proposal(None, bound, reason, (f"the placement behind the bound is not valid: {fault}",))
     return Proposal(Placement(relabel(problem, device)), bound, reason)
 
 

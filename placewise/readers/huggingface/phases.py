@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from placewise._util.disjoint_sets import DisjointSets
 from placewise.model.builder import GraphBuilder
+from placewise.model.disjoint_sets import DisjointSets
 from placewise.model.dtypes import DTYPES, bytes_of
 from placewise.model.graph import Graph, Source
 from placewise.model.tables import Edges, Phase
@@ -222,7 +222,7 @@ def colocate_phases(first: Graph, second: Graph) -> tuple[list[int], list[int]]:
                 for tensor in graph.outputs_of(op):
                     for reader in graph.consumers_of(tensor).tolist():
                         sets.join(offset + op, offset + reader)
-    groups = sets.labels()
+    groups = sets.groups()
     return groups[: first.n_ops], groups[first.n_ops :]
 
 

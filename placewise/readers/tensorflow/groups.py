@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from placewise._util.disjoint_sets import DisjointSets
+from placewise.model.disjoint_sets import DisjointSets
 from placewise.readers.tensorflow.draft import OpRecord
 from placewise.readers.tensorflow.nodes import Node
 
@@ -34,7 +34,7 @@ def find_colocation_groups(ops: Sequence[OpRecord]) -> list[int]:
     for users in _users_of_trained_variables(ops):
         for user in users[1:]:
             sets.join(users[0], user)
-    return sets.labels()
+    return sets.groups()
 
 
 def find_forward_op(name: str, number: dict[str, int]) -> int | None:

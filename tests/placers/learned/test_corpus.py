@@ -118,7 +118,7 @@ class Made:
 
 
 def brief(options: PlacetoOptions | None = None, teacher: str = "etf", **changes: Any) -> CorpusWorkerSpec:
-    """What pupils are made from."""
+    """What workers are made from."""
     options = options or small()
     return CorpusWorkerSpec(corpus(**changes).problem, Made(options), options, teacher)
 
@@ -226,7 +226,7 @@ def test_files_that_are_no_corpus(tmp_path: Path) -> None:
     path.write_text('base = "base.toml"\nseed = 7\n')
     assert load_corpus(path) == parse_corpus(document(seed=7))
     (tmp_path / "d.toml").write_text('base = "c.toml"\n')
-    with pytest.raises(InputError, match="has a base itself"):
+    with pytest.raises(InputError, match="itself has a base"):
         load_corpus(tmp_path / "d.toml")
 
 
@@ -264,7 +264,7 @@ def test_one_process_and_two_end_in_the_same_parameters() -> None:
 
 
 def test_on_a_real_ray_cluster_it_ends_in_the_same_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two pupils as actors of a cluster on this machine: every array equal to the last bit."""
+    """Two workers as actors of a cluster on this machine: every array equal to the last bit."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
@@ -298,14 +298,14 @@ def test_stopped_and_gone_on_with_it_ends_the_same() -> None:
 
 
 def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
-    """An update moves the parameters as Adam does with the mean of what single pupils say."""
+    """An update moves the parameters as Adam does with the mean of what single workers say."""
     made = pretrainer(brief(), LocalPool(brief()), replace(COURSE, imitated=1.0), 0)
     twin = Learner(Made(small())(corpus().problem(0)), small(), 1.0)
-    pupil, total = CorpusWorker(brief()), dict[str, Any]()
+    worker, total = CorpusWorker(brief()), dict[str, Any]()
     start = {name: value.numpy().copy() for name, value in twin.policy.state_dict().items()}
-    for number in made.numbers(0):
-        known = pupil.run(CorpusTask(number, "search", use_expert=True)).known
-        told = pupil.run(CorpusTask(number, "learn", known, start, imitate=1.0))
+    for number in made.problem_numbers(0):
+        known = worker.run(CorpusTask(number, "search", use_expert=True)).known
+        told = worker.run(CorpusTask(number, "learn", known, start, imitate=1.0))
         assert told.gradients is not None
         total = {name: total.get(name, 0) + value / 3 for name, value in told.gradients.items()}
     made.run(Budget(iterations=1))
@@ -320,7 +320,7 @@ def test_gradients_of_a_batch_are_the_mean_of_those_of_its_problems() -> None:
 def test_every_problem_has_its_turn_in_every_round() -> None:
     """Fifteen places of five updates are five problems three times, in orders that differ."""
     made = pretrainer(brief(), LocalPool(brief()), COURSE)
-    places = [number for update in range(5) for number in made.numbers(update)]
+    places = [number for update in range(5) for number in made.problem_numbers(update)]
     rounds = [places[k : k + 5] for k in (0, 5, 10)]
     assert all(sorted(turn) == list(range(5)) for turn in rounds) and len(set(map(tuple, rounds))) > 1
 
@@ -351,12 +351,12 @@ def test_ways_of_scoring_are_bred() -> None:
     models = [{"model": "random-layered", "dims": {"n_ops": 40, "seed": seeds}}]
     told = CorpusWorkerSpec(corpus(models=models).problem, MadeGdp(options), options, "etf", only=only)
     course = TrainingPlan(4, 3, 4, 0.0, 0.0, bred=6, only=only, rewarded=False)
-    made, pupil = pretrainer(told, LocalPool(told), course), CorpusWorker(told)
+    made, worker = pretrainer(told, LocalPool(told), course), CorpusWorker(told)
     start = {key: value.copy() for key, value in made.parameters().items()}
-    known = [pupil.run(CorpusTask(n, "search", parameters=start)).known for n in range(4)]
+    known = [worker.run(CorpusTask(n, "search", parameters=start)).known for n in range(4)]
 
     def tried(parameters: Mapping[str, npt.NDArray[Any]]) -> float:
-        return sum(math.log(pupil.run(CorpusTask(n, "validate", known[n], parameters)).seconds) for n in range(4))
+        return sum(math.log(worker.run(CorpusTask(n, "validate", known[n], parameters)).seconds) for n in range(4))
 
     before = tried(start)
     made.run(Budget())
@@ -369,17 +369,17 @@ def test_ways_of_scoring_are_bred() -> None:
 
 
 def test_what_ways_are_worth_is_what_their_favourites_take() -> None:
-    """Each way by itself, as a policy with that row alone; the pupil's own parameters are not touched."""
+    """Each way by itself, as a policy with that row alone; the worker's own parameters are not touched."""
     options = GdpOptions(pretrained=False, rounds=2, layers=1, attentions=1, hidden=8, inner=8, heads=2, prior_sets=2)
     told = CorpusWorkerSpec(corpus().problem, MadeGdp(options), options, "etf")
-    pupil = CorpusWorker(told)
-    known = pupil.run(CorpusTask(1, "search", use_expert=True)).known
+    worker = CorpusWorker(told)
+    known = worker.run(CorpusTask(1, "search", use_expert=True)).known
     policy = MadeGdp(options)(corpus().problem(1))
     start = {name: value.detach().numpy().copy() for name, value in policy.named_parameters()}
     both = {name: start[name] for name in ("lean_pair.weight", "lean_belief.weight")}
-    answer = pupil.run(CorpusTask(1, "compare", known, start, candidates=both))
+    answer = worker.run(CorpusTask(1, "compare", known, start, candidates=both))
     assert answer.scores is not None
-    best = pupil.run(CorpusTask(1, "validate", known)).seconds
+    best = worker.run(CorpusTask(1, "validate", known)).seconds
     assert math.exp(answer.scores.min()) * known.value == pytest.approx(best)
 
 
@@ -412,7 +412,7 @@ def test_what_is_known_only_gets_better() -> None:
 
 
 class Heard(LocalPool):
-    """A pupil in this process, whose tasks and answers can be read afterwards."""
+    """A worker in this process, whose tasks and answers can be read afterwards."""
 
     def __init__(self, brief: CorpusWorkerSpec) -> None:
         super().__init__(brief)
@@ -456,13 +456,13 @@ def test_all_epochs_of_an_update_have_one_baseline() -> None:
 
 def test_favourites_are_tried_without_what_is_known() -> None:
     """Placeto can begin at the best placement so far: that of a teacher is not its own."""
-    pupil = CorpusWorker(brief())
+    worker = CorpusWorker(brief())
     for number in range(5):
-        known = pupil.run(CorpusTask(number, "search", use_expert=True)).known
-        alone = replace(known, best=pupil.run(CorpusTask(number, "search")).known.best)
+        known = worker.run(CorpusTask(number, "search", use_expert=True)).known
+        alone = replace(known, best=worker.run(CorpusTask(number, "search")).known.best)
         assert (
-            pupil.run(CorpusTask(number, "validate", known)).seconds
-            == pupil.run(CorpusTask(number, "validate", alone)).seconds
+            worker.run(CorpusTask(number, "validate", known)).seconds
+            == worker.run(CorpusTask(number, "validate", alone)).seconds
         )
 
 
@@ -473,7 +473,7 @@ def test_what_was_searched_too_late_is_still_asked_of_the_teacher() -> None:
     school = Heard(brief())
     made = pretrainer(brief(), school, replace(COURSE, problems=1, validated=1, batch=1, updates=0))
     made.run(Budget(), lambda step: made.known.clear())
-    told = [(task.kind, task.taught) for task, _ in school.sent if task.number == 1]
+    told = [(task.kind, task.use_expert) for task, _ in school.sent if task.number == 1]
     assert told == [("search", True), ("validate", True)]
 
 
@@ -494,7 +494,7 @@ def test_ctrl_c_while_a_teacher_searches_ends_the_training(tmp_path: Path, monke
         return Proposal(Placement.on(0, search.problem.n_ops), reason=Reason.INTERRUPTED)
 
     monkeypatch.setattr(registry.placer_class("etf"), "propose", interrupted)
-    told = replace(brief(), shelf=SearchCache(str(folder), "etf"))
+    told = replace(brief(), cache=SearchCache(str(folder), "etf"))
     made = pretrainer(told, LocalPool(told), COURSE)
     assert made.run(Budget()) is Reason.INTERRUPTED
     assert not made.known and not list(folder.iterdir())
@@ -534,14 +534,14 @@ def test_training_leaves_the_threads_of_its_process_as_they_were() -> None:
         torch.set_num_threads(before)
 
 
-def test_pupils_forget_what_is_too_much_and_answer_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_evict_problems_and_give_the_same_results(monkeypatch: pytest.MonkeyPatch) -> None:
     """With room for one problem, all of them are made again and again; nothing else changes."""
     whole = study()
-    monkeypatch.setattr("placewise.placers.learned.corpus.worker.KEPT", 1)
+    monkeypatch.setattr("placewise.placers.learned.corpus.worker.CACHE_SIZE", 1)
     same(whole.state()[1], study().state()[1])
 
 
-def test_a_pupil_that_dies_costs_its_part_of_an_update() -> None:
+def test_a_worker_that_dies_costs_its_part_of_an_update() -> None:
     """Killed in the middle: its update lacks it, somebody new comes, and training ends as planned."""
     crew = DistributedPool(brief(), Processes(1, 0))
     made = pretrainer(brief(), crew, COURSE)
@@ -557,14 +557,14 @@ def test_a_pupil_that_dies_costs_its_part_of_an_update() -> None:
 
 
 class Grave:
-    """Where whoever sits down is dead at once."""
+    """A backend whose workers are all dead."""
 
     alive, controllers, workers, limit = False, 2, 0, 1.0
 
-    def house(self) -> Any:
+    def backend(self) -> Any:
         return self
 
-    def seat(self, served: str, *args: Any, name: str, worker: bool) -> Any:
+    def start_worker(self, served: str, *args: Any, name: str, measures: bool) -> Any:
         return self
 
     def ready(self, seats: Any, seconds: float) -> Any:
@@ -577,9 +577,9 @@ class Grave:
         """Nothing is left to end."""
 
 
-def test_where_all_pupils_die_it_is_said() -> None:
+def test_training_ends_if_all_workers_die() -> None:
     """Five deaths in a row end the training with their reason."""
-    with pytest.raises(RunError, match="pupils died one after the other without a result; the last one: it is dead"):
+    with pytest.raises(RunError, match="workers died one after the other without a result; the last one: it is dead"):
         pretrainer(brief(), DistributedPool(brief(), Grave()), COURSE).run(Budget())
 
 
@@ -697,7 +697,7 @@ def test_searched_problems_are_not_searched_again(tmp_path: Path, monkeypatch: p
     pw.pretrain(path, checkpoint=tmp_path / "a")
     (tmp_path / "b").mkdir()
     (tmp_path / "a" / "answers").rename(tmp_path / "b" / "answers")
-    monkeypatch.setattr(CorpusWorker, "_searched", None)
+    monkeypatch.setattr(CorpusWorker, "_search", None)
     pw.pretrain(path, checkpoint=tmp_path / "b")
     same(dict(load_policy(tmp_path / "a")[1]), dict(load_policy(tmp_path / "b")[1]))
 

@@ -46,7 +46,7 @@ from placewise.placers.learned.workers.processes import ProcessBackend, Processe
 from placewise.placers.learned.workers.ray_cluster import RayCluster
 from placewise.placers.learned.workers.server import DistributedTrainer, distributed_trainer
 from placewise.simulate import evaluate
-from placewise.training.train import TrainingSetting, crew_of, train
+from placewise.training.train import TrainingSetting, train, worker_config
 
 
 @contextmanager
@@ -341,10 +341,10 @@ def test_an_early_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_crews_that_are_wished_for() -> None:
     """None where nobody says so; workers where placements are measured."""
-    assert crew_of(None, None, None, None) is None
-    assert crew_of(None, 3, None, None) == Processes(2, 3)
-    assert crew_of(4, None, None, "simulated") == Processes(4, 0)
-    assert crew_of(None, None, "auto", "onnxruntime") == RayCluster("auto", 2, 1)
+    assert worker_config(None, None, None, None) is None
+    assert worker_config(None, 3, None, None) == Processes(2, 3)
+    assert worker_config(4, None, None, "simulated") == Processes(4, 0)
+    assert worker_config(None, None, "auto", "onnxruntime") == RayCluster("auto", 2, 1)
 
 
 def test_what_cannot_be_sent_is_refused() -> None:

@@ -149,5 +149,5 @@ def test_the_order_from_the_command_line(tmp_path: Path) -> None:
     for other in ("--free", "--convex"):
         assert "the order of devices needs a chain of stages" in run("place", path, "--in-order", other, code=2).stderr
     with pytest.raises(InputError, match="the order of devices needs one device per stage"):
-        pw.build(path, options=ProblemOptions(ordered=True, replicas=2))
-    assert pw.build(path, options=ProblemOptions(ordered=True, objective="latency")).constraints.contiguous
+        pw.build(path, options=ProblemOptions(in_order=True, replicas=2))
+    assert pw.build(path, options=ProblemOptions(in_order=True, objective="latency")).constraints.contiguous

@@ -16,7 +16,7 @@ MOST_STATES = 1 << 17
 """States of the dynamic program, one per count of used devices of each class; with more, classes are merged."""
 
 
-class DeviceClasses(NamedTuple):
+class CapacityClasses(NamedTuple):
     """Classes of devices of equal capacity that may run the same components."""
 
     members: tuple[Ints, ...]
@@ -81,7 +81,7 @@ def fill_stages(problem: Problem, graph: Contraction, position: Ints, capacity: 
     return device[place]
 
 
-def _group_devices(capacity: Floats, runs: Bools) -> DeviceClasses:
+def _group_devices(capacity: Floats, runs: Bools) -> CapacityClasses:
     """Devices of equal capacity that may run the same components, together; the roomiest first."""
     known: dict[bytes, list[int]] = {}
     for d in np.argsort(-capacity, kind="stable").tolist():
@@ -89,7 +89,7 @@ def _group_devices(capacity: Floats, runs: Bools) -> DeviceClasses:
     groups = list(known.values())
     while np.prod([len(group) + 1.0 for group in groups]) > MOST_STATES:
         groups = [*groups[:-2], groups[-2] + groups[-1]]
-    return DeviceClasses(
+    return CapacityClasses(
         tuple(np.array(group, np.int32) for group in groups),
         np.array([capacity[group].min() for group in groups]),
         np.stack([runs[:, group].all(axis=1) for group in groups]),
